@@ -75,7 +75,7 @@ class Borders:
 
     def _inside(self, path: str) -> str | None:
         """Return where the container has a path of this machine; None where it has it not, or has one of its own."""
-        if self.files is None or not path.startswith("/") or path.startswith(SYSTEM) or not Path(path).exists():
+        if self.files is None or not path.startswith("/") or path.startswith(SYSTEM) or not _is_there(Path(path)):
             return None
         # A link is taken as it is, since the container has it too: a virtual environment's `python` is one.
         place = Path(path).parent.resolve() / Path(path).name if Path(path).name else Path(path)
@@ -85,26 +85,40 @@ class Borders:
         return str(Path(FILES) / place.relative_to(root))
 
     def _not_seen(self, words: Sequence[str], said: Sequence[str]) -> Iterator[str]:
-        """What a program did not find, and this machine has."""
+        """Yield a hint about the first file that a program did not find or could not read, and this machine has."""
         for line in said:
-            if not MISSING.search(line):
+            denied = "ermission denied" in line
+            if not denied and not MISSING.search(line):
                 continue
             for path in dict.fromkeys([*(match[2] for match in QUOTED_PATH.finditer(line)), *PATH.findall(line)]):
-                if hint := self._why_missing(path, words):
+                if hint := self._why_denied(path) if denied else self._why_missing(path, words):
                     yield hint
                     return
 
+    def _why_denied(self, path: str) -> str | None:
+        """Return why a file of the folder may not be read; None where it may, or is none of the folder's."""
+        if self.files is None or not path.startswith(f"{FILES}/"):
+            return None
+        here = self.files / path.removeprefix(f"{FILES}/")
+        if not _is_there(here):
+            return None
+        needed = 0o005 if here.is_dir() else 0o004
+        if here.stat().st_mode & needed == needed:
+            return None
+        return f"the workers' user, who is nobody on this machine, may not read {here}: chmod o+rX {here}"
+
     def _why_missing(self, path: str, words: Sequence[str]) -> str | None:
+        """Return why a container does not have a path; None where this machine does not have it either."""
         if path.startswith(SYSTEM):
             return None
         if path.startswith(f"{FILES}/") and self.files is not None:
             name = path.removeprefix(f"{FILES}/")
             here = Path(os.path.normpath(self.files / name))
-            if not here.exists() and name in words and Path(name).exists():
-                return f"{name} is looked for in {self.files}, which containers see as {FILES}: write instead --files ."
+            if not _is_there(here) and name in words and _is_there(Path(name)):
+                return f"{name} is looked for in {self.files}, which containers see as {FILES}: give --files ."
         else:
             here = Path(path)
-        if not here.exists():
+        if not _is_there(here):
             return None
         if (inside := self._inside(str(here.resolve()))) is not None:
             return None if inside == path else f"{here} is {inside} in a container"
@@ -114,20 +128,20 @@ class Borders:
             )
         return (
             f"{here.resolve()} is on this machine, of which a container sees {self.files} alone, as {FILES}: "
-            f"write instead --files with a folder that has it (`files` in an experiment), or --on-host"
+            "give --files (`files` in an experiment) a folder that has it, or use --on-host"
         )
 
     def _script_hints(self, words: Sequence[str], text: str) -> Iterator[str]:
-        """What keeps a script of the folder from being started."""
+        """Yield what keeps a script of the folder from being started."""
         if not words or "/" not in words[0] or self.files is None:
             return
         script = self.files / words[0].removeprefix(f"{FILES}/")
-        if not script.is_file():
+        if not _is_there(script) or not script.is_file():
             return
         head = _head(script)
         if "ermission denied" in text and not script.stat().st_mode & 0o001:
             yield f"{words[0]} is no program for the workers' user: chmod o+rx {words[0]}"
-        elif head.startswith(b"#!") and not head.endswith(b"\r") and "OCI runtime" in text:
+        elif head.startswith(b"#!") and not head.endswith(b"\r") and f"exec {words[0]}: no such file" in text:
             yield f"{words[0]} asks for {head[2:].decode(errors='replace').strip()}, which its image does not have"
 
 
@@ -136,14 +150,25 @@ NO_FILES = Borders(None)
 
 
 def line_end_hints(words: Sequence[str], folder: Path | None) -> Iterator[str]:
-    """The scripts of a command, in this folder, whose lines end as Windows has it: no shell or kernel takes those."""
+    """Yield a hint about each script of a command, in this folder, whose lines end as Windows has it."""
     for number, word in enumerate(words):
         shell = number > 0 and words[number - 1].rpartition("/")[2] in SHELLS
         if number > 0 and not shell and not word.endswith(SHELL_SCRIPTS):
             continue
+        if folder is not None and word.startswith("/") and not word.startswith(f"{FILES}/"):
+            continue  # the container's own
         script = (folder or Path()) / word.removeprefix(f"{FILES}/")
+        word = str(script) if word.startswith("/") else word
         if (head := _head(script)).endswith(b"\r") and b"\0" not in head:
             yield f"{word} has line ends of Windows (CRLF), which no shell takes: `sed -i 's/\\r$//' {word}`"
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether there is a file. A word that is longer than a file's name may be is none."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _head(script: Path) -> bytes:

@@ -60,12 +60,12 @@ class StartedProgram(Protocol):
         """That of a program that has ended."""
 
     def how_it_ended(self, status: int | None) -> str:
-        """How a program that has ended did, as the end of a sentence: by which exit code, or by which signal.
+        """Return how a program that has ended did, as the end of a sentence: its exit code, or its signal.
 
         `status` is what its parent was told, where that is known."""
 
     def hints(self, said: Sequence[str]) -> Sequence[str]:
-        """What to do about a program that failed, by the last lines that it said."""
+        """Return what to do about a program that failed, by the last lines that it said."""
 
 
 class Starter(Protocol):

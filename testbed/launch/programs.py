@@ -75,6 +75,7 @@ class Programs:
         self._programs: dict[str, StartedProgram] = {}
         self._descriptors: dict[str, int | None] = {}  # None of those that have ended
         self._ended_descriptors: dict[str, int] = {}  # those that are not closed yet
+        self._early: list[str] = []  # those that had ended by the time that all were started, the first ones first
         self._statuses: dict[str, int | None] = {}
         self._outputs: dict[str, Output] = {}
         self._ends = select.epoll()  # its list of those that are ready is in the order in which they became so
@@ -92,7 +93,7 @@ class Programs:
 
     def wait(self, look: Callable[[], None]) -> Failure | None:
         """Until all have ended well, or the first has not. `look` is called meanwhile, and may raise."""
-        ended = [name for name, descriptor in self._descriptors.items() if descriptor is None]
+        ended = self._early
         while True:
             for name in ended:
                 self.codes[name] = self._programs[name].exit_code()
@@ -145,7 +146,9 @@ class Programs:
     def _open(self, name: str) -> None:
         if name not in self._descriptors:
             descriptor = self._descriptors[name] = self._programs[name].opened()
-            if descriptor is not None:
+            if descriptor is None:
+                self._early += [*self._ended(0), name]
+            else:
                 self._ends.register(descriptor, select.EPOLLIN)
 
     def _ended(self, timeout_s: float) -> list[str]:
@@ -161,7 +164,7 @@ class Programs:
         return [names[descriptor] for descriptor in ended]
 
     def _closed(self, name: str) -> int | None:
-        """Close the descriptor of a program that has ended; what its parent was told, where that is known."""
+        """Close the descriptor of a program that has ended. Return what its parent was told, where that is known."""
         descriptor = self._ended_descriptors.pop(name, None)
         if descriptor is None:
             return None

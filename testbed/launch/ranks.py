@@ -107,7 +107,7 @@ def _is_agent_of_python(options: Sequence[str]) -> bool:
 
 
 def _is_agent_of_wrapper(options: Sequence[str]) -> bool:
-    """By the first word that is a program or a script: what stands before it are the wrapper's options, some with
+    """Go by the first word that is a program or a script: what stands before it are the wrapper's options, some with
     values, and what stands after it belongs to it."""
     for at, word in enumerate(options):
         program = word.rpartition("/")[2]
@@ -121,7 +121,7 @@ def _is_agent_of_wrapper(options: Sequence[str]) -> bool:
 
 
 def _simple_commands(script: str) -> Iterator[list[str]]:
-    """The commands of a shell's script, each without the assignments and the keywords before it."""
+    """Yield the commands of a shell's script, each without the assignments and the keywords before it."""
     words = shlex.shlex(script.replace("\n", " ; "), posix=True, punctuation_chars=True)
     words.whitespace_split = True
     command: list[str] = []
@@ -138,7 +138,7 @@ def _simple_commands(script: str) -> Iterator[list[str]]:
 
 
 def _node(count: int, rank: int, nproc: int) -> dict[str, str]:
-    """What torchrun finds of the node that it is."""
+    """Return the variables that tell torchrun which node it is."""
     return {"PET_NNODES": str(count), "PET_NODE_RANK": str(rank), "PET_NPROC_PER_NODE": str(nproc)}
 
 

@@ -141,7 +141,7 @@ def _number(text: str) -> float:
 
 
 def _of_words(line: str) -> dict[str, float]:
-    """Words with a number after them: by where the number stands, so that a longer name of the same is taken."""
+    """Read words with a number after them: by where the number stands, so that a longer name of the same is taken."""
     found = {match.start(2): (match[1], match[2]) for match in PAIR.finditer(line)}
     for match in WORDS.finditer(line):
         name, number = match[1], match[3]
@@ -155,12 +155,12 @@ def _of_words(line: str) -> dict[str, float]:
 
 
 def _of_dictionary(line: str) -> dict[str, float]:
-    """A dictionary anywhere in a line. One within another has names that its own do not tell apart."""
+    """Read a dictionary anywhere in a line. With one inside another, equal names would be taken for one."""
     return {match[2]: _number(match[4]) for match in QUOTED.finditer(line)} if line.count("{") == 1 else {}
 
 
 def _of_cells(line: str) -> dict[str, float]:
-    """A row of cells, each with a name and a number, or a name in one and its number in the next."""
+    """Read a row of cells, each with a name and a number, or a name in one and its number in the next."""
     cells = line.split("|")
     found = {match[1]: match[2] for cell in cells if (match := CELL.fullmatch(cell))}
     for left, right in pairwise(cells):

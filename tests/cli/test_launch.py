@@ -369,6 +369,28 @@ def test_compiled_code_is_loaded_from_tmp_and_elsewhere_that_place_is_named(
         assert launching.end()[0] == 1
 
 
+@pytest.mark.system
+def test_a_border_of_a_container_is_said_where_a_command_runs_into_it(
+    fjords: Standing, folder: Path, tmp_path: Path
+) -> None:
+    (folder / "says.py").write_text("print('it is', __file__)")
+    (folder / "windows.sh").write_text("#!/bin/sh\necho hello\n", newline="\r\n")
+    (folder / "windows.sh").chmod(0o755)
+    (tmp_path / "says.py").write_text("print('never')")
+    words = ("--name", fjords.name, "--workers", "oslo-w0", "--")
+    inside = Launching(tmp_path, *words, "python", folder / "says.py")
+    inside.line("it is /work/says.py")
+    assert inside.end()[0] == 0
+    for command_, code, said in (
+        (["python", str(tmp_path / "says.py")], 1, rf"{tmp_path}/says.py is on this machine, .* sees {folder} alone"),
+        ([str(tmp_path / "says.py")], 2, rf"{tmp_path}/says.py is on this machine, .* sees {folder} alone"),
+        (["./windows.sh"], 1, r"CRLF.*sed -i 's/\\r\$//' ./windows.sh"),
+    ):
+        launching = Launching(tmp_path, *words, *command_)
+        launching.line(said)
+        assert launching.end()[0] == code
+
+
 #: An image without even a shell, that would have a folder on the host's disk.
 DOCKERFILE = "FROM scratch\nCOPY stranger /stranger\nVOLUME /data\nUSER root\n"
 STRANGER = """

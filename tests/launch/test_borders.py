@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from testbed.launch.borders import NEEDS_COMPILER, NO_FILES, NO_PROGRAMS, NO_ROOM, READ_ONLY, Borders
 
@@ -113,7 +115,8 @@ def test_a_script_with_line_ends_of_windows_is_named(project: Path, words: list[
         (project / name).write_text(CRLF, newline="")
     (hint,) = Borders(project).hints(words, ["run.sh: line 2: $'\\r': command not found"])
     assert "CRLF" in hint
-    assert f"sed -i 's/\\r$//' {words[-1]}" in hint
+    here = words[-1].replace("/work", str(project))
+    assert f"sed -i 's/\\r$//' {here}`" in hint
 
 
 def test_line_ends_of_windows_are_no_fault_of_python_or_of_a_binary(project: Path) -> None:
@@ -129,8 +132,17 @@ def test_a_script_that_cannot_be_started_says_why(project: Path) -> None:
     (hint,) = Borders(project).hints(["./sub/run.sh"], [f"{failed}permission denied: unknown"])
     assert hint.endswith("chmod o+rx ./sub/run.sh")
     (project / "sub/run.sh").write_text("#!/usr/bin/fish -l\n")
-    (hint,) = Borders(project).hints(["./sub/run.sh"], [f"{failed}no such file or directory: unknown"])
+    (hint,) = Borders(project).hints(["./sub/run.sh"], ["exec ./sub/run.sh: no such file or directory"])
     assert "/usr/bin/fish -l" in hint
+
+
+def test_a_file_that_the_workers_user_may_not_read_is_named(project: Path) -> None:
+    (project / "train.py").chmod(0o600)
+    (hint,) = Borders(project).hints(
+        ["python"], ["python: can't open file '/work/train.py': [Errno 13] Permission denied"]
+    )
+    assert f"chmod o+rX {project}/train.py" in hint
+    assert Borders(project).hints(["python"], ["[Errno 13] Permission denied: '/work/sub/run.sh'"]) == []
 
 
 @pytest.mark.parametrize(
@@ -155,3 +167,11 @@ def test_a_module_that_is_not_in_the_image_is_named(project: Path) -> None:
     (hint,) = Borders(project).hints(["python", "train.py"], ["ModuleNotFoundError: No module named 'tqdm'"])
     assert "tqdm" in hint
     assert "--image requirements.txt" in hint
+
+
+@given(words=st.lists(st.text(max_size=9) | st.text("/abc\0", min_size=300, max_size=400), min_size=1, max_size=4))
+def test_whatever_a_command_and_its_output_say_hints_are_no_error(words: list[str]) -> None:
+    borders = Borders(Path("/tmp"))
+    said = [f"can't open file '{word}': No such file or directory; Permission denied: '/work/{word}'" for word in words]
+    borders.hints(words, said)
+    assert len(borders.seen(words)) == len(words)

@@ -102,3 +102,12 @@ NO_AGENTS = [
 )
 def test_torchrun_is_known_by_its_name_also_behind_what_runs_it(line: str, agent: bool) -> None:
     assert is_agent(shlex.split(line)) == agent
+
+
+@given(
+    words=st.lists(
+        st.sampled_from(["bash", "uv", "python", "-c", "-m", "--", "'", "a b", "torchrun", "", "\\"]), max_size=6
+    )
+)
+def test_any_command_may_be_asked_about(words: list[str]) -> None:
+    is_agent(words)

@@ -181,7 +181,7 @@ def _evidence(
 
 
 def _unused_links(experiment: Experiment, outcome: Outcome, traffic: Sequence[Mapping[str, Any]]) -> str:
-    """Why nothing was emulated, by the sites of those who trained."""
+    """Return why nothing was emulated, by the sites of the workers that trained; empty where something was."""
     program, workers = experiment.spec.program, _topology(experiment, outcome).workers
     commands = None if program is None else program.commands(experiment.topology)
     sites = sorted({worker.site for worker in workers if commands is None or worker.name in commands})

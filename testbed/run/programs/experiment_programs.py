@@ -86,7 +86,7 @@ class ExperimentPrograms:
         self._ends.close()
 
     def idle(self) -> list[str]:
-        """What was there for nothing, once all has ended."""
+        """Return what was there for nothing, once all has ended."""
         return [self.sums.idle] if self.sums is not None and self.sums.idle else []
 
     def _tell(self, name: str, line: str) -> None:

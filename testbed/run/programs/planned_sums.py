@@ -108,6 +108,6 @@ class PlannedSums:
 
     @property
     def idle(self) -> str:
-        """Why it was there for nothing; empty where it was not."""
+        """Return why the controller was there for nothing; empty where it was not."""
         (setting,) = self._variables.values()
         return unused_controller(self.name, setting, self.outcome)

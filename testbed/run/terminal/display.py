@@ -70,7 +70,7 @@ class Display:
         self.console.file.flush()
 
     def warn(self, what: str) -> None:
-        """A line that is not to be missed, also where progress is not shown."""
+        """Print a line that is not to be missed, also where progress is not shown."""
         begin, end = ("\x1b[1;33m", "\x1b[0m") if self.console.is_terminal else ("", "")
         self.pass_on(f"{begin}WARNING: {what}{end}")
 

@@ -16,7 +16,7 @@ from docker.models.containers import Container
 from requests import ConnectionError
 
 from testbed.emulation.containers import fleet as fleet_module
-from testbed.emulation.containers.fleet import ContainerRequest, Fleet
+from testbed.emulation.containers.fleet import OUT, ContainerRequest, Fleet, ScratchSpace
 from testbed.emulation.interrupt import Interrupted
 from testbed.spec.topology import Worker
 
@@ -118,3 +118,10 @@ def test_a_thread_that_begins_when_all_were_removed_starts_nothing(
     assert client.created == 0
     workers.start([request])
     assert client.created == 1, "as others are, which are started after that"
+
+
+@pytest.mark.pure
+def test_compiled_code_can_be_loaded_from_tmp_and_the_image_s_volumes_alone() -> None:
+    tmpfs = ScratchSpace(out_bytes=1 << 20, volumes=("/data",)).settings()["tmpfs"]
+    assert {place for place, options in tmpfs.items() if "exec" in options.split(",")} == {"/tmp", "/data"}
+    assert set(tmpfs) == {"/tmp", "/data", OUT}

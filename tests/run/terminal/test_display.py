@@ -64,3 +64,10 @@ def test_a_terminal_of_80_columns_shows_everything(lines: io.StringIO) -> None:
     assert "more than 10% of a round wanted" in shown
     assert "site11-w0→site0-w0" in shown
     assert "…" not in shown
+
+
+def test_a_warning_is_printed_also_where_progress_is_not(lines: io.StringIO) -> None:
+    display = Display(Console(file=lines, quiet=True))
+    display.say("progress")
+    display.warn("nothing was emulated")
+    assert lines.getvalue() == "WARNING: nothing was emulated\n"
