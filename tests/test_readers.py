@@ -303,7 +303,7 @@ PINGS = (
 def write_ping(rng: random.Random, mutation: str) -> File:
     line, unit, summary = rng.choice(PINGS)
     header = "PING 10.0.0.2 (10.0.0.2) 56(84) bytes of data."
-    # Where the last line is cut off or spoiled, packets are a second apart, as ping sends them unless it is told otherwise.
+    # Where the last line is cut off or spoiled, packets count as a second apart, as ping sends them by itself.
     period_ms = 1000 if mutation in ("truncated", "bad bytes") else 200
     trips = [number(rng, 1, 300) for _ in range(rng.randint(2, 12))]
     sign, factor, shown = rng.choice(".,"), 1.0, unit
