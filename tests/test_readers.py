@@ -50,7 +50,7 @@ PACKINGS: dict[str, Callable[[bytes], bytes]] = {
     ".xz": lzma.compress,
 }
 #: Separator and decimal sign.
-DIALECTS = ((",", "."), (";", ","), (";", "."), ("\t", "."), ("\t", ","))
+DIALECTS = ((",", "."), (",", ","), (";", ","), (";", "."), ("\t", "."), ("\t", ","))
 #: What begins no text, and what no reader of traces takes for its own.
 OTHERS = (b"PK\x03\x04\x14\0", b"\x89PNG\r\n\x1a\n", b"\x28\xb5\x2f\xfd", b"%PDF-1.4", b"\x7fELF\2\1", b"\0\1\2\3")
 #: What is done to a file that is right. `same` writes it in another way, and then it has to be read.
@@ -91,9 +91,9 @@ def table(
     """The text of a table in one of the dialects, with or without comments."""
     separator, sign = rng.choice(DIALECTS)
     lines = [separator.join(header)]
-    lines += [
-        separator.join(str(cell).replace(".", sign) if is_number(cell) else str(cell) for cell in r) for r in rows
-    ]
+    for row in rows:
+        cells = [str(cell).replace(".", sign) if is_number(cell) else str(cell) for cell in row]
+        lines.append(separator.join(f'"{cell}"' if separator in cell else cell for cell in cells))
     return "\n".join(["# Zürich", *lines] if rng.random() < 0.5 else lines) + "\n"
 
 
