@@ -29,7 +29,7 @@ from testbed.trace.forms.rtt_csv import parse_rtt_csv
 from testbed.trace.importing import import_pensieve
 from testbed.trace.read import read_trace
 from testbed.trace.speed import read_speeds
-from testbed.trace.text import read_text
+from testbed.trace.text import BINARY, read_text
 from testbed.trace.trace import Trace, TraceError
 from tests.trace.forms import captures
 
@@ -50,9 +50,9 @@ PACKINGS: dict[str, Callable[[bytes], bytes]] = {
     ".xz": lzma.compress,
 }
 #: Separator and decimal sign.
-DIALECTS = ((",", "."), (";", ","), (";", "."), ("\t", "."), ("\t", ","))
+DIALECTS = ((",", "."), (",", ","), (";", ","), (";", "."), ("\t", "."), ("\t", ","))
 #: What begins no text, and what no reader of traces takes for its own.
-BINARY = (b"PK\x03\x04\x14\0", b"\x89PNG\r\n\x1a\n", b"\x28\xb5\x2f\xfd", b"%PDF-1.4", b"\x7fELF\2\1", b"\0\1\2\3")
+OTHERS = (b"PK\x03\x04\x14\0", b"\x89PNG\r\n\x1a\n", b"\x28\xb5\x2f\xfd", b"%PDF-1.4", b"\x7fELF\2\1", b"\0\1\2\3")
 #: What is done to a file that is right. `same` writes it in another way, and then it has to be read.
 MUTATIONS = ("same",) * 3 + ("truncated", "bad bytes", "binary", "damaged", "huge", "letters", "swapped", "unit")
 
@@ -91,9 +91,9 @@ def table(
     """The text of a table in one of the dialects, with or without comments."""
     separator, sign = rng.choice(DIALECTS)
     lines = [separator.join(header)]
-    lines += [
-        separator.join(str(cell).replace(".", sign) if is_number(cell) else str(cell) for cell in r) for r in rows
-    ]
+    for row in rows:
+        cells = [str(cell).replace(".", sign) if is_number(cell) else str(cell) for cell in row]
+        lines.append(separator.join(f'"{cell}"' if separator in cell else cell for cell in cells))
     return "\n".join(["# Zürich", *lines] if rng.random() < 0.5 else lines) + "\n"
 
 
@@ -303,8 +303,8 @@ PINGS = (
 def write_ping(rng: random.Random, mutation: str) -> File:
     line, unit, summary = rng.choice(PINGS)
     header = "PING 10.0.0.2 (10.0.0.2) 56(84) bytes of data."
-    # Where the last line is cut off, packets are a second apart, as ping sends them unless it is told otherwise.
-    period_ms = 1000 if mutation == "truncated" else 200
+    # Where the last line is cut off or spoiled, packets count as a second apart, as ping sends them by itself.
+    period_ms = 1000 if mutation in ("truncated", "bad bytes") else 200
     trips = [number(rng, 1, 300) for _ in range(rng.randint(2, 12))]
     sign, factor, shown = rng.choice(".,"), 1.0, unit
     values: Values | None = [
@@ -560,7 +560,7 @@ READERS = (
 def spoiled(rng: random.Random, mutation: str, data: bytes) -> bytes:
     """The bytes of a file that has one of the faults which are the same in every form."""
     if mutation == "binary":
-        return rng.choice(BINARY) + rng.randbytes(200)
+        return rng.choice(OTHERS) + rng.randbytes(200)
     if mutation == "bad bytes":
         place = rng.randrange(len(data))
         return data[:place] + rng.choice((b"\xff", b"\xe9", b"\0", b"\x80\x81")) + data[place:]
@@ -620,6 +620,21 @@ def try_one(reader: Reader, seed: int, folder: Path) -> None:
 def test_a_file_is_read_as_a_person_does_or_refused(reader: Reader, tmp_path: Path) -> None:
     for seed in range(FEW):
         try_one(reader, seed, tmp_path)
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+def test_what_is_something_else_is_named_for_what_it_is(reader: Reader, tmp_path: Path) -> None:
+    suffix = reader.write(random.Random(1), "same").suffix
+    for begin, kind in BINARY:
+        if reader.name == "capture" and "capture" in kind:
+            continue
+        for pack in PACKINGS.values():
+            path = tmp_path / f"file{suffix}"
+            path.write_bytes(pack(begin + bytes(100)))
+            with pytest.raises((TraceError, SpecError)) as caught:
+                reader.read(path)
+            assert kind in str(caught.value)
+            assert str(path) in str(caught.value) or reader.name == "capture"
 
 
 @pytest.mark.long

@@ -235,8 +235,16 @@ class Experiment:
     @classmethod
     def load(cls, file: Path, overrides: Mapping[str, str] | None = None) -> Experiment:
         """The experiment in a file, with `key.path=value` overrides (values are YAML); SpecError when it is wrong."""
+        try:
+            return cls._load(file, overrides or {})
+        except SpecError as error:
+            faults = Source.of(file, overrides).located(error.faults) if error.file == file else error.faults
+            raise SpecError(error.file, faults) from None
+
+    @classmethod
+    def _load(cls, file: Path, overrides: Mapping[str, str]) -> Experiment:
         value = read_yaml(file)
-        for key, text in (overrides or {}).items():
+        for key, text in overrides.items():
             _override(value, key, text, file)
         spec = validate(ExperimentFile, value, file, overrides)
         topology = _scaled(Topology.load(file.parent / spec.topology), spec.scale, file)
@@ -247,7 +255,7 @@ class Experiment:
         faults += [*_check_events(spec, topology, networks), *spec.compute.check(topology)]
         faults += spec.program.check(topology, file.parent) if spec.program is not None else []
         if faults:
-            raise SpecError(file, Source.of(file, overrides).located(faults))
+            raise SpecError(file, faults)
         return cls(spec, topology, networks, file, spec.compute.read_speeds(topology, file))
 
     @property

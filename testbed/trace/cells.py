@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from testbed.trace.trace import TraceError
 
@@ -48,7 +49,12 @@ def read_cells(lines: Sequence[tuple[int, str]]) -> list[Cells]:
         rows = [(lines[reader.line_num - 1][0], [cell.strip() for cell in cells]) for cells in reader]
     except csv.Error as error:
         raise TraceError(f"line {lines[max(reader.line_num, 1) - 1][0]}: is not CSV: {error}") from None
-    return rows if separator == "," else with_points(rows)
+    if separator == ",":
+        # What stands in quotes may be a text that is not read: readers refuse what is no number where they want one.
+        with suppress(TraceError):
+            return with_points(rows)
+        return rows
+    return with_points(rows)
 
 
 def separator_of(header: str) -> str:

@@ -228,6 +228,22 @@ def test_a_field_that_the_command_line_sets_has_no_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"compute": {"step_time": "1s", "speeds": {"paris-w0": "none.csv"}}}, "compute.speeds.paris-w0"),
+        ({"events": [{"at": "1s", "kill": "nobody"}]}, "events.0.kill"),
+    ],
+)
+def test_what_is_wrong_beside_other_files_has_its_line_too(changed: dict[str, Any], field: str, tmp_path: Path) -> None:
+    file = write(tmp_path, experiment=yaml.safe_dump(EXPERIMENT | changed))
+    with pytest.raises(SpecError) as caught:
+        Experiment.load(file)
+    (line,) = {fault.line for fault in caught.value.faults if fault.field == field}
+    assert line is not None
+    assert f"{field.rpartition('.')[2]}:" in file.read_text().splitlines()[line - 1]
+
+
+@pytest.mark.parametrize(
     ("train", "fields", "remedy"),
     [
         ({"command": 5}, {"train.command"}, "a list, or a mapping"),

@@ -36,7 +36,7 @@ from testbed.trace.quantity import (
     rate_bps,
     split_quantity,
 )
-from testbed.trace.text import bytes_of, decoded, unpacked_name
+from testbed.trace.text import bytes_of, decoded, kind_of, unpacked_name
 
 #: The largest file in the Topology Zoo has 0.9 MB. One of this size takes a minute.
 MOST_BYTES = 16 * 2**20
@@ -159,12 +159,15 @@ def _xml_lines(data: bytes) -> tuple[dict[str, int], dict[frozenset[str], list[i
 
 def _bytes(file: Path) -> bytes:
     try:
-        return bytes_of(file, MOST_BYTES)
+        data = bytes_of(file, MOST_BYTES)
     except ValueError as error:
         remedy = "a graph of some thousand nodes and edges at most"
         raise SpecError(file, [Fault("file", str(error).replace("it is", "is", 1), remedy)]) from None
     except OSError as error:
         raise SpecError(file, [Fault("file", f"cannot be read: {error}", "the path of a graph")]) from None
+    if kind := kind_of(data):
+        raise SpecError(file, [Fault("file", f"is {kind}", "a graph in GML or GraphML")])
+    return data
 
 
 def _no_graph(file: Path, error: Exception, line: int | None = None) -> SpecError:
