@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +18,19 @@ from testbed.trace.trace import LEAST_RATE_BPS
 
 pytestmark = pytest.mark.pure
 
-Family = dict[tuple[Kind, int], tuple[Path, dict[str, Any]]]
+Family = Callable[[Kind, int], tuple[Path, dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
 def family(tmp_path_factory: pytest.TempPathFactory) -> Family:
-    """Each network's files and what its experiment says: a second or two goes into what size of model it takes."""
-    written = {}
-    for kind, sites in sorted(set(FAMILY)):
+    """Return a network's files and what its experiment says. Each network is made once, when a test first asks for it:
+    finding the size of its model takes half a second for five sites."""
+
+    @cache
+    def written(kind: Kind, sites: int) -> tuple[Path, dict[str, Any]]:
         folder = tmp_path_factory.mktemp(f"{kind}-{sites}-")
-        written[kind, sites] = folder, Wan(kind, sites, 1).write(folder)
+        return folder, Wan(kind, sites, 1).write(folder)
+
     return written
 
 
@@ -38,7 +43,7 @@ def files(folder: Path) -> dict[str, str]:
 def test_each_network_can_be_built_and_its_links_carry_the_traffic_of_their_ends(
     kind: Kind, sites: int, family: Family
 ) -> None:
-    folder, experiment = family[kind, sites]
+    folder, experiment = family(kind, sites)
     topology = Topology.load(folder / experiment["topology"])
     assert len(topology.sites) == sites
     assert LEAST_BYTES - 4 < 4 * experiment["train"]["parameters"] <= MOST_BYTES
@@ -59,12 +64,12 @@ def test_a_seed_makes_the_same_network_and_another_one_another(tmp_path: Path, f
         folder.mkdir()
         Wan("redraw", 4, seed).write(folder)
         written[seed] = files(folder)
-    first, _ = family["redraw", 4]
+    first, _ = family("redraw", 4)
     assert files(first) == written[1] != written[2]
 
 
 def test_a_drop_falls_and_comes_back(family: Family) -> None:
-    folder, _ = family["drop", 5]
+    folder, _ = family("drop", 5)
     links = Topology.load(folder / "topology.yaml").links.values()
     rates = [[link.at(at_s).rate_bps for at_s in (10.0, 30.0, 50.0)] for link in links]
     fallen = [before / during for before, during, _ in rates if during < before / 4]
