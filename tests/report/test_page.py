@@ -136,7 +136,7 @@ def follow(run: Path, knowledge: str = "measured") -> None:
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_what_the_controller_knew_and_foresaw_is_told(tmp_path: Path, ends: bool) -> None:
-    run = build_run(tmp_path / "run")
+    run = build_run(tmp_path / "run", rounds=60)
     follow(run)
     if not ends:
         (run / "summary.json").unlink()
@@ -208,7 +208,7 @@ def test_runs_side_by_side(tmp_path: Path) -> None:
 
 
 def test_what_controllers_knew_is_set_side_by_side(tmp_path: Path) -> None:
-    runs = [build_run(tmp_path / f"{policy}", policy=policy) for policy in ("star", "mst", "ring")]
+    runs = [build_run(tmp_path / f"{policy}", rounds=40, policy=policy) for policy in ("star", "mst", "ring")]
     for run, knowledge in zip(runs, ("measured", "measured", "oracle"), strict=True):
         follow(run, knowledge)
     html = write_comparison(runs, tmp_path / "comparison.html").read_text(encoding="utf-8")
