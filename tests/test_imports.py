@@ -180,15 +180,34 @@ def test_an_import_within_the_room_is_no_arrow() -> None:
     assert not wrong_arrows("planning", imports_in(source, Path("testbed/planning/view.py")))
 
 
+def tree_of(module: Path) -> ast.Module:
+    """The module's syntax."""
+    return ast.parse(module.read_text(encoding="utf-8"))
+
+
 def reaches_outside(module: Path) -> set[str]:
     """What a module imports or calls that lets it reach files, sockets, processes or clocks."""
-    tree = ast.parse(module.read_text(encoding="utf-8"))
+    tree = tree_of(module)
     called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     return (called & OPENERS) | {name for _, name in imports(module) if name.partition(".")[0] in OUTSIDE}
 
 
 def test_a_pure_module_reaches_nothing_outside() -> None:
     assert violations(reaches_outside, PURE) == {}
+
+
+def test_a_controller_reads_time_by_its_clocks_alone() -> None:
+    """Simulated time is an argument; what waits on the real event loop is the service and its connections."""
+
+    def barred(module: Path) -> list[str]:
+        within = module.relative_to(PACKAGE / "controller")
+        found = [name for _, name in imports(module) if name.partition(".")[0] == "time" and within.stem != "clocks"]
+        if within.stem != "service" and within.parts[0] != "server":
+            called = {ast.unparse(node.func) for node in ast.walk(tree_of(module)) if isinstance(node, ast.Call)}
+            found += sorted(called & {"asyncio.sleep", "asyncio.timeout", "asyncio.wait_for"})
+        return found
+
+    assert violations(barred, ["controller"]) == {}
 
 
 def test_workers_need_torch_and_what_reads_messages() -> None:
@@ -213,6 +232,6 @@ def test_a_scheme_s_options_need_neither_torch_nor_planning() -> None:
 
 def imports_at_top(module: Path) -> set[str]:
     """The modules that are loaded with this one."""
-    tree = ast.parse(module.read_text(encoding="utf-8"))
+    tree = tree_of(module)
     loaded = [node for node in tree.body if isinstance(node, ast.ImportFrom | ast.Import)]
     return {name for node in loaded for _, name in imports_in(ast.unparse(node), module.relative_to(PACKAGE.parent))}

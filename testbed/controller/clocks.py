@@ -1,4 +1,8 @@
-"""What a controller reads time from: the machine's clocks, or those of a simulation."""
+"""The clocks that a controller reads: the machine's, or those of a simulation.
+
+Coordinators wait by the action `After`. ControllerService plays the action on its event loop, and a simulation on its
+agenda.
+"""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from testbed.controller.actions import Action, After, Announce, Background, Fail, Tell, TellAll
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
 from testbed.controller.change_signal import ChangeSignal
+from testbed.controller.clocks import SYSTEM, Clocks
 from testbed.controller.contradiction import JoinRefused, own_errors
 from testbed.controller.coordinator import Coordinator
 from testbed.controller.gossip.coordinator import GossipCoordinator
@@ -33,12 +34,12 @@ log = logging.getLogger(__name__)
 FLUSH_S = 2.0
 
 
-def coordinator_of(spec: ControllerSpec, out: Path) -> Coordinator:
+def coordinator_of(spec: ControllerSpec, out: Path, clocks: Clocks) -> Coordinator:
     """The one for what members do; `out` is the run's directory."""
     if spec.graph is not None:
-        return GossipCoordinator(spec, spec.graph)
+        return GossipCoordinator(spec, spec.graph, clocks)
     if spec.planning is not None:
-        return AllReduceCoordinator(spec, spec.planning, out)
+        return AllReduceCoordinator(spec, spec.planning, out, clocks)
     raise ValueError("members have neither plans to reduce by nor a graph to gossip over")
 
 
@@ -49,9 +50,16 @@ class ControllerService:
     where that is given, all to `server`. `hellos` are what they said last as they came.
     """
 
-    def __init__(self, spec: ControllerSpec, sockets: Path, out: Path, tcp: TcpEndpoint | None = None) -> None:
+    def __init__(
+        self,
+        spec: ControllerSpec,
+        sockets: Path,
+        out: Path,
+        tcp: TcpEndpoint | None = None,
+        clocks: Clocks = SYSTEM,
+    ) -> None:
         self.spec = spec
-        self.coordinator = coordinator_of(spec, out)
+        self.coordinator = coordinator_of(spec, out, clocks)
         self.state: State = "waiting"
         self.failure = ""
         self.hellos: dict[str, Hello] = {}
@@ -63,7 +71,7 @@ class ControllerService:
         # Members of an elastic all-reduce may be asked for means after their Goodbye; members that gossip are not.
         stays = elastic and spec.graph is None
         self.server = MemberServer(sockets, self.coordinator.identities, self, tcp, elastic, stays)
-        self._reports = ReportLog(out, spec.rounds)
+        self._reports = ReportLog(out, spec.rounds, clocks)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:

@@ -16,12 +16,12 @@ import secrets
 import shutil
 import socket
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from testbed.certificates import AUTHORITY_KEY, make_certificates
 from testbed.compiler import CompilerError
+from testbed.controller.clocks import SYSTEM
 from testbed.controller.serve import Endpoints, serve
 from testbed.controller.server.identity import Identities
 from testbed.controller.server.member_server import TcpEndpoint
@@ -56,7 +56,7 @@ def spec_of(
         secret=secret,
         jobs={name: Job(ENDLESS, round_timeout_s=timeout_s) for name in names},
         planning=PlanningSpec(
-            view=View(known, {}, {}, edges, model_bytes, time.time(), "measured"), policy=policy, codec=codec
+            view=View(known, {}, {}, edges, model_bytes, SYSTEM.unix(), "measured"), policy=policy, codec=codec
         ),
         elastic=None if quorum is None else Elasticity(quorum=quorum),
     )

@@ -23,7 +23,6 @@ from testbed.planning.constraints import Constraints
 from testbed.planning.fair import Fair
 from testbed.protocol import (
     MAX_LINE_BYTES,
-    Arrived,
     ControlMessage,
     Goodbye,
     Held,
@@ -154,20 +153,6 @@ class Fleet:
         self.clock_s = finished + PAUSE_S
         await self._settle()
 
-    async def linger(self, seconds: float, silent: Collection[str] = ()) -> None:
-        """Be in a round for so long, and say what came in, but for those who are `silent`."""
-        _, arrivals = transfers(self.network, self.plan, self._random, self.clock_s)
-        for name, member in self.members.items():
-            if name in silent:
-                continue
-            came = {
-                source: tuple(train for train in trains if train.began_s + train.seconds < self.clock_s + seconds)
-                for (source, target), trains in arrivals.items()
-                if target == name
-            }
-            member.send(Arrived(name, came))
-        await self._settle()
-
     async def _settle(self) -> None:
         """Let the controller read what was sent, decide, which real rounds leave time for, and prepare."""
         for _ in range(2):
@@ -177,11 +162,6 @@ class Fleet:
                 await asyncio.sleep(0)
             await asyncio.sleep(0.01)
             await happens(lambda: not self._thinks())
-
-    @property
-    def plan(self) -> Plan:
-        """What they go by unless they agree on another."""
-        return next(iter(self.members.values())).plans[self.epochs[-1] if self.epochs else 0]
 
     def _take_probes(self) -> set[Pair]:
         taken = set().union(*(member.probes for member in self.members.values()))

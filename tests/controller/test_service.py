@@ -6,7 +6,6 @@ import resource
 import shutil
 import stat
 import threading
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -17,10 +16,10 @@ import pytest
 from testbed.controller.allreduce import plan_swaps
 from testbed.controller.spec import Elasticity
 from testbed.plan import Plan
-from testbed.planning import CostModel, PolicyError, View, make_policy
+from testbed.planning import PolicyError, View, make_policy
 from testbed.protocol import Goodbye, Held, Job, Report, Stop, decode, encode
 from testbed.telemetry.store import read_records
-from tests.controller.fleet import PAUSE_S, connect
+from tests.controller.fleet import connect
 from tests.controller.runs import ROUNDS, group_of, mesh, plan_of, planner_of, running, spec_of, swaps_of, training
 from tests.planning.networks import sites, view_of
 from tests.waiting import PATIENCE_S, happens
@@ -53,133 +52,6 @@ def test_a_whole_run_is_followed_and_recorded(tmp_path: Path) -> None:
     assert later and all(decision["last"] == 0 and decision["estimates"] for decision in later)
 
 
-@pytest.mark.physics
-def test_every_swap_can_be_decided_again_from_what_was_stored(tmp_path: Path) -> None:
-    async def scene() -> None:
-        view = mesh()
-        async with training(spec_of(view, policy="packing"), tmp_path, view) as (controller, fleet):
-            await fleet.run(5)
-            for number, slow in enumerate(("a_b", "a_c"), 1):
-                fleet.network = mesh(**{slow: 4})
-                while len(swaps_of(controller)) < number:  # as soon as considering has its share of the time again
-                    await fleet.one_round()
-
-    asyncio.run(scene())
-    out = tmp_path / "out"
-    for decision in read_records(out / "decisions.jsonl"):
-        if decision["adopted"] and decision["choice"] is not None and decision["last"] is not None:
-            view = View.from_json(json.loads((out / decision["view"]).read_text()))
-            last, adopted = (
-                Plan.from_json(json.loads((out / f"plans/{decision[of]:04d}.json").read_text()))
-                for of in ("last", "epoch")
-            )
-            again = make_policy(decision["policy"], decision["options"]).proposals(view, last)[decision["choice"]]
-            assert again.with_epoch(adopted.epoch) == adopted
-
-
-@pytest.mark.physics
-@pytest.mark.parametrize("policy", ["star", "mst", "hierarchical"])
-def test_a_drop_of_a_link_in_use_makes_it_swap_within_three_rounds(tmp_path: Path, policy: str) -> None:
-    async def scene() -> None:
-        view = mesh()
-        async with training(spec_of(view, policy=policy), tmp_path, view) as (controller, fleet):
-            await fleet.run(8)
-            assert swaps_of(controller) == []
-            used = {u[0] + "_" + v[0] for u, v, _ in plan_of(controller).edges() if u[0] < v[0]}
-            dropped = sorted(used)[0]
-            fleet.network = mesh(**{dropped: 3})
-            await fleet.run(6)
-            swap = swaps_of(controller)[0]
-            assert swap.active_round is not None and swap.active_round <= 8 + 3
-            assert dropped not in {u[0] + "_" + v[0] for u, v, _ in plan_of(controller).edges()}
-            assert swap.lost_updates == 0 == swap.duplicated_updates
-            assert swap.pause_ms is not None  # of a slower network: the rounds before were of the old one
-            swaps = len(swaps_of(controller))
-            await fleet.run(40)
-            assert len(swaps_of(controller)) == swaps <= 2
-
-    asyncio.run(scene())
-
-
-@pytest.mark.physics
-def test_a_drop_is_seen_and_another_plan_held_before_the_round_that_it_comes_in_is_over(tmp_path: Path) -> None:
-    rounds, lasts_s = 8, 8.0
-
-    async def scene() -> None:
-        view = mesh()
-        async with training(spec_of(view), tmp_path, view) as (controller, fleet):
-            whole_s = CostModel(view).predict(plan_of(controller)).seconds + PAUSE_S
-            assert lasts_s > 2 * whole_s
-            fleet.clock_s = time.time() - rounds * whole_s - lasts_s
-            await fleet.run(rounds)
-            assert swaps_of(controller) == []
-            before = plan_of(controller)
-            dropped = sorted(u[0] + "_" + v[0] for u, v, _ in before.edges() if u[0] < v[0])[0]
-            fleet.network = mesh(**{dropped: 8})
-            await fleet.linger(lasts_s)
-            (swap,) = swaps_of(controller)  # before anybody has reported the round
-            await fleet.run(2)
-            assert swap.active_round == rounds
-            assert dropped not in {u[0] + "_" + v[0] for u, v, _ in plan_of(controller).edges()}
-        looks = list(read_records(tmp_path / "out/estimates.jsonl"))
-        assert len(looks) == rounds + 1 + 2
-
-    asyncio.run(scene())
-
-
-@pytest.mark.physics
-def test_a_member_that_says_nothing_of_a_slow_round_is_waited_for(tmp_path: Path) -> None:
-    async def scene() -> None:
-        view = mesh()
-        async with training(spec_of(view), tmp_path, view) as (controller, fleet):
-            fleet.clock_s = time.time() - 60.0
-            await fleet.run(8)
-            fleet.network = mesh(a_b=8, a_c=8)
-            await fleet.linger(10.0, silent={"b-w0"})
-            assert swaps_of(controller) == []
-            assert len(list(read_records(tmp_path / "out/estimates.jsonl"))) == 8
-
-    asyncio.run(scene())
-
-
-@pytest.mark.physics
-@pytest.mark.parametrize("policy", ["star", "mst", "hierarchical"])
-def test_a_constant_network_never_makes_it_swap(tmp_path: Path, policy: str) -> None:
-    async def scene() -> None:
-        view = mesh()
-        small = replace(view, model_bytes=100_000)  # transfers that slow start makes look slow
-        async with training(spec_of(small, policy=policy), tmp_path, small) as (controller, fleet):
-            await fleet.run(60)
-            assert swaps_of(controller) == []
-            decisions = list(read_records(tmp_path / "out/decisions.jsonl"))
-            assert len(decisions) > 5 and not any(decision["adopted"] for decision in decisions[1:])
-
-    asyncio.run(scene())
-
-
-@pytest.mark.physics
-def test_a_controller_that_holds_looks_for_no_other_plan_until_the_network_is_another_one(tmp_path: Path) -> None:
-    async def scene() -> None:
-        view = mesh()
-        async with training(spec_of(view, hold=True), tmp_path, view) as (controller, fleet):
-            used = sorted({u[0] + "_" + v[0] for u, v, _ in plan_of(controller).edges() if u[0] < v[0]})[0]
-            fleet.network = mesh(**{used: 5})
-            await fleet.run(10)
-            assert swaps_of(controller) == [] and fleet.probed == set()
-            assert len(list(read_records(tmp_path / "out/decisions.jsonl"))) == 1  # the first plan
-            controller.change_network(fleet.network.links, fleet.network.routes)
-            await fleet.run(3)
-            assert swaps_of(controller) == []  # nothing saves all of a round
-            a, b = used.split("_")
-            links = {name: link for name, link in view.links.items() if name not in (f"{a}->{b}", f"{b}->{a}")}
-            routes = {pair: route for pair, route in view.routes.items() if links.keys() >= set(route)}
-            controller.change_network(links, routes)
-            await fleet.run(3)
-            assert [swap.reason.split(":")[0] for swap in swaps_of(controller)] == ["network"]
-
-    asyncio.run(scene())
-
-
 @pytest.mark.local
 def test_what_was_known_of_links_is_kept_each_round(tmp_path: Path) -> None:
     async def scene() -> None:
@@ -193,28 +65,6 @@ def test_what_was_known_of_links_is_kept_each_round(tmp_path: Path) -> None:
     assert last["links"]
     for link, estimate in last["links"].items():
         assert estimate["low_bps"] < estimate["rate_bps"] < estimate["high_bps"], link
-
-
-@pytest.mark.physics
-def test_a_link_that_recovers_while_in_use_is_believed_again(tmp_path: Path) -> None:
-    async def scene() -> None:
-        line = sites(("a", "b", 40), ("b", "c", 40), delay=0.02)  # no way around: the plan can't change
-        slow = sites(("a", "b", 40 / 3), ("b", "c", 40), delay=0.02)
-        view = view_of(line, {}, model_bytes=4_000_000, knowledge="measured")
-        async with training(spec_of(view), tmp_path, view) as (controller, fleet):
-            await fleet.run(6)
-            fleet.network = view_of(slow, {}, model_bytes=4_000_000, knowledge="measured")
-            await fleet.run(6)
-            believed = group_of(controller).knowledge.view(0.0).links
-            assert min(believed["a->b"].rate_bps, believed["b->a"].rate_bps) < 20e6
-            assert min(believed["b->c"].rate_bps, believed["c->b"].rate_bps) > 36e6
-            fleet.network = view
-            await fleet.run(8)
-            believed = group_of(controller).knowledge.view(0.0).links
-            rates = [believed[name].rate_bps for name in ("a->b", "b->a")]
-            assert rates == pytest.approx([40e6, 40e6], rel=0.1)
-
-    asyncio.run(scene())
 
 
 @pytest.mark.local

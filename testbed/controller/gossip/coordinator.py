@@ -48,7 +48,7 @@ class GossipCoordinator(Coordinator):
     def __init__(self, spec: ControllerSpec, graph: GossipGraph, clocks: Clocks = SYSTEM) -> None:
         super().__init__(spec, clocks)
         self.iterations = IterationLog(spec.members, graph)
-        self._topology = TopologyChanges(graph, spec.jobs, self.iterations)
+        self._topology = TopologyChanges(graph, spec.jobs, self.iterations, clocks)
         self.progress = GossipProgress(self.iterations, self._topology)
         self._survives = graph.survives
         self._roster: dict[str, tuple[str, int]] = {}

@@ -11,7 +11,6 @@ A member that comes waits until the others have promised, and begins in the iter
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from testbed.controller.actions import Action, Actions, Tell
+from testbed.controller.clocks import Clocks
 from testbed.controller.contradiction import Contradiction
 from testbed.controller.gossip.iteration_log import IterationLog
 from testbed.controller.spec import GossipGraph
@@ -46,7 +46,7 @@ class GraphSwap:
 class TopologyChanges:
     """Puts other graphs in force, one after the other. `late` says why there will be none any more, if that is so."""
 
-    def __init__(self, graph: GossipGraph, jobs: Mapping[str, Job], iterations: IterationLog) -> None:
+    def __init__(self, graph: GossipGraph, jobs: Mapping[str, Job], iterations: IterationLog, clocks: Clocks) -> None:
         self.swaps: list[GraphSwap] = []
         self.late = ""
         self._in_force = graph
@@ -54,6 +54,7 @@ class TopologyChanges:
         self._jobs = jobs
         self._rounds = next(iter(jobs.values())).rounds
         self._iterations = iterations
+        self._clocks = clocks
         self._prepared: Graph | None = None
         self._address: tuple[str, int] = ("", 0)
         self._ends: dict[str, int] = {}
@@ -73,7 +74,7 @@ class TopologyChanges:
         if not self.idle:
             raise GraphError("another swap of the graph is under way; try again when all members have turned")
         graph = make_graph(kind, self._in_force.standing(self._iterations.members))
-        yield from self._ask(GraphSwap(kind, time.time()), graph)
+        yield from self._ask(GraphSwap(kind, self._clocks.unix()), graph)
 
     def prepare_with(self, comer: str, address: tuple[str, int]) -> Actions:
         """Go over to the same graph with a member more, which listens at `address`. GraphError when there is none.
@@ -88,7 +89,7 @@ class TopologyChanges:
         else:
             graph = make_graph(kind, tuple(name for name in self._jobs if name in names))
         self._address = address
-        yield from self._ask(GraphSwap(kind, time.time(), joins=comer), graph)
+        yield from self._ask(GraphSwap(kind, self._clocks.unix(), joins=comer), graph)
 
     def promised(self, promised: PromiseGraph) -> Generator[Action, None, NodeConfiguration | None]:
         """A member's answer. Returns the place of the member that comes with the graph, once that is agreed on.

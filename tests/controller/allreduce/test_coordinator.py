@@ -38,10 +38,11 @@ from testbed.protocol import (
     Train,
     Welcome,
 )
+from testbed.simulation.clocks import SimulatedClocks
 from testbed.telemetry.store import finite, read_records
 from tests.controller.runs import mesh, spec_of
 
-pytestmark = pytest.mark.local
+pytestmark = pytest.mark.pure
 
 VIEW = mesh()
 NAMES = VIEW.names
@@ -56,7 +57,7 @@ class Told:
     def __init__(self, out: Path, elastic: bool = True, begins: bool = True) -> None:
         spec = spec_of(VIEW, elastic=Elasticity(quorum=3) if elastic else None, period_s=3600.0)
         assert spec.planning is not None
-        self.coordinator = AllReduceCoordinator(spec, spec.planning, out)
+        self.coordinator = AllReduceCoordinator(spec, spec.planning, out, SimulatedClocks(1.7e9))
         self.sent: list[tuple[str, ControlMessage]] = []
         self.timers: list[Callable[[], Actions]] = []
         self.failure = ""

@@ -14,9 +14,10 @@ from testbed.controller.gossip.topology_changes import AHEAD, TopologyChanges
 from testbed.controller.spec import GossipGraph
 from testbed.planning.graphs import GraphError, ring
 from testbed.protocol import AbortGraph, CommitGraph, ControlMessage, Job, NodeConfiguration, PrepareGraph, PromiseGraph
+from testbed.simulation.clocks import SimulatedClocks
 from tests.controller.gossip.test_iteration_log import entered
 
-pytestmark = pytest.mark.local
+pytestmark = pytest.mark.pure
 
 MEMBERS = tuple("abcdef")
 ROUNDS = 50
@@ -37,7 +38,7 @@ class Told:
             place = asdict(NodeConfiguration("hop", sources, sources, weights[name], sources, {"max_ig": 4}))
             jobs[name] = Job(ROUNDS, scheme="hop", assignment=place)
         self.book = IterationLog(MEMBERS, graph)
-        self.changes = TopologyChanges(graph, jobs, self.book)
+        self.changes = TopologyChanges(graph, jobs, self.book, SimulatedClocks(1.7e9))
 
     def send(self, actions: Actions) -> None:
         for action in actions:
