@@ -21,7 +21,8 @@ ARROWS: dict[str, set[str]] = {
     "atomic_file": set(),
     "compiler": set(),
     "link": set(),
-    "plan": set(),
+    "errors": set(),
+    "plan": {"errors"},
     "schema": set(),
     "tls": set(),
     "unix_socket": set(),
@@ -31,9 +32,9 @@ ARROWS: dict[str, set[str]] = {
     "starts": {"atomic_file"},
     "scheme_autoload": {"schemes"},
     "schemes": {"planning", "sync", "plan", "protocol", "schema"},
-    "trace": {"link", "atomic_file"},
+    "trace": {"errors", "link", "atomic_file"},
     "spec": {"schemes", "trace", "plan", "link", "atomic_file"},
-    "planning": {"compiler", "plan", "link"},
+    "planning": {"errors", "compiler", "plan", "link"},
     "telemetry": {"spec", "trace", "plan", "protocol", "link", "atomic_file"},
     "api": {"atomic_file", "unix_socket"},
     "emulation": {"api", "compiler", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
@@ -88,7 +89,7 @@ OPENERS = {"open", "input", "print", "exec", "eval", "__import__"}
 WORKERS = {"torch", "msgspec"}
 OF_WORKERS = (
     *("schemes", "scheme_autoload", "sync", "torch_backend", "worker", "workload"),
-    *("plan", "protocol", "schema", "tls", "atomic_file"),
+    *("plan", "protocol", "schema", "errors", "tls", "atomic_file"),
 )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from typing import Literal
 
+from testbed.errors import DetailedError
 from testbed.link import Delivery, LinkState, Opportunities
 
 End = Literal["loop", "hold", "stop"]
@@ -24,7 +25,7 @@ MOST_RATE_BPS = 100e9
 MOST_ROWS_A_SECOND = 2000
 
 
-class TraceError(ValueError):
+class TraceError(DetailedError, ValueError):
     """A trace that cannot be replayed; the text says which rule it broke and what to write instead."""
 
 
