@@ -35,46 +35,64 @@ def read_csv(path: Path, end: End = "loop") -> Trace:
     try:
         return parse_csv(text.splitlines(), end)
     except TraceError as error:
-        raise TraceError(f"{path}: {error}") from None
+        raise error.located(path, file=path) from None
 
 
 def parse_csv(lines: Sequence[str], end: End = "loop") -> Trace:
     """The trace in the lines of a file; TraceError names the line."""
     numbered = [(i, line) for i, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")]
     if not numbered:
-        raise TraceError("has no header; begin with a line such as `time_s,rate_mbps`")
+        raise TraceError("has no header; begin with a line such as `time_s,rate_mbps`", rule="header")
     try:
         table = list(csv.reader((line for _, line in numbered), strict=True))
     except csv.Error as error:
-        raise TraceError(f"is not CSV: {error}") from error
+        raise TraceError(f"is not CSV: {error}", rule="csv") from error
     if len(table) != len(numbered):
-        raise TraceError("has a quoted cell over several lines; write plain numbers")
+        raise TraceError("has a quoted cell over several lines; write plain numbers", rule="csv")
     header = [name.strip() for name in table[0]]
     if header[0] != "time_s" or len(header) < 2 or len(set(header)) != len(header):
-        raise TraceError(f"line {numbered[0][0]}: the header must be `time_s` and then some of {', '.join(COLUMNS)}")
+        raise TraceError(
+            f"line {numbered[0][0]}: the header must be `time_s` and then some of {', '.join(COLUMNS)}",
+            line=numbered[0][0],
+            rule="header",
+        )
     if unknown := [name for name in header[1:] if name not in COLUMNS]:
-        raise TraceError(f"line {numbered[0][0]}: unknown column {unknown[0]!r}; known: {', '.join(COLUMNS)}")
+        raise TraceError(
+            f"line {numbered[0][0]}: unknown column {unknown[0]!r}; known: {', '.join(COLUMNS)}",
+            line=numbered[0][0],
+            rule="unknown-column",
+            field=unknown[0],
+        )
     rows: list[Row] = []
     for (number, _), cells in zip(numbered[1:], table[1:], strict=True):
         try:
             rows.append(_row(header, cells))
             if len(rows) > 1 and rows[-1].time_s <= rows[-2].time_s:
-                raise TraceError(f"time {rows[-1].time_s:g} s does not come after {rows[-2].time_s:g} s; sort the rows")
+                raise TraceError(
+                    f"time {rows[-1].time_s:g} s does not come after {rows[-2].time_s:g} s; sort the rows",
+                    rule="order",
+                    given=rows[-1].time_s,
+                )
         except TraceError as error:
-            raise TraceError(f"line {number}: {error}") from None
+            raise error.located(f"line {number}", line=number) from None
     return Trace(with_possible_rates(rows), end)
 
 
 def _row(header: Sequence[str], cells: Sequence[str]) -> Row:
     if len(cells) != len(header):
-        raise TraceError(f"has {len(cells)} cells where the header has {len(header)}")
+        raise TraceError(f"has {len(cells)} cells where the header has {len(header)}", rule="cells", given=len(cells))
     values: dict[str, float] = {}
     for name, cell in zip(header[1:], cells[1:], strict=True):
         if cell.strip():
             field, unit, most = COLUMNS[name]
             values[field] = _number(name, cell, most) * unit
     if values.get("rate_bps") == 0:
-        raise TraceError("rate_mbps 0 has no meaning as a rate; take the link down with loss_pct 100")
+        raise TraceError(
+            "rate_mbps 0 has no meaning as a rate; take the link down with loss_pct 100",
+            rule="range",
+            field="rate_mbps",
+            given=0.0,
+        )
     return Row(_number("time_s", cells[0], 1e9), **values)
 
 
@@ -82,9 +100,11 @@ def _number(name: str, cell: str, most: float) -> float:
     try:
         value = float(cell)
     except ValueError:
-        raise TraceError(f"{name} {cell.strip()!r} is not a number") from None
+        raise TraceError(
+            f"{name} {cell.strip()!r} is not a number", rule="number", field=name, given=cell.strip()
+        ) from None
     if not (math.isfinite(value) and 0 <= value <= most):
-        raise TraceError(f"{name} {value:g} must be between 0 and {most:g}")
+        raise TraceError(f"{name} {value:g} must be between 0 and {most:g}", rule="range", field=name, given=value)
     return value
 
 

@@ -25,6 +25,6 @@ def read_text(path: Path) -> str:
     try:
         return text_of(path, MOST_BYTES)
     except FileNotFoundError:
-        raise TraceError(f"{path}: there is no such trace; check the path") from None
+        raise TraceError(f"{path}: there is no such trace; check the path", rule="missing", file=path) from None
     except (OSError, ValueError) as error:  # ValueError: too long, no UTF-8, or a path that no file can have
-        raise TraceError(f"{path}: cannot be read as text: {error}") from error
+        raise TraceError(f"{path}: cannot be read as text: {error}", rule="unreadable", file=path) from error

@@ -30,23 +30,23 @@ def test_a_step_s_rate_is_its_frames_over_its_length() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "broken"),
     [
-        ([], "has no lines"),
-        (["0", ""], "line 2: '' is not a time"),
-        (["# made here", "3"], "line 1: '# made here' is not a time; write a whole number"),
-        (["-1"], "line 1: '-1' is not a time"),
-        (["1.5"], "line 1: '1.5' is not a time"),
-        (["٣"], "line 1: '٣' is not a time"),
-        (["1" * 13], "is not a time"),
-        (["5", "7", "6"], "line 3: 6 ms comes after 7 ms; sort the lines"),
-        (["0", "0"], "lasts no time"),
+        ([], ("empty", None)),
+        (["0", ""], ("number", 2)),
+        (["# made here", "3"], ("number", 1)),
+        (["-1"], ("number", 1)),
+        (["1.5"], ("number", 1)),
+        (["٣"], ("number", 1)),
+        (["1" * 13], ("number", 1)),
+        (["5", "7", "6"], ("order", 3)),
+        (["0", "0"], ("no-time", None)),
     ],
 )
-def test_a_broken_rule_is_named_with_its_line(lines: list[str], said: str) -> None:
+def test_a_broken_rule_is_named_with_its_line(lines: list[str], broken: tuple[str | None, int | None]) -> None:
     with pytest.raises(TraceError) as caught:
         parse_mahimahi(lines)
-    assert said in str(caught.value)
+    assert (caught.value.rule, caught.value.line) == broken
 
 
 @given(st.text(st.characters() | st.sampled_from("0123456789-.\n"), max_size=60), st.floats(0.001, 100))
@@ -80,10 +80,12 @@ def test_packets_leave_when_the_trace_has_carried_them() -> None:
 
 
 def test_a_trace_that_carries_no_packet_or_has_no_rate_is_refused() -> None:
-    with pytest.raises(TraceError, match="carries no packet"):
+    with pytest.raises(TraceError) as caught:
         schedule_of(Trace((Row(0, 1e3),)))
-    with pytest.raises(TraceError, match="has no rate at 1 s"):
+    assert caught.value.rule == "no-packet"
+    with pytest.raises(TraceError) as caught:
         schedule_of(Trace((Row(0, 1e6), Row(1, delay_s=0.1))))
+    assert (caught.value.rule, caught.value.given) == ("no-rate", 1)
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:

@@ -27,14 +27,26 @@ def parse_pensieve(lines: Sequence[str]) -> Trace:
     rates: list[float] = []
     for number, cells in table:
         if len(cells) != 2:
-            raise TraceError(f"line {number}: has {len(cells)} columns; write two: seconds and Mbit/s")
+            raise TraceError(
+                f"line {number}: has {len(cells)} columns; write two: seconds and Mbit/s",
+                line=number,
+                rule="cells",
+                given=len(cells),
+            )
         time_s, rate = (_number(number, cell) for cell in cells)
         if times and time_s <= times[-1]:
-            raise TraceError(f"line {number}: {time_s:g} s does not come after {times[-1]:g} s; sort the lines")
+            raise TraceError(
+                f"line {number}: {time_s:g} s does not come after {times[-1]:g} s; sort the lines",
+                line=number,
+                rule="order",
+                given=time_s,
+            )
         times.append(time_s)
         rates.append(rate)
     if len(times) < 2:
-        raise TraceError(f"has {len(times)} lines; write two or more: the first one only begins")
+        raise TraceError(
+            f"has {len(times)} lines; write two or more: the first one only begins", rule="too-few", given=len(times)
+        )
     edges = [time_s - times[0] for time_s in times]
     steps = zip(rates[1:], pairwise(edges), strict=True)
     source = Volume.of_steps(edges, (rate * 1e6 / 8 * (stop - start) for rate, (start, stop) in steps))
@@ -46,7 +58,12 @@ def _number(line: int, cell: str) -> float:
     try:
         value = float(cell)
     except ValueError:
-        raise TraceError(f"line {line}: {cell[:40]!r} is not a number; write seconds and Mbit/s") from None
+        raise TraceError(
+            f"line {line}: {cell[:40]!r} is not a number; write seconds and Mbit/s",
+            line=line,
+            rule="number",
+            given=cell,
+        ) from None
     if not (math.isfinite(value) and 0 <= value <= 1e10):
-        raise TraceError(f"line {line}: {cell[:40]} must be between 0 and 1e10")
+        raise TraceError(f"line {line}: {cell[:40]} must be between 0 and 1e10", line=line, rule="range", given=value)
     return value

@@ -41,7 +41,10 @@ def parse_ping(lines: Sequence[str]) -> list[tuple[float, float | None]]:
     for number, line in enumerate(lines, 1):
         output.read(number, line.strip()[:MOST_LETTERS])
     if not output.trips:
-        raise TraceError("has no reply; give it what ping printed, with lines such as `icmp_seq=1 ttl=54 time=42.1 ms`")
+        raise TraceError(
+            "has no reply; give it what ping printed, with lines such as `icmp_seq=1 ttl=54 time=42.1 ms`",
+            rule="no-reply",
+        )
     numbers = output.numbers()
     times = output.times(numbers)
     return [(time_s, output.trips.get(number)) for number, time_s in zip(numbers, times, strict=True)]
@@ -87,7 +90,11 @@ class _Output:
             first = min(first, 1)
             last = max(last, first + self._sent - 1)
         if last - first >= MOST_SAMPLES:
-            raise TraceError(f"tells of {last - first + 1} packets; a trace is made of {MOST_SAMPLES} at most")
+            raise TraceError(
+                f"tells of {last - first + 1} packets; a trace is made of {MOST_SAMPLES} at most",
+                rule="too-many",
+                given=last - first + 1,
+            )
         return range(first, last + 1)
 
     def times(self, numbers: range) -> list[float]:
@@ -98,7 +105,11 @@ class _Output:
         sent = [self._stamps[known[0]]]
         for before, number in pairwise(known):
             if self._stamps[number] < self._stamps[before] - MOST_BACK_S:
-                raise TraceError(f"icmp_seq {number} was sent before {before}; take the output of one run of ping -D")
+                raise TraceError(
+                    f"icmp_seq {number} was sent before {before}; take the output of one run of ping -D",
+                    rule="order",
+                    given=number,
+                )
             sent.append(max(sent[-1], self._stamps[number]))
         interval = (sent[-1] - sent[0]) / (known[-1] - known[0])
         times = []
@@ -117,5 +128,11 @@ def _round_trip(line: int, text: str) -> float:
     except ValueError:
         milliseconds = math.nan
     if not 0 <= milliseconds <= MOST_MS:
-        raise TraceError(f"line {line}: time {text!r} must be from 0 to {MOST_MS:g} ms")
+        raise TraceError(
+            f"line {line}: time {text!r} must be from 0 to {MOST_MS:g} ms",
+            line=line,
+            rule="range",
+            field="time",
+            given=text,
+        )
     return milliseconds / 1e3

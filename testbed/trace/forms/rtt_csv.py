@@ -32,22 +32,37 @@ def parse_rtt_csv(lines: Sequence[str]) -> list[tuple[float, float | None]]:
         if not samples:
             began_ns = time_ns
         elif time_ns < last_ns:
-            raise TraceError(f"line {record.line}: its time is before that of the line before; sort the lines")
+            raise TraceError(
+                f"line {record.line}: its time is before that of the line before; sort the lines",
+                line=record.line,
+                rule="order",
+            )
         last_ns = time_ns
         trip_ms = record.number("rtt", LOST_MS[0], MOST_MS)
         if LOST_MS[0] < trip_ms < 0:
-            raise TraceError(f"line {record.line}: rtt {trip_ms:g} ms is below 0; write -1 where nothing came back")
+            raise TraceError(
+                f"line {record.line}: rtt {trip_ms:g} ms is below 0; write -1 where nothing came back",
+                line=record.line,
+                rule="range",
+                field="rtt",
+                given=trip_ms,
+            )
         # Nanoseconds since 1970 have more digits than a float.
         samples.append(((time_ns - began_ns) / 1e9, None if trip_ms in LOST_MS else trip_ms / 1e3))
     if not samples:
-        raise TraceError("has no lines below its header; a trace needs one or more")
+        raise TraceError("has no lines below its header; a trace needs one or more", rule="empty")
     return samples
 
 
 def _time_ns(record: Record) -> int:
     column = next((name for name in COLUMNS if name in record.cells), None)
     if column is None:
-        raise TraceError(f"line 1: the header has no column {COLUMNS[0]!r}; it must have {COLUMNS[0]} and rtt")
+        raise TraceError(
+            f"line 1: the header has no column {COLUMNS[0]!r}; it must have {COLUMNS[0]} and rtt",
+            rule="missing-column",
+            field=COLUMNS[0],
+            line=1,
+        )
     text = record.cells[column]
     try:
         value = Decimal(text[:40])
@@ -56,5 +71,7 @@ def _time_ns(record: Record) -> int:
             raise InvalidOperation
     except ArithmeticError:
         rule = f"{column} {text[:40]!r} is no whole number of nanoseconds since 1970"
-        raise TraceError(f"line {record.line}: {rule}") from None
+        raise TraceError(
+            f"line {record.line}: {rule}", line=record.line, rule="number", field=column, given=text
+        ) from None
     return int(time_ns)

@@ -25,7 +25,13 @@ class Record:
             value = math.nan
         if not least <= value <= most:
             shown = self.cells[column][:40]
-            raise TraceError(f"line {self.line}: {column} {shown!r} must be a number from {least:g} to {most:g}")
+            raise TraceError(
+                f"line {self.line}: {column} {shown!r} must be a number from {least:g} to {most:g}",
+                line=self.line,
+                rule="number",
+                field=column,
+                given=shown,
+            )
         return value
 
 
@@ -45,14 +51,24 @@ def read_records(lines: Sequence[str], needed: Sequence[str], wanted: Sequence[s
                 continue
             if len(cells) < len(header):
                 rule = f"has {len(cells)} cells where the header has {len(header)}"
-                raise TraceError(f"line {reader.line_num}: {rule}; write one for each column")
+                raise TraceError(
+                    f"line {reader.line_num}: {rule}; write one for each column",
+                    line=reader.line_num,
+                    rule="cells",
+                    given=len(cells),
+                )
             yield Record(reader.line_num, {name: cells[place] for name, place in places.items()})
     except csv.Error as error:
-        raise TraceError(f"line {reader.line_num}: is not CSV: {error}") from None
+        raise TraceError(f"line {reader.line_num}: is not CSV: {error}", line=reader.line_num, rule="csv") from None
     if not header:
-        raise TraceError(f"is empty; begin with a header that has {', '.join(needed)}")
+        raise TraceError(f"is empty; begin with a header that has {', '.join(needed)}", rule="empty")
 
 
 def _check(header: Sequence[str], needed: Sequence[str], line: int) -> None:
     if missing := [name for name in needed if name not in header]:
-        raise TraceError(f"line {line}: the header has no column {missing[0]!r}; it must have {', '.join(needed)}")
+        raise TraceError(
+            f"line {line}: the header has no column {missing[0]!r}; it must have {', '.join(needed)}",
+            line=line,
+            rule="missing-column",
+            field=missing[0],
+        )
