@@ -8,14 +8,17 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong in a file. `field` is a dotted path, or a line and column; `remedy` what to write instead."""
+    """One thing wrong in a file."""
 
+    #: A dotted path, or a line and column.
     field: str
-    rule: str
+    #: The violated rule in words.
+    problem: str
+    #: The text to write instead.
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.rule}\n    write instead: {self.remedy}"
+        return f"{self.field}: {self.problem}\n    write instead: {self.remedy}"
 
 
 class SpecError(ValueError):
@@ -25,3 +28,8 @@ class SpecError(ValueError):
         self.file = Path(file)
         self.faults = faults
         super().__init__("\n".join(f"{file}: {fault}" for fault in faults))
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The field of each fault."""
+        return tuple(fault.field for fault in self.faults)

@@ -74,5 +74,5 @@ def test_the_networks_that_a_run_swaps_to_count_as_well() -> None:
 
 
 def test_what_the_hosts_cannot_carry_is_said() -> None:
-    with pytest.raises(SpecError, match="ask for 110 Mbit/s together"):
+    with pytest.raises(SpecError, match="110 Mbit/s"):
         plan(LINE, capacity=Capacity(bits_per_second=20e6))
