@@ -42,7 +42,7 @@ ARROWS: dict[str, set[str]] = {
         *("api", "compiler", "planning", "telemetry", "spec", "trace", "plan", "protocol", "schema", "link", "tls"),
         *("atomic_file", "certificates", "unix_socket"),
     },
-    "sync": {"plan", "protocol", "schema", "tls", "atomic_file", "unix_socket"},
+    "sync": {"errors", "plan", "protocol", "schema", "tls", "atomic_file", "unix_socket"},
     "torch_backend": {"sync"},
     "worker": {"schemes", "sync", "workload", "plan", "protocol", "schema", "tls"},
     "launch": {"api", "schemes", "emulation", "telemetry", "link"},
