@@ -88,7 +88,7 @@ def test_a_run_whose_name_is_taken_is_refused_and_takes_nothing_away(
 
     monkeypatch.setattr("testbed.run.execute.RunDirectory", Same)
     with owned(name) as first:
-        with pytest.raises(CannotRun, match=f"a network named {name} is up"):
+        with pytest.raises(CannotRun, match=name):
             execute(experiment, {}, False, write_report, Display())
         assert first.poll() is None
         assert label.networks().count(name) == 1

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from testbed import sync
 from testbed.plan import Group, Plan
 from testbed.schemes.optimizer_steps import OptimizerSteps
+from testbed.schemes.options import Misfit
 from testbed.schemes.sparta import SpartaOptions
 from testbed.schemes.sparta.algorithm import Sparta
 from testbed.schemes.training import RoundTraining
@@ -156,7 +157,7 @@ def test_members_that_do_not_begin_alike_are_told(tmp_path: Path) -> None:
         return str(caught.value)
 
     for member, said in run(tmp_path, PLAN, work).items():
-        assert f"{member} begins with other parameters" in said and "torch.manual_seed" in said
+        assert member in said and "torch.manual_seed" in said
 
 
 GROUPED = Plan(
@@ -170,20 +171,21 @@ GROUPED = Plan(
 
 @pytest.mark.local
 @pytest.mark.parametrize(
-    ("scheme", "plan", "said"),
+    ("scheme", "plan", "name"),
     [
-        ("hierarchical", PLAN, r"period: .*need a plan with groups.*write instead: period=1"),
-        ("gradients", GROUPED, r"policy: the plan has rounds inside groups.*write instead: another one"),
+        ("hierarchical", PLAN, "period"),
+        ("gradients", GROUPED, "policy"),
     ],
 )
-def test_a_plan_that_is_not_for_the_scheme_is_refused(scheme: str, plan: Plan, said: str, tmp_path: Path) -> None:
+def test_a_plan_that_is_not_for_the_scheme_is_refused(scheme: str, plan: Plan, name: str, tmp_path: Path) -> None:
     def work(session: sync.Session) -> None:
         net = model()
         with sync.wrap(net, sgd(net), scheme, session=session):
             pass
 
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(Misfit) as caught:
         run(tmp_path, plan, work)
+    assert caught.value.name == name
 
 
 @pytest.mark.local
@@ -213,13 +215,13 @@ def sgd(net: nn.Module) -> torch.optim.Optimizer:
 @pytest.mark.parametrize(
     ("scheme", "options", "said"),
     [
-        ("hop", {}, "hop: its members gossip, .*one of gradients, local_sgd"),
-        ("dilico", {}, "no such scheme: 'dilico'; there are gradients, "),
-        ("diloco", {"evry": 8}, "evry: diloco has no such option; write instead: some of every, fragments"),
-        ("diloco", {"every": 8.5}, "every: is 8.5; write instead: a whole number"),
-        ("diloco", {"outer": {"momentum": "much"}}, "momentum: is 'much'; write instead: a number"),
-        ("hybrid", {"normalise": 1}, "normalise: is 1; write instead: true or false"),
-        ("diloco", {"outer": 3}, "outer: is 3; write instead: its own fields"),
+        ("hop", {}, "^hop: .*gradients, local_sgd"),
+        ("dilico", {}, "dilico"),
+        ("diloco", {"evry": 8}, "^evry: .*every, fragments"),
+        ("diloco", {"every": 8.5}, "every: "),
+        ("diloco", {"outer": {"momentum": "much"}}, "momentum: "),
+        ("hybrid", {"normalise": 1}, "normalise: "),
+        ("diloco", {"outer": 3}, "outer: "),
     ],
 )
 def test_what_is_no_scheme_or_no_option_of_it(scheme: str, options: dict[str, Any], said: str) -> None:
@@ -251,13 +253,13 @@ def test_a_scheme_that_averages_gradients_refuses_steps_that_it_can_t_be_before(
     net = model()
     optimizer = sgd(net)
     gradients = Gradients(_Alone(), list(net.parameters()))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"of several optimizers one uses its own before.*write instead: local_sgd"):
+    with pytest.raises(ValueError, match="local_sgd"):
         OptimizerSteps(gradients, [optimizer, sgd(net)])
     with OptimizerSteps(gradients, [optimizer]).counted():
-        with pytest.raises(ValueError, match="given a closure"):
+        with pytest.raises(ValueError, match="closure"):
             optimizer.step(lambda: 0.0)
         scaler = torch.amp.GradScaler("cpu")
-        with pytest.raises(ValueError, match="GradScaler leaves a step out"):
+        with pytest.raises(ValueError, match="GradScaler"):
             scaler.step(optimizer)
     optimizer.step(lambda: 0.0)  # and afterwards all is as it was
 
@@ -274,7 +276,7 @@ def test_optimizers_that_do_not_step_in_turn_are_told() -> None:
         one.step()
         other.step()
         other.step()
-        with pytest.raises(ValueError, match="has stepped twice, and another not once meanwhile"):
+        with pytest.raises(ValueError, match="optimizer"):
             other.step()
 
 
@@ -287,7 +289,7 @@ def test_parameters_that_are_trained_from_later_on_are_told() -> None:
     with OptimizerSteps(_Nothing(None, 1.0), [optimizer]).counted():
         optimizer.step()
         first.requires_grad_(True)
-        with pytest.raises(ValueError, match="trained 1 tensors when the scheme began, and now trains 2"):
+        with pytest.raises(ValueError, match=r"1 .* 2"):
             optimizer.step()
 
 

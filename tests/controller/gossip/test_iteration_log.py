@@ -79,8 +79,9 @@ def test_metrics_are_means_of_the_newest() -> None:
         for member, loss in zip(MEMBERS, (1.0, 2.0, 3.0, 6.0), strict=True):
             iterations.add(*entered(member, iteration, 10.0 + iteration, loss=loss * iteration))
     assert iterations.metrics() == {"loss": 6.0} and iterations.lowest == 2
-    with pytest.raises(ValueError, match="reported iteration 2 after 2"):
+    with pytest.raises(ValueError) as caught:
         iterations.add(*entered("a", 2, 14.0))
+    assert (caught.value.rule, caught.value.member, caught.value.round) == ("order", "a", 2)
 
 
 def whole(reports: list[tuple[Report, float]], tmp_path: Path, dying: tuple[str, ...] = ()) -> dict[str, object]:
@@ -147,8 +148,9 @@ def test_a_member_that_dies_is_followed_no_more_and_the_others_have_longer_ways(
     assert iterations.judge(float("inf")) != []
     assert iterations.lowest == 1 and iterations.members == ("a", "c", "d")
     assert iterations.to_json()["deaths"] == [{"member": "b", "iteration": 1, "why": "killed"}]
-    with pytest.raises(GraphError, match="not strongly connected"):
+    with pytest.raises(GraphError) as caught:
         iterations.remove("d", "killed")
+    assert caught.value.rule == "not-connected"
 
 
 @pytest.mark.local

@@ -82,12 +82,14 @@ def test_all_turn_in_the_latest_iteration_that_was_promised() -> None:
 def test_one_swap_after_the_other() -> None:
     told = Told()
     told.prepare("complete")
-    with pytest.raises(GraphError, match="another swap of the graph is under way"):
+    with pytest.raises(GraphError) as caught:
         told.prepare("ring")
+    assert caught.value.rule == "busy"
     for name in MEMBERS:
         told.promise(name, 5)
-    with pytest.raises(GraphError, match="under way"):
+    with pytest.raises(GraphError) as caught:
         told.prepare("ring")
+    assert caught.value.rule == "busy"
     for iteration in range(1, 6):
         told.enter(iteration, 10.0 + iteration)
     told.prepare("ring")
@@ -111,24 +113,26 @@ def test_members_are_released_when_a_swap_will_not_be(end: str) -> None:
     if end == "death":
         told.promise("c", 3)  # it was asked before the others were released
     else:
-        with pytest.raises(Contradiction, match="was not asked"):
+        with pytest.raises(Contradiction) as caught:
             told.promise("c", 3)
+        assert (caught.value.rule, caught.value.member) == ("not-asked", "c")
     assert told.take() == {}
 
 
 @pytest.mark.parametrize(
-    ("told", "kind", "says"),
+    ("told", "kind", "broken"),
     [
-        (Told(survives=False), "complete", "only Hop's members"),
-        (Told(fixed=True), "complete", "only Hop's members"),
-        (Told(), "double-ring", "multiple of 4"),
-        (Told(), "star", "star"),
-        (Told(backup=3), "ring", "some member would have 2 in-neighbours"),
+        (Told(survives=False), "complete", ("protocol", None)),
+        (Told(fixed=True), "complete", ("protocol", None)),
+        (Told(), "double-ring", (None, "members")),
+        (Told(), "star", (None, "family")),
+        (Told(backup=3), "ring", ("backup", None)),
     ],
 )
-def test_a_graph_that_cannot_be_is_refused(told: Told, kind: str, says: str) -> None:
-    with pytest.raises(GraphError, match=says):
+def test_a_graph_that_cannot_be_is_refused(told: Told, kind: str, broken: tuple[str | None, str | None]) -> None:
+    with pytest.raises(GraphError) as caught:
         told.prepare(kind)
+    assert (caught.value.rule, caught.value.field) == broken
     assert told.sent == []
 
 
@@ -178,8 +182,9 @@ def test_nobody_is_asked_when_somebody_is_at_its_end() -> None:
     told.take()
     told.send(told.changes.close("a is at its end"))
     assert told.take() == dict.fromkeys(MEMBERS, AbortGraph())
-    with pytest.raises(GraphError, match="too late for another graph: a is at its end"):
+    with pytest.raises(GraphError) as caught:
         told.prepare("complete")
+    assert caught.value.rule == "late"
 
 
 def test_each_graph_keeps_its_bounds() -> None:
