@@ -252,7 +252,7 @@ def test_the_client_tells_refusals_from_failures(site: Site, tmp_path: Path) -> 
     assert client.history(known["count"])["states"] == []
     with pytest.raises(RequestRefused, match="rome->oslo"):
         client.change_link("rome->oslo", {"up": False})
-    with pytest.raises(RequestFailed, match="the network one"):
+    with pytest.raises(RequestFailed, match="network one"):
         ApiClient(tmp_path / "nobody.sock", "the network one").status()
 
 

@@ -234,18 +234,18 @@ def test_what_is_no_scheme_or_no_option_of_it(scheme: str, options: dict[str, An
 def test_a_model_or_an_optimizer_that_a_scheme_can_t_be_around(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TESTBED_CONTROLLER", raising=False)
     net = model()
-    assert "object is no torch.optim.Optimizer" in refused(net, [object()])
-    assert "nothing is trained" in refused(net.requires_grad_(False), [])
-    assert "nothing is trained" in refused(model(), [])
-    assert "TESTBED_CONTROLLER is not set: write TESTBED_CONTROLLER=tcp:HOST:PORT" in refused(model(), sgd(model()))
+    assert "torch.optim.Optimizer" in refused(net, [object()])
+    assert "optimizer" in refused(net.requires_grad_(False), [])
+    assert "optimizer" in refused(model(), [])
+    assert "TESTBED_CONTROLLER=tcp:HOST:PORT" in refused(model(), sgd(model()))
     elsewhere = copy.deepcopy(model())
     elsewhere[0].to("meta")
-    assert "parameters are on cpu, meta; write instead: all on one device" in refused(elsewhere, sgd(elsewhere))
+    assert "cpu, meta" in refused(elsewhere, sgd(elsewhere))
     sharded = model()
     next(sharded.parameters())._is_flat_param = True  # type: ignore[attr-defined]  # as FSDP marks its own
-    assert "parameters are sharded (FSDP, DTensor)" in refused(sharded, sgd(sharded))
+    assert "(FSDP, DTensor)" in refused(sharded, sgd(sharded))
     complex_ = nn.Linear(2, 2, dtype=torch.complex64)
-    assert "parameters of torch.complex64 have no mean" in refused(complex_, sgd(complex_))
+    assert "torch.complex64" in refused(complex_, sgd(complex_))
 
 
 @pytest.mark.pure
@@ -326,7 +326,7 @@ def test_ddp_exchanges_nothing_inside_and_again_afterwards(tmp_path: Path) -> No
             plain(ddp, optimizer, "m0")
         assert ddp.forward_sync_buffers
         plain(ddp, optimizer, "m0")
-        assert "has a communication hook of its own" in refused(ddp, optimizer, session=session)
+        assert "register_comm_hook" in refused(ddp, optimizer, session=session)
 
     run(tmp_path, plan, work)
     alone = nn.Sequential(model(), nn.BatchNorm1d(1))
@@ -340,4 +340,4 @@ def test_ddp_exchanges_nothing_inside_and_again_afterwards(tmp_path: Path) -> No
 def test_an_optimizer_that_exchanges_parameters_itself() -> None:
     net = model()
     zero = ZeroRedundancyOptimizer(net.parameters(), optimizer_class=torch.optim.SGD, lr=0.1)
-    assert "ZeroRedundancyOptimizer exchanges parameters in its own steps" in refused(net, zero)
+    assert "ZeroRedundancyOptimizer" in refused(net, zero)

@@ -215,7 +215,7 @@ def test_a_refused_plan_never_comes_into_force_where_it_is_held(tmp_path: Path) 
         results = run_with(controller, work)
         held = [message for message in controller.said(Held) if isinstance(message, Held)]
     assert [(h.member, h.epoch) for h in held if h.refusal] == [("m0", 1)]
-    assert "no connection to m2" in next(h.refusal for h in held if h.refusal)
+    assert "m2" in next(h.refusal for h in held if h.refusal)
     assert set(map(tuple, results.values())) == {(0,) * 10 + (2,) * 2}  # type: ignore[arg-type]
 
 

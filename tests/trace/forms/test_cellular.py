@@ -42,11 +42,11 @@ def log(*rows: str, header: str = "Timestamp,DL_bitrate,UL_bitrate,PINGAVG") -> 
 
 def test_a_direction_without_rates_is_left_out() -> None:
     assert list(parse_cellular(log("900,-,5", "800,-,-")).traces) == ["down"]
-    assert parse_cellular(log("900,-,5", "800,-,-")).left_out == {"up": "UL_bitrate has no two values"}
-    assert "carries 1 kbit/s in the mean" in parse_cellular(log("900,1,5", "800,1,-")).left_out["up"]
+    assert parse_cellular(log("900,-,5", "800,-,-")).left_out.keys() == {"up"}
+    assert "1 kbit/s" in parse_cellular(log("900,1,5", "800,1,-")).left_out["up"]
     alone = parse_cellular(log("900", "800", header="Timestamp,DL_bitrate"))
     assert [row.delay_s for row in alone.traces["down"].rows] == [None, None]
-    assert alone.left_out == {"up": "UL_bitrate is no column of the header"}
+    assert alone.left_out.keys() == {"up"} and "UL_bitrate" in alone.left_out["up"]
 
 
 @pytest.mark.parametrize(
