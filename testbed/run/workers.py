@@ -188,7 +188,9 @@ class Workers:
         restarts.died(time.monotonic())
         if restarts.over:
             raise RunFailed(
-                f"{worker} was started anew {MOST_RESTARTS} times, and died again, {self._fleet.death(worker)}"
+                f"{worker} was started anew {MOST_RESTARTS} times, and died again, {self._fleet.death(worker)}",
+                rule="restarts",
+                member=worker,
             )
         if not restarts.due(time.monotonic()):
             return False

