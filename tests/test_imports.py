@@ -21,8 +21,9 @@ ARROWS: dict[str, set[str]] = {
     "atomic_file": set(),
     "compiler": set(),
     "link": set(),
-    "plan": set(),
-    "schema": set(),
+    "errors": set(),
+    "plan": {"errors"},
+    "schema": {"errors"},
     "tls": set(),
     "unix_socket": set(),
     "certificates": {"tls", "schema", "atomic_file"},
@@ -31,22 +32,35 @@ ARROWS: dict[str, set[str]] = {
     "starts": {"atomic_file"},
     "scheme_autoload": {"schemes"},
     "schemes": {"planning", "sync", "plan", "protocol", "schema"},
-    "trace": {"link", "atomic_file"},
+    "trace": {"errors", "link", "atomic_file"},
     "spec": {"schemes", "trace", "plan", "link", "atomic_file"},
-    "planning": {"compiler", "plan", "link"},
+    "planning": {"errors", "compiler", "plan", "link"},
     "telemetry": {"spec", "trace", "plan", "protocol", "link", "atomic_file"},
     "api": {"atomic_file", "unix_socket"},
-    "emulation": {"api", "compiler", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
+    "emulation": {"errors", "api", "compiler", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
     "controller": {
-        *("api", "compiler", "planning", "telemetry", "spec", "trace", "plan", "protocol", "schema", "link", "tls"),
+        *(
+            "api",
+            "compiler",
+            "errors",
+            "planning",
+            "telemetry",
+            "spec",
+            "trace",
+            "plan",
+            "protocol",
+            "schema",
+            "link",
+            "tls",
+        ),
         *("atomic_file", "certificates", "unix_socket"),
     },
-    "sync": {"plan", "protocol", "schema", "tls", "atomic_file", "unix_socket"},
+    "sync": {"errors", "plan", "protocol", "schema", "tls", "atomic_file", "unix_socket"},
     "torch_backend": {"sync"},
     "worker": {"schemes", "sync", "workload", "plan", "protocol", "schema", "tls"},
-    "launch": {"api", "schemes", "emulation", "telemetry", "link"},
+    "launch": {"errors", "api", "schemes", "emulation", "telemetry", "link"},
     "run": {
-        *("api", "launch", "controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace"),
+        *("errors", "api", "launch", "controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace"),
         *("compiler", "workload", "plan", "protocol", "link", "atomic_file"),
     },
     "simulation": {
@@ -54,10 +68,11 @@ ARROWS: dict[str, set[str]] = {
         *("workload", "plan", "protocol", "link"),
     },
     "scaleout": {
-        *("run", "controller", "emulation", "telemetry", "spec", "link", "tls", "certificates", "schema"),
+        *("errors", "run", "controller", "emulation", "telemetry", "spec", "link", "tls", "certificates", "schema"),
         *("atomic_file", "unix_socket"),
     },
     "report": {
+        "errors",
         "api",
         "run",
         "planning",
@@ -88,7 +103,7 @@ OPENERS = {"open", "input", "print", "exec", "eval", "__import__"}
 WORKERS = {"torch", "msgspec"}
 OF_WORKERS = (
     *("schemes", "scheme_autoload", "sync", "torch_backend", "worker", "workload"),
-    *("plan", "protocol", "schema", "tls", "atomic_file"),
+    *("plan", "protocol", "schema", "errors", "tls", "atomic_file"),
 )
 
 

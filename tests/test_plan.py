@@ -56,27 +56,29 @@ def test_edges_are_one_way_up_and_one_way_down_per_member_and_tree(plan: Plan) -
 @pytest.mark.parametrize(
     ("trees", "rule"),
     [
-        ((), "at least one tree"),
-        ((Tree("x", {}, {}),), "root 'x' is not a member"),
-        ((Tree("a", {"b": "a"}, {"b": "a", "c": "a"}),), r"reduce tree of a: leaves out \['c'\]"),
-        ((Tree("a", {"b": "a", "c": "a"}, {"b": "a", "c": "a", "d": "a"}),), r"has \['d'\] too many"),
-        ((Tree("a", {"b": "c", "c": "b"}, {"b": "a", "c": "a"}),), "reduce tree of a: a cycle through"),
-        ((Tree("a", {"b": "a", "c": "a"}, {"b": "d", "c": "a"}),), "broadcast tree of a: d has no way to the root"),
-        ((star(ABC, "a"), Tree("b", {"a": "b", "c": "b"}, {"a": "b", "c": "b"}, 0.0)), "share 0.0"),
-        ((Tree("a", {"b": "a", "c": "a"}, {"b": "a", "c": "a"}, 0.5),), "add up to 0.5"),
+        ((), (None, "trees")),
+        ((Tree("x", {}, {}),), ("unknown-member", "root")),
+        ((Tree("a", {"b": "a"}, {"b": "a", "c": "a"}),), ("span", "reduce")),
+        ((Tree("a", {"b": "a", "c": "a"}, {"b": "a", "c": "a", "d": "a"}),), ("span", "broadcast")),
+        ((Tree("a", {"b": "c", "c": "b"}, {"b": "a", "c": "a"}),), ("cycle", "reduce")),
+        ((Tree("a", {"b": "a", "c": "a"}, {"b": "d", "c": "a"}),), ("no-way-to-root", "broadcast")),
+        ((star(ABC, "a"), Tree("b", {"a": "b", "c": "b"}, {"a": "b", "c": "b"}, 0.0)), (None, "share")),
+        ((Tree("a", {"b": "a", "c": "a"}, {"b": "a", "c": "a"}, 0.5),), (None, "share")),
     ],
 )
-def test_plans_that_would_lose_or_double_are_refused(trees: tuple[Tree, ...], rule: str) -> None:
-    with pytest.raises(PlanError, match=rule):
+def test_plans_that_would_lose_or_double_are_refused(trees: tuple[Tree, ...], rule: tuple[str | None, str]) -> None:
+    with pytest.raises(PlanError) as caught:
         Plan(0, ABC, trees)
+    assert (caught.value.rule, caught.value.field) == rule
 
 
 def test_steps_are_members_and_travel_along() -> None:
     plan = Plan(0, ABC, (star(ABC, "a"),), steps={"a": 8, "b": 1})
     assert Plan.from_json(json.loads(plan.dumps())) == plan
     for steps in ({"d": 1}, {"a": 0}):
-        with pytest.raises(PlanError, match="steps: "):
+        with pytest.raises(PlanError) as caught:
             replace(plan, steps=steps)
+        assert caught.value.field == "steps"
 
 
 def test_how_members_train_travels_along_and_older_plans_say_nothing_of_it() -> None:
@@ -87,8 +89,9 @@ def test_how_members_train_travels_along_and_older_plans_say_nothing_of_it() -> 
     without = Plan(0, ABC, (star(ABC, "a"),)).to_json()
     assert "training" not in without
     assert Plan.from_json(without).training is None
-    with pytest.raises(PlanError, match="not a plan"):
+    with pytest.raises(PlanError) as caught:
         Plan.from_json({**without, "training": {"scheme": "diloco"}})
+    assert (caught.value.rule, caught.value.field) == ("not-a-plan", "options")
 
 
 @pytest.mark.parametrize(("codec", "size"), [("fp32", 4.0), ("int8", 1 + 4 / 256), ("topk:0.01", 0.06)])
@@ -97,18 +100,22 @@ def test_codecs_say_their_bytes(codec: str, size: float) -> None:
 
 
 def test_a_codec_that_is_none_says_which_there_are() -> None:
-    with pytest.raises(PlanError, match="no such codec: 'fp8'; write instead: fp32"):
+    with pytest.raises(PlanError) as caught:
         codec_bytes("fp8")
+    assert (caught.value.field, caught.value.given) == ("codec", "fp8")
 
 
 def test_members_epochs_and_chunks_are_checked() -> None:
     tree = star(ABC, "a")
-    with pytest.raises(PlanError, match="epoch -1"):
+    with pytest.raises(PlanError) as caught:
         Plan(-1, ABC, (tree,))
-    with pytest.raises(PlanError, match="each named once"):
+    assert caught.value.field == "epoch"
+    with pytest.raises(PlanError) as caught:
         Plan(0, ("a", "b", "c", "c"), (tree,))
-    with pytest.raises(PlanError, match="multiple of 8"):
+    assert caught.value.field == "members"
+    with pytest.raises(PlanError) as caught:
         Plan(0, ABC, (tree,), chunk_bytes=1028)
+    assert caught.value.field == "chunk_bytes"
 
 
 @pytest.mark.parametrize("value", [{}, {"version": 3}, {"version": 3, "epoch": 0}, {"version": 3, "trees": 3}, []])
@@ -133,8 +140,9 @@ def test_what_is_no_plan_is_refused(value: Any) -> None:
 )
 def test_a_plan_with_a_wrong_field_is_refused(field: str, value: object) -> None:
     whole = Plan(1, ABC, (chain(ABC),)).to_json()
-    with pytest.raises(PlanError, match="not a plan"):
+    with pytest.raises(PlanError) as caught:
         Plan.from_json({**whole, field: value})
+    assert caught.value.rule == "not-a-plan"
 
 
 def test_a_plans_shape_leaves_out_its_epoch() -> None:
@@ -145,8 +153,9 @@ def test_a_plans_shape_leaves_out_its_epoch() -> None:
 
 def test_a_plan_of_another_version_is_refused_with_what_to_do() -> None:
     old = {**Plan(1, ABC, (chain(ABC),)).to_json(), "version": 1}
-    with pytest.raises(PlanError, match="version 1 is not 3: plan anew"):
+    with pytest.raises(PlanError) as caught:
         Plan.from_json(old)
+    assert (caught.value.field, caught.value.given) == ("version", 1)
 
 
 @given(plans(), st.integers(1, 40))
@@ -160,27 +169,27 @@ def test_every_round_is_over_trees_of_those_who_take_part_in_it(plan: Plan, numb
         assert all({source, target} <= set(party.members) for source, target, _ in party.edges())
 
 
-@pytest.mark.parametrize(
-    ("keys", "rule"), [((0.5, 0.4), "add up to 1, not 0.9"), ((1.5, -0.5), "each be in"), ((0.0, 1.0), "each be in")]
-)
-def test_keys_must_share_the_slice(keys: tuple[float, ...], rule: str) -> None:
-    with pytest.raises(PlanError, match=rule):
+@pytest.mark.parametrize("keys", [(0.5, 0.4), (1.5, -0.5), (0.0, 1.0)])
+def test_keys_must_share_the_slice(keys: tuple[float, ...]) -> None:
+    with pytest.raises(PlanError) as caught:
         Plan(0, ABC, (replace(star(ABC, "a"), keys=keys),))
+    assert (caught.value.field, caught.value.given) == ("keys", keys)
 
 
 @pytest.mark.parametrize(
     ("routes", "rule"),
     [
-        ((Route("a", "b", ()),), "no inner member"),
-        ((Route("a", "b", ("x",)),), r"\['x'\] are not members"),
-        ((Route("a", "b", ("a",)),), "passes a member twice"),
-        ((Route("a", "b", ("c", "c")),), "passes a member twice"),
-        ((Route("a", "b", ("c",)), Route("a", "b", ("c",))), "an inner member in common"),
+        ((Route("a", "b", ()),), "no-inner-member"),
+        ((Route("a", "b", ("x",)),), "unknown-member"),
+        ((Route("a", "b", ("a",)),), "member-twice"),
+        ((Route("a", "b", ("c", "c")),), "member-twice"),
+        ((Route("a", "b", ("c",)), Route("a", "b", ("c",))), "shared-inner-member"),
     ],
 )
 def test_auxiliary_routes_lead_over_other_members_each_once(routes: tuple[Route, ...], rule: str) -> None:
-    with pytest.raises(PlanError, match=rule):
+    with pytest.raises(PlanError) as caught:
         Plan(0, ABC, (star(ABC, "a"),), auxiliary=routes)
+    assert (caught.value.rule, caught.value.field) == (rule, "auxiliary")
 
 
 def test_two_pairs_may_use_the_same_inner_member() -> None:
@@ -192,18 +201,19 @@ A, BC = Group(("a",), (star(("a",), "a"),)), Group(("b", "c"), (star(("b", "c"),
 
 
 @pytest.mark.parametrize(
-    ("groups", "period", "rule"),
+    ("groups", "period", "field"),
     [
-        ((A, BC), 1, "period 1 with 2 groups"),
-        ((), 4, "period 4 with 0 groups"),
-        ((A, BC), 0, "period 0"),
-        ((A,), 2, "must hold every member"),
-        ((A, A, BC), 2, "each in one of them"),
-        ((A, Group(("b", "x"), (star(("b", "x"), "b"),))), 2, "must hold every member"),
-        ((A, Group(("b", "c"), (star(ABC, "b"),))), 2, r"has \['a'\] too many"),
-        ((A, Group(("b", "c"), ())), 2, "at least one tree"),
+        ((A, BC), 1, "period"),
+        ((), 4, "period"),
+        ((A, BC), 0, "period"),
+        ((A,), 2, "groups"),
+        ((A, A, BC), 2, "groups"),
+        ((A, Group(("b", "x"), (star(("b", "x"), "b"),))), 2, "groups"),
+        ((A, Group(("b", "c"), (star(ABC, "b"),))), 2, "reduce"),
+        ((A, Group(("b", "c"), ())), 2, "trees"),
     ],
 )
-def test_groups_part_the_members_and_their_trees_span_them(groups: tuple[Group, ...], period: int, rule: str) -> None:
-    with pytest.raises(PlanError, match=rule):
+def test_groups_part_the_members_and_their_trees_span_them(groups: tuple[Group, ...], period: int, field: str) -> None:
+    with pytest.raises(PlanError) as caught:
         Plan(0, ABC, (star(ABC, "a"),), groups=groups, period=period)
+    assert caught.value.field == field

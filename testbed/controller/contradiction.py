@@ -6,10 +6,12 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from testbed.errors import DetailedError
+
 log = logging.getLogger(__name__)
 
 
-class Contradiction(ValueError):
+class Contradiction(DetailedError, ValueError):
     """What a member says contradicts what it said before, or what is known of the run: that member is no longer heard.
 
     Any other error while a message is dealt with is the controller's own, and nobody's who is connected.

@@ -72,7 +72,12 @@ class Coordinator(ABC):
     def check_names(self, report: Report | Arrived) -> None:
         """Contradiction when it says something of who is no member of the run."""
         if strangers := sorted(report.named.difference(self.spec.members)):
-            raise Contradiction(f"its {report.kind} names {strangers[0]!r}, which is no member of this run")
+            raise Contradiction(
+                f"its {report.kind} names {strangers[0]!r}, which is no member of this run",
+                rule="unknown-member",
+                member=report.member,
+                given=strangers[0],
+            )
 
     @abstractmethod
     def begin(self, hellos: Mapping[str, Hello]) -> Actions:
@@ -87,7 +92,11 @@ class Coordinator(ABC):
 
         Contradiction when it can't stand where it says, or members of such a run never come back.
         """
-        raise Contradiction(f"{hello.member!r} says where it stands, and members of this run do not come back")
+        raise Contradiction(
+            f"{hello.member!r} says where it stands, and members of this run do not come back",
+            rule="no-return",
+            member=hello.member,
+        )
 
     @abstractmethod
     def receive(self, message: ControlMessage) -> Actions:
@@ -117,8 +126,8 @@ class Coordinator(ABC):
 
     def force(self, policy: Policy) -> None:
         """Go by `policy` from now on, and put its plan in force whatever it saves; PolicyError where no plan is."""
-        raise PolicyError("members gossip here, by no plan")
+        raise PolicyError("members gossip here, by no plan", rule="no-plan")
 
     def change_graph(self, kind: str) -> Actions:
         """Have members that gossip go over to another graph; GraphError when they can't."""
-        raise GraphError("no members train without a centre here now")
+        raise GraphError("no members train without a centre here now", rule="no-graph")

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
 from testbed.controller.service import ControllerService
 from testbed.controller.spec import Newcomer
+from testbed.errors import DetailedError
 from testbed.planning import Member, Pair, PhysicalLink, View
 
 
-class NotEnrolled(ValueError):
+class NotEnrolled(DetailedError, ValueError):
     """The run can't take the member; the text says why, and what to do instead."""
 
 
@@ -29,14 +30,14 @@ async def enrol(
     """From now on it is let in: `members` are all of them, with it, in this network. NotEnrolled."""
     coordinator = _taking(controller)
     if newcomer.name in coordinator.spec.members:
-        raise NotEnrolled(f"{newcomer.name!r} is a member of this run already")
+        raise NotEnrolled(f"{newcomer.name!r} is a member of this run already", rule="member", member=newcomer.name)
     group = coordinator.group
     now_s, known = group.clocks.unix(), group.planning.view
     try:
         view = View.of_network(members, links, routes, known.model_bytes, now_s, known.knowledge)
         spec = coordinator.spec.with_member(newcomer, view)
     except ValueError as error:  # pydantic's and ViewError are
-        raise NotEnrolled(str(error)) from error
+        raise NotEnrolled(str(error), rule="spec", member=newcomer.name) from error
     coordinator.identities.add(newcomer.name)
     await controller.server.listen_for(newcomer.name)
     controller.spec = coordinator.spec = spec
@@ -48,11 +49,18 @@ def _taking(controller: ControllerService) -> AllReduceCoordinator:
     """The coordinator of a run that takes members now; NotEnrolled where it takes none."""
     coordinator = controller.coordinator
     if not isinstance(coordinator, AllReduceCoordinator):
-        raise NotEnrolled("members gossip over a graph that was made for them; write the worker into the topology file")
+        raise NotEnrolled(
+            "members gossip over a graph that was made for them; write the worker into the topology file", rule="gossip"
+        )
     if coordinator.spec.elastic is None:
-        raise NotEnrolled("nobody comes to a run that is not elastic; write `elastic: {quorum: 2}` in its file")
+        raise NotEnrolled(
+            "nobody comes to a run that is not elastic; write `elastic: {quorum: 2}` in its file", rule="not-elastic"
+        )
     if not controller.server.local:
-        raise NotEnrolled("members come over TCP, by secrets that were handed out; name it where the controller starts")
+        raise NotEnrolled(
+            "members come over TCP, by secrets that were handed out; name it where the controller starts",
+            rule="secrets",
+        )
     if controller.state != "running":
-        raise NotEnrolled(f"the run is {controller.state}, and members are let in while it goes on")
+        raise NotEnrolled(f"the run is {controller.state}, and members are let in while it goes on", rule="not-running")
     return coordinator

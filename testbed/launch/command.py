@@ -42,16 +42,22 @@ class Command:
         """Raise BadCommand where it is for a worker that is none of those that are there, or can't have the backend
         or the scheme."""
         if self.backend and self.scheme:
-            raise BadCommand("--backend and --scheme at once\n    write instead: one of them")
+            raise BadCommand("--backend and --scheme at once\n    write instead: one of them", field="scheme")
         if self.planned and self.nproc > 1:
-            raise BadCommand("--backend and --scheme are for one process on each worker\n    write instead: --nproc 1")
+            raise BadCommand(
+                "--backend and --scheme are for one process on each worker\n    write instead: --nproc 1",
+                field="nproc",
+                given=self.nproc,
+            )
         try:
             SchemeChoice.parse(self.scheme or "gradients")
         except ValueError as error:
-            raise BadCommand(f"--scheme {self.scheme}: {error}") from None
+            raise BadCommand(f"--scheme {self.scheme}: {error}", field="scheme", given=self.scheme) from None
         for name in self.workers or ():
             if name not in there:
-                raise BadCommand(f"no worker {name}\n    write instead: some of {', '.join(there)}")
+                raise BadCommand(
+                    f"no worker {name}\n    write instead: some of {', '.join(there)}", field="workers", given=name
+                )
 
     def ranks(self, hosts: Hosts) -> list[Rank]:
         """Its processes on a network with these hosts, as its status has them. BadCommand where one is not there."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from testbed.errors import DetailedError
 
-class BadCommand(ValueError):
+
+class BadCommand(DetailedError, ValueError):
     """There is no such program or worker; the text says what to write instead."""
 
 
-class LaunchFailed(RuntimeError):
+class LaunchFailed(DetailedError, RuntimeError):
     """A worker or the engine does not do its part."""

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, ClassVar, TypeVar
 
+from testbed.errors import DetailedError
 from testbed.plan import Group, Plan, Route, Tree
 from testbed.planning.chunk import choose_chunk
 from testbed.planning.view import View
 
 
-class PolicyError(ValueError):
+class PolicyError(DetailedError, ValueError):
     """A policy that does not exist, options it does not take, or a view it has no plan for."""
 
 
@@ -61,7 +62,11 @@ class Policy(ABC):
         trees = tuple(trees)
         for source, target, _ in Group(view.names, trees).edges():
             if (source, target) not in view.edges:
-                raise PolicyError(f"{self.name}: its plan needs an edge from {source} to {target}, and there is none")
+                raise PolicyError(
+                    f"{self.name}: its plan needs an edge from {source} to {target}, and there is none",
+                    rule="no-edge",
+                    link=f"{source}->{target}",
+                )
         chunk = choose_chunk(view, trees)
         return Plan(0, view.names, trees, chunk, self.name, auxiliary=auxiliary, groups=groups, period=period)
 
@@ -69,26 +74,34 @@ class Policy(ABC):
 def check_whole(policy: Policy, option: str, value: object, least: int) -> None:
     """PolicyError unless the option's value is a whole number, `least` or above."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise PolicyError(f"{policy.name}: {option} {value!r} must be a whole number, at least {least}")
+        raise PolicyError(
+            f"{policy.name}: {option} {value!r} must be a whole number, at least {least}", field=option, given=value
+        )
 
 
 def check_switch(policy: Policy, option: str, value: object) -> None:
     """PolicyError unless the option's value is true or false."""
     if not isinstance(value, bool):
-        raise PolicyError(f"{policy.name}: {option} {value!r} must be true or false")
+        raise PolicyError(f"{policy.name}: {option} {value!r} must be true or false", field=option, given=value)
 
 
 def check_choice(policy: Policy, option: str, value: object, choices: Iterable[str]) -> None:
     """PolicyError unless the option's value is one of `choices`."""
     choices = tuple(choices)
     if value not in choices:
-        raise PolicyError(f"{policy.name}: {option} {value!r} is none of {', '.join(choices)}")
+        raise PolicyError(
+            f"{policy.name}: {option} {value!r} is none of {', '.join(choices)}", field=option, given=value
+        )
 
 
 def check_member(policy: Policy, option: str, value: str, view: View) -> None:
     """PolicyError unless the option's value is a member."""
     if value not in view.names:
-        raise PolicyError(f"{policy.name}: {option} {value!r} is not a member; there are: {', '.join(view.names)}")
+        raise PolicyError(
+            f"{policy.name}: {option} {value!r} is not a member; there are: {', '.join(view.names)}",
+            field=option,
+            given=value,
+        )
 
 
 REGISTRY: dict[str, type[Policy]] = {}
@@ -116,10 +129,12 @@ def make_policy(name: str, options: Mapping[str, Any] | None = None) -> Policy:
     """The policy `name` with `options`; PolicyError that lists what is known when either is not."""
     cls = REGISTRY.get(name)
     if cls is None:
-        raise PolicyError(f"no policy {name!r}; there are: {', '.join(policy_names())}")
+        raise PolicyError(f"no policy {name!r}; there are: {', '.join(policy_names())}", field="policy", given=name)
     known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
     if unknown := sorted(set(options or {}) - known):
         raise PolicyError(
-            f"policy {name}: no option {', '.join(unknown)}; it takes: {', '.join(sorted(known)) or 'none'}"
+            f"policy {name}: no option {', '.join(unknown)}; it takes: {', '.join(sorted(known)) or 'none'}",
+            rule="unknown-option",
+            given=tuple(unknown),
         )
     return cls(**(options or {}))

@@ -29,5 +29,9 @@ def _trees(view: View, site: str, members: tuple[str, ...]) -> tuple[Tree, ...]:
     trees = [fastest_tree(inside, root) for root in members]
     found = [replace(tree, share=1 / len(members)) for tree in trees if tree is not None]
     if len(found) < len(members):
-        raise PolicyError(f"site {site}: its members {', '.join(members)} are not connected by edges")
+        raise PolicyError(
+            f"site {site}: its members {', '.join(members)} are not connected by edges",
+            rule="not-connected",
+            given=tuple(members),
+        )
     return tuple(found)

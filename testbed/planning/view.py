@@ -14,6 +14,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
+from testbed.errors import DetailedError
+
 VIEW_VERSION = 1
 
 #: An ordered pair of members: (sender, receiver).
@@ -27,7 +29,7 @@ Knowledge = Literal["declared", "measured", "oracle"]
 Source = Literal["declared", "measured", "unknown"]
 
 
-class ViewError(ValueError):
+class ViewError(DetailedError, ValueError):
     """A view that contradicts itself, or JSON that is no view."""
 
 
@@ -83,31 +85,54 @@ class View:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_names", frozenset(member.name for member in self.members))
         if not self.members or len(self._names) != len(self.members):
-            raise ViewError("members must be at least one, each named once")
+            raise ViewError("members must be at least one, each named once", field="members")
         if self.model_bytes <= 0:
-            raise ViewError(f"model_bytes {self.model_bytes} must be positive")
+            raise ViewError(
+                f"model_bytes {self.model_bytes} must be positive", field="model_bytes", given=self.model_bytes
+            )
         if self.knowledge not in get_args(Knowledge):
-            raise ViewError(f"knowledge {self.knowledge!r} is none of {', '.join(get_args(Knowledge))}")
+            raise ViewError(
+                f"knowledge {self.knowledge!r} is none of {', '.join(get_args(Knowledge))}",
+                field="knowledge",
+                given=self.knowledge,
+            )
         for name, link in self.links.items():
             if not link.rate_bps > 0 or not link.delay_s >= 0:
                 raise ViewError(
-                    f"link {name}: rate {link.rate_bps} must be positive, delay {link.delay_s} not negative"
+                    f"link {name}: rate {link.rate_bps} must be positive, delay {link.delay_s} not negative",
+                    field="links",
+                    link=name,
                 )
         for pair, route in self.routes.items():
             self._check_pair(pair)
             if missing := [name for name in route if name not in self.links]:
-                raise ViewError(f"route {pair[0]} to {pair[1]}: unknown links {missing}")
+                raise ViewError(
+                    f"route {pair[0]} to {pair[1]}: unknown links {missing}",
+                    rule="unknown-link",
+                    field="routes",
+                    given=missing,
+                )
         for pair, edge in self.edges.items():
             self._check_pair(pair)
             if not edge.rate_bps > 0 or not edge.rtt_s >= 0:
-                raise ViewError(f"edge {pair[0]} to {pair[1]}: rate {edge.rate_bps}, round trip {edge.rtt_s}")
+                raise ViewError(
+                    f"edge {pair[0]} to {pair[1]}: rate {edge.rate_bps}, round trip {edge.rtt_s}",
+                    rule="rate",
+                    field="edges",
+                    link=f"{pair[0]}->{pair[1]}",
+                )
             if pair in self.routes and not self.passable(*pair):
-                raise ViewError(f"edge {pair[0]} to {pair[1]}: a link of its route is down")
+                raise ViewError(
+                    f"edge {pair[0]} to {pair[1]}: a link of its route is down",
+                    rule="down",
+                    field="edges",
+                    link=f"{pair[0]}->{pair[1]}",
+                )
 
     def _check_pair(self, pair: Pair) -> None:
         source, target = pair
         if source == target or not {source, target} <= self._names:
-            raise ViewError(f"{source} to {target} is not a pair of members")
+            raise ViewError(f"{source} to {target} is not a pair of members", rule="unknown-member", given=pair)
 
     @classmethod
     def of_network(
@@ -193,7 +218,9 @@ class View:
         """The view that `to_json` wrote; ViewError when the value is not one."""
         try:
             if value["version"] != VIEW_VERSION:
-                raise ViewError(f"view version {value['version']!r} is not {VIEW_VERSION}")
+                raise ViewError(
+                    f"view version {value['version']!r} is not {VIEW_VERSION}", field="version", given=value["version"]
+                )
             return cls(
                 members=members_from_json(value["members"]),
                 links=links_from_json(value["links"]),
@@ -204,7 +231,7 @@ class View:
                 knowledge=cast(Knowledge, value["knowledge"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise ViewError(f"not a view: {error!r}") from error
+            raise ViewError(f"not a view: {error!r}", rule="not-a-view") from error
 
 
 def links_to_json(links: Mapping[str, PhysicalLink]) -> dict[str, Any]:
@@ -217,12 +244,16 @@ def links_from_json(value: Mapping[str, Any]) -> dict[str, PhysicalLink]:
     try:
         links = {name: PhysicalLink(**link) for name, link in value.items()}
     except (TypeError, AttributeError) as error:
-        raise ViewError(f"not links: {error}") from error
+        raise ViewError(f"not links: {error}", field="links") from error
     for name, link in links.items():
         if not isinstance(link.up, bool) or not all(
             isinstance(its, float | int) for its in (link.rate_bps, link.delay_s)
         ):
-            raise ViewError(f"not links: {name} must have numbers for rate_bps and delay_s, and true or false for up")
+            raise ViewError(
+                f"not links: {name} must have numbers for rate_bps and delay_s, and true or false for up",
+                field="links",
+                link=name,
+            )
     return links
 
 
@@ -231,7 +262,7 @@ def members_from_json(value: Iterable[Mapping[str, Any]]) -> tuple[Member, ...]:
     try:
         return tuple(Member(**member) for member in value)
     except TypeError as error:
-        raise ViewError(f"not members: {error}") from error
+        raise ViewError(f"not members: {error}", field="members") from error
 
 
 def routes_to_json(routes: Mapping[Pair, tuple[str, ...]]) -> list[Any]:
@@ -244,7 +275,7 @@ def routes_from_json(value: Iterable[Any]) -> dict[Pair, tuple[str, ...]]:
     try:
         return {(source, target): tuple(map(str, route)) for source, target, route in value}
     except (TypeError, ValueError) as error:
-        raise ViewError(f"not routes: {error}") from error
+        raise ViewError(f"not routes: {error}", field="routes") from error
 
 
 def _edge_from_json(value: Mapping[str, Any]) -> tuple[Pair, Edge]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from testbed.errors import DetailedError
 
-class NotARun(ValueError):
+
+class NotARun(DetailedError, ValueError):
     """A folder that no run wrote."""

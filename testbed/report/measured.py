@@ -36,7 +36,11 @@ def measured_trace(record: RunRecord, link: str) -> Trace:
     """
     known = sorted({name for sample in record.samples for name in sample.bytes})
     if link not in known:
-        raise TraceError(f"{record.path}: measured no link {link!r}; name one of {', '.join(known) or '(none)'}")
+        raise TraceError(
+            f"{record.path}: measured no link {link!r}; name one of {', '.join(known) or '(none)'}",
+            rule="unknown-link",
+            link=link,
+        )
     shares, rates = steady_rate(record.samples, link)
     rows = [
         Row(max(float(start), 0.0), max(float(rate), LEAST_BPS))
@@ -44,6 +48,8 @@ def measured_trace(record: RunRecord, link: str) -> Trace:
         if stop > 0 and share >= BACKLOGGED and not math.isnan(rate)
     ]
     if not rows:
-        raise TraceError(f"{record.path}: {link} was hardly ever backlogged; its rate is not known")
+        raise TraceError(
+            f"{record.path}: {link} was hardly ever backlogged; its rate is not known", rule="no-rate", link=link
+        )
     first = [Row(0.0, rows[0].rate_bps)] if rows[0].time_s > 0 else []
     return Trace(lasting([*first, *rows], float(rates.edges[-1])))

@@ -265,17 +265,23 @@ class _Reader:
         file = self._path / "manifest.json"
         remedy = "give the directory of a run, such as runs/latest"
         if not self._path.is_dir():
-            raise NotARun(f"{self._path}: there is no such directory; {remedy}")
+            raise NotARun(f"{self._path}: there is no such directory; {remedy}", rule="missing", file=self._path)
         try:
             manifest = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise NotARun(f"{self._path}: not a run, it has no manifest.json; {remedy}") from None
+            raise NotARun(
+                f"{self._path}: not a run, it has no manifest.json; {remedy}", rule="no-manifest", file=self._path
+            ) from None
         except ValueError as error:
-            raise NotARun(f"{file}: not JSON ({error}); {remedy}") from error
+            raise NotARun(f"{file}: not JSON ({error}); {remedy}", rule="json", file=file) from error
         if not isinstance(manifest, dict):
-            raise NotARun(f"{file}: not a manifest, which is a JSON object; {remedy}")
+            raise NotARun(f"{file}: not a manifest, which is a JSON object; {remedy}", rule="json", file=file)
         if "launch" in manifest:
-            raise NotARun(f"{self._path}: of `testbed launch`, which has no page; {remedy} of an experiment")
+            raise NotARun(
+                f"{self._path}: of `testbed launch`, which has no page; {remedy} of an experiment",
+                rule="launch",
+                file=self._path,
+            )
         return manifest
 
     def _summary(self) -> Mapping[str, Any]:

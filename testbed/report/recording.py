@@ -59,7 +59,11 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
     """
     manifest = _whole(path / "manifest.json")
     if not manifest or "spec" not in manifest:
-        raise NotARun(f"{path}: not a run of an experiment that came to train; give its directory, such as runs/latest")
+        raise NotARun(
+            f"{path}: not a run of an experiment that came to train; give its directory, such as runs/latest",
+            rule="no-run",
+            file=path,
+        )
     samples = _lines(path / "traffic.jsonl", TrafficLine)
     began = float(manifest.get("training_started_s") or _first_start(path))
     sampled_s = max([0.0, *(one.at_s - began for one in samples[-1:])])

@@ -114,6 +114,6 @@ def _noting(faults: list[Fault], field: str, remedy: str) -> Iterator[None]:
         rule, _, instead = str(error).partition("; ")
         faults.append(Fault(field, rule, instead or remedy))
     except Misfit as error:
-        faults.append(Fault(f"sync.{error.name}", error.rule, error.remedy))
+        faults.append(Fault(f"sync.{error.name}", error.problem, error.remedy))
     except PolicyError as error:
         faults.append(Fault("sync.policy", str(error), "a policy and options as docs/experiment.md lists them"))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from testbed.emulation.errors import EmulationError
+from testbed.errors import DetailedError
 
 
-class RunFailed(RuntimeError):
+class RunFailed(DetailedError, RuntimeError):
     """Training did not come to its end; the text says why, and where more is."""
 
 

@@ -33,9 +33,11 @@ class Script:
             try:
                 self._make_happen(event)
             except KeyError as error:
-                raise RunFailed(f"the event {words(event)} cannot happen: {error.args[0]}") from error
+                raise RunFailed(f"the event {words(event)} cannot happen: {error.args[0]}", rule="event") from error
             except AdminError as error:
-                raise RunFailed(f"the controller did not take the event {words(event)}: {error}") from error
+                raise RunFailed(
+                    f"the controller did not take the event {words(event)}: {error}", rule="event"
+                ) from error
         controller = self._experiment.spec.controller
         if controller.knowledge == "oracle" and elapsed_s - self._told_s >= controller.period:
             self._told_s = elapsed_s

@@ -89,7 +89,9 @@ class Workers:
             with suppress(*ENGINE_ERRORS):  # how long the engine may be silent is for the watchdog to say
                 gone = [name for name, runs in self._fleet.running().items() if not runs]
                 if gone:
-                    raise RunFailed(f"{gone[0]} ended before it joined, {self._fleet.death(gone[0])}")
+                    raise RunFailed(
+                        f"{gone[0]} ended before it joined, {self._fleet.death(gone[0])}", rule="ended", member=gone[0]
+                    )
             if status is not None and time.monotonic() > deadline:
                 missing = sorted(set(status["members"]) - set(status["joined"]))
                 for name in missing:
@@ -98,7 +100,9 @@ class Workers:
                 time.sleep(POLL_S)  # for it to be written
                 raise RunFailed(
                     f"{', '.join(missing)} did not join within {JOIN_DEADLINE_S:g} s; where it stood is at the end of "
-                    f"{self._logs / missing[0]}.log"
+                    f"{self._logs / missing[0]}.log",
+                    rule="timeout",
+                    member=missing[0],
                 )
             time.sleep(POLL_S)
         if status["state"] == "failed":
@@ -184,7 +188,9 @@ class Workers:
         restarts.died(time.monotonic())
         if restarts.over:
             raise RunFailed(
-                f"{worker} was started anew {MOST_RESTARTS} times, and died again, {self._fleet.death(worker)}"
+                f"{worker} was started anew {MOST_RESTARTS} times, and died again, {self._fleet.death(worker)}",
+                rule="restarts",
+                member=worker,
             )
         if not restarts.due(time.monotonic()):
             return False

@@ -25,14 +25,11 @@ class SchemeChoice:
         the loop then."""
         scheme = named(name)
         if scheme.exchange == "gossip":
-            raise ValueError(
-                f"{name}: its members gossip, each in a loop of its own; write instead: one of {_others()}"
-            )
+            raise Misfit(name, "its members gossip, each in a loop of its own", f"one of {_others()}")
         if scheme.conducted:
-            raise ValueError(f"{name}: an experiment's controller chooses for it; write instead: one of {_others()}")
+            raise Misfit(name, "an experiment's controller chooses for it", f"one of {_others()}")
         if unknown := [option for option in options if option not in scheme.fields]:
-            takes = ", ".join(scheme.fields)
-            raise ValueError(f"{unknown[0]}: {name} has no such option; write instead: some of {takes}")
+            raise Misfit(unknown[0], f"{name} has no such option", f"some of {', '.join(scheme.fields)}")
         return cls(scheme, scheme.read(options))
 
     @classmethod
@@ -44,7 +41,7 @@ class SchemeChoice:
         for word in filter(None, rest.split(",")):
             path, given, value = word.partition("=")
             if not given:
-                raise ValueError(f"{word}: an option has a value; write instead: {word}=VALUE")
+                raise Misfit(word, "an option has a value", f"{word}=VALUE")
             *groups, option = path.split(".")
             inside = options
             for group in groups:

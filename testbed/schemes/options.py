@@ -17,10 +17,10 @@ _LIMITS = {"gt": (gt, "a number above"), "ge": (ge, "at least"), "lt": (lt, "a n
 class Misfit(ValueError):
     """An option that breaks a rule: the field's name, the rule, and what to write instead."""
 
-    def __init__(self, name: str, rule: str, remedy: str) -> None:
-        super().__init__(f"{name}: {rule}; write instead: {remedy}")
+    def __init__(self, name: str, problem: str, remedy: str) -> None:
+        super().__init__(f"{name}: {problem}; write instead: {remedy}")
         self.name = name
-        self.rule = rule
+        self.problem = problem
         self.remedy = remedy
 
 

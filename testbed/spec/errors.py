@@ -8,19 +8,20 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong in a file. `field` is a dotted path, or a line and column; `remedy` what to write instead.
+    """One thing wrong in a file."""
 
-    `line` is the field's line, where the file has it.
-    """
-
+    #: A dotted path, or a line and column.
     field: str
-    rule: str
+    #: The violated rule in words.
+    problem: str
+    #: The text to write instead.
     remedy: str
+    #: The field's line, where the file has it.
     line: int | None = None
 
     def __str__(self) -> str:
         place = "" if self.line is None else f" (line {self.line})"
-        return f"{self.field}: {self.rule}{place}\n    write instead: {self.remedy}"
+        return f"{self.field}: {self.problem}{place}\n    write instead: {self.remedy}"
 
 
 class SpecError(ValueError):
@@ -30,3 +31,8 @@ class SpecError(ValueError):
         self.file = Path(file)
         self.faults = faults
         super().__init__("\n".join(f"{file}: {fault}" for fault in faults))
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The field of each fault."""
+        return tuple(fault.field for fault in self.faults)

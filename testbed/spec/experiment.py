@@ -375,7 +375,7 @@ def _check_elastic(spec: ExperimentFile, topology: Topology) -> list[Fault]:
     try:
         spec.sync.own.check_elastic()
     except Misfit as error:
-        faults.append(Fault("elastic", error.rule, f"{error.remedy}, or no `elastic`"))
+        faults.append(Fault("elastic", error.problem, f"{error.remedy}, or no `elastic`"))
     if scheme.exchange == "gossip" and "lease" in spec.elastic.model_fields_set:
         rule = "members that gossip have none: one that hangs up is gone"
         faults.append(Fault("elastic.lease", rule, "leave it out"))

@@ -65,7 +65,7 @@ class SyncSection(Strict):
         try:
             self.own.check_plan(self.policy, self.options, codec)
         except Misfit as error:
-            raise misfit(at if error.name == "codec" else error.name, error.rule, error.remedy) from None
+            raise misfit(at if error.name == "codec" else error.name, error.problem, error.remedy) from None
 
     @property
     def scheme(self) -> Scheme:
@@ -161,4 +161,4 @@ def _made(options: type[C], model: Strict) -> C:
     try:
         return read(options, model.model_dump(include=names))
     except Misfit as error:
-        raise misfit(error.name, error.rule, error.remedy) from None
+        raise misfit(error.name, error.problem, error.remedy) from None

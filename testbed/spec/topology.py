@@ -89,7 +89,7 @@ class TraceRef(Strict):
         try:
             return trace.scaled(self.scale).begun(self.offset)
         except TraceError as error:
-            raise TraceError(f"{folder / self.file}: {error}") from None
+            raise error.located(folder / self.file, file=folder / self.file) from None
 
 
 class LinkProperties(Strict):

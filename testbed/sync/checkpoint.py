@@ -49,7 +49,11 @@ class Checkpoint:
     def restore(self, **parts: Stateful) -> None:
         """Give each part its state back, by the name it was saved under; the model first, then what works on it."""
         if missing := sorted(set(parts) ^ set(self.parts)):
-            raise CheckpointError(f"the checkpoint holds {sorted(self.parts)}, asked for {sorted(parts)}: {missing}")
+            raise CheckpointError(
+                f"the checkpoint holds {sorted(self.parts)}, asked for {sorted(parts)}: {missing}",
+                rule="parts",
+                given=sorted(parts),
+            )
         for name, part in parts.items():
             part.load_state_dict(self.parts[name])
 
@@ -75,11 +79,11 @@ def load(path: Path) -> Checkpoint:
     try:
         value = torch.load(path, map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, ValueError, EOFError, KeyError) as error:
-        raise CheckpointError(f"{path} is no checkpoint: {error}") from error
+        raise CheckpointError(f"{path} is no checkpoint: {error}", rule="no-checkpoint", file=path) from error
     if not isinstance(value, dict) or value.get("version") != VERSION:
-        raise CheckpointError(f"{path} is no checkpoint of version {VERSION}")
+        raise CheckpointError(f"{path} is no checkpoint of version {VERSION}", rule="no-checkpoint", file=path)
     try:
         plan = Plan.from_json(json.loads(value["plan"]))
         return Checkpoint(int(value["round"]), plan, value["parts"])
     except (KeyError, TypeError, ValueError, PlanError) as error:
-        raise CheckpointError(f"{path} is no checkpoint: {error!r}") from error
+        raise CheckpointError(f"{path} is no checkpoint: {error!r}", rule="no-checkpoint", file=path) from error

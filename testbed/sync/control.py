@@ -60,15 +60,15 @@ class ControlChannel:
         try:
             message = self.receive()
         except TimeoutError:
-            raise SyncError(f"the other members were not there within {patience_s:.0f} s") from None
+            raise SyncError(f"the other members were not there within {patience_s:.0f} s", rule="timeout") from None
         except ProtocolError as error:
-            raise SyncError(f"the controller answered what is no message: {error}") from error
+            raise SyncError(f"the controller answered what is no message: {error}", rule="no-message") from error
         self._connection.settimeout(None)
         if isinstance(message, Stop):
             raise Stopped(message.reason, message.again)
         if not isinstance(message, Welcome):
             answer = message.kind if message else "nothing, as one with --tls does to who comes without,"
-            raise SyncError(f"the controller answered {answer} instead of welcome")
+            raise SyncError(f"the controller answered {answer} instead of welcome", rule="no-welcome")
         return message
 
     def close(self) -> None:
@@ -110,7 +110,11 @@ def _endpoint(address: str) -> Endpoint:
         return rest
     if scheme == "tcp" and host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16:
         return host.strip("[]"), int(port)
-    raise SyncError(f"the control address {address!r} is none: write unix:/path/of/the.sock or tcp:host:port")
+    raise SyncError(
+        f"the control address {address!r} is none: write unix:/path/of/the.sock or tcp:host:port",
+        rule="address",
+        given=address,
+    )
 
 
 def _connect(endpoint: Endpoint, patience_s: float, tls: Tls | None) -> socket.socket:
@@ -121,11 +125,14 @@ def _connect(endpoint: Endpoint, patience_s: float, tls: Tls | None) -> socket.s
         except ssl.SSLError as error:
             raise SyncError(
                 f"no controller of ours at {endpoint}: {error}. Both it and its members are started with --tls, and "
-                "folders of one authority, or none of them"
+                "folders of one authority, or none of them",
+                rule="tls",
             ) from error
         except OSError as error:
             if time.monotonic() >= deadline:
-                raise SyncError(f"no controller at {endpoint} within {patience_s:.0f} s: {error}") from error
+                raise SyncError(
+                    f"no controller at {endpoint} within {patience_s:.0f} s: {error}", rule="no-controller"
+                ) from error
             time.sleep(_POLL_S)
 
 
@@ -156,5 +163,7 @@ def _secured(connection: ssl.SSLSocket) -> ssl.SSLSocket:
         raise
     if (name := shown(connection)) != CONTROLLER:
         connection.close()
-        raise SyncError(f"who listens where the controller should has the certificate of {name or 'nobody'}")
+        raise SyncError(
+            f"who listens where the controller should has the certificate of {name or 'nobody'}", rule="certificate"
+        )
     return connection

@@ -48,7 +48,7 @@ class ControlLoop:
         except Exception as error:  # without a control thread nobody would hear of a swap, a loss or the end
             if not isinstance(error, SyncError):  # of ours: where it comes from is to be seen
                 log.exception("%s: can't do what the controller says", self._member)
-            self._engine.fail(SyncError(f"can't do what the controller says: {error}"))
+            self._engine.fail(SyncError(f"can't do what the controller says: {error}", rule="controller"))
         self.released.set()
 
     def _messages(self) -> Iterator[ControlMessage]:

@@ -55,5 +55,8 @@ def _check_whole(reduced: Reduced) -> None:
     if not reduced.whole:
         raise SyncError(
             f"round {reduced.round}, epoch {reduced.epoch}: the plan has groups, whose members differ between rounds "
-            "among all; DistributedDataParallel needs a plan without, or train with session.local_sgd"
+            "among all; DistributedDataParallel needs a plan without, or train with session.local_sgd",
+            rule="groups",
+            round=reduced.round,
+            epoch=reduced.epoch,
         )

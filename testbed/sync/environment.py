@@ -49,17 +49,20 @@ def member_of(environ: Mapping[str, str]) -> MemberEnvironment:
     """Where the environment says that this process joins. SyncError where it does not say all of it."""
     control = _of(environ, CONTROLLER)
     if not control:
-        raise SyncError(f"{CONTROLLER} is not set: write {CONTROLLER}=tcp:HOST:PORT into the environment")
+        raise SyncError(
+            f"{CONTROLLER} is not set: write {CONTROLLER}=tcp:HOST:PORT into the environment", field=CONTROLLER
+        )
     name = _of(environ, MEMBER) or _worker(environ)
     if not name:
         raise SyncError(
             f"{CONTROLLER}={control} names a controller, and nothing says which of its members this process is: "
-            f"set {MEMBER}"
+            f"set {MEMBER}",
+            field=MEMBER,
         )
     try:
         check_name(name)
     except ProtocolError as error:
-        raise SyncError(f"{MEMBER}={name}: {error}") from error
+        raise SyncError(f"{MEMBER}={name}: {error}", field=MEMBER, given=name) from error
     host = control.removeprefix("tcp:").rpartition(":")[0] if control.startswith("tcp:") else ""
     token, tls = _of(environ, TOKEN_FILE), _of(environ, TLS)
     listen = _of(environ, LISTEN) or address_towards(host)
@@ -93,7 +96,9 @@ def _of(environ: Mapping[str, str], variable: str) -> str:
         return value.format_map(environ)
     except (KeyError, ValueError, IndexError, AttributeError) as error:
         raise SyncError(
-            f"{variable}={value}: {error} can't be put in; write names of variables that are set between braces"
+            f"{variable}={value}: {error} can't be put in; write names of variables that are set between braces",
+            field=variable,
+            given=value,
         ) from error
 
 
@@ -101,4 +106,8 @@ def _read(file: str) -> str:
     try:
         return Path(file).read_text().strip()
     except OSError as error:
-        raise SyncError(f"{TOKEN_FILE}={file}: {error.strerror}; write the file with this member's token") from error
+        raise SyncError(
+            f"{TOKEN_FILE}={file}: {error.strerror}; write the file with this member's token",
+            field=TOKEN_FILE,
+            file=file,
+        ) from error

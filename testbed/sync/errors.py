@@ -1,9 +1,11 @@
-"""What can go wrong in a session. Every text names the peer, the epoch and the round it is about."""
+"""The errors of a session. Each names in its fields the peer as `member`, the epoch and the round."""
 
 from __future__ import annotations
 
+from testbed.errors import DetailedError
 
-class SyncError(RuntimeError):
+
+class SyncError(DetailedError, RuntimeError):
     """A round could not be finished, or a session not begun."""
 
 

@@ -37,7 +37,7 @@ def read_csv(path: Path, end: End = "loop") -> Trace:
     try:
         return parse_csv(text.splitlines(), end)
     except TraceError as error:
-        raise TraceError(f"{path}: {error}") from None
+        raise error.located(path, file=path) from None
 
 
 def parse_csv(lines: Sequence[str], end: End = "loop") -> Trace:
@@ -56,9 +56,13 @@ def parse_csv(lines: Sequence[str], end: End = "loop") -> Trace:
         try:
             rows.append(_row(header, cells))
             if len(rows) > 1 and rows[-1].time_s <= rows[-2].time_s:
-                raise TraceError(f"time {rows[-1].time_s:g} s does not come after {rows[-2].time_s:g} s; sort the rows")
+                raise TraceError(
+                    f"time {rows[-1].time_s:g} s does not come after {rows[-2].time_s:g} s; sort the rows",
+                    rule="order",
+                    given=rows[-1].time_s,
+                )
         except TraceError as error:
-            raise TraceError(f"line {number}: {error}") from None
+            raise error.located(f"line {number}", line=number) from None
     return Trace(with_possible_rates(rows), end)
 
 
@@ -66,14 +70,19 @@ def _row(header: Sequence[str], cells: Sequence[str]) -> Row:
     if any("\n" in cell for cell in cells):
         raise TraceError("has a quoted cell over several lines; write plain numbers")
     if len(cells) != len(header):
-        raise TraceError(f"has {len(cells)} cells where the header has {len(header)}")
+        raise TraceError(f"has {len(cells)} cells where the header has {len(header)}", rule="cells", given=len(cells))
     values: dict[str, float] = {}
     for name, cell in zip(header[1:], cells[1:], strict=True):
         if cell.strip():
             field, unit, most = COLUMNS[name]
             values[field] = _number(name, cell, most) * unit
     if values.get("rate_bps") == 0:
-        raise TraceError("rate_mbps 0 has no meaning as a rate; take the link down with loss_pct 100")
+        raise TraceError(
+            "rate_mbps 0 has no meaning as a rate; take the link down with loss_pct 100",
+            rule="range",
+            field="rate_mbps",
+            given=0.0,
+        )
     return Row(_number("time_s", cells[0], 1e9), **values)
 
 
@@ -81,9 +90,11 @@ def _number(name: str, cell: str, most: float) -> float:
     try:
         value = float(cell)
     except ValueError:
-        raise TraceError(f"{name} {cell.strip()!r} is not a number") from None
+        raise TraceError(
+            f"{name} {cell.strip()!r} is not a number", rule="number", field=name, given=cell.strip()
+        ) from None
     if not (math.isfinite(value) and 0 <= value <= most):
-        raise TraceError(f"{name} {value:g} must be between 0 and {most:g}")
+        raise TraceError(f"{name} {value:g} must be between 0 and {most:g}", rule="range", field=name, given=value)
     return value
 
 

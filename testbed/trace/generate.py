@@ -22,14 +22,18 @@ def _moments(duration_s: float, step_s: float) -> list[float]:
     """The times of rows a step apart."""
     _above_zero(duration=duration_s, step=step_s)
     if duration_s / step_s > MOST_ROWS:
-        raise TraceError(f"{duration_s:g} s in steps of {step_s:g} s are over {MOST_ROWS} rows; take a longer step")
+        raise TraceError(
+            f"{duration_s:g} s in steps of {step_s:g} s are over {MOST_ROWS} rows; take a longer step",
+            field="step",
+            given=step_s,
+        )
     return [round(i * step_s, 9) for i in range(math.ceil(duration_s / step_s))]
 
 
 def _above_zero(**values: float) -> None:
     for name, value in values.items():
         if not 0 < value < math.inf:
-            raise TraceError(f"{name} {value:g} must be above 0 and finite")
+            raise TraceError(f"{name} {value:g} must be above 0 and finite", field=name, given=value)
 
 
 def _kept(rate_bps: float, mean_bps: float) -> float:
@@ -118,13 +122,22 @@ class Markov:
     def _check(self) -> None:
         states = len(self.rates_bps)
         if not states:
-            raise TraceError("a chain needs states; give a rate for each")
+            raise TraceError("a chain needs states; give a rate for each", field="rates")
         _above_zero(**{f"state {i}": rate for i, rate in enumerate(self.rates_bps)})
         if len(self.transition) != states or any(len(row) != states for row in self.transition):
-            raise TraceError(f"{states} states need a transition matrix of {states} rows with {states} probabilities")
+            raise TraceError(
+                f"{states} states need a transition matrix of {states} rows with {states} probabilities",
+                rule="shape",
+                field="transition",
+            )
         for i, row in enumerate(self.transition):
             if not all(0 <= each <= 1 for each in row) or not math.isclose(sum(row), 1, abs_tol=1e-6):
-                raise TraceError(f"row {i} of the transition matrix must be probabilities that sum to 1")
+                raise TraceError(
+                    f"row {i} of the transition matrix must be probabilities that sum to 1",
+                    rule="sum",
+                    field="transition",
+                    given=i,
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,15 +93,21 @@ def write_imported(found: Sequence[ImportedTrace], sources: Sequence[Path], fold
     """Write the traces into the folder, and tell their files. TraceError where there is none, two would have the same,
     or one is a source; then none is written."""
     if not folder.is_dir():
-        raise TraceError(f"{folder}: is no folder; name one that is there with --out")
+        raise TraceError(f"{folder}: is no folder; name one that is there with --out", rule="no-folder", file=folder)
     targets = [folder / each.name for each in found]
     for number, target in enumerate(targets):
         if target in targets[:number]:
             raise TraceError(
-                f"{target}: two sources would be written to it; give them names that differ, or import one"
+                f"{target}: two sources would be written to it; give them names that differ, or import one",
+                rule="two-sources",
+                file=target,
             )
         if any(target.exists() and target.samefile(source) for source in sources):
-            raise TraceError(f"{target}: is a source, and would be written over; name another folder with --out")
+            raise TraceError(
+                f"{target}: is a source, and would be written over; name another folder with --out",
+                rule="is-source",
+                file=target,
+            )
     for each, target in zip(found, targets, strict=True):
         write_csv(target, each.trace, each.comments)
     return targets
@@ -125,4 +131,4 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except TraceError as error:
-        raise error if str(error).startswith(f"{path}: ") else TraceError(f"{path}: {error}") from None
+        raise error if error.file else error.located(path, file=path) from None

@@ -45,12 +45,14 @@ def parse_iperf3(text: str) -> Volume:
         document = json.loads(text)
     except json.JSONDecodeError as error:
         raise TraceError(
-            f"line {error.lineno}: is not JSON ({error.msg}); write the file with `iperf3 --json`, not --json-stream"
+            f"line {error.lineno}: is not JSON ({error.msg}); write the file with `iperf3 --json`, not --json-stream",
+            line=error.lineno,
+            rule="json",
         ) from None
     except (ValueError, RecursionError):  # a whole number of thousands of digits; brackets thousands deep
-        raise TraceError("is not JSON that iperf3 writes; write the file with `iperf3 --json`") from None
+        raise TraceError("is not JSON that iperf3 writes; write the file with `iperf3 --json`", rule="json") from None
     if not isinstance(document, dict):
-        raise TraceError("is not of iperf3: it holds no JSON object; write the file with `iperf3 --json`")
+        raise TraceError("is not of iperf3: it holds no JSON object; write the file with `iperf3 --json`", rule="json")
     if "error" in document:
         raise TraceError(f"records a test that failed: {str(document['error'])[:200]}; repeat it")
     factor = _frame_factor(document)
@@ -133,25 +135,34 @@ def _intervals(document: Mapping[str, Any]) -> tuple[list[float], list[float]]:
     """Edges in seconds from 0, and the bytes between them."""
     intervals = document.get("intervals")
     if not isinstance(intervals, list) or not intervals:
-        raise TraceError("has no `intervals`; write the file with `iperf3 --json`, and an interval (-i) above 0")
+        raise TraceError(
+            "has no `intervals`; write the file with `iperf3 --json`, and an interval (-i) above 0",
+            rule="missing",
+            field="intervals",
+        )
     edges: list[float] = []
     bytes_: list[float] = []
     for number, interval in enumerate(intervals):
         field = f"intervals.{number}.sum"
         sums = interval.get("sum") if isinstance(interval, dict) else None
         if not isinstance(sums, dict):
-            raise TraceError(f"{field}: is missing; write the file with `iperf3 --json`")
+            raise TraceError(f"{field}: is missing; write the file with `iperf3 --json`", rule="missing", field=field)
         if sums.get("omitted") is True:
             continue
         start, end = (_number(sums, field, name, MOST_SECONDS) for name in ("start", "end"))
         if not edges:
             edges.append(start)
         if end <= edges[-1]:
-            raise TraceError(f"{field}.end: {end:g} s does not come after {edges[-1]:g} s; times must rise")
+            raise TraceError(
+                f"{field}.end: {end:g} s does not come after {edges[-1]:g} s; times must rise",
+                rule="order",
+                field=f"{field}.end",
+                given=end,
+            )
         edges.append(end)
         bytes_.append(_number(sums, field, "bytes", MOST_BYTES))
     if not bytes_:
-        raise TraceError("has only omitted intervals; test for longer than --omit")
+        raise TraceError("has only omitted intervals; test for longer than --omit", rule="omitted", field="intervals")
     return [edge - edges[0] for edge in edges], bytes_
 
 
@@ -162,7 +173,12 @@ def _frame_factor(document: Mapping[str, Any]) -> float:
     test = document["start"]["test_start"]
     length = _number(test, "start.test_start", "blksize", 65_507)
     if length < 1:
-        raise TraceError("start.test_start.blksize: 0 bytes make no datagram; give the length used")
+        raise TraceError(
+            "start.test_start.blksize: 0 bytes make no datagram; give the length used",
+            rule="range",
+            field="start.test_start.blksize",
+            given=length,
+        )
     datagram = length + UDP_HEADER_BYTES
     fragments = math.ceil(datagram / FRAGMENT_PAYLOAD_BYTES)
     return (datagram + fragments * FRAGMENT_HEADER_BYTES) / length
@@ -171,7 +187,14 @@ def _frame_factor(document: Mapping[str, Any]) -> float:
 def _number(fields: Mapping[str, Any], place: str, name: str, most: float) -> float:
     value = fields.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TraceError(f"{place}.{name}: {str(value)[:40]!r} is not a number; write the file with `iperf3 --json`")
+        raise TraceError(
+            f"{place}.{name}: {str(value)[:40]!r} is not a number; write the file with `iperf3 --json`",
+            rule="number",
+            field=f"{place}.{name}",
+            given=value,
+        )
     if not (0 <= value <= most and math.isfinite(value)):
-        raise TraceError(f"{place}.{name}: must be between 0 and {most:g}")
+        raise TraceError(
+            f"{place}.{name}: must be between 0 and {most:g}", rule="range", field=f"{place}.{name}", given=value
+        )
     return float(value)

@@ -46,12 +46,18 @@ class DeliverySchedule:
 
     def __post_init__(self) -> None:
         if not self.milliseconds:
-            raise TraceError("has no lines; write one for each packet, the millisecond at which it may leave")
+            raise TraceError(
+                "has no lines; write one for each packet, the millisecond at which it may leave", rule="empty"
+            )
         for i, (before, after) in enumerate(pairwise((0, *self.milliseconds)), 1):
             if after < before:
-                raise TraceError(f"line {i}: {after} ms comes after {before} ms; sort the lines")
+                raise TraceError(
+                    f"line {i}: {after} ms comes after {before} ms; sort the lines", line=i, rule="order", given=after
+                )
         if self.milliseconds[-1] == 0:
-            raise TraceError("lasts no time: its last line, which is when it begins again, must be above 0")
+            raise TraceError(
+                "lasts no time: its last line, which is when it begins again, must be above 0", rule="no-time"
+            )
 
     @property
     def duration_s(self) -> float:
@@ -77,7 +83,12 @@ def parse_mahimahi(lines: Sequence[str]) -> DeliverySchedule:
     for number, line in numbered(lines):
         digits = line.strip()
         if not (digits.isascii() and digits.isdecimal() and len(digits) <= MOST_DIGITS):
-            raise TraceError(f"line {number}: {digits[:40]!r} is not a time; write a whole number of milliseconds")
+            raise TraceError(
+                f"line {number}: {digits[:40]!r} is not a time; write a whole number of milliseconds",
+                line=number,
+                rule="number",
+                given=digits,
+            )
         moments.append(int(digits))
         if len(moments) > 1 and moments[-1] < moments[-2]:
             raise TraceError(f"line {number}: {moments[-1]} ms comes after {moments[-2]} ms; sort the lines")
@@ -93,9 +104,13 @@ def schedule_of(trace: Trace) -> DeliverySchedule:
     volume = Volume.of_trace(trace)
     packets = round(volume.total[-1] / MTU_FRAME_BYTES)
     if packets == 0:
-        raise TraceError("carries no packet; take a longer trace or a higher rate")
+        raise TraceError("carries no packet; take a longer trace or a higher rate", rule="no-packet")
     if packets > MOST_PACKETS:
-        raise TraceError(f"carries {packets:g} packets, over {MOST_PACKETS}; take a shorter trace or a lower rate")
+        raise TraceError(
+            f"carries {packets:g} packets, over {MOST_PACKETS}; take a shorter trace or a lower rate",
+            rule="too-many",
+            given=packets,
+        )
     share = volume.total[-1] / packets
     return DeliverySchedule(tuple(_moments(volume, (share * i for i in range(1, packets + 1)))))
 

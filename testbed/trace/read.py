@@ -46,11 +46,15 @@ def read_trace(path: Path, end: End = "loop", step_s: float | None = None) -> Tr
     try:
         if format_ == "csv":
             if step_s is not None:
-                raise TraceError("is CSV, replayed row by row; a step is for packet-delivery and iperf3 files, drop it")
+                raise TraceError(
+                    "is CSV, replayed row by row; a step is for packet-delivery and iperf3 files, drop it",
+                    rule="no-step",
+                    field="step",
+                )
             return TraceFile(path, format_, parse_csv(text.splitlines(), end))
         made = _resampled(text, format_, step_s)
     except TraceError as error:
-        raise TraceError(f"{path}: {error}") from None
+        raise error.located(path, file=path) from None
     return TraceFile(path, format_, replace(made.trace, end=end), made)
 
 

@@ -72,7 +72,11 @@ def rates_between(source: Delivered, edges: Sequence[float]) -> list[float]:
     carried = _lent(_between(source, edges), [LEAST_BPS / 8 * length for length in lengths])
     rates = [bytes_ * 8 / length for bytes_, length in zip(carried, lengths, strict=True)]
     if (most := max(rates)) > MOST_BPS:
-        raise TraceError(f"carries {most / 1e9:.3g} Gbit/s in a step; a link carries {MOST_BPS / 1e9:g} at most")
+        raise TraceError(
+            f"carries {most / 1e9:.3g} Gbit/s in a step; a link carries {MOST_BPS / 1e9:g} at most",
+            rule="rate-above",
+            given=most,
+        )
     return rates
 
 
@@ -80,17 +84,29 @@ def _require_a_mean(source: Delivered) -> None:
     mean_bps = source.by(source.duration_s) * 8 / source.duration_s
     if mean_bps < LEAST_BPS:
         raise TraceError(
-            f"carries {mean_bps / 1e3:.3g} kbit/s in the mean; a link carries {LEAST_BPS / 1e3:g} kbit/s or more"
+            f"carries {mean_bps / 1e3:.3g} kbit/s in the mean; a link carries {LEAST_BPS / 1e3:g} kbit/s or more",
+            rule="rate-below",
+            given=mean_bps,
         )
 
 
 def _edges(duration_s: float, step_s: float) -> list[float]:
     """The bounds of the steps. A remainder below half a step lengthens the last one."""
     if not step_s >= LEAST_STEP_S:
-        raise TraceError(f"a step of {step_s:g} s is too short; take {LEAST_STEP_S:g} s or more")
+        raise TraceError(
+            f"a step of {step_s:g} s is too short; take {LEAST_STEP_S:g} s or more",
+            rule="step-short",
+            field="step",
+            given=step_s,
+        )
     steps = max(round(duration_s / step_s), 1)
     if steps > MOST_ROWS:
-        raise TraceError(f"has {duration_s:g} s, in steps of {step_s:g} s over {MOST_ROWS} rows; take a longer step")
+        raise TraceError(
+            f"has {duration_s:g} s, in steps of {step_s:g} s over {MOST_ROWS} rows; take a longer step",
+            rule="step-many",
+            field="step",
+            given=step_s,
+        )
     return [*(round(i * step_s, 9) for i in range(steps)), duration_s]
 
 

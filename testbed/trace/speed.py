@@ -39,7 +39,12 @@ def read_speeds(path: Path) -> Speeds:
     for number, cells in table[1:]:
         rows.append(_row(path, number, cells, rows[-1][0] if rows else None))
     if len(rows) < 2 or len(rows) > MOST_ROWS:
-        raise TraceError(f"{path}: has {len(rows)} rows; write 2 to {MOST_ROWS}, the last one where it begins again")
+        raise TraceError(
+            f"{path}: has {len(rows)} rows; write 2 to {MOST_ROWS}, the last one where it begins again",
+            file=path,
+            rule="rows",
+            given=len(rows),
+        )
     return tuple(rows)
 
 
@@ -47,11 +52,38 @@ def _row(path: Path, number: int, cells: list[str], before: float | None) -> tup
     try:
         time_s, speed = map(float, cells)
     except ValueError:
-        raise TraceError(f"{path}: line {number}: {','.join(cells)!r} is not two numbers, time and speed") from None
+        raise TraceError(
+            f"{path}: line {number}: {','.join(cells)!r} is not two numbers, time and speed",
+            line=number,
+            file=path,
+            rule="number",
+            given=",".join(cells),
+        ) from None
     if not (math.isfinite(time_s) and LEAST_SPEED <= speed <= MOST_SPEED):
-        raise TraceError(f"{path}: line {number}: speed {speed:g} must be between {LEAST_SPEED:g} and {MOST_SPEED:g}")
+        raise TraceError(
+            f"{path}: line {number}: speed {speed:g} must be between {LEAST_SPEED:g} and {MOST_SPEED:g}",
+            line=number,
+            file=path,
+            rule="range",
+            field="speed",
+            given=speed,
+        )
     if before is None and time_s:
-        raise TraceError(f"{path}: line {number}: the first row is at {time_s:g} s; begin at 0")
+        raise TraceError(
+            f"{path}: line {number}: the first row is at {time_s:g} s; begin at 0",
+            line=number,
+            file=path,
+            rule="begin",
+            field="time_s",
+            given=time_s,
+        )
     if before is not None and time_s <= before:
-        raise TraceError(f"{path}: line {number}: time {time_s:g} s does not come after {before:g} s; sort the rows")
+        raise TraceError(
+            f"{path}: line {number}: time {time_s:g} s does not come after {before:g} s; sort the rows",
+            line=number,
+            file=path,
+            rule="order",
+            field="time_s",
+            given=time_s,
+        )
     return time_s, speed

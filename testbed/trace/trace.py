@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from typing import Literal
 
+from testbed.errors import DetailedError
 from testbed.link import Delivery, LinkState, Opportunities
 
 End = Literal["loop", "hold", "stop"]
@@ -28,7 +29,7 @@ MOST_ROWS_A_SECOND = 2000
 SAME = 1e-9
 
 
-class TraceError(ValueError):
+class TraceError(DetailedError, ValueError):
     """A trace that cannot be replayed; the text says which rule it broke and what to write instead."""
 
 
@@ -90,20 +91,32 @@ class Trace:
 
     def __post_init__(self) -> None:
         if not self.rows:
-            raise TraceError("has no rows; write at least one, at time 0")
+            raise TraceError("has no rows; write at least one, at time 0", rule="empty")
         if self.rows[0].time_s != 0:
-            raise TraceError(f"begins at {self.rows[0].time_s:g} s; the first row must be at time 0")
+            raise TraceError(
+                f"begins at {self.rows[0].time_s:g} s; the first row must be at time 0",
+                rule="begin",
+                given=self.rows[0].time_s,
+            )
         for before, after in pairwise(self.rows):
             if after.time_s <= before.time_s:
                 raise TraceError(
-                    f"time {after.time_s:g} s comes after {before.time_s:g} s; times must rise from row to row"
+                    f"time {after.time_s:g} s comes after {before.time_s:g} s; times must rise from row to row",
+                    rule="order",
+                    given=after.time_s,
                 )
         if len(self.rows) - 1 > self.duration_s * MOST_ROWS_A_SECOND:
             raise TraceError(
-                f"has {len(self.rows)} rows in {self.duration_s:g} s, over {MOST_ROWS_A_SECOND} a second; take fewer"
+                f"has {len(self.rows)} rows in {self.duration_s:g} s, over {MOST_ROWS_A_SECOND} a second; take fewer",
+                rule="too-many",
+                given=len(self.rows),
             )
         if not 0 <= self.offset_s < self.duration_s:
-            raise TraceError(f"cannot begin at {self.offset_s:g} s: it ends at {self.duration_s:g} s; begin before")
+            raise TraceError(
+                f"cannot begin at {self.offset_s:g} s: it ends at {self.duration_s:g} s; begin before",
+                field="offset",
+                given=self.offset_s,
+            )
 
     @property
     def duration_s(self) -> float:
@@ -177,7 +190,10 @@ def with_possible_rates(rows: Iterable[Row]) -> tuple[Row, ...]:
         if row.rate_bps is not None and not LEAST_RATE_BPS <= row.rate_bps <= MOST_RATE_BPS:
             raise TraceError(
                 f"has {row.rate_bps:g} bit/s at {row.time_s:g} s; a link has {LEAST_RATE_BPS:g} to {MOST_RATE_BPS:g}, "
-                "and one that carries nothing a loss of 100 %"
+                "and one that carries nothing a loss of 100 %",
+                rule="range",
+                field="rate",
+                given=row.rate_bps,
             )
     return rows
 

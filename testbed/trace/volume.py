@@ -40,7 +40,9 @@ class Volume:
         carried = []
         for row, (start, stop) in zip(trace.rows, pairwise(edges), strict=True):
             if row.rate_bps is None:
-                raise TraceError(f"has no rate at {row.time_s:g} s; give each row a rate_mbps")
+                raise TraceError(
+                    f"has no rate at {row.time_s:g} s; give each row a rate_mbps", rule="no-rate", given=row.time_s
+                )
             carried.append(0.0 if row.loss == 1 else row.rate_bps / 8 * (stop - start))
         return cls.of_steps(edges, carried)
 

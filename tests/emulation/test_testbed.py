@@ -67,8 +67,9 @@ def assert_answered(testbed: Testbed, source: str, target: str, delays_s: float)
 @pytest.mark.pure
 def test_a_file_that_is_wrong_is_said_before_anything_is_made(tmp_path: Path) -> None:
     (tmp_path / "wrong.yaml").write_text("name: wrong\nsites: {paris: {worker: 1}}\nlinks: []\n")
-    with pytest.raises(SpecError, match="worker"):
+    with pytest.raises(SpecError) as caught:
         Testbed(tmp_path / "wrong.yaml")
+    assert caught.value.fields == ("sites.paris.worker",)
 
 
 @pytest.mark.pure
@@ -97,7 +98,7 @@ def test_a_link_that_is_not_there_is_answered_with_those_that_are(line: Path) ->
     assert sorted(links) == ["cuzco->lima", "lima->cuzco", "lima->quito", "quito->lima"]
     assert len(links) == 4
     assert links["quito->lima"].name == "quito->lima"
-    with pytest.raises(KeyError, match="no link quito->cuzco is up; there are cuzco->lima, lima->cuzco"):
+    with pytest.raises(KeyError, match="quito->cuzco"):
         links["quito->cuzco"]
 
 

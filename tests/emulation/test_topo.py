@@ -37,8 +37,9 @@ def test_it_is_made_of_what_the_file_names(tmp_path: Path) -> None:
 
 
 def test_a_bad_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"links\.0\.rate"):
+    with pytest.raises(SpecError) as caught:
         WanTopo(write(tmp_path, spoilt(TOPOLOGY, "links", 0, "rate", to="fast")))
+    assert caught.value.fields == ("links.0.rate",)
 
 
 def test_mininet_builds_it_shaped_and_routed_and_takes_it_away(tmp_path: Path) -> None:

@@ -17,13 +17,14 @@ def test_a_backend_or_a_scheme_is_told_to_processes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "field"),
     [
-        (Command(["python"], backend="wan", scheme="diloco"), "at once\n    write instead: one of them"),
-        (Command(["python"], nproc=2, scheme="diloco"), "write instead: --nproc 1"),
-        (Command(["python"], scheme="diloco:evry=3"), "--scheme diloco:evry=3: evry: diloco has no such option"),
+        (Command(["python"], backend="wan", scheme="diloco"), "scheme"),
+        (Command(["python"], nproc=2, scheme="diloco"), "nproc"),
+        (Command(["python"], scheme="diloco:evry=3"), "scheme"),
     ],
 )
-def test_what_cannot_be_is_said(command: Command, said: str) -> None:
-    with pytest.raises(BadCommand, match=said):
+def test_what_cannot_be_is_said(command: Command, field: str) -> None:
+    with pytest.raises(BadCommand) as caught:
         command.check([])
+    assert caught.value.field == field

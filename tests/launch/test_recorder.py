@@ -54,5 +54,5 @@ def test_a_network_that_goes_ends_the_recording(
         recording = recorder.Recorder("three", lambda file, record: None)
         recording.start()
     recording.stop()
-    with pytest.raises(LaunchFailed, match="does not answer"):
+    with pytest.raises(LaunchFailed):
         recording.check()

@@ -101,7 +101,7 @@ def test_three_members_in_a_triangle_share_the_model_over_all_links() -> None:
 
 def test_members_that_nothing_connects_have_none() -> None:
     view = view_of(sites(("a", "b", 20)), {})
-    with pytest.raises(BoundError, match="no plan"):
+    with pytest.raises(BoundError):
         bound(View(view.members, view.links, view.routes, {}, view.model_bytes))
 
 

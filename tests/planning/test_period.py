@@ -113,7 +113,7 @@ def test_one_member_only_computes() -> None:
 
 def test_members_that_nothing_connects_have_none() -> None:
     view = view_of(sites(("a", "b", 20)), {})
-    with pytest.raises(BoundError, match="no plan"):
+    with pytest.raises(BoundError):
         least_period(View(view.members, view.links, view.routes, {}, view.model_bytes))
 
 

@@ -30,22 +30,25 @@ def test_a_policy_is_a_function(view: View, name: str) -> None:
 
 
 def test_an_unknown_policy_is_told_the_known_ones() -> None:
-    with pytest.raises(PolicyError, match="no policy 'best'; there are: auto, blueconnect, cpn, hierarchical"):
+    with pytest.raises(PolicyError) as caught:
         make_policy("best")
+    assert (caught.value.field, caught.value.given) == ("policy", "best")
 
 
 def test_an_unknown_option_is_told_the_known_ones() -> None:
-    with pytest.raises(PolicyError, match="no option root; it takes: keys, placement, server, servers"):
+    with pytest.raises(PolicyError, match="keys, placement, server, servers"):
         make_policy("star", {"root": "a"})
-    with pytest.raises(PolicyError, match="it takes: none"):
+    with pytest.raises(PolicyError) as caught:
         make_policy("mst", {"root": "a"})
+    assert (caught.value.rule, caught.value.given) == ("unknown-option", ("root",))
 
 
 def test_star_takes_the_named_server_and_refuses_a_stranger() -> None:
     view = view_of(sites(("a", "b", 50), ("b", "c", 20)), {})
     assert make_policy("star", {"server": "c-w0"}).plan(view).trees[0].root == "c-w0"
-    with pytest.raises(PolicyError, match="'x' is not a member"):
+    with pytest.raises(PolicyError) as caught:
         make_policy("star", {"server": "x"}).plan(view)
+    assert (caught.value.field, caught.value.given) == ("server", "x")
 
 
 def test_star_places_its_server_in_the_middle() -> None:
@@ -95,22 +98,23 @@ def test_a_small_model_over_slow_links_gets_small_chunks(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "said"),
+    ("name", "options", "field"),
     [
-        ("star", {"servers": 0}, "servers 0 must be a whole number, at least 1"),
-        ("star", {"placement": "middle"}, "placement 'middle' is none of best, mean, worst"),
-        ("star", {"keys": "layers"}, "keys 'layers' is none of overlapped, one, alexnet"),
-        ("star", {"keys": [10, 0]}, r"keys \[10, 0\] must be elements of arrays"),
-        ("star", {"server": "a-w0", "servers": 2}, "server names the only one"),
-        ("mlnet", {"arity": 0}, "arity 0 must be a whole number"),
-        ("ring", {"order": "random"}, "order 'random' is none of naive"),
-        ("hips", {"period": 1.5}, "period 1.5 must be a whole number"),
-        ("netstorm", {"auxiliary": 1}, "auxiliary 1 must be true or false"),
-        ("packing", {"knowledge": "guessed"}, "knowledge 'guessed' is none of oracle, measured"),
-        ("packing", {"egress_bps": -1}, "egress_bps -1 must be positive"),
-        ("tsengine", {"seed": -1}, "seed -1 must be a whole number"),
+        ("star", {"servers": 0}, "servers"),
+        ("star", {"placement": "middle"}, "placement"),
+        ("star", {"keys": "layers"}, "keys"),
+        ("star", {"keys": [10, 0]}, "keys"),
+        ("star", {"server": "a-w0", "servers": 2}, "servers"),
+        ("mlnet", {"arity": 0}, "arity"),
+        ("ring", {"order": "random"}, "order"),
+        ("hips", {"period": 1.5}, "period"),
+        ("netstorm", {"auxiliary": 1}, "auxiliary"),
+        ("packing", {"knowledge": "guessed"}, "knowledge"),
+        ("packing", {"egress_bps": -1}, "egress_bps"),
+        ("tsengine", {"seed": -1}, "seed"),
     ],
 )
-def test_an_option_that_makes_no_sense_is_told_what_does(name: str, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(PolicyError, match=f"{name}: {said}"):
+def test_an_option_that_makes_no_sense_is_told_what_does(name: str, options: dict[str, Any], field: str) -> None:
+    with pytest.raises(PolicyError, match=f"^{name}: ") as caught:
         make_policy(name, options)
+    assert (caught.value.field, caught.value.given) == (field, options[field])

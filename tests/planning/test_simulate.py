@@ -124,7 +124,7 @@ def _direct(view: View) -> dict[tuple[str, str], tuple[str, ...]]:
 def test_an_edge_that_is_not_there_is_an_error() -> None:
     view = view_of(sites(("a", "b", 10)), {})
     plan = Plan(0, view.names, (star(view.names, "a-w0"),), CHUNK)
-    with pytest.raises(SimulationError, match="no edge is there"):
+    with pytest.raises(SimulationError):
         simulate(plan, replace(view, edges={}))
 
 

@@ -35,31 +35,34 @@ def test_a_link_that_is_down_takes_its_pairs_edges_in_both_directions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "broken"),
     [
-        ({"members": []}, "at least one"),
-        ({"model_bytes": 0}, "model_bytes"),
-        ({"knowledge": "guessed"}, "knowledge"),
-        ({"version": 9}, "version"),
-        ({"links": {}}, "unknown links"),
-        ({"edges": [{"from": "a-w0", "to": "x", **EDGE}]}, "pair"),
-        ({"routes": 3}, "not"),
+        ({"members": []}, (None, "members")),
+        ({"model_bytes": 0}, (None, "model_bytes")),
+        ({"knowledge": "guessed"}, (None, "knowledge")),
+        ({"version": 9}, (None, "version")),
+        ({"links": {}}, ("unknown-link", "routes")),
+        ({"edges": [{"from": "a-w0", "to": "x", **EDGE}]}, ("unknown-member", None)),
+        ({"routes": 3}, (None, "routes")),
     ],
 )
-def test_what_is_no_view_is_refused(change: dict, says: str) -> None:
+def test_what_is_no_view_is_refused(change: dict, broken: tuple[str | None, str | None]) -> None:
     value = view_of(sites(("a", "b", 50)), {}).to_json()
-    with pytest.raises(ViewError, match=says):
+    with pytest.raises(ViewError) as caught:
         View.from_json({**value, **change})
+    assert (caught.value.rule, caught.value.field) == broken
 
 
 def test_an_edge_over_a_down_link_is_refused() -> None:
     view = view_of(sites(("a", "b", 50)), {})
     down = {**view.links, "a->b": PhysicalLink(1e6, 0, up=False)}
-    with pytest.raises(ViewError, match="down"):
+    with pytest.raises(ViewError) as caught:
         replace(view, links=down)
+    assert caught.value.rule == "down"
 
 
 def test_an_edge_without_a_rate_is_refused() -> None:
     view = view_of(sites(("a", "b", 50)), {})
-    with pytest.raises(ViewError, match="rate"):
+    with pytest.raises(ViewError) as caught:
         replace(view, edges={("a-w0", "b-w0"): Edge(0, 0.1)})
+    assert caught.value.rule == "rate"

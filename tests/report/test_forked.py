@@ -20,7 +20,7 @@ def test_what_it_returns_is_of_another_process_that_is_gone_then() -> None:
 
 
 def test_what_it_raises_is_raised() -> None:
-    with pytest.raises(ZeroDivisionError, match="by zero"):
+    with pytest.raises(ZeroDivisionError):
         ForkedCall(lambda: 1 / 0).result()
 
 

@@ -233,6 +233,7 @@ def test_equal_runs_get_names_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_comparison_names_the_folder_that_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(NotARun, match="elsewhere"):
+    with pytest.raises(NotARun) as caught:
         write_comparison([build_run(tmp_path / "run", rounds=5), tmp_path / "elsewhere"], tmp_path / "page.html")
+    assert caught.value.file == tmp_path / "elsewhere"
     assert not (tmp_path / "page.html").exists()

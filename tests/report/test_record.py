@@ -103,10 +103,13 @@ def test_a_figure_that_no_program_gave_twice_is_no_curve(tmp_path: Path) -> None
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotARun, match=r"no manifest\.json"):
+    with pytest.raises(NotARun) as caught:
         RunRecord.read(tmp_path)
-    with pytest.raises(NotARun, match="no such directory"):
+    assert (caught.value.rule, caught.value.file) == ("no-manifest", tmp_path)
+    with pytest.raises(NotARun) as caught:
         RunRecord.read(tmp_path / "absent")
+    assert (caught.value.rule, caught.value.file) == ("missing", tmp_path / "absent")
     (tmp_path / "manifest.json").write_text("{")
-    with pytest.raises(NotARun, match="not JSON"):
+    with pytest.raises(NotARun) as caught:
         RunRecord.read(tmp_path)
+    assert (caught.value.rule, caught.value.file) == ("json", tmp_path / "manifest.json")

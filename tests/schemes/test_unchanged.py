@@ -33,8 +33,9 @@ def test_a_member_joins_at_its_first_step_and_leaves_at_the_end(
     optimizer = sgd(net)
     monkeypatch.delenv("TESTBED_CONTROLLER", raising=False)
     for _ in range(2):  # a script that goes on after it is told again
-        with pytest.raises(SyncError, match="TESTBED_CONTROLLER is not set"):
+        with pytest.raises(SyncError) as caught:
             script.before_step(optimizer)
+        assert caught.value.field == "TESTBED_CONTROLLER"
     with Controller(tmp_path, Plan(0, ("m0",), (chain(("m0",)),)), job()) as controller:
         monkeypatch.setenv("TESTBED_CONTROLLER", controller.address)
         monkeypatch.setenv("TESTBED_MEMBER", "m0")
@@ -44,7 +45,7 @@ def test_a_member_joins_at_its_first_step_and_leaves_at_the_end(
         for number in range(5):
             step(net, optimizer, "m0", number)
             script.before_step(optimizer)
-        with pytest.raises(ValueError, match=r"a second optimizer steps.*write instead: testbed.sync.wrap with both"):
+        with pytest.raises(ValueError, match=r"testbed.sync.wrap"):
             script.before_step(sgd(net))
         script.end()
         controller.await_messages(Goodbye, 1)

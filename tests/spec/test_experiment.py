@@ -26,10 +26,10 @@ def test_an_experiment_of_the_project_loads(file: Path) -> None:
     assert set(experiment.networks) == {event.swap for event in experiment.spec.events if event.swap}
 
 
-def refused(folder: Path, experiment: Any, overrides: dict[str, str] | None = None) -> str:
+def refused(folder: Path, experiment: Any, overrides: dict[str, str] | None = None) -> SpecError:
     with pytest.raises(SpecError) as caught:
         Experiment.load(write(folder, experiment=experiment), overrides)
-    return str(caught.value)
+    return caught.value
 
 
 def test_the_scale_is_on_every_network(tmp_path: Path) -> None:
@@ -78,96 +78,90 @@ def test_an_override_is_yaml_at_a_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "text", "said"),
+    ("key", "text", "field"),
     [
-        ("train.rounds", "many", "train.rounds: "),
-        ("train.round", "7", "train.round: unknown field"),
-        ("rounds", "7", "rounds: unknown field"),
-        ("name.first", "x", "name.first: `name` is not a mapping"),
-        ("train.rounds", "[1", "train.rounds: '[1' is not a YAML value"),
-        ("seed", '!!int ""', "seed: "),
-        ("seed", "2001-99-99", "seed: "),
-        ("topology", "elsewhere.yaml", "elsewhere.yaml: file: does not exist"),
-        ("", "3", ": unknown field"),
-        ("\udcff", "3", "is no field"),
+        ("train.rounds", "many", "train.rounds"),
+        ("train.round", "7", "train.round"),
+        ("rounds", "7", "rounds"),
+        ("name.first", "x", "name.first"),
+        ("train.rounds", "[1", "train.rounds"),
+        ("seed", '!!int ""', "seed"),
+        ("seed", "2001-99-99", "seed"),
+        ("topology", "elsewhere.yaml", "file"),
+        ("", "3", repr("")),
+        ("\udcff", "3", repr("\udcff")),
     ],
 )
-def test_an_override_obeys_the_file_s_rules(key: str, text: str, said: str, tmp_path: Path) -> None:
-    found = refused(tmp_path, EXPERIMENT, {key: text})
-    assert said in found
-    assert "write instead" in found
+def test_an_override_obeys_the_file_s_rules(key: str, text: str, field: str, tmp_path: Path) -> None:
+    error = refused(tmp_path, EXPERIMENT, {key: text})
+    assert error.fields == (field,)
+    assert error.faults[0].remedy
 
 
 @pytest.mark.parametrize(
-    ("value", "field", "rule", "remedy"),
+    ("value", "field", "remedy"),
     [
-        (spoilt(EXPERIMENT, "topology", to=...), "topology", "missing", "required"),
-        (spoilt(EXPERIMENT, "train", "model", to="resnet"), "train.model", "resnet", "'cnn'"),
-        (spoilt(EXPERIMENT, "train", "dataset", to="text"), "train.dataset", "cnn does not learn from text", "digits"),
-        (spoilt(EXPERIMENT, "train", "rank", to=4), "train.rank", "no matrices that learn by low rank", "a GPT"),
-        (spoilt(GPT, "train", "rank", to=64), "train.rank", "64 is no low rank", "below 64"),
-        (spoilt(EXPERIMENT, "train", "parameters", to=9), "train.parameters", "synthetic", "both"),
-        (spoilt(EXPERIMENT, "train", "rounds", to=0), "train.rounds", "0", "at least 1"),
-        (spoilt(EXPERIMENT, "train", "rounds", to="3"), "train.rounds", "", "whole number"),
-        (EXPERIMENT | {"scale": 0}, "scale", "0", "at least 0.001"),
-        (EXPERIMENT | {"scale": float("inf")}, "scale", "inf", "finite"),
-        (EXPERIMENT | {"seed": 2**70}, "seed", "", "a number below"),
-        (EXPERIMENT | {"backend": "magic"}, "backend", "magic", "'netem'"),
-        (EXPERIMENT | {"controller": {"margin": -1}}, "controller.margin", "-1", "at least 0"),
-        (EXPERIMENT | {"controller": {"period": "0s"}}, "controller.period", "", "at least 0.1"),
-        (EXPERIMENT | {"sync": {"strategy": "gossip"}}, "sync.strategy", "gossip", "'local_sgd'"),
-        (EXPERIMENT | {"sync": {"every": 8}}, "sync.every", "gradients has none", "strategy: local_sgd"),
-        (EXPERIMENT | {"sync": {"strategy": "local_sgd", "outer": {}}}, "sync.outer", "has none", "strategy: diloco"),
+        (spoilt(EXPERIMENT, "topology", to=...), "topology", ""),
+        (spoilt(EXPERIMENT, "train", "model", to="resnet"), "train.model", "'cnn'"),
+        (spoilt(EXPERIMENT, "train", "dataset", to="text"), "train.dataset", "digits"),
+        (spoilt(EXPERIMENT, "train", "rank", to=4), "train.rank", "GPT"),
+        (spoilt(GPT, "train", "rank", to=64), "train.rank", "64"),
+        (spoilt(EXPERIMENT, "train", "parameters", to=9), "train.parameters", "both"),
+        (spoilt(EXPERIMENT, "train", "rounds", to=0), "train.rounds", "1"),
+        (spoilt(EXPERIMENT, "train", "rounds", to="3"), "train.rounds", "whole"),
+        (EXPERIMENT | {"scale": 0}, "scale", "0.001"),
+        (EXPERIMENT | {"scale": float("inf")}, "scale", "finite"),
+        (EXPERIMENT | {"seed": 2**70}, "seed", "below"),
+        (EXPERIMENT | {"backend": "magic"}, "backend", "'netem'"),
+        (EXPERIMENT | {"controller": {"margin": -1}}, "controller.margin", "0"),
+        (EXPERIMENT | {"controller": {"period": "0s"}}, "controller.period", "0.1"),
+        (EXPERIMENT | {"sync": {"strategy": "gossip"}}, "sync.strategy", "'local_sgd'"),
+        (EXPERIMENT | {"sync": {"every": 8}}, "sync.every", "strategy: local_sgd"),
+        (EXPERIMENT | {"sync": {"strategy": "local_sgd", "outer": {}}}, "sync.outer", "strategy: diloco"),
         (
             EXPERIMENT | {"sync": {"strategy": "diloco", "fragments": 3}},
             "sync.fragments",
-            "3 do not divide 8",
-            "a divisor",
+            "",
         ),
-        (EXPERIMENT | {"sync": {"strategy": "diloco", "delay": 8}}, "sync.delay", "not over", "below 8"),
-        (EXPERIMENT | {"sync": {"strategy": "sparseloco", "codec": "int8"}}, "sync.codec", "second time", "sparse"),
-        (EXPERIMENT | {"sync": {"strategy": "muloco"}}, "train.optimizer.name", "step by muon", "name: muon"),
-        (EXPERIMENT | {"sync": {"codec": "int3"}}, "sync.codec", "no such codec: 'int3'", "int8"),
-        (EXPERIMENT | {"transport": "mine"}, "transport", "fitted", "kernel"),
-        (EXPERIMENT | {"sync": {"codec": "int8", "powersgd_rank": 2}}, "sync.codec", "as they are", "one of the two"),
+        (EXPERIMENT | {"sync": {"strategy": "diloco", "delay": 8}}, "sync.delay", "8"),
+        (EXPERIMENT | {"sync": {"strategy": "sparseloco", "codec": "int8"}}, "sync.codec", "sparse"),
+        (EXPERIMENT | {"sync": {"strategy": "muloco"}}, "train.optimizer.name", "name: muon"),
+        (EXPERIMENT | {"sync": {"codec": "int3"}}, "sync.codec", "int8"),
+        (EXPERIMENT | {"transport": "mine"}, "transport", "kernel"),
+        (EXPERIMENT | {"sync": {"codec": "int8", "powersgd_rank": 2}}, "sync.codec", ""),
         (
             EXPERIMENT | {"sync": {"link_codecs": {"paris->tokyo": "int3"}}},
             "sync.link_codecs.paris->tokyo",
-            "'int3'",
             "int8",
         ),
         (
             EXPERIMENT | {"sync": {"link_codecs": {"paris->rome": "int8"}}},
             "sync.link_codecs.paris->rome",
-            "from one site",
             "tokyo",
         ),
-        (EXPERIMENT | {"sync": {"streams": 0}}, "sync.streams", "0", "at least 1"),
-        (EXPERIMENT | {"sync": {"congestion": "reno; rm"}}, "sync.congestion", "reno; rm", ""),
-        (EXPERIMENT | {"events": [{"at": "1s"}]}, "events.0", "does nothing", "one of change"),
-        (EXPERIMENT | {"events": [{"down": ["paris", "tokyo"]}]}, "events.0", "needs one moment", "at: 30s"),
-        (EXPERIMENT | {"events": [{"at": "1s", "down": ["paris", "rome"]}]}, "events.0.down", "rome", "paris->tokyo"),
+        (EXPERIMENT | {"sync": {"streams": 0}}, "sync.streams", "1"),
+        (EXPERIMENT | {"sync": {"congestion": "reno; rm"}}, "sync.congestion", ""),
+        (EXPERIMENT | {"events": [{"at": "1s"}]}, "events.0", "change"),
+        (EXPERIMENT | {"events": [{"down": ["paris", "tokyo"]}]}, "events.0", "at: 30s"),
+        (EXPERIMENT | {"events": [{"at": "1s", "down": ["paris", "rome"]}]}, "events.0.down", "paris->tokyo"),
         (
             EXPERIMENT | {"events": [{"at": "1s", "down": ["paris", "tokyo"], "up": ["paris", "tokyo"]}]},
             "events.0",
-            "down and up",
-            "one of",
+            "",
         ),
         (
             EXPERIMENT | {"events": [{"at": "1s", "change": {"link": "tokyo-paris", "rate": "1mbit"}}]},
             "events.0.change.link",
-            "no link 'tokyo-paris' is there then",
             "paris->tokyo",
         ),
-        (EXPERIMENT | {"events": [{"at": "1s", "swap": ""}]}, "events.0.swap", "at least 1 character", "a word"),
+        (EXPERIMENT | {"events": [{"at": "1s", "swap": ""}]}, "events.0.swap", ""),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_breaks_a_rule_is_named(value: Any, field: str, rule: str, remedy: str, tmp_path: Path) -> None:
-    said, _, remedied = refused(tmp_path, value).partition("\n    write instead: ")
-    assert said.startswith(f"{tmp_path / 'experiment.yaml'}: {field}: ")
-    assert rule in said
-    assert remedy in remedied
+def test_what_breaks_a_rule_is_named(value: Any, field: str, remedy: str, tmp_path: Path) -> None:
+    error = refused(tmp_path, value)
+    assert (error.file, error.faults[0].field) == (tmp_path / "experiment.yaml", field)
+    assert remedy in error.faults[0].remedy
 
 
 @pytest.mark.parametrize(
@@ -180,9 +174,9 @@ def test_what_breaks_a_rule_is_named(value: Any, field: str, rule: str, remedy: 
 )
 def test_a_swap_keeps_the_workers_and_the_lan(other: Any, tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))
-    text = refused(tmp_path, EXPERIMENT | {"events": [{"at": "1s", "swap": "other.yaml"}]})
-    assert "events.0.swap: a network swap in an experiment keeps its workers" in text
-    assert "paris-w0, paris-w1, tokyo-w0, dallas-w0" in text
+    error = refused(tmp_path, EXPERIMENT | {"events": [{"at": "1s", "swap": "other.yaml"}]})
+    assert error.fields == ("events.0.swap",)
+    assert "paris-w0, paris-w1, tokyo-w0, dallas-w0" in str(error)
 
 
 def test_a_swap_may_name_sites_in_another_order_and_add_one_between(tmp_path: Path) -> None:
@@ -195,8 +189,9 @@ def test_a_swap_may_name_sites_in_another_order_and_add_one_between(tmp_path: Pa
 
 def test_a_fault_in_a_topology_names_the_topology(tmp_path: Path) -> None:
     file = write(tmp_path, topology=spoilt(TOPOLOGY, "links", 0, "rate", to="-1mbit"))
-    with pytest.raises(SpecError, match=r"topology\.yaml: links\.0\.rate: "):
+    with pytest.raises(SpecError) as caught:
         Experiment.load(file)
+    assert (caught.value.file, caught.value.fields) == (tmp_path / "topology.yaml", ("links.0.rate",))
 
 
 def test_a_change_leaves_what_it_does_not_name() -> None:
@@ -219,36 +214,38 @@ def test_events_are_checked_against_the_network_in_force_then(tmp_path: Path) ->
     load(swap, {"at": "4s", "down": ["paris", "tokyo"]}, {"at": "6s", "down": ["dallas", "tokyo"]})
     load({"round": 1, "swap": "other.yaml"}, {"at": "4s", "down": ["dallas", "tokyo"]})
     for early in ({"at": "4s", "down": ["dallas", "tokyo"]}, {"at": "6s", "down": ["paris", "tokyo"]}):
-        with pytest.raises(SpecError, match=r"events\.1\.down: no link joins"):
+        with pytest.raises(SpecError) as caught:
             load(swap, early)
+        assert caught.value.fields == ("events.1.down",)
 
 
 def test_a_round_that_never_comes_is_refused(tmp_path: Path) -> None:
     event = {"round": EXPERIMENT["train"]["rounds"] + 1, "down": ["paris", "tokyo"]}
-    with pytest.raises(SpecError, match=r"events\.0\.round: round \d+ never comes"):
+    with pytest.raises(SpecError) as caught:
         Experiment.load(write(tmp_path, experiment=EXPERIMENT | {"events": [event]}))
+    assert caught.value.fields == ("events.0.round",)
 
 
 @pytest.mark.parametrize(
     ("more", "field", "said"),
     [
-        ({"elastic": {"quorum": 99}}, "elastic.quorum", "more than the"),
+        ({"elastic": {"quorum": 99}}, "elastic.quorum", "99"),
         ({"elastic": {"quorum": 0}}, "elastic.quorum", "1"),
         ({"elastic": {"quorum": 1, "lost": "mourn"}}, "elastic.lost", "restart"),
         ({"elastic": {"quorum": 1}, "sync": {"strategy": "hierarchical"}}, "elastic", "gradients, local_sgd, diloco"),
-        ({"elastic": {"quorum": 1}, "sync": {"powersgd_rank": 2}}, "elastic", "no `powersgd_rank`"),
-        ({"elastic": {"quorum": 1}, "sync": {"strategy": "diloco", "delay": 1}}, "elastic", "no `delay`"),
+        ({"elastic": {"quorum": 1}, "sync": {"powersgd_rank": 2}}, "elastic", "`powersgd_rank`"),
+        ({"elastic": {"quorum": 1}, "sync": {"strategy": "diloco", "delay": 1}}, "elastic", "`delay`"),
         ({"elastic": {"quorum": 1}, "sync": {"strategy": "prague"}}, "elastic", "hop, dpsgd"),
         ({"elastic": {"quorum": 1}, "sync": {"strategy": "hop", "between": "sites"}}, "elastic", "between: workers"),
-        ({"elastic": {"quorum": 1, "lease": "9s"}, "sync": {"strategy": "hop"}}, "elastic.lease", "one that hangs up"),
-        ({"events": [{"at": "1s", "kill": "paris-w0"}]}, "events.0.kill", "not elastic"),
+        ({"elastic": {"quorum": 1, "lease": "9s"}, "sync": {"strategy": "hop"}}, "elastic.lease", ""),
+        ({"events": [{"at": "1s", "kill": "paris-w0"}]}, "events.0.kill", ""),
         (
             {"elastic": {"quorum": 1}, "events": [{"at": "1s", "kill": "rome-w0"}]},
             "events.0.kill",
-            "no worker 'rome-w0'",
+            "rome-w0",
         ),
     ],
 )
 def test_what_an_elastic_run_can_not_have(more: dict[str, Any], field: str, said: str, tmp_path: Path) -> None:
-    text = refused(tmp_path, EXPERIMENT | more)
-    assert field in text and said in text
+    error = refused(tmp_path, EXPERIMENT | more)
+    assert field in error.fields and said in str(error)

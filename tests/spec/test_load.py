@@ -62,7 +62,7 @@ def topology_of(value: Any, folder: Path) -> None:
         Topology.from_value(value, folder / "topology.yaml").scaled(0.5)
     except SpecError as error:
         assert error.faults
-        assert all(fault.field and fault.rule and fault.remedy for fault in error.faults)
+        assert all(fault.field and fault.problem and fault.remedy for fault in error.faults)
 
 
 @fuzz
@@ -88,7 +88,7 @@ def test_a_disturbed_experiment_loads_or_is_refused(value: Any, tmp_path: Path) 
     try:
         Experiment.load(file)
     except SpecError as error:
-        assert all(fault.field and fault.rule and fault.remedy for fault in error.faults)
+        assert all(fault.field and fault.problem and fault.remedy for fault in error.faults)
 
 
 @fuzz

@@ -21,10 +21,10 @@ def load(value: Any, folder: Path = Path()) -> Topology:
     return Topology.from_value(value, folder / "topology.yaml")
 
 
-def refused(value: Any, folder: Path = Path()) -> str:
+def refused(value: Any, folder: Path = Path()) -> SpecError:
     with pytest.raises(SpecError) as caught:
         load(value, folder)
-    return str(caught.value)
+    return caught.value
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "topologies").glob("*.yaml")), ids=lambda file: file.name)
@@ -54,9 +54,9 @@ def test_one_worker_more_is_the_next_of_its_site_and_all_else_stays() -> None:
 
 def test_a_site_has_no_more_workers_than_its_lan_has_addresses() -> None:
     full = load(spoilt(TOPOLOGY, "sites", "paris", "workers", to=MAX_WORKERS))
-    with pytest.raises(ValueError, match=f"paris has {MAX_WORKERS} workers"):
+    with pytest.raises(ValueError):
         full.with_worker("paris")
-    with pytest.raises(KeyError, match="no site rome is there; there are paris, tokyo, dallas"):
+    with pytest.raises(KeyError, match="rome"):
         full.with_worker("rome")
 
 
@@ -159,38 +159,31 @@ def test_loss_in_bursts_and_reordering_are_a_direction_s_own() -> None:
 
 def test_loss_in_bursts_that_breaks_a_rule_is_told_with_its_field() -> None:
     entry = {"between": ["paris", "tokyo"], "rate": "50mbit", "delay": "10ms", "loss": {"p": "1%"}}
-    said = refused(spoilt(TOPOLOGY, "links", 0, to=entry))
-    assert "links.0.loss: loss in bursts has no `r`" in said
-    assert "write instead: both p and r, such as {p: 1%, r: 30%, bad: 100%, good: 0%}" in said
+    (fault,) = refused(spoilt(TOPOLOGY, "links", 0, to=entry)).faults
+    assert fault.field == "links.0.loss"
+    assert "{p: 1%, r: 30%, bad: 100%, good: 0%}" in fault.remedy
 
 
 @pytest.mark.parametrize(
-    ("reference", "field", "rule", "remedy"),
+    ("reference", "field", "remedy"),
     [
-        ({"loop": True, "end": "loop"}, "trace", "has both `loop` and `end`", "`end: stop`"),
-        ({"end": "never"}, "trace.end", "never", "'loop', 'hold' or 'stop'"),
-        ({"offset": 3}, "trace.offset", "no unit", "30s"),
-        ({"step": "0ms"}, "trace.step", "out of range", "100ms"),
+        ({"loop": True, "end": "loop"}, "trace", "`end: stop`"),
+        ({"end": "never"}, "trace.end", "'loop', 'hold' or 'stop'"),
+        ({"offset": 3}, "trace.offset", "30s"),
+        ({"step": "0ms"}, "trace.step", "100ms"),
     ],
 )
-def test_a_trace_s_field_that_breaks_a_rule(
-    reference: dict[str, Any], field: str, rule: str, remedy: str, traced: Path
-) -> None:
-    said, _, remedied = refused(with_trace(file="trace.csv", **reference), traced).partition("\n    write instead: ")
-    assert f": links.0.forward.{field}: " in said
-    assert rule in said
-    assert remedy in remedied
+def test_a_trace_s_field_that_breaks_a_rule(reference: dict[str, Any], field: str, remedy: str, traced: Path) -> None:
+    (fault,) = refused(with_trace(file="trace.csv", **reference), traced).faults
+    assert fault.field == f"links.0.forward.{field}"
+    assert remedy in fault.remedy
 
 
-@pytest.mark.parametrize(
-    ("reference", "rule"),
-    [
-        ({"step": "100ms"}, "trace.csv: is CSV, replayed row by row"),
-        ({"end": "stop", "offset": "5s"}, "trace.csv: cannot begin at 5 s: it ends at 5 s"),
-    ],
-)
-def test_a_trace_that_cannot_be_replayed_as_asked(reference: dict[str, Any], rule: str, traced: Path) -> None:
-    assert rule in refused(with_trace(file="trace.csv", **reference), traced)
+@pytest.mark.parametrize("reference", [{"step": "100ms"}, {"end": "stop", "offset": "5s"}])
+def test_a_trace_that_cannot_be_replayed_as_asked(reference: dict[str, Any], traced: Path) -> None:
+    error = refused(with_trace(file="trace.csv", **reference), traced)
+    assert error.fields == ("links.0.trace",)
+    assert "trace.csv: " in str(error)
 
 
 def test_a_trace_gives_the_rate_where_the_link_has_none(traced: Path) -> None:
@@ -202,8 +195,9 @@ def test_a_trace_gives_the_rate_where_the_link_has_none(traced: Path) -> None:
 def test_a_trace_without_a_rate_is_not_enough(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("time_s,delay_ms\n0,40\n")
     value = spoilt(with_trace(file="trace.csv"), "links", 0, "rate", to=...)
-    text = refused(spoilt(value, "links", 0, "backward", to={"rate": "5mbit"}), tmp_path)
-    assert "links.0.trace: paris->tokyo: neither the link nor its trace's first row has a rate" in text
+    error = refused(spoilt(value, "links", 0, "backward", to={"rate": "5mbit"}), tmp_path)
+    assert error.fields == ("links.0.trace",)
+    assert "paris->tokyo" in str(error)
 
 
 def test_scaling_touches_wan_rates_alone(traced: Path) -> None:
@@ -217,48 +211,45 @@ def test_scaling_touches_wan_rates_alone(traced: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "field", "rule", "remedy"),
+    ("value", "field", "remedy"),
     [
-        (spoilt(TOPOLOGY, "colour", to="red"), "colour", "unknown field", "name"),
-        (spoilt(TOPOLOGY, "sites", "paris", "worker", to=1), "sites.paris.worker", "unknown field", "`workers`"),
-        (spoilt(TOPOLOGY, "links", 0, "rate", to="-5mbit"), "links.0.rate", "out of range", "50mbit"),
-        (spoilt(TOPOLOGY, "links", 0, "rate", to="1e999mbit"), "links.0.rate", "not a quantity", "50mbit"),
-        (spoilt(TOPOLOGY, "links", 0, "rate", to=50), "links.0.rate", "no unit", "mbit"),
-        (spoilt(TOPOLOGY, "links", 0, "rate", to=...), "links.0", "has no rate forward", "rate: 50mbit"),
-        (spoilt(TOPOLOGY, "links", 0, "delay", to=...), "links.0", "has no delay", "delay: 20ms"),
-        (spoilt(TOPOLOGY, "links", 0, "rtt", to="1ms"), "links.0", "both `delay` and `rtt`", "not both"),
-        (spoilt(TOPOLOGY, "links", 0, "between", to=["paris", "rome"]), "links.0.between", "'rome'", "one of paris"),
-        (spoilt(TOPOLOGY, "links", 0, "between", to=["paris", "paris"]), "links.0", "to itself", "different sites"),
-        (spoilt(TOPOLOGY, "links", 0, "between", to=["paris"]), "links.0.between.1", "missing", "required"),
-        (spoilt(TOPOLOGY, "links", 0, "between", to="paris"), "links.0.between", "tuple", "such as [a, b]"),
+        (spoilt(TOPOLOGY, "colour", to="red"), "colour", "name"),
+        (spoilt(TOPOLOGY, "sites", "paris", "worker", to=1), "sites.paris.worker", "`workers`"),
+        (spoilt(TOPOLOGY, "links", 0, "rate", to="-5mbit"), "links.0.rate", "50mbit"),
+        (spoilt(TOPOLOGY, "links", 0, "rate", to="1e999mbit"), "links.0.rate", "50mbit"),
+        (spoilt(TOPOLOGY, "links", 0, "rate", to=50), "links.0.rate", "mbit"),
+        (spoilt(TOPOLOGY, "links", 0, "rate", to=...), "links.0", "rate: 50mbit"),
+        (spoilt(TOPOLOGY, "links", 0, "delay", to=...), "links.0", "delay: 20ms"),
+        (spoilt(TOPOLOGY, "links", 0, "rtt", to="1ms"), "links.0", ""),
+        (spoilt(TOPOLOGY, "links", 0, "between", to=["paris", "rome"]), "links.0.between", "paris"),
+        (spoilt(TOPOLOGY, "links", 0, "between", to=["paris", "paris"]), "links.0", ""),
+        (spoilt(TOPOLOGY, "links", 0, "between", to=["paris"]), "links.0.between.1", ""),
+        (spoilt(TOPOLOGY, "links", 0, "between", to="paris"), "links.0.between", "[a, b]"),
         (
             spoilt(TOPOLOGY, "links", 1, "between", to=["tokyo", "paris"]),
             "links.1.between",
-            "joined twice",
-            "one entry",
+            "",
         ),
-        (spoilt(TOPOLOGY, "links", 1, to=...), "links", "not connected: no link joins {dallas}", "a link between"),
-        (spoilt(TOPOLOGY, "sites", to={"paris": {"workers": 0}}) | {"links": []}, "sites", "workers", "workers: 1"),
-        (spoilt(TOPOLOGY, "sites", to={}) | {"links": []}, "sites", "there are 0", "1 to"),
-        (spoilt(TOPOLOGY, "sites", "paris", "workers", to=254), "sites.paris.workers", "254", "at most 253"),
-        (spoilt(TOPOLOGY, "sites", "paris", "workers", to=1.5), "sites.paris.workers", "1.5", "whole number"),
-        (spoilt(TOPOLOGY, "sites", "paris", "speed", to=float("nan")), "sites.paris.speed", "nan", "finite number"),
-        (spoilt(TOPOLOGY, "sites", "paris", "speed", to=float("inf")), "sites.paris.speed", "inf", "finite number"),
-        (spoilt(TOPOLOGY, "sites", "paris", to=None), "sites.paris", "mapping", "workers"),
-        (spoilt(TOPOLOGY, "sites", to=[1]), "sites", "dictionary", "mapping"),
-        (spoilt(TOPOLOGY, "name", to=...), "name", "missing", "required"),
-        (spoilt(TOPOLOGY, "name", to="Big"), "name", "pattern", "to match"),
-        (spoilt(TOPOLOGY, "routing", to="rip"), "routing", "rip", "'delay', 'hops' or 'inverse-rate'"),
-        (spoilt(TOPOLOGY, "lan", to={"rate": "100gbit"}), "lan.rate", "out of range", "1gbit"),
+        (spoilt(TOPOLOGY, "links", 1, to=...), "links", ""),
+        (spoilt(TOPOLOGY, "sites", to={"paris": {"workers": 0}}) | {"links": []}, "sites", "workers: 1"),
+        (spoilt(TOPOLOGY, "sites", to={}) | {"links": []}, "sites", "1 to"),
+        (spoilt(TOPOLOGY, "sites", "paris", "workers", to=254), "sites.paris.workers", "253"),
+        (spoilt(TOPOLOGY, "sites", "paris", "workers", to=1.5), "sites.paris.workers", "whole"),
+        (spoilt(TOPOLOGY, "sites", "paris", "speed", to=float("nan")), "sites.paris.speed", "finite"),
+        (spoilt(TOPOLOGY, "sites", "paris", "speed", to=float("inf")), "sites.paris.speed", "finite"),
+        (spoilt(TOPOLOGY, "sites", "paris", to=None), "sites.paris", "workers"),
+        (spoilt(TOPOLOGY, "sites", to=[1]), "sites", "mapping"),
+        (spoilt(TOPOLOGY, "name", to=...), "name", ""),
+        (spoilt(TOPOLOGY, "name", to="Big"), "name", "match"),
+        (spoilt(TOPOLOGY, "routing", to="rip"), "routing", "'delay', 'hops' or 'inverse-rate'"),
+        (spoilt(TOPOLOGY, "lan", to={"rate": "100gbit"}), "lan.rate", "1gbit"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_breaks_a_rule_is_named(value: Any, field: str, rule: str, remedy: str) -> None:
-    text = refused(value)
-    said, _, remedied = text.partition("\n    write instead: ")
-    assert said.startswith(f"topology.yaml: {field}: ")
-    assert rule in said
-    assert remedy in remedied
+def test_what_breaks_a_rule_is_named(value: Any, field: str, remedy: str) -> None:
+    error = refused(value)
+    assert (error.file.name, error.faults[0].field) == ("topology.yaml", field)
+    assert remedy in error.faults[0].remedy
 
 
 @pytest.mark.parametrize(
@@ -266,9 +257,9 @@ def test_what_breaks_a_rule_is_named(value: Any, field: str, rule: str, remedy: 
     ["Paris", "pa_ris", "", "-paris", "1paris", "paris tokyo", "a" * 16, "lan", "lo", "w0", "all", "default", "b-w3"],
 )
 def test_a_site_s_name_becomes_interfaces_and_hosts(name: str) -> None:
-    text = refused(spoilt(TOPOLOGY, "sites", name, to={"workers": 1}))
-    assert repr(name) in text
-    assert "write instead" in text
+    (fault,) = refused(spoilt(TOPOLOGY, "sites", name, to={"workers": 1})).faults
+    assert repr(name) in fault.problem
+    assert fault.remedy
 
 
 def test_a_site_may_carry_no_worker_between_others_that_do() -> None:
@@ -277,4 +268,4 @@ def test_a_site_may_carry_no_worker_between_others_that_do() -> None:
 
 @pytest.mark.parametrize("name", ["missing.csv", "..", "a\0b", "x" * 5000])
 def test_a_trace_that_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
-    assert "links.0.trace: " in refused(with_trace(file=name), tmp_path)
+    assert refused(with_trace(file=name), tmp_path).fields == ("links.0.trace",)

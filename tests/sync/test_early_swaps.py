@@ -255,14 +255,16 @@ def test_a_root_that_is_lost_before_its_last_word_ends_who_has_promised(alone: A
     with pytest.raises(ConnectionError):
         alone.swaps.serve(root)
     assert root.heard == [SwapMessage(SwapStep.PROMISE, 1, 1)]
-    with pytest.raises(SyncError, match=r"round 2: whether it goes by epoch 1 was not said: closed by m3"):
+    with pytest.raises(SyncError) as caught:
         alone.begin(torch.ones(10), 1.0)
+    assert (caught.value.rule, caught.value.round, caught.value.epoch) == ("not-decided", 2, 1)
 
 
 def test_a_root_that_says_nothing_more_is_waited_for_no_longer_than_for_a_round(alone: AllReduceGroup) -> None:
     assert alone.swaps.promise(1) == 1
-    with pytest.raises(SyncError, match=r"round 2: out of time, waiting for a word on the plan of epoch 1"):
+    with pytest.raises(SyncError) as caught:
         alone.begin(torch.ones(10), 1.0)
+    assert (caught.value.rule, caught.value.round) == ("timeout", 2)
 
 
 @pytest.mark.parametrize(
@@ -295,5 +297,6 @@ def test_garbage_on_a_connection_between_members_is_refused() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(bytes(9))
-        with pytest.raises(FrameError, match="no step of a swap: 0"):
+        with pytest.raises(FrameError) as caught:
             SwapConnection(ours, 1.0).receive()
+        assert (caught.value.rule, caught.value.given) == ("unknown-step", 0)

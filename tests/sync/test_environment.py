@@ -36,19 +36,20 @@ def test_variables_name_what_differs_between_processes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "remedy"),
+    ("more", "field"),
     [
-        ({"TESTBED_CONTROLLER": ""}, "TESTBED_CONTROLLER is not set: write TESTBED_CONTROLLER=tcp:HOST:PORT"),
-        ({}, "set TESTBED_MEMBER"),
-        ({"TESTBED_MEMBER": "a member"}, "TESTBED_MEMBER=a member"),
-        ({"TESTBED_MEMBER": "w{RANK}"}, r"TESTBED_MEMBER=w\{RANK\}: 'RANK' can't be put in"),
-        ({"TESTBED_MEMBER": "w{"}, r"TESTBED_MEMBER=w\{: "),
+        ({"TESTBED_CONTROLLER": ""}, "TESTBED_CONTROLLER"),
+        ({}, "TESTBED_MEMBER"),
+        ({"TESTBED_MEMBER": "a member"}, "TESTBED_MEMBER"),
+        ({"TESTBED_MEMBER": "w{RANK}"}, "TESTBED_MEMBER"),
+        ({"TESTBED_MEMBER": "w{"}, "TESTBED_MEMBER"),
         (
             {"TESTBED_MEMBER": "paris", "TESTBED_TOKEN_FILE": "/no/such.token"},
-            "write the file with this member's token",
+            "TESTBED_TOKEN_FILE",
         ),
     ],
 )
-def test_what_is_missing_is_named(more: dict[str, str], remedy: str) -> None:
-    with pytest.raises(SyncError, match=remedy):
+def test_what_is_missing_is_named(more: dict[str, str], field: str) -> None:
+    with pytest.raises(SyncError, match=field) as caught:
         join_by_environment("cpu", CONTROLLER | more)
+    assert caught.value.field == field

@@ -215,7 +215,7 @@ def test_a_refused_plan_never_comes_into_force_where_it_is_held(tmp_path: Path) 
         results = run_with(controller, work)
         held = [message for message in controller.said(Held) if isinstance(message, Held)]
     assert [(h.member, h.epoch) for h in held if h.refusal] == [("m0", 1)]
-    assert "no connection to m2" in next(h.refusal for h in held if h.refusal)
+    assert "m2" in next(h.refusal for h in held if h.refusal)
     assert set(map(tuple, results.values())) == {(0,) * 10 + (2,) * 2}  # type: ignore[arg-type]
 
 
@@ -295,8 +295,9 @@ def test_what_the_controller_says_that_is_no_message_ends_the_member_and_is_told
                 controller.say("m0", line)
                 controller.await_messages(Goodbye, 1)
                 return
-            with pytest.raises(sync.SyncError, match="can't do what the controller says: "):
+            with pytest.raises(sync.SyncError) as caught:
                 session.allreduce(torch.ones(10))
+            assert caught.value.rule == "controller"
             raise Unfinished("as it must")
 
         with pytest.raises(Unfinished):
@@ -310,8 +311,9 @@ class Unfinished(Exception):
 
 def test_who_could_not_join_listens_no_more(tmp_path: Path) -> None:
     with Controller(tmp_path, Plan(0, names(2), (star(names(2), "m0"),)), job()) as controller:
-        with pytest.raises(sync.SyncError, match="the other members were not there within 0 s") as failure:
+        with pytest.raises(sync.SyncError) as failure:
             sync.join(controller.address, "m0", "127.0.0.1", patience_s=0.3)
+        assert failure.value.rule == "timeout"
         controller.await_messages(Hello, 1)
         with pytest.raises(ConnectionRefusedError):  # though the error has not let go of what it came from
             socket.create_connection(controller.roster["m0"])
@@ -325,8 +327,9 @@ def test_a_peer_that_leaves_is_named(tmp_path: Path) -> None:
         session.allreduce(torch.ones(10))
         if session.name == "m2":
             return ""
-        with pytest.raises(sync.SyncError, match=r"round 2, epoch 4\b.*m2") as caught:
+        with pytest.raises(sync.SyncError) as caught:
             session.allreduce(torch.ones(10))
+        assert (caught.value.member, caught.value.round, caught.value.epoch) == ("m2", 2, 4)
         return str(caught.value)
 
     run(tmp_path, Plan(4, members, (star(members, "m2"),)), work)
@@ -356,9 +359,10 @@ def test_a_silent_peer_is_named_when_time_is_out(tmp_path: Path) -> None:
     def work(session: sync.Session) -> None:
         session.allreduce(torch.ones(10))
         if session.name != "m1":
-            out_of_time = r"round 2, epoch 0: out of time.*(m1 \(its partial|the mean)"
-            with patience(session, 0.5), pytest.raises(sync.SyncError, match=out_of_time):
+            with patience(session, 0.5), pytest.raises(sync.SyncError) as caught:
                 session.allreduce(torch.ones(10))
+            error, awaited = caught.value, "m1" if session.name == "m0" else "m0"
+            assert (error.rule, error.member, error.round, error.epoch) == ("timeout", awaited, 2, 0)
         over.wait()
 
     plan = Plan(0, members, (star(members, "m0"),))
@@ -372,7 +376,7 @@ def test_a_silent_peer_is_named_when_time_is_out(tmp_path: Path) -> None:
 )
 def test_tensors_that_cannot_be_reduced(tmp_path: Path, tensor: torch.Tensor) -> None:
     def work(session: sync.Session) -> None:
-        with pytest.raises(ValueError, match="contiguous, non-empty"):
+        with pytest.raises(ValueError):
             session.allreduce(tensor)
 
     run(tmp_path, PLANS["alone"], work)

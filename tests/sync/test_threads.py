@@ -27,4 +27,4 @@ except SyncError as error:
 
 def test_a_thread_for_which_there_is_no_room() -> None:
     said = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True)
-    assert said.stdout.startswith("the thread `to paris-w0` could not be started"), said
+    assert "`to paris-w0`" in said.stdout, said

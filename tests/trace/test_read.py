@@ -49,21 +49,21 @@ def test_each_format_becomes_rows_with_the_end_asked_for(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "step_s", "said"),
+    ("name", "text", "step_s", "rule"),
     [
-        ("a.csv", "time_s,rate_mbps\n0,4\n", 0.1, "is CSV, replayed row by row; a step is for"),
-        ("a.down", "0\nx\n", None, "line 2: 'x' is not a time"),
-        ("a.down", "0\n100000\n", None, "in the mean; a link carries 64 kbit/s or more"),
-        ("a.json", "{", None, "line 1: is not JSON"),
-        ("a.json", IPERF3, 1e-9, "too short"),
+        ("a.csv", "time_s,rate_mbps\n0,4\n", 0.1, "no-step"),
+        ("a.down", "0\nx\n", None, "number"),
+        ("a.down", "0\n100000\n", None, "rate-below"),
+        ("a.json", "{", None, "json"),
+        ("a.json", IPERF3, 1e-9, "step-short"),
     ],
 )
-def test_a_fault_is_named_with_the_file(name: str, text: str, step_s: float | None, said: str, tmp_path: Path) -> None:
+def test_a_fault_is_named_with_the_file(name: str, text: str, step_s: float | None, rule: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(TraceError) as caught:
         read_trace(tmp_path / name, step_s=step_s)
-    assert str(caught.value).startswith(f"{tmp_path / name}: ")
-    assert said in str(caught.value)
+    assert caught.value.file == tmp_path / name
+    assert caught.value.rule == rule
 
 
 @given(content=st.binary(max_size=60), name=st.sampled_from(["a", "a.csv", "a.json", "a.down"]))

@@ -123,7 +123,7 @@ def test_what_does_not_exist_is_told_to_the_controller(tmp_path: Path) -> None:
     ):
         controller.await_messages(Goodbye, 1)
         assert worker.wait(PATIENCE_S) == 1
-    assert "no such model: 'oracle'" in controller.goodbyes()[0].error
+    assert "oracle" in controller.goodbyes()[0].error
 
 
 def test_a_killed_worker_is_named_by_the_others(tmp_path: Path) -> None:

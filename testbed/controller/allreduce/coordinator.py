@@ -63,9 +63,18 @@ class AllReduceCoordinator(Coordinator):
         itself."""
         anew = not self.running
         if self.spec.elastic is None or (anew and not self.group.plans.epochs.resumed):
-            raise Contradiction(f"{hello.member!r} says where it stands in a run that it can't have been in")
+            raise Contradiction(
+                f"{hello.member!r} says where it stands in a run that it can't have been in",
+                rule="not-begun",
+                member=hello.member,
+            )
         if rejoin.newest > (made := self.group.plans.epochs.newest):
-            raise Contradiction(f"{hello.member!r} knows of epoch {rejoin.newest}, and the newest is {made}")
+            raise Contradiction(
+                f"{hello.member!r} knows of epoch {rejoin.newest}, and the newest is {made}",
+                rule="unknown-epoch",
+                member=hello.member,
+                epoch=rejoin.newest,
+            )
         plan = self.group.plans.said(rejoin, self.spec.members)
         membership = self.group.membership
         if anew or membership.away:
@@ -161,7 +170,12 @@ class AllReduceCoordinator(Coordinator):
     def _reported(self, report: Report) -> Actions:
         newest = self.group.plans.newest
         if report.epoch > newest:
-            raise Contradiction(f"it went by the plan of epoch {report.epoch}, and the newest is {newest}")
+            raise Contradiction(
+                f"it went by the plan of epoch {report.epoch}, and the newest is {newest}",
+                rule="unknown-epoch",
+                member=report.member,
+                epoch=report.epoch,
+            )
         self.group.membership.leases.advance(report.member, self.clocks.monotonic())
         if (done := self.group.rounds.add(report)) is not None:
             yield from self._round_over(done)

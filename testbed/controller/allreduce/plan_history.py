@@ -106,15 +106,30 @@ class PlanHistory:
         """The plan that one of the members goes by; Contradiction when there can be none such in this run."""
         who = f"{rejoin.member!r} does not say where it stands"
         if strangers := sorted({*rejoin.roster, *map(str, rejoin.plan.get("members", ()))} - {*members}):
-            raise Contradiction(f"{who}: {strangers[0]!r:.80} is no member of this run")
+            raise Contradiction(
+                f"{who}: {strangers[0]!r:.80} is no member of this run",
+                rule="unknown-member",
+                member=rejoin.member,
+                given=strangers[0],
+            )
         try:
             plan = Plan.from_json(rejoin.plan)
         except PlanError as error:
-            raise Contradiction(f"{who}: {error}") from error
+            raise Contradiction(f"{who}: {error}", **{**error.details, "member": rejoin.member}) from error
         if missing := sorted(set(plan.members) - set(rejoin.roster)):
-            raise Contradiction(f"{who}: its plan has {missing[0]!r}, and its roster has not")
+            raise Contradiction(
+                f"{who}: its plan has {missing[0]!r}, and its roster has not",
+                rule="roster",
+                member=rejoin.member,
+                given=missing[0],
+            )
         if plan.epoch > rejoin.newest:
-            raise Contradiction(f"{who}: its plan is of epoch {plan.epoch}, and the newest is {rejoin.newest}")
+            raise Contradiction(
+                f"{who}: its plan is of epoch {plan.epoch}, and the newest is {rejoin.newest}",
+                rule="unknown-epoch",
+                member=rejoin.member,
+                epoch=plan.epoch,
+            )
         return plan
 
     def recover(self, plan: Plan, begins: bool) -> None:
@@ -124,11 +139,15 @@ class PlanHistory:
         own record, whatever the member says of it.
         """
         if plan.epoch > self.newest:
-            raise Contradiction(f"epoch {plan.epoch} was never handed out; the newest is {self.newest}")
+            raise Contradiction(
+                f"epoch {plan.epoch} was never handed out; the newest is {self.newest}",
+                rule="unknown-epoch",
+                epoch=plan.epoch,
+            )
         if (prepared := self._prepared.get(plan.epoch)) is not None:
             plan = prepared.plan
         elif not begins and plan.epoch > self.plan.epoch and not self.epochs.resumed:
-            raise Contradiction(f"no plan of epoch {plan.epoch} was handed out")
+            raise Contradiction(f"no plan of epoch {plan.epoch} was handed out", rule="unknown-epoch", epoch=plan.epoch)
         if begins or plan.epoch > self.plan.epoch:
             self.plan = plan
         self._members.setdefault(plan.epoch, frozenset(plan.members))

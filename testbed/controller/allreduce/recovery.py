@@ -36,7 +36,12 @@ class Recovery:
         can't be right."""
         membership, newest = self._group.membership, self._group.rounds.newest
         if holding.round < newest:
-            raise Contradiction(f"it is in round {holding.round}, and round {newest} was finished with its update")
+            raise Contradiction(
+                f"it is in round {holding.round}, and round {newest} was finished with its update",
+                rule="round-over",
+                member=holding.member,
+                round=holding.round,
+            )
         if not membership.holding(holding) or (change := membership.reconfiguration) is None:
             return
         if odd := disagreeing(change.holdings.values()):

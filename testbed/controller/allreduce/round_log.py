@@ -186,14 +186,26 @@ class RoundLog:
     def _check(self, report: Report) -> None:
         before = self._said.get(report.member)
         if before == report.round:
-            raise Contradiction(f"it reported round {report.round} twice")
+            raise Contradiction(
+                f"it reported round {report.round} twice", rule="twice", member=report.member, round=report.round
+            )
         if before is not None and report.round < before:
-            raise Contradiction(f"it reported round {report.round} after round {before}")
+            raise Contradiction(
+                f"it reported round {report.round} after round {before}",
+                rule="order",
+                member=report.member,
+                round=report.round,
+            )
         if report.round <= MOST_AHEAD:
             return
         others = max((number for member, number in self._said.items() if member != report.member), default=None)
         if others is not None and report.round > others + MOST_AHEAD:
-            raise Contradiction(f"it reported round {report.round} while the others are in round {others}")
+            raise Contradiction(
+                f"it reported round {report.round} while the others are in round {others}",
+                rule="ahead",
+                member=report.member,
+                round=report.round,
+            )
 
     def _completed(self, number: int) -> ReportedRound | None:
         """The round, if all have reported it. Older ones, whose reports a controller missed, are given up then."""

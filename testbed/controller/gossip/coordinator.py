@@ -125,14 +125,19 @@ class GossipCoordinator(Coordinator):
 
     def change_graph(self, kind: str) -> Actions:
         if not self.running:
-            raise GraphError("no members train without a centre here now")
+            raise GraphError("no members train without a centre here now", rule="no-graph")
         yield from self._topology.prepare(kind)
 
     def _check_report(self, report: Report) -> None:
         """Contradiction when no member can have entered that iteration."""
         self.check_names(report)
         if report.round > self.spec.rounds:
-            raise Contradiction(f"it reported iteration {report.round} of {self.spec.rounds}")
+            raise Contradiction(
+                f"it reported iteration {report.round} of {self.spec.rounds}",
+                rule="beyond-end",
+                member=report.member,
+                round=report.round,
+            )
 
     def _left(self, goodbye: Goodbye) -> Actions:
         member = goodbye.member

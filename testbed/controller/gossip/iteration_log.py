@@ -84,7 +84,12 @@ class IterationLog:
         """A member has entered an iteration: the bounds that turn out broken. Contradiction when it went back."""
         before = self._entered.get(report.member)
         if before is not None and report.round <= before:
-            raise Contradiction(f"it reported iteration {report.round} after {before}")
+            raise Contradiction(
+                f"it reported iteration {report.round} after {before}",
+                rule="order",
+                member=report.member,
+                round=report.round,
+            )
         self._entered[report.member] = report.round
         self._newest[report.member] = replace(report, arrivals={}, slices=())
         self._entered_s[report.member] = entered_s

@@ -68,11 +68,15 @@ class TopologyChanges:
     def prepare(self, kind: str) -> Actions:
         """Go over to the graph of that family; GraphError when there is none such, or it can't be done now."""
         if not self._in_force.survives or self._in_force.fixed:
-            raise GraphError("only Hop's members go over to another graph; the other protocols have one")
+            raise GraphError(
+                "only Hop's members go over to another graph; the other protocols have one", rule="protocol"
+            )
         if self.late:
-            raise GraphError(f"too late for another graph: {self.late}")
+            raise GraphError(f"too late for another graph: {self.late}", rule="late")
         if not self.idle:
-            raise GraphError("another swap of the graph is under way; try again when all members have turned")
+            raise GraphError(
+                "another swap of the graph is under way; try again when all members have turned", rule="busy"
+            )
         graph = make_graph(kind, self._in_force.standing(self._iterations.members))
         yield from self._ask(GraphSwap(kind, self._clocks.unix()), graph)
 
@@ -95,7 +99,11 @@ class TopologyChanges:
         """A member's answer. Returns the place of the member that comes with the graph, once that is agreed on.
         Contradiction when nobody asked it."""
         if self._unanswered[promised.member] < 1:
-            raise Contradiction("it promises to wait for a graph that it was not asked to wait for")
+            raise Contradiction(
+                "it promises to wait for a graph that it was not asked to wait for",
+                rule="not-asked",
+                member=promised.member,
+            )
         self._unanswered[promised.member] -= 1
         if self._prepared is None or self._unanswered[promised.member] > 0:
             return None  # it was released meanwhile; perhaps asked again, and what it says to that is to come
@@ -155,7 +163,11 @@ class TopologyChanges:
     def _check(self, graph: Graph) -> None:
         fewest = min(len(graph.sources(member)) for member in graph.members)
         if self._in_force.backup > fewest:
-            raise GraphError(f"backup is {self._in_force.backup}, and some member would have {fewest} in-neighbours")
+            raise GraphError(
+                f"backup is {self._in_force.backup}, and some member would have {fewest} in-neighbours",
+                rule="backup",
+                given=fewest,
+            )
         self._in_force.weigh(graph)
 
     def _place(self, member: str, graph: Graph) -> NodeConfiguration:

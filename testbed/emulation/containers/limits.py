@@ -65,7 +65,8 @@ class ContainerLimits:
             raise EmulationError(
                 f"this host has too little memory: of {_mib(available_bytes())} that are available, the system is left "
                 f"{_mib(RESERVE_BYTES)} and {others} workers without a limit of their own would share {_mib(free)}; "
-                "declare less `memory`, or fewer workers"
+                "declare less `memory`, or fewer workers",
+                rule="memory",
             )
         share = max(free // max(1, others), LEAST_BYTES)  # the least for those that come where all these declare it all
         return cls(share, PIDS + PIDS_A_MEMBER * len(workers), missing_limits(info))
@@ -78,7 +79,11 @@ class ContainerLimits:
         """A worker's limits, as the engine's client takes them. EmulationError when it declares one that the host can't
         keep."""
         if worker.memory and "memory" in self.missing:
-            raise EmulationError(f"{worker.name} has a limit on its memory, but {self.missing['memory']}")
+            raise EmulationError(
+                f"{worker.name} has a limit on its memory, but {self.missing['memory']}",
+                rule="no-controller",
+                member=worker.name,
+            )
         memory = self.memory_of(worker)
         return {
             "mem_limit": memory,

@@ -158,7 +158,9 @@ def refuse_attached(ports: Iterable[Port], attached: Container[str]) -> None:
     """ShapingError when one of the ports is of a link that is attached already."""
     for port in ports:
         if port.link in attached:
-            raise ShapingError(f"link {port.link} is attached already; detach it first")
+            raise ShapingError(
+                f"link {port.link} is attached already; detach it first", rule="attached", link=port.link
+            )
 
 
 def passes(state: LinkState) -> bool:

@@ -65,7 +65,8 @@ class CoreProcess:
         except TimeoutError:
             raise ShapingError(
                 f"the shaping core did not answer within {ANSWER_TIMEOUT_S:g} s, so it may not have done what it was "
-                "asked; it was stopped, or this host has no time for it: let it run less at once"
+                "asked; it was stopped, or this host has no time for it: let it run less at once",
+                rule="timeout",
             ) from None
         except OSError as error:
             raise ShapingError(self.failure() or f"the shaping core cannot be reached: {error}") from error

@@ -92,7 +92,8 @@ class Timer:
                 self._process.wait()
                 raise ShapingError(
                     f"the process that replays traces did not answer within {ANSWER_TIMEOUT_S:g} s, so it was ended, "
-                    "and no link changes by itself any more; take the network down and up again"
+                    "and no link changes by itself any more; take the network down and up again",
+                    rule="timeout",
                 ) from None
             except OSError as error:
                 raise ShapingError(self.failure() or f"the process that replays does not answer: {error}") from error

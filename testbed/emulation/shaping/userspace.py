@@ -116,7 +116,11 @@ class UserspaceShaper(Shaper):
         with self._lock:
             refuse_attached(ports, self._attached)
             if len(ports) > len(self._free):
-                raise ShapingError(f"more than {LINKS_AT_MOST} links at once; take some away first")
+                raise ShapingError(
+                    f"more than {LINKS_AT_MOST} links at once; take some away first",
+                    rule="too-many",
+                    given=LINKS_AT_MOST,
+                )
             filter_bridged({port.netns for port in ports if port.bridge is not None})
             added = {port.link: Attached(port, self._free.popleft()) for port in ports}
             self._attached.update(added)

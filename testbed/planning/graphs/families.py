@@ -22,7 +22,11 @@ def ring_based(members: Sequence[str]) -> Graph:
 def double_ring(members: Sequence[str]) -> Graph:
     """Two ring-based graphs, one over each half of the members, joined twin by twin (Hop, evaluation)."""
     if len(members) % 4:
-        raise GraphError(f"double-ring needs a multiple of 4 members, not {len(members)}: two halves, each even")
+        raise GraphError(
+            f"double-ring needs a multiple of 4 members, not {len(members)}: two halves, each even",
+            field="members",
+            given=len(members),
+        )
     half = len(members) // 2
     left, right = members[:half], members[half:]
     pairs = [*_ring_based_pairs(left), *_ring_based_pairs(right), *zip(left, right, strict=True)]
@@ -43,7 +47,9 @@ def torus(members: Sequence[str]) -> Graph:
     n = len(members)
     rows = next(rows for rows in range(isqrt(n), 0, -1) if n % rows == 0)
     if rows == 1:
-        raise GraphError(f"torus: {n} members make no grid with two rows; take another number, or a ring")
+        raise GraphError(
+            f"torus: {n} members make no grid with two rows; take another number, or a ring", field="members", given=n
+        )
     columns = n // rows
     grid = [list(members[row * columns : (row + 1) * columns]) for row in range(rows)]
     across = [pair for row in grid for pair in _ring_pairs(row)]
@@ -74,9 +80,9 @@ def family_names() -> tuple[str, ...]:
 def make_graph(family: str, members: Sequence[str]) -> Graph:
     """The graph of that family; GraphError that lists the families, or says which number of members it needs."""
     if family not in _FAMILIES:
-        raise GraphError(f"no graph {family!r}; there are: {', '.join(_FAMILIES)}")
+        raise GraphError(f"no graph {family!r}; there are: {', '.join(_FAMILIES)}", field="family", given=family)
     if len(members) < 2:
-        raise GraphError(f"{family} needs at least 2 members, not {len(members)}")
+        raise GraphError(f"{family} needs at least 2 members, not {len(members)}", field="members", given=len(members))
     return _FAMILIES[family](members)
 
 
@@ -86,6 +92,10 @@ def _ring_pairs(members: Sequence[str]) -> list[Pair]:
 
 def _ring_based_pairs(members: Sequence[str]) -> list[Pair]:
     if len(members) % 2:
-        raise GraphError(f"ring-based needs an even number of members, not {len(members)}: each has an opposite")
+        raise GraphError(
+            f"ring-based needs an even number of members, not {len(members)}: each has an opposite",
+            field="members",
+            given=len(members),
+        )
     half = len(members) // 2
     return [*_ring_pairs(members), *zip(members[:half], members[half:], strict=True)]

@@ -22,7 +22,9 @@ def fast_edges(view: View, degree: int) -> Graph:
     leave members apart.
     """
     if degree < 2:
-        raise GraphError(f"degree {degree}: a connected graph needs at least 2 neighbours a member")
+        raise GraphError(
+            f"degree {degree}: a connected graph needs at least 2 neighbours a member", field="degree", given=degree
+        )
     pairs = _fastest_first(view)
     graph = nx.Graph()
     graph.add_nodes_from(view.names)

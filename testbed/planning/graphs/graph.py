@@ -8,10 +8,11 @@ from functools import cached_property
 
 import networkx as nx
 
+from testbed.errors import DetailedError
 from testbed.planning.view import Pair
 
 
-class GraphError(ValueError):
+class GraphError(DetailedError, ValueError):
     """A graph over which training cannot reach agreement, with what would make it do so."""
 
 
@@ -28,11 +29,23 @@ class Graph:
 
     def __post_init__(self) -> None:
         if not self.members or len(set(self.members)) != len(self.members):
-            raise GraphError("a graph's members must be at least one, each named once")
+            raise GraphError(
+                "a graph's members must be at least one, each named once", field="members", given=self.members
+            )
         if unknown := sorted({end for edge in self.edges for end in edge} - set(self.members)):
-            raise GraphError(f"edges name {', '.join(unknown)}, which are no members; list them or drop the edges")
+            raise GraphError(
+                f"edges name {', '.join(unknown)}, which are no members; list them or drop the edges",
+                rule="unknown-member",
+                field="edges",
+                given=unknown,
+            )
         if loops := sorted(source for source, target in self.edges if source == target):
-            raise GraphError(f"{', '.join(loops)}: drop the edge to itself, averaging counts a member's own anyway")
+            raise GraphError(
+                f"{', '.join(loops)}: drop the edge to itself, averaging counts a member's own anyway",
+                rule="loop",
+                field="edges",
+                given=loops,
+            )
         self._check_connected()
 
     @classmethod
@@ -51,7 +64,10 @@ class Graph:
         other = next(member for member in self.members if member not in stuck)
         raise GraphError(
             f"not strongly connected: what {', '.join(stuck)} learns never reaches {other}; "
-            f"add an edge such as {stuck[0]} to {other}"
+            f"add an edge such as {stuck[0]} to {other}",
+            rule="not-connected",
+            given=tuple(stuck),
+            link=f"{stuck[0]}->{other}",
         )
 
     @cached_property
@@ -88,7 +104,10 @@ class Graph:
     def sides(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The members in two parts with no edge inside a part (AD-PSGD's active and passive); GraphError if none."""
         if not nx.is_bipartite(self.digraph):
-            raise GraphError("a cycle of odd length: no two sides; take an even ring, a torus of even sides, or a tree")
+            raise GraphError(
+                "a cycle of odd length: no two sides; take an even ring, a torus of even sides, or a tree",
+                rule="odd-cycle",
+            )
         colour = nx.bipartite.color(self.digraph)
         active, passive = (tuple(m for m in self.members if colour[m] == side) for side in (1, 0))
         return active, passive

@@ -40,7 +40,11 @@ def metropolis(graph: Graph) -> Weights:
     """
     if not graph.symmetric:
         u, v = next(edge for edge in sorted(graph.edges) if edge[::-1] not in graph.edges)
-        raise GraphError(f"Metropolis weights need both directions of each edge: add {v} to {u}, or take uniform ones")
+        raise GraphError(
+            f"Metropolis weights need both directions of each edge: add {v} to {u}, or take uniform ones",
+            rule="one-way-edge",
+            link=f"{v}->{u}",
+        )
     degree = {member: len(graph.sources(member)) for member in graph.members}
     rows = {}
     for member in graph.members:

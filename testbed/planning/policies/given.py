@@ -34,7 +34,11 @@ class GivenPlan(Policy):
         parties = (written.whole, *written.groups)
         for source, target, _ in (edge for party in parties for edge in party.edges()):
             if (source, target) not in view.edges:
-                raise PolicyError(f"given: the plan needs an edge from {source} to {target}, and there is none")
+                raise PolicyError(
+                    f"given: the plan needs an edge from {source} to {target}, and there is none",
+                    rule="no-edge",
+                    link=f"{source}->{target}",
+                )
         return replace(written, epoch=0, members=view.names, policy=self.name)
 
     def check(self, view: View) -> None:
@@ -42,7 +46,9 @@ class GivenPlan(Policy):
         if strange := sorted(written ^ set(view.names)):
             raise PolicyError(
                 f"given: {', '.join(strange)} is in the plan or in the run, and not in the other; the members are "
-                f"{', '.join(view.names)}"
+                f"{', '.join(view.names)}",
+                field="members",
+                given=tuple(strange),
             )
         self.plan(view)
 
@@ -50,4 +56,7 @@ class GivenPlan(Policy):
         try:
             return Plan.from_json(self.document)
         except PlanError as error:
-            raise PolicyError(f"given: {error}; write what a run keeps in plans/, or GET /api/v1/plans has") from None
+            raise PolicyError(
+                f"given: {error}; write what a run keeps in plans/, or GET /api/v1/plans has",
+                **{"field": "document", **error.details},
+            ) from None

@@ -40,10 +40,14 @@ class Packing(Policy):
 
     def __post_init__(self) -> None:
         if self.knowledge not in get_args(Sees):
-            raise PolicyError(f"packing: knowledge {self.knowledge!r} is none of {', '.join(get_args(Sees))}")
+            raise PolicyError(
+                f"packing: knowledge {self.knowledge!r} is none of {', '.join(get_args(Sees))}",
+                field="knowledge",
+                given=self.knowledge,
+            )
         for name, rate in (("egress_bps", self.egress_bps), ("ingress_bps", self.ingress_bps)):
             if rate is not None and not rate > 0:
-                raise PolicyError(f"packing: {name} {rate} must be positive")
+                raise PolicyError(f"packing: {name} {rate} must be positive", field=name, given=rate)
 
     def plan(self, view: View) -> Plan:
         return self._packed(view, None)

@@ -44,9 +44,17 @@ class Star(Policy):
         if isinstance(self.keys, str):
             check_choice(self, "keys", self.keys, KEYS)
         elif not self.keys or not all(isinstance(size, int) and size > 0 for size in self.keys):
-            raise PolicyError(f"star: keys {self.keys!r} must be elements of arrays: whole numbers above 0")
+            raise PolicyError(
+                f"star: keys {self.keys!r} must be elements of arrays: whole numbers above 0",
+                field="keys",
+                given=self.keys,
+            )
         if self.server is not None and self.servers != 1:
-            raise PolicyError("star: server names the only one; leave out `servers`, or name none")
+            raise PolicyError(
+                "star: server names the only one; leave out `servers`, or name none",
+                field="servers",
+                given=self.servers,
+            )
 
     def plan(self, view: View) -> Plan:
         names = self._placed(view)
@@ -70,7 +78,9 @@ class Star(Policy):
             return (self.server,)
         count = len(view.names) if self.servers == "all" else int(self.servers)
         if count > len(view.names):
-            raise PolicyError(f"star: {count} servers are more than the {len(view.names)} members")
+            raise PolicyError(
+                f"star: {count} servers are more than the {len(view.names)} members", field="servers", given=count
+            )
         model = CostModel(view)
         seconds = {name: model.predict(Plan(0, view.names, (star(view.names, name),))).seconds for name in view.names}
         reachable = [name for name in view.names if seconds[name] < float("inf")]

@@ -44,7 +44,9 @@ class Tsengine(Policy):
         check_member(self, "server", server, view)
         arrivals = view.names if self.arrivals is None else tuple(self.arrivals)
         if sorted(arrivals) != sorted(view.names):
-            raise PolicyError(f"tsengine: arrivals must name each member once: {', '.join(view.names)}")
+            raise PolicyError(
+                f"tsengine: arrivals must name each member once: {', '.join(view.names)}", field="arrivals"
+            )
         coordinator = _Coordinator(view, random.Random(f"{self.seed} {view.at_s}"))
         return self._plan(view, [Tree(server, coordinator.push(server, arrivals), coordinator.pull(server))])
 

@@ -52,4 +52,4 @@ class Guard(UndoStack):
                 signal.setitimer(signal.ITIMER_REAL, *self._timer)  # somebody else's, which is late now
 
     def _ring(self, *_: object) -> None:
-        raise RunFailed(self._what)
+        raise RunFailed(self._what, rule="timeout")

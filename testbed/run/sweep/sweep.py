@@ -76,7 +76,8 @@ def _of_the_point(error: SpecError, sweep: Sweep, labels: Mapping[str, str]) -> 
             return error
     where = ", ".join(f"{axis} {label}" for axis, label in labels.items())
     faults = [
-        Fault("axes", f"at {where}: {error.file}: {fault.field}: {fault.rule}", fault.remedy) for fault in error.faults
+        Fault("axes", f"at {where}: {error.file}: {fault.field}: {fault.problem}", fault.remedy)
+        for fault in error.faults
     ]
     return SpecError(sweep.file, faults)
 

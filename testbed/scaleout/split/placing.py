@@ -22,6 +22,7 @@ from itertools import product
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
+from testbed.errors import DetailedError
 from testbed.link import link_ends
 from testbed.spec.topology import Topology
 
@@ -32,7 +33,7 @@ SEARCH_S = 20.0
 Pair = frozenset[str]
 
 
-class NoPlacing(ValueError):
+class NoPlacing(DetailedError, ValueError):
     """No placing of the sites on the hosts keeps to what was asked. The text says why, as far as one thing is why."""
 
 
@@ -93,10 +94,19 @@ class Placing:
 def place(problem: PlacingProblem) -> Placing:
     """The placing with the least rate over cut pairs. NoPlacing where there is none."""
     if len(problem.hosts) > len(problem.sites):
-        raise NoPlacing(f"{len(problem.hosts)} hosts are more than the {len(problem.sites)} sites: name fewer hosts")
+        raise NoPlacing(
+            f"{len(problem.hosts)} hosts are more than the {len(problem.sites)} sites: name fewer hosts",
+            field="hosts",
+            given=len(problem.hosts),
+        )
     for site, host in problem.pinned.items():
         if host not in problem.hosts:
-            raise NoPlacing(f"{site} is to be on {host}, which is none of {', '.join(problem.hosts)}")
+            raise NoPlacing(
+                f"{site} is to be on {host}, which is none of {', '.join(problem.hosts)}",
+                field="host",
+                host=host,
+                given=site,
+            )
     program = _Program(problem)
     found = milp(
         program.costs(),

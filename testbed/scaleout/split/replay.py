@@ -27,7 +27,11 @@ class SplitReplay(Replay):
         self._began = time.monotonic() + BEGIN_S if at_s is None else at_s
         clocks = {name: clock for name in self._hosts.hosts if (clock := self._hosts.clock(name)) is not None}
         if unread := self._hosts.hosts.keys() - clocks.keys():
-            raise HostLost(f"{min(unread)} is lost: its clock was never read, since it answers no probe")
+            raise HostLost(
+                f"{min(unread)} is lost: its clock was never read, since it answers no probe",
+                rule="lost",
+                host=min(unread),
+            )
         self._hosts.each("part.begin", lambda host: (clocks[host].theirs(self._began or 0.0),))
         self._samples.begun(clocks)
 

@@ -87,7 +87,9 @@ class SplitHosts:
         except TimeoutError:
             if future.done():
                 raise  # of the method itself
-            raise HostLost(f"{host} is lost: it did not answer `{method}` within {within_s:g} s") from None
+            raise HostLost(
+                f"{host} is lost: it did not answer `{method}` within {within_s:g} s", rule="lost", host=host
+            ) from None
 
     def underlay(self) -> HostsNetwork:
         """The hosts' network as it is now, between every two of them. HostLost for one that another does not reach."""
@@ -100,7 +102,7 @@ class SplitHosts:
         for pair, way in ways.items():
             if way.round_trip_s is None:
                 a, b = sorted(pair)
-                raise HostLost(f"{b} is lost: it does not answer {a} over the hosts' network")
+                raise HostLost(f"{b} is lost: it does not answer {a} over the hosts' network", rule="lost", host=b)
         round_trips = {pair: way.round_trip_s for pair, way in ways.items() if way.round_trip_s is not None}
         return HostsNetwork(round_trips, {pair: way.mtu for pair, way in ways.items()})
 

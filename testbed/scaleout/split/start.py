@@ -120,7 +120,7 @@ def fitting_plan(experiment: Experiment, hosts: SplitHosts, machines: Machines) 
     try:
         return plan_split(topologies, cores, capacities, pinned, underlay, experiment.file), None
     except SpecError as error:
-        return plan, f"the hosts' budgets are too small: {error.faults[0].rule}"
+        return plan, f"the hosts' budgets are too small: {error.faults[0].problem}"
 
 
 def settings_of(experiment: Experiment) -> PartSettings:

@@ -112,7 +112,11 @@ class ChunkReduction:
         below = self._role.partials_from.get(peer)
         contributors = partial.part.contributors
         if below is None or not contributors or contributors & ~below:
-            raise FrameError(f"{peer} has no business to send updates of {contributors:#b} here")
+            raise FrameError(
+                f"{peer} has no business to send updates of {contributors:#b} here",
+                rule="unexpected-sender",
+                member=peer,
+            )
         if self.part is not None and self.part.contributors & contributors:
             self.duplicated |= self.part.contributors & contributors
             return False
@@ -127,7 +131,7 @@ class ChunkReduction:
         """At the root: turn the complete sum into the mean. SyncError when the weights add up to 0."""
         assert self.part is not None
         if self.part.weight <= 0:
-            raise SyncError("the members' weights add up to 0: no mean exists")
+            raise SyncError("the members' weights add up to 0: no mean exists", rule="no-weight")
         if not self._summed:
             assert self._local is not None
             self._sum_local(self._local)
@@ -136,9 +140,11 @@ class ChunkReduction:
     def check_mean(self, peer: str) -> None:
         """FrameError unless a mean from `peer` may come now."""
         if peer != self._role.mean_from:
-            raise FrameError(f"{peer} has no business to send a mean here")
+            raise FrameError(f"{peer} has no business to send a mean here", rule="unexpected-sender", member=peer)
         if not self.complete:
-            raise FrameError(f"{peer} sent a mean of what this member has not yet passed on")
+            raise FrameError(
+                f"{peer} sent a mean of what this member has not yet passed on", rule="mean-early", member=peer
+            )
 
     def accept(self, part: Part, mean: torch.Tensor) -> bool:
         """The mean is there: let the values be the mean. False if one is there already, which is counted."""

@@ -80,7 +80,7 @@ class EarlySwaps:
         with self._progress.changed:
             self._progress.check()
             if epoch not in self._plans and epoch >= self._plans.agreed:
-                raise FrameError(f"epoch {epoch} is prepared, and not held")
+                raise FrameError(f"epoch {epoch} is prepared, and not held", rule="unknown-epoch", epoch=epoch)
             return self._agreement.promise(epoch, self._rounds.number)
 
     def commit(self, epoch: int, first: int) -> None:

@@ -118,7 +118,12 @@ class ElasticGroup:
 
     def _prepare_generation(self, plan: Plan, roster: Roster, source: str) -> None:
         if missing := sorted(set(plan.members) - set(roster)):
-            raise SyncError(f"epoch {plan.epoch}: nobody said where {missing} listen")
+            raise SyncError(
+                f"epoch {plan.epoch}: nobody said where {missing} listen",
+                rule="no-address",
+                epoch=plan.epoch,
+                given=missing,
+            )
         group = self._generations.make(plan, roster, None)
         with self._changed:
             current = self.current
@@ -133,7 +138,11 @@ class ElasticGroup:
 
         def ask(source: str, most_bytes: int) -> FetchAnswer:
             if source not in self._generations.roster:
-                raise SyncError(f"nobody said where {source} listens, which is to hand over the state")
+                raise SyncError(
+                    f"nobody said where {source} listens, which is to hand over the state",
+                    rule="no-address",
+                    member=source,
+                )
             request = FetchRequest(Wanted.STATE, self._generations.epoch)
             return fetch(source, self._generations.roster[source], self._settings, request, most_bytes)
 
@@ -192,7 +201,9 @@ class ElasticGroup:
                 why = self._aborted.why if self._aborted else "what others hold can't be fetched"
                 where = f"round {attempt.number}, epoch {self._generations.epoch}"
                 silence = f"the controller has not said within {timeout_s:g} s who is left"
-                raise SyncError(f"{where}: {why}; {silence}")
+                raise SyncError(
+                    f"{where}: {why}; {silence}", rule="timeout", round=attempt.number, epoch=self._generations.epoch
+                )
             return self.current, self._orders
 
     def _finish(self, group: AllReduceGroup, attempt: Attempt, result: RoundResult) -> None:
@@ -262,7 +273,12 @@ class ElasticGroup:
             self._changed.wait_for(known, self._settings.timeout_s)
             group = generations.find(epoch)
         if group is None:
-            raise FrameError(f"{hello.member} greets in generation {epoch}, which is not there")
+            raise FrameError(
+                f"{hello.member} greets in generation {epoch}, which is not there",
+                rule="unknown-generation",
+                member=hello.member,
+                given=epoch,
+            )
         return group.receiver(hello)
 
     def serve(self, connection: socket.socket) -> None:

@@ -114,7 +114,7 @@ def receive_request(connection: socket.socket) -> FetchRequest:
     sockets.receive(connection, raw)
     what, epoch, number, start, stop = _REQUEST.unpack(raw)
     if what not in tuple(Wanted) or start > stop:
-        raise SyncError(f"nothing to be asked for: {what}, [{start}, {stop})")
+        raise SyncError(f"nothing to be asked for: {what}, [{start}, {stop})", rule="request")
     return FetchRequest(Wanted(what), epoch, number, start, stop)
 
 
@@ -135,17 +135,21 @@ def _receive(connection: socket.socket, most_bytes: int) -> FetchAnswer:
     sockets.receive(connection, head)
     note_bytes, data_bytes, digest = _ANSWER.unpack(head)
     if note_bytes > MAX_NOTE_BYTES or data_bytes > most_bytes:
-        raise SyncError(f"an answer of {note_bytes} and {data_bytes} bytes; at most {most_bytes} were asked for")
+        raise SyncError(
+            f"an answer of {note_bytes} and {data_bytes} bytes; at most {most_bytes} were asked for",
+            rule="size",
+            given=note_bytes + data_bytes,
+        )
     whole = memoryview(bytearray(note_bytes + data_bytes))
     sockets.receive(connection, whole)
     if hashlib.sha256(whole).digest() != digest:
-        raise SyncError("an answer whose hash is another than it says")
+        raise SyncError("an answer whose hash is another than it says", rule="hash")
     try:
         note = decode_as(_NOTE, whole[:note_bytes])
     except ProtocolError as error:
-        raise SyncError(f"an answer with a note that is none: {error}") from error
+        raise SyncError(f"an answer with a note that is none: {error}", rule="note") from error
     if isinstance(note, Refusal):
-        raise SyncError(note.why)
+        raise SyncError(note.why, rule="refused")
     return FetchAnswer(note, whole[note_bytes:])
 
 

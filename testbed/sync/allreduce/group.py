@@ -136,7 +136,12 @@ class AllReduceGroup:
         deadline = time.monotonic() + self.settings.timeout_s
         for sender in self.outbox.connect(route_table(plan, self.settings.member)):
             if not sender.await_connection(deadline - time.monotonic()):
-                raise SyncError(f"epoch {plan.epoch}: no connection to {sender.peer}: {sender.failure or 'too late'}")
+                raise SyncError(
+                    f"epoch {plan.epoch}: no connection to {sender.peer}: {sender.failure or 'too late'}",
+                    rule="no-connection",
+                    member=sender.peer,
+                    epoch=plan.epoch,
+                )
         self.plans.hold(plan.epoch)
 
     # -- rounds --------------------------------------------------------------------------------------------------
@@ -232,7 +237,7 @@ class AllReduceGroup:
                     return plan.epoch
             if (left := deadline - time.monotonic()) <= 0:
                 if awaited := self.swaps.awaited():
-                    raise SyncError(f"round {number}: out of time, waiting for {awaited}")
+                    raise SyncError(f"round {number}: out of time, waiting for {awaited}", rule="timeout", round=number)
                 assert rounds.current is not None
                 raise _out_of_time(rounds.current)
             self._progress.changed.wait(left)
@@ -243,9 +248,16 @@ class AllReduceGroup:
             while not current.over:
                 self._progress.check()
                 if self._on_lost is None and self._presence.gone:
-                    blocking = self._presence.blocking(current.missing(), current.plan, self.settings.member)
-                    if blocking:
-                        raise SyncError(f"{current}: {blocking}")
+                    missing = current.missing()
+                    peer = self._presence.blocking(missing, current.plan, self.settings.member)
+                    if peer is not None:
+                        raise SyncError(
+                            f"{current}: {peer} is gone ({self._presence.gone[peer]}); it owed {missing[peer]}",
+                            rule="peer-lost",
+                            member=peer,
+                            round=current.number,
+                            epoch=current.epoch,
+                        )
                 if (left := deadline - time.monotonic()) <= 0:
                     raise _out_of_time(current)
                 if self._on_lost is not None and time.monotonic() >= suspect_at:
@@ -259,7 +271,12 @@ class AllReduceGroup:
     def receiver(self, hello: Greeting) -> ChunkReceiver:
         """What takes the frames of a peer; FrameError when it is no member."""
         if hello.member not in self.members or hello.generation != self.settings.generation:
-            raise FrameError(f"{hello.member!r} is no member of generation {hello.generation}")
+            raise FrameError(
+                f"{hello.member!r} is no member of generation {hello.generation}",
+                rule="unknown-member",
+                member=hello.member,
+                epoch=hello.generation,
+            )
         return self._receiver
 
     def serve(self, connection: socket.socket) -> None:
@@ -297,7 +314,10 @@ class AllReduceGroup:
         if late and self._on_lost is None:
             raise SyncError(
                 f"{self.settings.member} left after round {self.finished}, epoch {self.plans.agreed}: "
-                f"{', '.join(late)} had not read all that was sent there within {self.settings.timeout_s:g} s"
+                f"{', '.join(late)} had not read all that was sent there within {self.settings.timeout_s:g} s",
+                rule="unread",
+                round=self.finished,
+                epoch=self.plans.agreed,
             )
 
     def close(self) -> None:
@@ -313,7 +333,15 @@ class AllReduceGroup:
                 self._on_lost(Loss(peer, f"can't send to it: {reason}"))
             return
         where = f"round {self._rounds.number}, epoch {self.plans.agreed}"
-        self.fail(SyncError(f"{where}: can't send to {peer}: {reason}"))
+        self.fail(
+            SyncError(
+                f"{where}: can't send to {peer}: {reason}",
+                rule="not-delivered",
+                member=peer,
+                round=self._rounds.number,
+                epoch=self.plans.agreed,
+            )
+        )
 
 
 @dataclass(slots=True)
@@ -341,4 +369,10 @@ def _of_all(current: Round) -> tuple[MeanSlice]:
 
 def _out_of_time(current: Round) -> SyncError:
     missing = ", ".join(f"{peer} ({owed})" for peer, owed in sorted(current.missing().items()))
-    return SyncError(f"{current}: out of time, waiting for {missing}")
+    return SyncError(
+        f"{current}: out of time, waiting for {missing}",
+        rule="timeout",
+        member=min(current.missing(), default=None),
+        round=current.number,
+        epoch=current.epoch,
+    )

@@ -46,7 +46,7 @@ class StateHandover:
         try:
             number = unpack(ask(self.source, most_bytes(parts)), parts)
         except SyncError as error:
-            raise SyncError(f"the state of {self.source}: {error}") from error
+            raise error.located(f"the state of {self.source}", member=self.source) from error
         self.source = ""
         return number
 
@@ -122,14 +122,18 @@ def unpack(answer: FetchAnswer, parts: Mapping[str, Stateful]) -> int:
     """
     note = answer.note
     if not isinstance(note, StateNote) or note.parts != tuple(sorted(parts)):
-        raise SyncError(f"what came is {note}, and this member has the parts {sorted(parts)}")
+        raise SyncError(
+            f"what came is {note}, and this member has the parts {sorted(parts)}", rule="parts", given=sorted(parts)
+        )
     try:
         _check_archive(answer.data)
         states = torch.load(io.BytesIO(answer.data), map_location="cpu", weights_only=True)
         for name, part in parts.items():
             part.load_state_dict(states[name])
     except Exception as error:  # whatever bytes of another's making do to a reader that was made for files
-        raise SyncError(f"it can't be read: {error!r}") from error
+        raise SyncError(
+            f"it can't be read: {error!r}", rule=error.rule if isinstance(error, SyncError) else "unreadable"
+        ) from error
     return note.round
 
 
@@ -138,4 +142,4 @@ def _check_archive(data: memoryview) -> None:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         claimed = sum(entry.file_size for entry in archive.infolist())
     if claimed > len(data):
-        raise SyncError(f"{len(data)} bytes that are to unpack to {claimed}")
+        raise SyncError(f"{len(data)} bytes that are to unpack to {claimed}", rule="size", given=claimed)

@@ -73,12 +73,19 @@ class ChunkHeaderFormat:
             self._struct.unpack(packed)
         )
         if kind not in tuple(Kind):
-            raise FrameError(f"no such kind of chunk: {kind}")
+            raise FrameError(f"no such kind of chunk: {kind}", rule="unknown-kind", given=kind)
         if not (0 <= weight < float("inf") and 0 <= scale < float("inf")):
-            raise FrameError(f"weight {weight} and scale {scale} must be finite numbers of at least 0")
+            raise FrameError(
+                f"weight {weight} and scale {scale} must be finite numbers of at least 0",
+                field="weight" if not 0 <= weight < float("inf") else "scale",
+            )
         contributors = int.from_bytes(bitmap, "little")
         if contributors >> self._members:
-            raise FrameError(f"contributors {contributors:#b}, where there are {self._members} members")
+            raise FrameError(
+                f"contributors {contributors:#b}, where there are {self._members} members",
+                rule="unknown-member",
+                given=contributors,
+            )
         return ChunkHeader(
             kind=Kind(kind),
             dtype=dtype,

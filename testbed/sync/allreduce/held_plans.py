@@ -76,7 +76,11 @@ class HeldPlans:
         with self._guard:
             self.successor = self.confirmed = self.agreed
             if plan.members != self.in_force.members:
-                raise PlanError(f"the plan of epoch {plan.epoch} is for other members than the session")
+                raise PlanError(
+                    f"the plan of epoch {plan.epoch} is for other members than the session",
+                    field="members",
+                    epoch=plan.epoch,
+                )
             self._check_newer(plan.epoch)
             self._add(plan)
 
@@ -130,7 +134,9 @@ class HeldPlans:
 
     def _check_newer(self, epoch: int) -> None:
         if epoch <= max(self._plans):
-            raise PlanError(f"epoch {epoch} is not newer than {max(self._plans)}, which is held")
+            raise PlanError(
+                f"epoch {epoch} is not newer than {max(self._plans)}, which is held", field="epoch", epoch=epoch
+            )
 
     def _add(self, plan: Plan) -> None:
         self._roles[plan.epoch, True] = role_in(plan, plan.whole, self._member)

@@ -42,13 +42,13 @@ class Presence:
         """Let nobody send on a channel any more."""
         self._drained.add(channel)
 
-    def blocking(self, missing: Mapping[str, str], plan: Plan, member: str) -> str:
-        """Which of the peers that `member` waits for is gone, and why; empty when all may still bring what they owe.
+    def blocking(self, missing: Mapping[str, str], plan: Plan, member: str) -> str | None:
+        """Return a lost peer that `member` waits for, or None when all may still bring what they owe.
 
         What a peer sent may still be with those who forward for it.
         """
-        for peer, owed in missing.items():
+        for peer in missing:
             routes = [route for route in plan.auxiliary if (route.source, route.target) == (peer, member)]
             if peer in self.gone and {via for route in routes for via in route.via} <= self.gone.keys():
-                return f"{peer} is gone ({self.gone[peer]}); it owed {owed}"
-        return ""
+                return peer
+        return None

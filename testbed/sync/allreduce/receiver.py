@@ -62,10 +62,19 @@ class ChunkReceiver:
             if header.kind is Kind.MEAN and header.successor > self._plans.newest:
                 raise FrameError(
                     f"round {header.round}: {received.source} claims epoch {header.successor} for the next round; "
-                    f"the controller has told of none after {self._plans.newest}"
+                    f"the controller has told of none after {self._plans.newest}",
+                    rule="unknown-epoch",
+                    member=received.source,
+                    round=header.round,
+                    epoch=header.successor,
                 )
             if header.epoch not in self._plans:
-                raise FrameError(f"round {header.round}: epoch {header.epoch} is not held")
+                raise FrameError(
+                    f"round {header.round}: epoch {header.epoch} is not held",
+                    rule="unknown-epoch",
+                    round=header.round,
+                    epoch=header.epoch,
+                )
             while self._rounds.waits(header):
                 self._progress.check()
                 self._progress.changed.wait()

@@ -141,7 +141,11 @@ class Reduction:
         agreed = self.outcome.agreed
         fresh = self._chunks[number].mean is None
         if fresh and self.contribution.fixed and agreed not in (None, part.successor):
-            raise FrameError(f"means disagree on the epoch to use next: {agreed} and {part.successor}")
+            raise FrameError(
+                f"means disagree on the epoch to use next: {agreed} and {part.successor}",
+                rule="epochs-disagree",
+                given=(agreed, part.successor),
+            )
         if not self._chunks[number].accept(part, mean):
             return ()
         self.outcome.agreed = max(agreed or 0, part.successor)

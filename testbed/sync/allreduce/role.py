@@ -91,7 +91,7 @@ def _codec(plan: Plan, source: str, target: str) -> Codec:
     try:
         return by_name(plan.codec_of(source, target))
     except ValueError as error:
-        raise PlanError(f"{source}->{target}: {error}") from error
+        raise PlanError(f"{source}->{target}: {error}", link=f"{source}->{target}", field="codec") from error
 
 
 def _subtrees(tree: Tree, bits: Mapping[str, int]) -> dict[str, int]:

@@ -43,14 +43,20 @@ class SwapAgreement:
         """Begin no round after `begun`, the newest one, until it is known from which on the plan of `epoch` holds; that
         number. FrameError when that was promised already."""
         if epoch in self._promises or epoch in self._commits:
-            raise FrameError(f"epoch {epoch} is prepared a second time")
+            raise FrameError(f"epoch {epoch} is prepared a second time", rule="prepared-twice", epoch=epoch)
         self._promises[epoch] = begun
         return begun
 
     def commit(self, epoch: int, first: int) -> None:
         """Rounds from `first` on go by the plan of `epoch`. FrameError when that is not what was promised."""
         if (begun := self._promises.get(epoch)) is None or first <= begun:
-            raise FrameError(f"epoch {epoch} is committed from round {first} on, and this member promised {begun}")
+            raise FrameError(
+                f"epoch {epoch} is committed from round {first} on, and this member promised {begun}",
+                rule="not-promised",
+                epoch=epoch,
+                round=first,
+                given=begun,
+            )
         del self._promises[epoch]
         self._commits[epoch] = first
 
@@ -68,7 +74,12 @@ class SwapAgreement:
         binding = [epoch for epoch, begun in self._promises.items() if begun < number]
         for epoch in binding:
             if epoch in self._lost:
-                raise SyncError(f"round {number}: whether it goes by epoch {epoch} was not said: {self._lost[epoch]}")
+                raise SyncError(
+                    f"round {number}: whether it goes by epoch {epoch} was not said: {self._lost[epoch]}",
+                    rule="not-decided",
+                    epoch=epoch,
+                    round=number,
+                )
         return not binding
 
     def epoch(self, number: int, agreed: int) -> int:

@@ -71,7 +71,7 @@ class SwapConnection:
         sockets.receive(self._connection, raw)
         step, epoch, number = _MESSAGE.unpack(raw)
         if step not in tuple(SwapStep):
-            raise FrameError(f"no step of a swap: {step}")
+            raise FrameError(f"no step of a swap: {step}", rule="unknown-step", given=step)
         return SwapMessage(SwapStep(step), epoch, number)
 
     def close(self) -> None:

@@ -174,15 +174,24 @@ class Driver:
         began = self._clock.monotonic()
         while not condition():
             event = yield began + patience_s - self._clock.monotonic()
+            where = f"{self._participant.name}, iteration {self.iteration}"
             if event is None:
                 gone = "".join(f"; {peer} is gone ({why})" for peer, why in self._gone.items())
                 raise SyncError(
-                    f"{self._participant.name}, iteration {self.iteration}: waited {patience_s:g} s for {awaited}{gone}"
+                    f"{where}: waited {patience_s:g} s for {awaited}{gone}",
+                    rule="timeout",
+                    member=self._participant.name,
+                    round=self.iteration,
                 )
             try:
                 self._handle(event, awaited)
             except ValueError as error:
-                raise SyncError(f"{self._participant.name}, iteration {self.iteration}: {error}") from error
+                raise SyncError(
+                    f"{where}: {error}",
+                    rule="participant",
+                    member=self._participant.name,
+                    round=self.iteration,
+                ) from error
             if isinstance(event, MessageArrived) and condition():
                 self._watch.waited(max(event.at_s - began, 0.0), event.sender)
 
@@ -216,7 +225,9 @@ class Driver:
             raise
         except Exception as error:
             where = f"{self._participant.name}, iteration {self.iteration}"
-            raise SyncError(f"{where}: {type(message).__name__} of {sender}: {error or repr(error)}") from error
+            raise SyncError(
+                f"{where}: {type(message).__name__} of {sender}: {error or repr(error)}", rule="message", member=sender
+            ) from error
 
     def _lost(self, peer: str, why: str, awaited: str) -> None:
         """A peer's connections have ended: as they should after its `Done`, which may be on its way still."""
@@ -225,7 +236,7 @@ class Driver:
         self._gone[peer] = why
         if not self._survives:
             at = f"{self._participant.name}, iteration {self.iteration}"
-            raise SyncError(f"{at}: {peer} is gone ({why}), while waiting for {awaited}")
+            raise SyncError(f"{at}: {peer} is gone ({why}), while waiting for {awaited}", rule="peer-lost", member=peer)
 
     def _turn(self, iteration: int, neighbours: Neighbours | None, roster: Mapping[str, tuple[str, int]]) -> None:
         if neighbours is None:

@@ -40,5 +40,7 @@ class PartHeader(NamedTuple):
         """The header that arrived, of HEADER_BYTES; FrameError when it is none."""
         unpacked = cls(*_HEADER.unpack(header))
         if not 0 <= unpacked.weight < float("inf"):
-            raise FrameError(f"weight {unpacked.weight} is not a finite number of at least 0")
+            raise FrameError(
+                f"weight {unpacked.weight} is not a finite number of at least 0", field="weight", given=unpacked.weight
+            )
         return unpacked

@@ -182,12 +182,17 @@ class Inbox:
         """Where a member's frames go; FrameError for who is none, or is not to come in that generation."""
         peer, generation = hello.member, hello.generation
         if peer not in self._codec.members:
-            raise FrameError(f"{peer!r} is no member")
+            raise FrameError(f"{peer!r} is no member", rule="unknown-member", member=peer)
         with self._guard:
             self._clock.wait_for(self._guard, lambda: self._closed or generation <= self._newest[peer], self._timeout_s)
             if generation > self._newest[peer]:
                 told = f"the controller has told of {self._newest[peer]} at most"
-                raise FrameError(f"{peer} claims to have come in iteration {generation}; {told}")
+                raise FrameError(
+                    f"{peer} claims to have come in iteration {generation}; {told}",
+                    rule="unknown-generation",
+                    member=peer,
+                    given=generation,
+                )
         return Incoming(self, generation)
 
     def serve(self, connection: socket.socket) -> None:
@@ -232,7 +237,7 @@ class Inbox:
 
     def _check(self, peer: str, generation: int) -> None:
         if generation < self._oldest[peer]:
-            raise FrameError(f"{peer} was cut out of the graph")
+            raise FrameError(f"{peer} was cut out of the graph", rule="cut", member=peer)
 
 
 class Incoming:

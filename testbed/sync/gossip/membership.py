@@ -123,7 +123,9 @@ class Membership:
                 self._obey_one(message)
         except Exception as error:  # without this thread nobody would hear of a death or the end
             log.exception("%s: can't do what the controller says", self.name)
-            self._mailbox.inbox.put(MemberFailed(SyncError(f"can't do what the controller says: {error}")))
+            self._mailbox.inbox.put(
+                MemberFailed(SyncError(f"can't do what the controller says: {error}", rule="controller"))
+            )
 
     def _messages(self) -> Iterator[ControlMessage]:
         with suppress(OSError):  # closed under us: the membership is being left

@@ -102,7 +102,11 @@ class MessageCodec:
         else:
             elements = len(body) // codec.size(1)
         if elements > self._elements or not (codec.fits(elements, len(body)) if elements else not body):
-            raise FrameError(f"{len(packed.body)} bytes are no part of a model of {self._elements} elements")
+            raise FrameError(
+                f"{len(packed.body)} bytes are no part of a model of {self._elements} elements",
+                rule="size",
+                given=len(packed.body),
+            )
         if not elements:
             return torch.empty(0)  # a member's shard, of more members than elements
         return codec.decode(torch.frombuffer(body, dtype=torch.uint8), elements)

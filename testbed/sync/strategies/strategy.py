@@ -145,5 +145,8 @@ def check_whole(reduced: Reduced) -> None:
     if not reduced.whole:
         raise SyncError(
             f"round {reduced.round}, epoch {reduced.epoch}: the plan reduces inside groups, and gradients must be all "
-            "members'; use local_sgd, or a policy whose plans have no groups"
+            "members'; use local_sgd, or a policy whose plans have no groups",
+            rule="groups",
+            round=reduced.round,
+            epoch=reduced.epoch,
         )

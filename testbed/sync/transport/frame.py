@@ -158,7 +158,9 @@ class Greeting:
         """What a member says first on a connection to a peer."""
         encoded = self.member.encode()
         if not 0 < len(encoded) <= MAX_NAME_BYTES:
-            raise FrameError(f"the name {self.member!r} must have 1 to {MAX_NAME_BYTES} bytes")
+            raise FrameError(
+                f"the name {self.member!r} must have 1 to {MAX_NAME_BYTES} bytes", field="member", given=self.member
+            )
         head = _GREETING.pack(MAGIC, VERSION, self.channel, self.stream, len(encoded), self.generation, nonce)
         return head + encoded
 
@@ -167,7 +169,7 @@ class Greeting:
         """How many bytes of name follow the `head` of a greeting; FrameError when it is none."""
         magic, version, _, _, length, _, _ = _GREETING.unpack(head)
         if magic != MAGIC or version != VERSION:
-            raise FrameError(f"not a greeting: {head[:5]!r}")
+            raise FrameError(f"not a greeting: {head[:5]!r}", rule="no-greeting")
         if not 0 < length <= MAX_NAME_BYTES:
             raise FrameError(f"a greeting with a name of {length} bytes")
         return int(length)

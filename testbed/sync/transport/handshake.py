@@ -60,7 +60,9 @@ def greet(
         _prove(secured, greeting, peer, settings, deadline, given_up)
     except ssl.SSLCertVerificationError as error:
         secured.close()
-        raise ImpostorError(f"who listens where {peer} should: {error.verify_message}") from error
+        raise ImpostorError(
+            f"who listens where {peer} should: {error.verify_message}", rule="certificate", member=peer
+        ) from error
     except BaseException:
         secured.close()
         raise
@@ -82,7 +84,11 @@ def _prove(
     answer = _receive(connection, NONCE_BYTES + _PROOF_BYTES, deadline, given_up)
     nonce, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
     if not hmac.compare_digest(proof, _proof(key, _LISTENS, said, peer, nonce)):
-        raise ImpostorError(f"who listens where {peer} should does not have the key of {greeting.member} and {peer}")
+        raise ImpostorError(
+            f"who listens where {peer} should does not have the key of {greeting.member} and {peer}",
+            rule="key",
+            member=peer,
+        )
     connection.sendall(_proof(key, _CONNECTS, said, peer, nonce))
     connection.settimeout(None)
 
@@ -102,14 +108,20 @@ def answer(connection: socket.socket, settings: TransportSettings, deadline: flo
     connection.sendall(nonce + _proof(key, _LISTENS, said, settings.member, nonce))
     proof = _receive(connection, _PROOF_BYTES, deadline)
     if not hmac.compare_digest(proof, _proof(key, _CONNECTS, said, settings.member, nonce)):
-        raise ImpostorError(f"who greets as {greeting.member} does not have the key of that member")
+        raise ImpostorError(
+            f"who greets as {greeting.member} does not have the key of that member", rule="key", member=greeting.member
+        )
     connection.settimeout(None)
     return greeting
 
 
 def _key(settings: TransportSettings, peer: str) -> bytes:
     if (key := settings.keys.get(peer)) is None:
-        raise FrameError(f"{peer!r} is no other member: the controller gave {settings.member} no key for it")
+        raise FrameError(
+            f"{peer!r} is no other member: the controller gave {settings.member} no key for it",
+            rule="unknown-member",
+            member=peer,
+        )
     return key
 
 
@@ -121,7 +133,11 @@ def _proof(key: bytes, role: bytes, said: bytes, listener: str, nonce: bytes) ->
 def _check_certificate(connection: socket.socket, name: str) -> None:
     """ImpostorError when the other end has shown one, and it is not that of `name`."""
     if isinstance(connection, ssl.SSLSocket) and shown(connection) != name:
-        raise ImpostorError(f"who goes by {name} has the certificate of {shown(connection) or 'nobody'}")
+        raise ImpostorError(
+            f"who goes by {name} has the certificate of {shown(connection) or 'nobody'}",
+            rule="certificate",
+            member=name,
+        )
 
 
 def _shake(connection: ssl.SSLSocket, deadline: float, given_up: Callable[[], bool] = lambda: False) -> None:

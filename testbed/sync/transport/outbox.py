@@ -74,7 +74,7 @@ class Outbox:
         """
         with self._guard:
             if self._leaving:
-                raise SyncError(f"{self._settings.member} is leaving")
+                raise SyncError(f"{self._settings.member} is leaving", rule="leaving", member=self._settings.member)
             self._tables[table.number] = table
         return [self._sender(hop) for hop in sorted(table.hops())]
 
@@ -202,7 +202,11 @@ class Outbox:
     def _table(self, frame: Frame) -> RouteTable:
         table = self._tables.get(frame.table)
         if table is None:
-            raise FrameError(f"a frame by the routes of table {frame.table}, which is not held")
+            raise FrameError(
+                f"a frame by the routes of table {frame.table}, which is not held",
+                rule="unknown-table",
+                given=frame.table,
+            )
         return table
 
     def _hops(self) -> list[Hop]:

@@ -66,7 +66,9 @@ def check_congestion(name: str) -> None:
         except OSError as error:
             raise SyncError(
                 f"congestion control {name!r}: {error.strerror}. Allowed here: {_allowed()}. Choose one of them, "
-                f"or load another (modprobe tcp_{name}) and add it to net.ipv4.tcp_allowed_congestion_control"
+                f"or load another (modprobe tcp_{name}) and add it to net.ipv4.tcp_allowed_congestion_control",
+                field="congestion",
+                given=name,
             ) from error
 
 
@@ -301,7 +303,11 @@ def listen(address: str, patience_s: float) -> socket.socket:
                 if error.errno != errno.EADDRNOTAVAIL:
                     raise SyncError(f"can't listen on {host}: {error}") from error
         if time.monotonic() >= deadline:
-            raise SyncError(f"no interface got the address {address or '(any)'} within {patience_s:.0f} s")
+            raise SyncError(
+                f"no interface got the address {address or '(any)'} within {patience_s:.0f} s",
+                rule="address",
+                given=address,
+            )
         time.sleep(_POLL_S)
 
 

@@ -77,17 +77,17 @@ def capture_packets(path: Path) -> Iterator[Packet]:
         with open_bytes(path) as file:
             yield from read_packets(file)
     except FileNotFoundError:
-        raise TraceError("there is no such capture; check the path") from None
+        raise TraceError("there is no such capture; check the path", rule="missing") from None
     except (OSError, ValueError) as error:
         if isinstance(error, TraceError):
             raise
-        raise TraceError(f"cannot be read: {error}") from None
+        raise TraceError(f"cannot be read: {error}", rule="unreadable") from None
 
 
 def _classic(file: BinaryIO, order: str, ticks: int) -> Iterator[Packet]:
     header = file.read(20)
     if len(header) < 20:
-        raise TraceError("ends within its header; capture again")
+        raise TraceError("ends within its header; capture again", rule="cut", field="file")
     link_type = struct.unpack(f"{order}16xI", header)[0] & 0xFFFF  # above are bits about frame check sequences
     _check_link_type(link_type)
     record = struct.Struct(f"{order}IIII")
@@ -95,7 +95,9 @@ def _classic(file: BinaryIO, order: str, ticks: int) -> Iterator[Packet]:
     while head := file.read(record.size):
         number += 1
         if len(head) < record.size:
-            raise TraceError(f"packet {number}: the file ends within its header; {CUT}")
+            raise TraceError(
+                f"packet {number}: the file ends within its header; {CUT}", line=number, rule="cut", field="header"
+            )
         seconds, fraction, kept, length = record.unpack(head)
         if fraction >= ticks:
             rule = f"packet {number}: its time has {fraction} of {ticks} parts of a second"
@@ -116,11 +118,18 @@ def _blocks(file: BinaryIO) -> Iterator[Packet]:
     head = SECTION_MAGIC + file.read(4)
     while head:
         if len(head) < 8:
-            raise TraceError(f"ends within a block's header, after packet {number}; {CUT}")
+            raise TraceError(
+                f"ends within a block's header, after packet {number}; {CUT}",
+                rule="cut",
+                field="block-header",
+                line=number,
+            )
         if head[:4] == SECTION_MAGIC:
             magic = file.read(4)
             if magic not in ORDERS:
-                raise TraceError(f"after packet {number}: a section without byte order; capture again")
+                raise TraceError(
+                    f"after packet {number}: a section without byte order; capture again", rule="section", line=number
+                )
             order, interfaces = ORDERS[magic], []
             _body(file, struct.unpack(f"{order}4xI", head)[0] - 4, number)
         else:
@@ -137,16 +146,22 @@ def _blocks(file: BinaryIO) -> Iterator[Packet]:
 def _body(file: BinaryIO, size: int, number: int) -> bytes:
     """Of a block of which the first 8 bytes were read: without the length that it ends with."""
     if not 12 <= size <= MOST_BLOCK_BYTES:
-        raise TraceError(f"after packet {number}: a block of {size} bytes; capture again")
+        raise TraceError(
+            f"after packet {number}: a block of {size} bytes; capture again", rule="block-size", given=size, line=number
+        )
     body = file.read(size - 8)
     if len(body) < size - 8:
-        raise TraceError(f"after packet {number}: the file ends within a block; {CUT}")
+        raise TraceError(
+            f"after packet {number}: the file ends within a block; {CUT}", rule="cut", field="block", line=number
+        )
     return body[:-4]
 
 
 def _interface(body: bytes, order: str, number: int) -> _Interface:
     if len(body) < 8:
-        raise TraceError(f"after packet {number}: an interface without link type; capture again")
+        raise TraceError(
+            f"after packet {number}: an interface without link type; capture again", rule="link-type", line=number
+        )
     link_type = struct.unpack(f"{order}H", body[:2])[0]
     _check_link_type(link_type)
     ticks, offset_s = 10**6, 0
@@ -169,14 +184,28 @@ def _options(data: bytes, order: str) -> Iterator[tuple[int, bytes]]:
 
 def _block_packet(kind: int, body: bytes, order: str, interfaces: list[_Interface], number: int) -> Packet:
     if kind == SIMPLE_PACKET:
-        raise TraceError(f"packet {number}: has no time (a simple packet block); capture with `tcpdump -w FILE`")
+        raise TraceError(
+            f"packet {number}: has no time (a simple packet block); capture with `tcpdump -w FILE`",
+            line=number,
+            rule="no-time",
+        )
     if len(body) < 20:
-        raise TraceError(f"packet {number}: its block is too short; capture again")
+        raise TraceError(f"packet {number}: its block is too short; capture again", line=number, rule="block-short")
     which, high, low, kept, length = struct.unpack(f"{order}{'Hxx' if kind == OLD_PACKET else 'I'}IIII", body[:20])
     if which >= len(interfaces):
-        raise TraceError(f"packet {number}: is of interface {which}, which the file does not describe; capture again")
+        raise TraceError(
+            f"packet {number}: is of interface {which}, which the file does not describe; capture again",
+            line=number,
+            rule="unknown-interface",
+            given=which,
+        )
     if kept > len(body) - 20:
-        raise TraceError(f"packet {number}: {kept} bytes in a block of {len(body)}; capture again")
+        raise TraceError(
+            f"packet {number}: {kept} bytes in a block of {len(body)}; capture again",
+            line=number,
+            rule="block-bytes",
+            given=kept,
+        )
     interface = interfaces[which]
     time_ns = interface.offset_s * 10**9 + (high << 32 | low) * 10**9 // interface.ticks
     return _packet(number, time_ns, length, body[20 : 20 + kept], interface.link_type)
@@ -185,23 +214,38 @@ def _block_packet(kind: int, body: bytes, order: str, interfaces: list[_Interfac
 def _check_link_type(link_type: int) -> None:
     if link_type != ETHERNET and link_type not in RAW:
         rule = f"has the link type {link_type}, and neither Ethernet (1) nor raw IP (101)"
-        raise TraceError(f"{rule}; capture on one interface, not on `any`")
+        raise TraceError(f"{rule}; capture on one interface, not on `any`", rule="link-type", given=link_type)
 
 
 def _kept(file: BinaryIO, number: int, kept: int) -> bytes:
     if kept > MOST_PACKET_BYTES:
-        raise TraceError(f"packet {number}: has {kept} bytes, over {MOST_PACKET_BYTES}; capture again")
+        raise TraceError(
+            f"packet {number}: has {kept} bytes, over {MOST_PACKET_BYTES}; capture again",
+            line=number,
+            rule="too-large",
+            given=kept,
+        )
     data = file.read(kept)
     if len(data) < kept:
-        raise TraceError(f"packet {number}: the file ends within it; {CUT}")
+        raise TraceError(f"packet {number}: the file ends within it; {CUT}", line=number, rule="cut", field="packet")
     return data
 
 
 def _packet(number: int, time_ns: int, length: int, data: bytes, link_type: int) -> Packet:
     if length > MOST_FRAME_BYTES:
-        raise TraceError(f"packet {number}: has {length} bytes on the wire, over {MOST_FRAME_BYTES}; capture again")
+        raise TraceError(
+            f"packet {number}: has {length} bytes on the wire, over {MOST_FRAME_BYTES}; capture again",
+            line=number,
+            rule="too-large",
+            given=length,
+        )
     if not 0 <= time_ns < MOST_NS:
-        raise TraceError(f"packet {number}: its time is not between 1970 and 2262; capture again")
+        raise TraceError(
+            f"packet {number}: its time is not between 1970 and 2262; capture again",
+            line=number,
+            rule="time",
+            given=time_ns,
+        )
     if link_type == ETHERNET:
         return Packet(time_ns, length, _in_ethernet(data))
     return Packet(time_ns, length + ETHERNET_HEADER_BYTES, data)

@@ -55,7 +55,12 @@ def parse_cellular(lines: Sequence[str]) -> CellularLog:
     for before, after in pairwise(moments):
         if after < before:
             number = moments[after][0].line
-            raise TraceError(f"line {number}: its Timestamp is before that of the line before it; sort the lines")
+            raise TraceError(
+                f"line {number}: its Timestamp is before that of the line before it; sort the lines",
+                line=number,
+                rule="order",
+                field="Timestamp",
+            )
     if len(moments) < 2:
         raise TraceError(f"has {len(moments)} moments; a trace needs two or more")
     records = [record for each in moments.values() for record in each if record.cells.get(PING, "") not in MISSING]
@@ -75,7 +80,9 @@ def parse_cellular(lines: Sequence[str]) -> CellularLog:
         except _NoRate as error:
             left_out[direction] = f"{column} {error}"
     if not traces:
-        raise TraceError("; ".join(left_out.values()))
+        raise TraceError(
+            "; ".join(left_out.values()), rule="no-rate", field=", ".join(RATES[direction] for direction in left_out)
+        )
     return CellularLog(traces, left_out)
 
 
@@ -125,4 +132,10 @@ def _time_s(record: Record) -> float:
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         example = "2019.12.14_10.16.30"
-        raise TraceError(f"line {record.line}: Timestamp {text[:40]!r} is no time; write such as {example}") from None
+        raise TraceError(
+            f"line {record.line}: Timestamp {text[:40]!r} is no time; write such as {example}",
+            line=record.line,
+            rule="number",
+            field="Timestamp",
+            given=text,
+        ) from None

@@ -57,7 +57,9 @@ class Flow:
                 raise ValueError("it has no `->`")
             return cls(End.parse(source.strip()), End.parse(target.strip()))
         except ValueError as error:
-            raise TraceError(f"{text[:80]!r} is no flow: {error}; write such as {EXAMPLE}") from None
+            raise TraceError(
+                f"{text[:80]!r} is no flow: {error}; write such as {EXAMPLE}", rule="flow", given=text
+            ) from None
 
     @classmethod
     def of_packet(cls, ip: bytes) -> Flow | None:

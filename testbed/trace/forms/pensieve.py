@@ -35,10 +35,20 @@ def parse_pensieve(lines: Sequence[str]) -> Trace:
     rates: list[float] = []
     for number, cells in table:
         if len(cells) != 2:
-            raise TraceError(f"line {number}: has {len(cells)} columns; write two: seconds and Mbit/s")
+            raise TraceError(
+                f"line {number}: has {len(cells)} columns; write two: seconds and Mbit/s",
+                line=number,
+                rule="cells",
+                given=len(cells),
+            )
         time_s, rate = (_number(number, cell) for cell in cells)
         if times and time_s <= times[-1]:
-            raise TraceError(f"line {number}: {time_s:g} s does not come after {times[-1]:g} s; sort the lines")
+            raise TraceError(
+                f"line {number}: {time_s:g} s does not come after {times[-1]:g} s; sort the lines",
+                line=number,
+                rule="order",
+                given=time_s,
+            )
         times.append(time_s)
         if rate > MOST_MBITS:
             raise TraceError(
@@ -46,7 +56,9 @@ def parse_pensieve(lines: Sequence[str]) -> Trace:
             )
         rates.append(rate)
     if len(times) < 2:
-        raise TraceError(f"has {len(times)} lines; write two or more: the first one only begins")
+        raise TraceError(
+            f"has {len(times)} lines; write two or more: the first one only begins", rule="too-few", given=len(times)
+        )
     edges = [time_s - times[0] for time_s in times]
     if (gap := median(after - before for before, after in pairwise(edges))) > MOST_GAP_S:
         raise TraceError(f"has a line each {gap:g} s, as files do that count milliseconds; write seconds")
@@ -60,7 +72,12 @@ def _number(line: int, cell: str) -> float:
     try:
         value = float(cell)
     except ValueError:
-        raise TraceError(f"line {line}: {cell[:40]!r} is not a number; write seconds and Mbit/s") from None
+        raise TraceError(
+            f"line {line}: {cell[:40]!r} is not a number; write seconds and Mbit/s",
+            line=line,
+            rule="number",
+            given=cell,
+        ) from None
     if not (math.isfinite(value) and 0 <= value <= 1e10):
-        raise TraceError(f"line {line}: {cell[:40]} must be between 0 and 1e10")
+        raise TraceError(f"line {line}: {cell[:40]} must be between 0 and 1e10", line=line, rule="range", given=value)
     return value

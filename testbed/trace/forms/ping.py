@@ -122,7 +122,11 @@ class _Output:
             first = min(first, 1)
             last = max(last, first + self._sent - 1)
         if last - first >= MOST_SAMPLES:
-            raise TraceError(f"tells of {last - first + 1} packets; a trace is made of {MOST_SAMPLES} at most")
+            raise TraceError(
+                f"tells of {last - first + 1} packets; a trace is made of {MOST_SAMPLES} at most",
+                rule="too-many",
+                given=last - first + 1,
+            )
         return range(first, last + 1)
 
     def times(self, numbers: range) -> list[float]:
@@ -133,7 +137,11 @@ class _Output:
         sent = [self._stamps[known[0]]]
         for before, number in pairwise(known):
             if self._stamps[number] < self._stamps[before] - MOST_BACK_S:
-                raise TraceError(f"icmp_seq {number} was sent before {before}; take the output of one run of ping -D")
+                raise TraceError(
+                    f"icmp_seq {number} was sent before {before}; take the output of one run of ping -D",
+                    rule="order",
+                    given=number,
+                )
             sent.append(max(sent[-1], self._stamps[number]))
         interval = (sent[-1] - sent[0]) / (known[-1] - known[0])
         times = []

@@ -55,7 +55,9 @@ def arrivals_of(packets: Iterable[Packet], wanted: Flow | None = None) -> Captur
     times, sizes, flows = array("q"), array("q"), Counter[Flow]()
     for number, packet in enumerate(packets, 1):
         if number > MOST_PACKETS:
-            raise TraceError(f"has over {MOST_PACKETS} packets; take a part of it (`editcap -i 600 FILE PART`)")
+            raise TraceError(
+                f"has over {MOST_PACKETS} packets; take a part of it (`editcap -i 600 FILE PART`)", rule="too-many"
+            )
         flow = Flow.of_packet(packet.ip)
         if flow is not None:
             flows[flow] += packet.frame_bytes
@@ -64,9 +66,13 @@ def arrivals_of(packets: Iterable[Packet], wanted: Flow | None = None) -> Captur
             sizes.append(packet.frame_bytes)
     if wanted is not None and not times:
         there = ", ".join(str(flow) for flow, _ in flows.most_common(LARGEST)) or "none"
-        raise TraceError(f"has no packet of {wanted}; its largest flows: {there}")
+        raise TraceError(f"has no packet of {wanted}; its largest flows: {there}", rule="no-packet", given=there)
     if len(times) < 2 or min(times) == max(times):
-        raise TraceError(f"has {len(times)} packets, and no time between them; take a longer capture")
+        raise TraceError(
+            f"has {len(times)} packets, and no time between them; take a longer capture",
+            rule="no-time",
+            given=len(times),
+        )
     order = sorted(range(len(times)), key=times.__getitem__)
     began_ns = times[order[0]]
     all_bytes = sum(flows.values())

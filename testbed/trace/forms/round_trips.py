@@ -30,7 +30,7 @@ def window_for(samples: Samples) -> float:
 def by_windows(samples: Samples, window_s: float | None = None) -> Trace:
     """The trace. TraceError where no round trip came back."""
     if all(trip is None for _, trip in samples):
-        raise TraceError("has no round trip that came back; take a measurement that has some")
+        raise TraceError("has no round trip that came back; take a measurement that has some", rule="no-reply")
     window_s = window_for(samples) if window_s is None else window_s
     begin = samples[0][0]
     windows: dict[int, list[float | None]] = {}

@@ -49,7 +49,11 @@ def parse_rtt_csv(lines: Sequence[str]) -> list[tuple[float, float | None]]:
         if not samples:
             began_ns = time_ns
         elif time_ns < last_ns:
-            raise TraceError(f"line {record.line}: its time is before that of the line before; sort the lines")
+            raise TraceError(
+                f"line {record.line}: its time is before that of the line before; sort the lines",
+                line=record.line,
+                rule="order",
+            )
         last_ns = time_ns
         most = MOST_MS / TRIPS[trip_column]
         trip = record.number(trip_column, LOST_MS[0], most)

@@ -26,7 +26,13 @@ class Record:
             value = math.nan
         if not least <= value <= most:
             shown = self.cells[column][:40]
-            raise TraceError(f"line {self.line}: {column} {shown!r} must be a number from {least:g} to {most:g}")
+            raise TraceError(
+                f"line {self.line}: {column} {shown!r} must be a number from {least:g} to {most:g}",
+                line=self.line,
+                rule="number",
+                field=column,
+                given=shown,
+            )
         return value
 
 
@@ -58,4 +64,9 @@ def _check(header: Sequence[str], needed: Sequence[str], wanted: Sequence[str], 
         if header.count(name) > 1:
             raise TraceError(f"line {line}: {name!r} is the name of two columns; write each name once")
     if missing := [name for name in needed if name not in header]:
-        raise TraceError(f"line {line}: the header has no column {missing[0]!r}; it must have {', '.join(needed)}")
+        raise TraceError(
+            f"line {line}: the header has no column {missing[0]!r}; it must have {', '.join(needed)}",
+            line=line,
+            rule="missing-column",
+            field=missing[0],
+        )

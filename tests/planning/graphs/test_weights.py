@@ -38,8 +38,9 @@ def test_metropolis_counts_every_member_alike_where_uniform_does_not() -> None:
 
 
 def test_metropolis_refuses_an_edge_without_its_reverse() -> None:
-    with pytest.raises(GraphError, match=r"add w1 to w0, or take uniform"):
+    with pytest.raises(GraphError) as caught:
         metropolis(exponential(MEMBERS))
+    assert (caught.value.rule, caught.value.link) == ("one-way-edge", "w1->w0")
 
 
 def test_the_spectral_gap_is_that_of_the_formula() -> None:

@@ -100,7 +100,7 @@ def test_a_policy_without_a_plan_is_left_out() -> None:
 
 
 def test_where_no_policy_has_a_plan_each_one_s_reason_is_told() -> None:
-    with pytest.raises(PolicyError, match=r"auto: no policy has a plan: .*mst: .*star: ") as raised:
+    with pytest.raises(PolicyError, match=r"mst: .*star: ") as raised:
         AUTO.plan(replace(DETOUR, edges={}))
     assert "cpn" not in str(raised.value)
 

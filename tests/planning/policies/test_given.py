@@ -32,20 +32,25 @@ def test_another_plans_where_members_are_lost() -> None:
     policy = make_policy("given", {"document": make_policy("star").plan(THREE).to_json()})
     left = THREE.among(frozenset(("a-w0", "c-w0")))
     assert policy.plan(left).members == ("a-w0", "c-w0")
-    with pytest.raises(PolicyError, match="b-w0 is in the plan or in the run, and not in the other"):
+    with pytest.raises(PolicyError) as caught:
         policy.check(left)
+    assert (caught.value.field, caught.value.given) == ("members", ("b-w0",))
 
 
 def test_what_is_no_plan_is_refused_at_once_and_what_has_no_edges_where_it_plans() -> None:
     made = make_policy("star", {"server": "a-w0"}).plan(THREE).to_json()
-    with pytest.raises(PolicyError, match="plan version None is not"):
+    with pytest.raises(PolicyError) as caught:
         make_policy("given")
-    with pytest.raises(PolicyError, match=r"it lacks 'trees'.*plans/"):
+    assert caught.value.field == "version"
+    with pytest.raises(PolicyError) as caught:
         make_policy("given", {"document": {field: value for field, value in made.items() if field != "trees"}})
-    with pytest.raises(PolicyError, match="leaves out"):
+    assert caught.value.field == "trees"
+    with pytest.raises(PolicyError) as caught:
         make_policy("given", {"document": made | {"members": [*made["members"], "d-w0"]}})
-    with pytest.raises(PolicyError, match="given: the plan needs an edge"):
+    assert caught.value.rule == "span"
+    with pytest.raises(PolicyError) as caught:
         make_policy("given", {"document": made}).plan(without_edges(THREE))
+    assert caught.value.rule == "no-edge"
     assert "given" not in policy_names()
 
 

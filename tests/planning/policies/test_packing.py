@@ -127,5 +127,5 @@ def test_replanning_begins_with_the_plan_in_force() -> None:
     assert predict(again, after).seconds <= predict(policy.plan(after), after).seconds * 1.02
     down = {name: replace(link, up="b" not in name.split("->")) for name, link in view.links.items()}
     gone = View.of_network(view.members, down, view.routes, view.model_bytes)
-    with pytest.raises(PolicyError, match="packing: no member reaches all others"):
+    with pytest.raises(PolicyError):
         policy.replan(gone, last)

@@ -211,9 +211,11 @@ def test_a_run_that_fails_is_counted_and_made_again_later(folder: Path, monkeypa
 @pytest.mark.local
 def test_a_sweep_is_not_begun_twice_by_mistake(folder: Path) -> None:
     sweep(folder, Simulated())
-    with pytest.raises(SpecError, match=r"(?s)name: rates has 4 complete runs already.*--resume"):
+    with pytest.raises(SpecError) as caught:
         sweep(folder, Simulated())
-    with SweepRecord("rates"), pytest.raises(CannotRun, match="another sweep is at work"):
+    assert caught.value.fields == ("name",)
+    assert "--resume" in caught.value.faults[0].remedy
+    with SweepRecord("rates"), pytest.raises(CannotRun):
         SweepRecord("rates")
 
 
@@ -221,10 +223,10 @@ def test_a_sweep_is_not_begun_twice_by_mistake(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"axes": {"sync.policy": ["mst", "nosuch"]}}, "sweep.yaml: axes: at sync.policy nosuch: "),
-        ({"axes": {"scale": [1], "trane.rounds": [1, 2]}}, "trane: unknown field"),
-        ({"axes": {"topology": ["no.yaml"]}}, "no.yaml: file: does not exist"),
-        ({"experiment": "no.yaml"}, "no.yaml: file: does not exist"),
+        ({"axes": {"sync.policy": ["mst", "nosuch"]}}, "sweep.yaml: axes: "),
+        ({"axes": {"scale": [1], "trane.rounds": [1, 2]}}, "trane: "),
+        ({"axes": {"topology": ["no.yaml"]}}, "no.yaml: file: "),
+        ({"experiment": "no.yaml"}, "no.yaml: file: "),
         ({"seeds": ["one"]}, "sweep.yaml: seeds.0: "),
     ],
 )

@@ -136,7 +136,7 @@ def test_a_change_across_the_cut_is_in_force_and_one_below_the_floor_is_refused(
     for part, link in ((north, "lima->quito"), (south, "quito->lima")):
         part.change(changed(link, "40ms"))
     split.assert_answered("lima-w0", "quito-w0", 2 * 40e-3 + LAN_S)
-    with pytest.raises(ShapingError, match="its hosts are 2"):
+    with pytest.raises(ShapingError, match="lima->quito"):
         north.change(changed("lima->quito", "1ms"))
     for part, link in ((north, "lima->quito"), (south, "quito->lima")):
         part.change(changed(link, "10ms"))
@@ -171,7 +171,7 @@ def test_a_second_network_of_the_same_numbers_is_refused_with_the_reason(split: 
     again = HostPart(
         PartRequest("andes-again", topology(NETWORK), share, floors, settings=PartSettings(workers="namespaces"))
     )
-    with pytest.raises(RuntimeError, match="no tunnel from south to north"):
+    with pytest.raises(RuntimeError, match=r"south.*north"):
         again.__enter__()
 
 

@@ -56,9 +56,9 @@ def test_a_pair_of_hosts_is_probed_from_one_end_and_only_where_a_link_is_cut() -
 def test_a_delay_below_the_floor_is_said_with_its_pair_and_its_floor() -> None:
     with pytest.raises(SpecError) as caught:
         plan(topology(("a", "b", "50mbit", "1ms")))
-    text = str(caught.value)
-    assert "x.yaml: links.a->b.delay: a->b declares 1 ms one way, but h0 and h1 are 2 ms apart one way" in text
-    assert "write instead" in text
+    fault = caught.value.faults[0]
+    assert (caught.value.file.name, fault.field) == ("x.yaml", "links.a->b.delay")
+    assert all(token in fault.problem for token in ("1 ms", "h0", "h1", "2 ms")) and fault.remedy
 
 
 def test_another_link_is_cut_where_the_thinnest_is_too_short() -> None:
@@ -74,5 +74,5 @@ def test_the_networks_that_a_run_swaps_to_count_as_well() -> None:
 
 
 def test_what_the_hosts_cannot_carry_is_said() -> None:
-    with pytest.raises(SpecError, match="ask for 110 Mbit/s together"):
+    with pytest.raises(SpecError, match="110 Mbit/s"):
         plan(LINE, capacity=Capacity(bits_per_second=20e6))

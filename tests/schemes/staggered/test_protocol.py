@@ -115,11 +115,11 @@ def test_when_exchanges_are_due(period: int, phase: int, after: int, due: int | 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"steps": {"a": 1}}, "steps must be those of"),
-        ({"samples": {"a": 1.0, "b": 0.0}}, "samples must be those of"),
-        ({"alpha": 0.0}, "alpha above 0"),
-        ({"prox": 1.0}, "prox 1.0 and momentum"),
-        ({"teams": (Team(("a",), ("a",)), Team(("a", "b"), ("b",)))}, "each in one of them"),
+        ({"steps": {"a": 1}}, "steps"),
+        ({"samples": {"a": 1.0, "b": 0.0}}, "samples"),
+        ({"alpha": 0.0}, "alpha"),
+        ({"prox": 1.0}, "prox 1.0"),
+        ({"teams": (Team(("a",), ("a",)), Team(("a", "b"), ("b",)))}, "teams"),
     ],
 )
 def test_rules_that_make_no_sense(changes: dict[str, object], said: str) -> None:

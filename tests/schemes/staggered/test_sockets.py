@@ -89,8 +89,8 @@ def test_a_death_ends_all_and_names_who_is_gone() -> None:
     nodes["w3"].kill()
     for node in nodes.values():
         node.join()
-    assert "w3 is gone" in str(nodes["w4"].error)
     assert all(isinstance(node.error, SyncError) for node in nodes.values())
+    assert nodes["w4"].error.member == "w3"
 
 
 @pytest.mark.local
@@ -109,13 +109,14 @@ def test_messages_travel(codec: str) -> None:
 @pytest.mark.local
 def test_no_part_of_the_model_is_refused() -> None:
     messages = MessageCodec(MEMBERS, 10)
-    with pytest.raises(FrameError, match="no part of a model of 10"):
+    with pytest.raises(FrameError) as caught:
         messages.unpack(messages.pack(GroupMove(1, 0, torch.zeros(11))))
+    assert caught.value.rule == "size"
     one = StaggeredMember(
         "w0", StaggeredRules(LEADERS, 1, dict.fromkeys(MEMBERS, 1), dict.fromkeys(MEMBERS, 1.0)), torch.zeros(9)
     )
     for message in (Local(1, torch.zeros(4)), Merged(1, 0, torch.zeros(3)), Agreed(1, torch.zeros(4))):
-        with pytest.raises(TypeError, match="cannot take"):
+        with pytest.raises(TypeError):
             one.receive("w1", message)
-    with pytest.raises(ValueError, match="not here"):
+    with pytest.raises(ValueError):
         one.receive("w4", GroupMove(1, 2, torch.zeros(4)))

@@ -14,53 +14,44 @@ from testbed.spec.graph.matrix import read_matrix
 pytestmark = pytest.mark.pure
 
 
-def refused(data: bytes, folder: Path) -> str:
+def refused(data: bytes, folder: Path) -> tuple[str, ...]:
     file = folder / "m.csv"
     file.write_bytes(data)
     with pytest.raises(SpecError) as caught:
         read_matrix(file)
-    return str(caught.value).removeprefix(f"{file}: ").partition("\n")[0]
+    assert caught.value.file == file
+    return caught.value.fields
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "field"),
     [
-        ("", "file: is empty"),
-        (",a,b\na,,x\nb,,", "line 2, column b: 'x' is no round trip: it is no number with a unit"),
-        (",a,b\na,,-1\nb,,", "line 2, column b: '-1' is no round trip"),
-        (
-            ",a,b\na,,5 furlongs\nb,,",
-            "line 2, column b: '5 furlongs' is no round trip: it has the unknown unit 'furlongs'",
-        ),
-        (
-            ",a,b\na,,0.2215\nb,,",
-            "line 1: says no unit, and half of the round trips are below 0.2215: in ms that is within a town, in "
-            "seconds a WAN",
-        ),
-        (
-            ",a,b\na,,90000\nb,,",
-            "line 1: says no unit, and half of the round trips are above 90000: in ms no network has that, in "
-            "microseconds a WAN",
-        ),
-        (",a,b\na,,221\nb,0.22,", "file: a to b is 221 ms, and b to a 0.22 ms: no round trip is both"),
-        (",a,b\n\na,,\nb,120001,", "line 4, column a: '120001' is no round trip"),
-        (",a,b\na,\nb,,", "line 2: has 2 cells where the first line has 3"),
-        (",a,b\na,,\nc,,", "line 3: 'c' is the name of no column"),
-        (",a,b\na,,\na,,", "line 3: 'a' is the name of two rows"),
-        (",a,a\na,,\nb,,", "line 1: 'a' is the name of two columns"),
-        (",a,\na,,\nb,,", "line 1: a column has no name"),
-        (",a,b\na,,", "file: has no row for the column 'b'"),
-        (',a,b\n"a,,\nb,,', "line 3: is not CSV: unexpected end of data"),
+        ("", "file"),
+        (",a,b\na,,x\nb,,", "line 2, column b"),
+        (",a,b\na,,-1\nb,,", "line 2, column b"),
+        (",a,b\na,,5 furlongs\nb,,", "line 2, column b"),
+        (",a,b\na,,0.2215\nb,,", "line 1"),
+        (",a,b\na,,90000\nb,,", "line 1"),
+        (",a,b\na,,221\nb,0.22,", "file"),
+        (",a,b\n\na,,\nb,120001,", "line 4, column a"),
+        (",a,b\na,\nb,,", "line 2"),
+        (",a,b\na,,\nc,,", "line 3"),
+        (",a,b\na,,\na,,", "line 3"),
+        (",a,a\na,,\nb,,", "line 1"),
+        (",a,\na,,\nb,,", "line 1"),
+        (",a,b\na,,", "file"),
+        (',a,b\n"a,,\nb,,', "line 3"),
     ],
 )
-def test_what_breaks_a_matrix_is_said(text: str, said: str, tmp_path: Path) -> None:
-    assert refused(text.encode(), tmp_path) == said
+def test_what_breaks_a_matrix_is_said(text: str, field: str, tmp_path: Path) -> None:
+    assert refused(text.encode(), tmp_path) == (field,)
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    assert "cannot be read: it begins as UTF-16" in refused(b"\xff\xfe,\x00a", tmp_path)
-    with pytest.raises(SpecError, match="cannot be read"):
+    assert refused(b"\xff\xfe,\x00a", tmp_path) == ("file",)
+    with pytest.raises(SpecError) as caught:
         read_matrix(tmp_path / "none.csv")
+    assert caught.value.fields == ("file",)
 
 
 @pytest.mark.parametrize(

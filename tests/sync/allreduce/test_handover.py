@@ -69,8 +69,9 @@ def answering(answer: bytes) -> Iterator[tuple[str, int]]:
 def test_a_source_that_claims_64_gib_is_refused_before_room_is_set_aside() -> None:
     parts = parts_of()
     claim = struct.pack("<IQ32s", 0, 1 << 36, b"")
-    with answering(claim) as address, pytest.raises(SyncError, match=f"at most {most_bytes(parts)} were asked for"):
+    with answering(claim) as address, pytest.raises(SyncError) as caught:
         fetch("old", address, NEW, REQUEST, most_bytes(parts))
+    assert (caught.value.rule, caught.value.given) == ("size", 1 << 36)
     assert most_bytes(parts) < 2**21
 
 
@@ -100,20 +101,21 @@ def other_model() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"),
+    ("answer", "rule"),
     [
-        (state(b""), "can't be read"),
-        (state(b"PK" * 100), "can't be read"),
-        (state(bomb()), "are to unpack to 67108864"),
-        (state(other_model()), "size mismatch"),
-        (state(b"", ("model",)), "this member has the parts"),
-        (FetchAnswer(MeansNote(()), memoryview(b"")), "this member has the parts"),
+        (state(b""), "unreadable"),
+        (state(b"PK" * 100), "unreadable"),
+        (state(bomb()), "size"),
+        (state(other_model()), "unreadable"),
+        (state(b"", ("model",)), "parts"),
+        (FetchAnswer(MeansNote(()), memoryview(b"")), "parts"),
     ],
 )
-def test_a_state_that_is_none_names_its_source(answer: FetchAnswer, why: str) -> None:
+def test_a_state_that_is_none_names_its_source(answer: FetchAnswer, rule: str) -> None:
     handover = StateHandover("old")
-    with pytest.raises(SyncError, match=f"(?s)the state of old: .*{why}"):
+    with pytest.raises(SyncError) as caught:
         handover.share(parts_of(), lambda source, most: answer)
+    assert (caught.value.rule, caught.value.member) == (rule, "old")
 
 
 @pytest.mark.parametrize(
@@ -121,8 +123,9 @@ def test_a_state_that_is_none_names_its_source(answer: FetchAnswer, why: str) ->
 )
 def test_a_note_that_is_none_is_refused(note: bytes) -> None:
     answer = struct.pack("<IQ32s", len(note), 0, hashlib.sha256(note).digest()) + note
-    with answering(answer) as address, pytest.raises(SyncError, match="a note that is none"):
+    with answering(answer) as address, pytest.raises(SyncError) as caught:
         fetch("old", address, NEW, REQUEST, 10)
+    assert caught.value.rule == "note"
 
 
 @pytest.mark.parametrize("note", [MeansNote((MeanSlice(0, 2, ("a", "b"), 2.0),)), StateNote(3, ("model",))])
@@ -141,5 +144,6 @@ def test_a_refusal_is_told() -> None:
     with ours, theirs:
         send_answer(theirs, refusal("there is none"))
         answer = ours.recv(4096)
-    with answering(answer) as address, pytest.raises(SyncError, match="there is none"):
+    with answering(answer) as address, pytest.raises(SyncError) as caught:
         fetch("old", address, NEW, REQUEST, 4)
+    assert caught.value.rule == "refused"

@@ -17,8 +17,9 @@ HEADER = ChunkHeader(Kind.MEAN, 1, 2, 3, 4, 5, 1000, 64, 1.5, 0b101)
 def test_contributors_that_are_no_members_are_refused() -> None:
     headers = ChunkHeaderFormat(5)
     assert headers.unpack(headers.pack(HEADER._replace(contributors=0b11111))).contributors == 0b11111
-    with pytest.raises(FrameError, match="where there are 5 members"):
+    with pytest.raises(FrameError) as caught:
         headers.unpack(headers.pack(HEADER._replace(contributors=0b100001)))
+    assert (caught.value.rule, caught.value.given) == ("unknown-member", 0b100001)
 
 
 @given(
@@ -49,11 +50,13 @@ def test_a_header_survives_the_trip(header: ChunkHeader) -> None:
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_weights_and_scales_must_be_finite(field: str, value: float) -> None:
     headers = ChunkHeaderFormat(3)
-    with pytest.raises(FrameError, match=field):
+    with pytest.raises(FrameError) as caught:
         headers.unpack(headers.pack(HEADER._replace(**{field: value})))
+    assert caught.value.field == field
 
 
 def test_another_kind_is_refused() -> None:
     headers = ChunkHeaderFormat(3)
-    with pytest.raises(FrameError, match="kind of chunk: 9"):
+    with pytest.raises(FrameError) as caught:
         headers.unpack(b"\x09" + headers.pack(HEADER)[1:])
+    assert (caught.value.rule, caught.value.given) == ("unknown-kind", 9)

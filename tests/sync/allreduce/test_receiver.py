@@ -36,7 +36,8 @@ def test_a_root_can_t_lead_the_others_to_an_epoch_that_the_controller_has_not_to
             header = ChunkHeader(Kind.MEAN, 1, 0, 3, successor, 1, ELEMENTS, 0, 2.0, 0b11)
             return Received("m0", Frame(headers.pack(header), len(payload)), payload, len(payload), 0.0)
 
-        with pytest.raises(FrameError, match=r"m0 claims epoch 2147483648 for the next round.* none after 3"):
+        with pytest.raises(FrameError) as caught:
             receiver.take(mean(2**31))
+        assert (caught.value.rule, caught.value.member, caught.value.epoch) == ("unknown-epoch", "m0", 2**31)
         receiver.take(mean(3))
         group.close()

@@ -160,17 +160,21 @@ def test_a_member_whose_promise_nobody_answers_any_more_ends_when_it_comes_to_it
     agreement.lose(3, "m0 is gone")
     agreement.lose(4, "it promised nothing there")
     assert agreement.may_begin(5)
-    with pytest.raises(SyncError, match=r"round 6.*epoch 3.*m0 is gone"):
+    with pytest.raises(SyncError) as caught:
         agreement.may_begin(6)
+    assert (caught.value.rule, caught.value.round, caught.value.epoch) == ("not-decided", 6, 3)
 
 
 @pytest.mark.parametrize("first", [4, 5])
 def test_a_root_can_t_commit_what_was_not_promised(first: int) -> None:
     agreement = SwapAgreement()
     agreement.promise(3, 5)
-    with pytest.raises(FrameError, match="a second time"):
+    with pytest.raises(FrameError) as caught:
         agreement.promise(3, 5)
-    with pytest.raises(FrameError, match=f"from round {first}"):
+    assert (caught.value.rule, caught.value.epoch) == ("prepared-twice", 3)
+    with pytest.raises(FrameError) as caught:
         agreement.commit(3, first)
-    with pytest.raises(FrameError, match="promised None"):
+    assert (caught.value.rule, caught.value.epoch, caught.value.round) == ("not-promised", 3, first)
+    with pytest.raises(FrameError) as caught:
         agreement.commit(4, 9)
+    assert (caught.value.rule, caught.value.epoch, caught.value.given) == ("not-promised", 4, None)

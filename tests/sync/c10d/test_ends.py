@@ -133,7 +133,7 @@ def leaves_one_that_is_stopped(rank: int) -> str:
 def test_who_leaves_waits_for_nobody_longer_than_the_timeout_and_names_it() -> None:
     with Ranks(2) as ranks:
         said, _ = ranks.do(leaves_one_that_is_stopped)
-    assert f"rank1 had not read all that was sent there within {SHORT_S} s" in said
+    assert all(token in said for token in ("rank1", f"{SHORT_S} s"))
 
 
 def test_the_controller_of_a_rank_that_is_killed_leaves_nothing(tmp_path: Path) -> None:

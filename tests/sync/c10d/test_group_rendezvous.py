@@ -21,5 +21,5 @@ def test_ranks_wait_for_each_other_as_long_as_the_group_does(monkeypatch: pytest
 
     monkeypatch.setattr(group_rendezvous, "rendezvous", nobody_comes)
     meeting = GroupRendezvous(dist.HashStore(), rank=0, size=2, among_all=True)
-    with pytest.raises(SyncError, match="within 1800 s"):
+    with pytest.raises(SyncError, match="1800 s"):
         meeting.join(1800.0, lambda error: None)

@@ -23,5 +23,6 @@ def test_a_header_survives_the_trip(header: PartHeader) -> None:
 
 @pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
 def test_a_weight_must_be_finite(weight: float) -> None:
-    with pytest.raises(FrameError, match="weight"):
+    with pytest.raises(FrameError) as caught:
         PartHeader.unpack(PartHeader(1, 0, 0, 0, weight, 0).pack())
+    assert caught.value.field == "weight"

@@ -189,8 +189,9 @@ def test_sides_have_no_edge_inside_and_an_odd_circle_has_none() -> None:
     active, passive = graph.sides()
     assert len(active) == len(passive) == 8
     assert all((u in active) != (v in active) for u, v in graph.edges)
-    with pytest.raises(GraphError, match="even ring"):
+    with pytest.raises(GraphError) as caught:
         ring(tuple("abc")).sides()
+    assert caught.value.rule == "odd-cycle"
 
 
 @given(SEEDS, st.integers(2, 5))
@@ -215,7 +216,7 @@ def test_pulls_favour_fast_peers_and_forget_none() -> None:
     odds = pull_probabilities({"near": 0.1, "far": 10.0}, floor=0.1)
     assert odds["near"] > 0.85 and odds["far"] > 0.1
     assert sum(odds.values()) == pytest.approx(1)
-    with pytest.raises(ValueError, match="no more than 1 / 2 peers"):
+    with pytest.raises(ValueError):
         pull_probabilities({"near": 0.1, "far": 10.0}, floor=0.6)
-    with pytest.raises(ValueError, match=r"at most far.s probability, 0\.1"):
+    with pytest.raises(ValueError):
         NetMaxMember("me", odds, 0.5, torch.zeros(1), 1, Random(0))

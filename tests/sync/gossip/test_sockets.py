@@ -209,12 +209,14 @@ def test_what_a_dead_member_left_on_its_way_is_not_taken_for_what_it_sends_when_
     token = Received("w1", Frame(PartHeader(3, 0, 0, 1, 0.0, 0).pack(), 0), memoryview(b""), 0, 0.0)
     before = inbox.receiver(Greeting("w1", 0, 0, 0))
     inbox.cut("w1")
-    with pytest.raises(FrameError, match="w1 was cut"):
+    with pytest.raises(FrameError) as caught:
         before.take(token)
+    assert (caught.value.rule, caught.value.member) == ("cut", "w1")
     before.closed("w1", 0, "")
     assert isinstance(inbox.take(0), Cut) and inbox.take(0) is None
-    with pytest.raises(FrameError, match="w1 claims to have come in iteration 7"):
+    with pytest.raises(FrameError) as caught:
         inbox.receiver(Greeting("w1", 0, 0, 7))
+    assert (caught.value.rule, caught.value.member, caught.value.given) == ("unknown-generation", "w1", 7)
     inbox.turn(GraphCommitted(7, None, {"w1": ("127.0.0.1", 4000)}))
     inbox.receiver(Greeting("w1", 0, 0, 7)).take(token)
 
@@ -235,5 +237,5 @@ def test_a_protocol_with_one_graph_ends_when_it_is_to_go_over_to_another() -> No
     nodes["w0"].inbox.put(GraphPrepared(3))
     for node in nodes.values():
         node.join()
-    assert isinstance(nodes["w0"].error, SyncError)
-    assert "w0 can't go over to another graph: its protocol has one" in str(nodes["w0"].error)
+    error = nodes["w0"].error
+    assert isinstance(error, SyncError) and (error.rule, error.member) == ("participant", "w0")

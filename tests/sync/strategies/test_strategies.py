@@ -224,10 +224,12 @@ def test_a_failing_round_comes_out_of_the_step_and_names_peer_epoch_and_round(tm
         net = model()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         leaves = session.name == "m2"
-        failing = nullcontext() if leaves else pytest.raises(sync.SyncError, match=r"round 2, epoch 4\b.*m2")
-        with failing, session.local_sgd(net, optimizer, 2):
+        failing = nullcontext() if leaves else pytest.raises(sync.SyncError)
+        with failing as caught, session.local_sgd(net, optimizer, 2):
             for number in range(2 if leaves else 4):
                 step(net, optimizer, session.name, number)
+        if caught is not None:
+            assert (caught.value.member, caught.value.round, caught.value.epoch) == ("m2", 2, 4)
 
     run(tmp_path, Plan(4, MEMBERS, (star(MEMBERS, "m2"),)), work)
 
@@ -259,7 +261,7 @@ def test_options_that_make_no_sense(every: int, streaming: dict[str, Any], said:
     parameters: Any = list(model().parameters())
     with pytest.raises(ValueError, match=said):
         DiLoCo(None, parameters, every=every, streaming=Streaming(**streaming))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="every=0"):
+    with pytest.raises(ValueError, match="every="):
         LocalSgd(None, parameters, every=0)  # type: ignore[arg-type]
 
 
@@ -312,8 +314,9 @@ def test_gradients_refuse_a_plan_with_groups(tmp_path: Path) -> None:
     def work(session: sync.Session) -> None:
         net = model()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        with pytest.raises(sync.SyncError, match=r"round 1, epoch 0: the plan reduces inside groups"):
+        with pytest.raises(sync.SyncError) as caught:
             with session.gradients(net, optimizer):
                 step(net, optimizer, session.name, 0)
+        assert (caught.value.rule, caught.value.round, caught.value.epoch) == ("groups", 1, 0)
 
     run(tmp_path, plan, work)

@@ -61,25 +61,29 @@ def test_a_member_can_t_greet_as_another(
     pair: tuple[socket.socket, socket.socket], listening: Future[Greeting]
 ) -> None:
     own = settings_of("mallory")
-    with pytest.raises(ImpostorError, match="does not have the key of a and b"):
+    with pytest.raises(ImpostorError) as caught:
         handshake.greet(pair[0], Greeting("a"), "b", own, soon())
+    assert (caught.value.rule, caught.value.member) == ("key", "b")
     pair[0].sendall(bytes(32))  # it goes on all the same
-    with pytest.raises(ImpostorError, match="who greets as a does not have the key of that member"):
+    with pytest.raises(ImpostorError) as caught:
         listening.result(PATIENCE_S)
+    assert (caught.value.rule, caught.value.member) == ("key", "a")
 
 
 def test_who_has_no_key_is_nobody(pair: tuple[socket.socket, socket.socket], listening: Future[Greeting]) -> None:
     pair[0].sendall(Greeting("stranger").pack(bytes(NONCE_BYTES)))
-    with pytest.raises(FrameError, match="'stranger' is no other member"):
+    with pytest.raises(FrameError) as caught:
         listening.result(PATIENCE_S)
+    assert (caught.value.rule, caught.value.member) == ("unknown-member", "stranger")
 
 
 def test_a_member_does_not_take_another_for_the_one_that_it_looks_for(
     pair: tuple[socket.socket, socket.socket], listening: Future[Greeting]
 ) -> None:
     """mallory said that it listens where b does, and a sends it what is meant for mallory alone."""
-    with pytest.raises(ImpostorError, match="who listens where mallory should"):
+    with pytest.raises(ImpostorError) as caught:
         handshake.greet(pair[0], Greeting("a"), "mallory", settings_of("a"), soon())
+    assert (caught.value.rule, caught.value.member) == ("key", "mallory")
 
 
 def test_what_a_member_said_once_is_worth_nothing_a_second_time(
@@ -91,15 +95,17 @@ def test_what_a_member_said_once_is_worth_nothing_a_second_time(
     pair[0].sendall(said)
     receive(pair[0], ANSWER_BYTES)
     pair[0].sendall(earlier)
-    with pytest.raises(ImpostorError, match="who greets as a"):
+    with pytest.raises(ImpostorError) as caught:
         listening.result(PATIENCE_S)
+    assert (caught.value.rule, caught.value.member) == ("key", "a")
 
 
 def test_a_proof_can_t_be_sent_back(pair: tuple[socket.socket, socket.socket], listening: Future[Greeting]) -> None:
     pair[0].sendall(Greeting("a").pack(bytes(NONCE_BYTES)))
     pair[0].sendall(receive(pair[0], ANSWER_BYTES)[NONCE_BYTES:])
-    with pytest.raises(ImpostorError, match="who greets as a"):
+    with pytest.raises(ImpostorError) as caught:
         listening.result(PATIENCE_S)
+    assert (caught.value.rule, caught.value.member) == ("key", "a")
 
 
 @pytest.mark.parametrize("claimed", [Greeting("a", 1), Greeting("a", 0, 1), Greeting("a", 0, 0, 9)])
@@ -112,8 +118,9 @@ def test_a_proof_is_for_one_channel_stream_and_generation(
     nonce = receive(pair[0], ANSWER_BYTES)[:NONCE_BYTES]
     honest = Greeting("a").pack(bytes(NONCE_BYTES))
     pair[0].sendall(handshake._proof(keys("a", MEMBERS)["b"], b"connects", honest, "b", nonce))
-    with pytest.raises(ImpostorError, match="who greets as a"):
+    with pytest.raises(ImpostorError) as caught:
         listening.result(PATIENCE_S)
+    assert (caught.value.rule, caught.value.member) == ("key", "a")
 
 
 def test_a_greeting_that_comes_byte_by_byte_ends_at_its_deadline(pair: tuple[socket.socket, socket.socket]) -> None:
@@ -127,6 +134,6 @@ def test_a_greeting_that_comes_byte_by_byte_ends_at_its_deadline(pair: tuple[soc
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(trickle)
-        with pytest.raises(TimeoutError, match="not over in time"):
+        with pytest.raises(TimeoutError):
             handshake.answer(pair[1], settings_of("b"), time.monotonic() + 0.3)
         ended.set()

@@ -139,7 +139,7 @@ def test_a_member_s_frames_can_t_come_from_another(
     with greeted(address, Greeting("a")) as honest:
         send(honest, b"own")
         assert inward.came.get(timeout=PATIENCE_S) == ("a", b"own")
-    assert "b: refused a connection: who greets as a does not have the key of that member" in caplog.text
+    assert any(record.message.startswith("b: refused ") for record in caplog.records)
 
 
 def test_a_member_has_only_so_many_connections_and_others_are_free_to_come(
@@ -159,7 +159,7 @@ def test_a_generation_that_is_not_to_be_is_refused_by_name(
 ) -> None:
     with caplog.at_level(logging.WARNING), greeted(address, Greeting("mallory", generation=2**31)) as connection:
         assert connection.recv(1) == b""
-    assert "mallory: claims generation 2147483648" in caplog.text
+    assert "mallory" in caplog.text and "2147483648" in caplog.text
 
 
 def test_a_peer_may_come_again_as_soon_as_it_is_told_to_have_gone(address: tuple[str, int], inward: Inward) -> None:

@@ -134,8 +134,9 @@ def test_who_leaves_waits_for_no_connection_to_a_peer_that_has_left() -> None:
     began = time.monotonic()
     assert outbox.drain(600.0, lambda channel, seconds: None) == ()
     assert time.monotonic() - began < 60
-    with pytest.raises(SyncError, match="a is leaving"):
+    with pytest.raises(SyncError) as caught:
         outbox.connect(table)
+    assert (caught.value.rule, caught.value.member) == ("leaving", "a")
     outbox.probe(Probe("b", CHUNK, 1.0))
     assert outbox.drain(600.0, lambda channel, seconds: None) == ()
     assert time.monotonic() - began < 60
@@ -248,14 +249,15 @@ def test_what_the_path_did_not_take_is_seen(listener: socket.socket) -> None:
 
 
 def test_an_address_may_come_late_but_not_never() -> None:
-    with pytest.raises(SyncError, match=r"192\.0\.2\.1 within 0 s"):
+    with pytest.raises(SyncError) as caught:
         sockets.listen("192.0.2.1", 0.2)
+    assert (caught.value.rule, caught.value.given) == ("address", "192.0.2.1")
     with sockets.listen("127.0.0.1", 5) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
 
 
 def test_a_congestion_control_that_is_not_there_is_refused_with_a_remedy() -> None:
-    with pytest.raises(SyncError, match=r"'none-such'.*Allowed here: .*modprobe tcp_none-such"):
+    with pytest.raises(SyncError, match=r"modprobe tcp_none-such"):
         sockets.check_congestion("none-such")
     sockets.check_congestion("reno")  # every kernel has it
 

@@ -34,10 +34,10 @@ def read(data: bytes) -> list[Packet]:
     return list(read_packets(BytesIO(data)))
 
 
-def refused(data: bytes) -> str:
+def refused(data: bytes) -> TraceError:
     with pytest.raises(TraceError) as caught:
         read(data)
-    return str(caught.value)
+    return caught.value
 
 
 @pytest.mark.parametrize("order", "<>")
@@ -78,41 +78,44 @@ NG = blocks([(BEGIN_NS, 66, frame(PACKET))])
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "broken"),
     [
-        (b"", "is no capture in pcap or pcapng"),
-        (b"PK\x03\x04 a zip", "is no capture in pcap or pcapng"),
-        (WHOLE[:20], "ends within its header"),
-        (WHOLE[:30], "packet 1: the file ends within its header"),
-        (WHOLE[:-1], "packet 1: the file ends within it"),
-        (WHOLE + WHOLE[24:-1], "packet 2: the file ends within it"),
-        (classic([], link_type=113), "has the link type 113, and neither Ethernet (1) nor raw IP (101)"),
-        (WHOLE[:32] + struct.pack("<I", 2**31) + WHOLE[36:], "packet 1: has 2147483648 bytes"),
-        (classic([(BEGIN_NS, 2**21, CUT)]), "packet 1: has 2097152 bytes on the wire, over 1048576"),
-        (NG[:-3], "the file ends within a block"),
-        (NG[:40], "after packet 0"),
-        (section()[:8] + bytes(20), "a section without byte order"),
-        (section() + interface(113), "has the link type 113"),
-        (section() + block(1, bytes(4)), "an interface without link type"),
-        (section() + packet_block(0, 60, b""), "packet 1: is of interface 0, which the file does not describe"),
-        (section() + interface() + block(3, bytes(20)), "packet 1: has no time"),
-        (section() + interface() + block(6, bytes(8)), "packet 1: its block is too short"),
-        (section() + struct.pack("<II", 1, 4), "a block of 4 bytes"),
-        (section() + struct.pack("<II", 1, 2**31), "a block of 2147483648 bytes"),
-        (section() + interface() + block(6, struct.pack("<IIIII", 0, 0, 0, 99, 99)), "99 bytes in a block of 20"),
-        (section() + interface(1, option(9, b"\x00")) + packet_block(2**40, 60, b""), "not between 1970 and 2262"),
-        (section() + b"\x01", "ends within a block's header"),
+        (b"", ("no-capture", None)),
+        (b"PK\x03\x04 a zip", ("no-capture", None)),
+        (WHOLE[:20], ("cut", None)),
+        (WHOLE[:30], ("cut", 1)),
+        (WHOLE[:-1], ("cut", 1)),
+        (WHOLE + WHOLE[24:-1], ("cut", 2)),
+        (classic([], link_type=113), ("link-type", None)),
+        (WHOLE[:32] + struct.pack("<I", 2**31) + WHOLE[36:], ("too-large", 1)),
+        (classic([(BEGIN_NS, 2**21, CUT)]), ("too-large", 1)),
+        (NG[:-3], ("cut", 0)),
+        (NG[:40], ("cut", 0)),
+        (section()[:8] + bytes(20), ("section", 0)),
+        (section() + interface(113), ("link-type", None)),
+        (section() + block(1, bytes(4)), ("link-type", 0)),
+        (section() + packet_block(0, 60, b""), ("unknown-interface", 1)),
+        (section() + interface() + block(3, bytes(20)), ("no-time", 1)),
+        (section() + interface() + block(6, bytes(8)), ("block-short", 1)),
+        (section() + struct.pack("<II", 1, 4), ("block-size", 0)),
+        (section() + struct.pack("<II", 1, 2**31), ("block-size", 0)),
+        (section() + interface() + block(6, struct.pack("<IIIII", 0, 0, 0, 99, 99)), ("block-bytes", 1)),
+        (section() + interface(1, option(9, b"\x00")) + packet_block(2**40, 60, b""), ("time", 1)),
+        (section() + b"\x01", ("cut", 0)),
     ],
 )
-def test_what_breaks_a_capture_is_said(data: bytes, said: str) -> None:
-    assert said in refused(data)
+def test_what_breaks_a_capture_is_said(data: bytes, broken: tuple[str, int | None]) -> None:
+    error = refused(data)
+    assert (error.rule, error.line) == broken
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="there is no such capture"):
+    with pytest.raises(TraceError) as caught:
         list(capture_packets(tmp_path / "none.pcap"))
-    with pytest.raises(TraceError, match="cannot be read"):
+    assert caught.value.rule == "missing"
+    with pytest.raises(TraceError) as caught:
         list(capture_packets(tmp_path))
+    assert caught.value.rule == "unreadable"
 
 
 @st.composite

@@ -49,19 +49,19 @@ def test_packets_out_of_order_count_at_their_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("packets", "wanted", "said"),
+    ("packets", "wanted", "rule"),
     [
-        ([], None, "has 0 packets, and no time between them"),
-        ([packet(0, 60)], None, "has 1 packets, and no time"),
-        ([packet(0, 60), packet(0, 60)], None, "has 2 packets, and no time"),
-        (steady(), "*->10.0.0.9", "has no packet of *->10.0.0.9; its largest flows: 10.0.0.1:443->10.0.0.2:51000"),
-        ([packet(0, 60, b"")], "*->10.0.0.9", "its largest flows: none"),
+        ([], None, "no-time"),
+        ([packet(0, 60)], None, "no-time"),
+        ([packet(0, 60), packet(0, 60)], None, "no-time"),
+        (steady(), "*->10.0.0.9", "no-packet"),
+        ([packet(0, 60, b"")], "*->10.0.0.9", "no-packet"),
     ],
 )
-def test_a_capture_of_too_little_is_refused(packets: list[Packet], wanted: str | None, said: str) -> None:
+def test_a_capture_of_too_little_is_refused(packets: list[Packet], wanted: str | None, rule: str) -> None:
     with pytest.raises(TraceError) as caught:
         arrivals_of(packets, wanted and Flow.parse(wanted))
-    assert said in str(caught.value)
+    assert caught.value.rule == rule
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:

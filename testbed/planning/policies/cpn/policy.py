@@ -71,9 +71,15 @@ class Cpn(Policy):
             check_switch(self, switch, getattr(self, switch))
         for option in ("skew", "stale", "drift"):
             if not getattr(self, option) >= 0:
-                raise PolicyError(f"cpn: {option} {getattr(self, option)!r} must be a number, at least 0")
+                raise PolicyError(
+                    f"cpn: {option} {getattr(self, option)!r} must be a number, at least 0",
+                    field=option,
+                    given=getattr(self, option),
+                )
         if not self.step_s > 0:
-            raise PolicyError(f"cpn: step_s {self.step_s!r} must be the seconds of a step, above 0")
+            raise PolicyError(
+                f"cpn: step_s {self.step_s!r} must be the seconds of a step, above 0", field="step_s", given=self.step_s
+            )
         check_whole(self, "seed", self.seed, least=0)
 
     def plan(self, view: View) -> Plan:
@@ -159,9 +165,13 @@ class Cpn(Policy):
     def _problem(self, view: View, steps: Mapping[str, int] | None = None) -> Problem:
         if self.labels and set(self.labels) != set(view.names):
             odd = sorted(set(self.labels) ^ set(view.names))
-            raise PolicyError(f"cpn: labels must be those of every member and nobody else; it is about {odd}")
+            raise PolicyError(
+                f"cpn: labels must be those of every member and nobody else; it is about {odd}",
+                field="labels",
+                given=odd,
+            )
         if len({len(counts) for counts in self.labels.values()}) > 1:
-            raise PolicyError("cpn: labels must have as many counts for each member, one a label")
+            raise PolicyError("cpn: labels must have as many counts for each member, one a label", field="labels")
         return Problem.of(view, self.step_s, self.every, self.labels, steps)
 
     def _grouping(self, view: View, problem: Problem, rule: Groups) -> Grouping:

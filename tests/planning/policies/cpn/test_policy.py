@@ -158,22 +158,24 @@ def test_a_member_that_computes_slowly_takes_fewer_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    "options",
     [
-        ({"every": 0}, "every 0 must be a whole number"),
-        ({"groups": "best"}, "groups 'best' is none of search, sites, random"),
-        ({"spatial": "both"}, "spatial 'both' is none of leader, spread, sharded"),
-        ({"temporal": 1}, "temporal 1 must be true or false"),
-        ({"codecs": "int8"}, "codecs 'int8' must be true or false"),
-        ({"drift": -1}, "drift -1 must be a number, at least 0"),
-        ({"step_s": 0}, "step_s 0 must be the seconds of a step"),
+        {"every": 0},
+        {"groups": "best"},
+        {"spatial": "both"},
+        {"temporal": 1},
+        {"codecs": "int8"},
+        {"drift": -1},
+        {"step_s": 0},
     ],
 )
-def test_options_that_make_no_sense(options: dict[str, object], said: str) -> None:
-    with pytest.raises(PolicyError, match=said):
+def test_options_that_make_no_sense(options: dict[str, object]) -> None:
+    with pytest.raises(PolicyError) as caught:
         make_policy("cpn", options)
+    assert {caught.value.field: caught.value.given} == options
 
 
 def test_labels_of_strangers_are_refused() -> None:
-    with pytest.raises(PolicyError, match=r"labels must be those of every member and nobody else; it is about"):
+    with pytest.raises(PolicyError) as caught:
         Cpn(labels={"x": [1.0]}).plan(TWO_SITES)
+    assert caught.value.field == "labels"
