@@ -15,6 +15,7 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,13 +26,14 @@ _ALONE = r"(?!\w|\.\w|[,'’]\d)(?! ?/ ?\d)"
 #: What PyTorch and NumPy print around one.
 _WRAPPED = r"(?:(?:tensor|np\.float\d+|np\.int\d+)\()?"
 
-PAIR = re.compile(rf"(?<![\w=])([A-Za-z_][\w./@-]*)={_WRAPPED}{_NUMBER}{_ALONE}")
+PAIR = re.compile(rf"(?<![\w=./@-])([A-Za-z_][\w./@-]*)={_WRAPPED}{_NUMBER}{_ALONE}")
 QUOTED = re.compile(rf"""(['"])([^'"]+)\1\s*:\s*(['"]?){_WRAPPED}{_NUMBER}\)?\3(?=\s*(?:,(?!\d)|\}}))""")
 WORDS = re.compile(rf"(?<![\w./@-])([A-Za-z_][\w./@-]*)(\s*[:=]\s*|\s+){_WRAPPED}{_NUMBER}{_ALONE}(\s?%)?")
 CELL = re.compile(rf"\s*([A-Za-z_][\w./@()-]*(?: [\w./@()-]+){{0,4}}?)\s*[:= ]\s*{_NUMBER}\s*%?\s*")
 CELL_NAME = re.compile(r"\s*([A-Za-z_][\w./@()-]*(?: [\w./@()-]+){0,4})\s*")
 CELL_NUMBER = re.compile(rf"\s*{_NUMBER}\s*")
 STEP = re.compile(r"(?<![\w./-])(?:global[ _]step|step|iteration|iter|round)[ :=#]*\[?\s*(\d[\d,_]*)(?![\w.])", re.I)
+DIGIT = re.compile(r"\d")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -68,7 +70,7 @@ VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
 #: What a library's message begins with: glog's and PyTorch's (`[W1126 22:30:01 socket.cpp:767]`), NCCL's, and warnings
 #: of Python and compilers. It has no figures of training.
 DIAGNOSTIC = re.compile(
-    r"\b[IWEF]\d{4} \d\d:\d\d|\[[IWEF] [\w./-]+\.\w+:\d+\]|\bNCCL (?:INFO|WARN)|\b\w*Warning:|\b[Ww]arning:"
+    r"\b[IWEF]\d{4} \d\d:\d\d|\[[IWEF] [\w./-]+\.\w+:\d+\]|\bNCCL (?:INFO|WARN)|Warning:|\bwarning:"
 )
 #: A logger's line of this level may be the script's own, so metrics count in it, and other numbers do not.
 LEVEL = re.compile(r"\b(?:WARN|WARNING|ERROR|CRITICAL|FATAL)\b")
@@ -76,6 +78,9 @@ LEVEL = re.compile(r"\b(?:WARN|WARNING|ERROR|CRITICAL|FATAL)\b")
 #: A line with more has no figures that one could look at.
 MOST_FIGURES = 32
 LONGEST_LINE = 4096
+
+#: A program's names are asked about again with each of its lines.
+KNOWN_NAMES = 4096
 
 #: TensorBoard's files, by their names.
 EVENTS = "*tfevents*"
@@ -98,7 +103,7 @@ class Figures:
 
 def figures_in(line: str) -> Figures | None:
     """Return the figures of a printed line; None where it has none."""
-    if len(line) > LONGEST_LINE or DIAGNOSTIC.search(line):
+    if len(line) > LONGEST_LINE or not DIGIT.search(line) or DIAGNOSTIC.search(line):
         return None
     line = COLOUR.sub("", line)
     found = _of_object(line) if line.lstrip().startswith("{") else {}
@@ -118,14 +123,15 @@ def figures_in(line: str) -> Figures | None:
 
 def may_be_metric(name: str, value: float) -> bool:
     """Return whether a number of this name may be a figure of training: it is not known to be something else."""
-    *_, last = parts = re.split(r"[\W_]+", name.lower())
-    if not any(map(str.isalpha, name)) or len(name) < 2 or VARIABLE.fullmatch(name):
+    if len(name) < 2 or not re.search("[A-Za-z]", name) or VARIABLE.fullmatch(name):
         return False
+    *_, last = parts = re.split(r"[\W_]+", name.lower())
     if name.lower() in NO_METRICS or (last in NO_METRICS and not is_metric(name)):
         return False
     return parts[0] not in ERRORS or len(parts) > 1 or not value.is_integer()
 
 
+@lru_cache(KNOWN_NAMES)
 def is_metric(name: str) -> bool:
     """Return whether a name has a metric's word: `train/loss`, `valAccuracy`, `Acc@1`, `learning rate`."""
     words = re.split(r"[\W_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower())
@@ -161,12 +167,14 @@ def _of_dictionary(line: str) -> dict[str, float]:
 
 def _of_cells(line: str) -> dict[str, float]:
     """Read a row of cells, each with a name and a number, or a name in one and its number in the next."""
+    if "|" not in line:
+        return {}
     cells = line.split("|")
     found = {match[1]: match[2] for cell in cells if (match := CELL.fullmatch(cell))}
     for left, right in pairwise(cells):
         if (name := CELL_NAME.fullmatch(left)) and (number := CELL_NUMBER.fullmatch(right)):
             found[name[1]] = number[1]
-    if len(cells) < 2 or not any(map(is_metric, found)):
+    if not any(map(is_metric, found)):
         return {}
     return {name: _number(number) for name, number in found.items()}
 
