@@ -48,7 +48,8 @@ def read_cells(lines: Sequence[tuple[int, str]]) -> list[Cells]:
     try:
         rows = [(lines[reader.line_num - 1][0], [cell.strip() for cell in cells]) for cells in reader]
     except csv.Error as error:
-        raise TraceError(f"line {lines[max(reader.line_num, 1) - 1][0]}: is not CSV: {error}") from None
+        number = lines[max(reader.line_num, 1) - 1][0]
+        raise TraceError(f"line {number}: is not CSV: {error}", line=number, rule="csv") from None
     if separator == ",":
         # What stands in quotes may be a text that is not read: readers refuse what is no number where they want one.
         with suppress(TraceError):
@@ -71,15 +72,18 @@ def with_points(rows: Sequence[Cells]) -> list[Cells]:
     """
     commas = [(line, cell) for line, cell in _matching(rows, COMMA)]
     for line, cell in _matching(rows, BOTH):
-        raise TraceError(f"line {line}: {cell!r} has a point and a comma; write it with a decimal point alone")
+        text = f"line {line}: {cell!r} has a point and a comma; write it with a decimal point alone"
+        raise TraceError(text, line=line, rule="decimal-sign", given=cell)
     if not commas:
         return list(rows)
     if all(THOUSANDS.fullmatch(cell) for _, cell in commas):
         line, cell = commas[0]
         meant = f"{cell.replace(',', '.')} or {cell.replace(',', '')}"
-        raise TraceError(f"line {line}: {cell!r} may be {meant}; write it with a decimal point, or without the comma")
+        text = f"line {line}: {cell!r} may be {meant}; write it with a decimal point, or without the comma"
+        raise TraceError(text, line=line, rule="decimal-sign", given=cell)
     for line, cell in _matching(rows, POINT):
-        raise TraceError(f"line {line}: {cell!r} has a point where {commas[0][1]!r} has a comma; write points alone")
+        text = f"line {line}: {cell!r} has a point where {commas[0][1]!r} has a comma; write points alone"
+        raise TraceError(text, line=line, rule="decimal-sign", given=cell)
     return [
         (line, [cell.replace(",", ".") if COMMA.fullmatch(cell) else cell for cell in cells]) for line, cells in rows
     ]

@@ -44,13 +44,15 @@ def parse_csv(lines: Sequence[str], end: End = "loop") -> Trace:
     """The trace in the lines of a file; TraceError names the line."""
     table = read_cells(numbered(lines))
     if not table:
-        raise TraceError("has no header; begin with a line such as `time_s,rate_mbps`")
+        raise TraceError("has no header; begin with a line such as `time_s,rate_mbps`", rule="header")
     (first, header), *body = table
     if header[0] != "time_s" or len(header) < 2 or len(set(header)) != len(header):
         found = f"(got {','.join(header):.60})"
-        raise TraceError(f"line {first}: the header must be `time_s` and then some of {', '.join(COLUMNS)} {found}")
+        text = f"line {first}: the header must be `time_s` and then some of {', '.join(COLUMNS)} {found}"
+        raise TraceError(text, line=first, rule="header")
     if unknown := [name for name in header[1:] if name not in COLUMNS]:
-        raise TraceError(f"line {first}: unknown column {unknown[0]!r}; known: {', '.join(COLUMNS)}")
+        text = f"line {first}: unknown column {unknown[0]!r}; known: {', '.join(COLUMNS)}"
+        raise TraceError(text, line=first, rule="unknown-column", field=unknown[0])
     rows: list[Row] = []
     for number, cells in body:
         try:
@@ -68,7 +70,7 @@ def parse_csv(lines: Sequence[str], end: End = "loop") -> Trace:
 
 def _row(header: Sequence[str], cells: Sequence[str]) -> Row:
     if any("\n" in cell for cell in cells):
-        raise TraceError("has a quoted cell over several lines; write plain numbers")
+        raise TraceError("has a quoted cell over several lines; write plain numbers", rule="csv")
     if len(cells) != len(header):
         raise TraceError(f"has {len(cells)} cells where the header has {len(header)}", rule="cells", given=len(cells))
     values: dict[str, float] = {}

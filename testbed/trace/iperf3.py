@@ -54,7 +54,8 @@ def parse_iperf3(text: str) -> Volume:
     if not isinstance(document, dict):
         raise TraceError("is not of iperf3: it holds no JSON object; write the file with `iperf3 --json`", rule="json")
     if "error" in document:
-        raise TraceError(f"records a test that failed: {str(document['error'])[:200]}; repeat it")
+        text = f"records a test that failed: {str(document['error'])[:200]}; repeat it"
+        raise TraceError(text, rule="failed", given=document["error"])
     factor = _frame_factor(document)
     edges, bytes_ = _intervals(_of_receiver(document))
     return Volume.of_steps(edges, [each * factor for each in bytes_])
@@ -76,7 +77,7 @@ def _of_receiver(document: Mapping[str, Any]) -> Mapping[str, Any]:
     else:
         found = f"of which {arrived:.1%} arrived"
     remedy = "take the file of the receiving end (`iperf3 -s --json`), or measure with --get-server-output or -R"
-    raise TraceError(f"intervals: tell what was sent, {found}; {remedy}")
+    raise TraceError(f"intervals: tell what was sent, {found}; {remedy}", rule="sender", field="intervals")
 
 
 def _is_sender_s(document: Mapping[str, Any]) -> bool:

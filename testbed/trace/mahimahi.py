@@ -91,7 +91,8 @@ def parse_mahimahi(lines: Sequence[str]) -> DeliverySchedule:
             )
         moments.append(int(digits))
         if len(moments) > 1 and moments[-1] < moments[-2]:
-            raise TraceError(f"line {number}: {moments[-1]} ms comes after {moments[-2]} ms; sort the lines")
+            text = f"line {number}: {moments[-1]} ms comes after {moments[-2]} ms; sort the lines"
+            raise TraceError(text, line=number, rule="order")
     return DeliverySchedule(tuple(moments))
 
 

@@ -32,9 +32,10 @@ def read_speeds(path: Path) -> Speeds:
     try:
         table = read_cells(numbered(read_text(path).splitlines()))
     except TraceError as error:
-        raise error if str(error).startswith(f"{path}: ") else TraceError(f"{path}: {error}") from None
+        raise error if error.file else error.located(path, file=path) from None
     if table and table[0][1] != HEADER:
-        raise TraceError(f"{path}: line {table[0][0]}: the header must be `{','.join(HEADER)}`")
+        text = f"{path}: line {table[0][0]}: the header must be `{','.join(HEADER)}`"
+        raise TraceError(text, line=table[0][0], file=path, rule="header")
     rows: list[tuple[float, float]] = []
     for number, cells in table[1:]:
         rows.append(_row(path, number, cells, rows[-1][0] if rows else None))

@@ -150,9 +150,9 @@ def read_text(path: Path) -> str:
     try:
         return text_of(path, MOST_BYTES)
     except FileNotFoundError:
-        raise TraceError(f"{path}: there is no such trace; check the path") from None
+        raise TraceError(f"{path}: there is no such trace; check the path", rule="missing", file=path) from None
     except (OSError, ValueError) as error:  # ValueError: too long, no text, or a path that no file can have
-        raise TraceError(f"{path}: cannot be read as text: {error}") from None
+        raise TraceError(f"{path}: cannot be read as text: {error}", rule="unreadable", file=path) from None
 
 
 def unpacked_name(path: Path) -> Path:

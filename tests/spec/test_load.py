@@ -212,8 +212,8 @@ def test_an_error_quotes_what_stands_in_the_file_at_its_line(word: str, tmp_path
     with pytest.raises(SpecError) as caught:
         Topology.load(file)
     first = next(fault for fault in caught.value.faults if fault.field == "links.0.between.1")
-    assert (first.line, first.rule) == (4, f"{word} is not a site's name")
-    assert f"links.0.between.1: {word} is not a site's name (line 4)" in str(caught.value)
+    assert first.line == 4 and word in first.problem
+    assert "(line 4)" in str(caught.value)
 
 
 def test_a_field_that_the_command_line_sets_has_no_line(tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ def test_columns_may_stand_in_any_order() -> None:
         ("time_s,rate_mbps\n0,-1\n", ("range", 2)),
         ("time_s,rate_mbps\n0,0\n", ("range", 2)),
         ("time_s,loss_pct\n0,101\n", ("range", 2)),
-        ('time_s,rate_mbps\n0,"4\n0"\n', ("csv", None)),
-        ('time_s,rate_mbps\n0,"40\n', ("csv", None)),
+        ('time_s,rate_mbps\n0,"4\n0"\n', ("csv", 3)),
+        ('time_s,rate_mbps\n0,"40\n', ("csv", 2)),
         ("time_s,rate_mbps\n" + "0," + "4" * 5000 + "\n", ("range", 2)),
     ],
 )

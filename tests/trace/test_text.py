@@ -55,10 +55,10 @@ def test_a_wrong_byte_is_named_with_its_line(data: bytes, said: str) -> None:
 def test_a_compressed_file_may_be_damaged_or_without_end(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
     data = pack(TEXT.encode())
     (tmp_path / "cut").write_bytes(data[:-12])
-    with pytest.raises(ValueError, match="the compressed file is damaged or cut short"):
+    with pytest.raises(ValueError, match="damaged"):
         bytes_of(tmp_path / "cut", MOST)
     (tmp_path / "long").write_bytes(pack(bytes(10_000_000)))
-    with pytest.raises(ValueError, match="it is longer than"):
+    with pytest.raises(ValueError, match="longer"):
         bytes_of(tmp_path / "long", MOST)
 
 

@@ -68,7 +68,7 @@ def read_packets(file: BinaryIO) -> Iterator[Packet]:
         return _blocks(file)
     kind = kind_of(magic + file.read(16))
     found = f"it is {kind}" if kind else "write one with `tcpdump -w FILE`"
-    raise TraceError(f"is no capture in pcap or pcapng; {found}")
+    raise TraceError(f"is no capture in pcap or pcapng; {found}", rule="no-capture")
 
 
 def capture_packets(path: Path) -> Iterator[Packet]:
@@ -101,7 +101,8 @@ def _classic(file: BinaryIO, order: str, ticks: int) -> Iterator[Packet]:
         seconds, fraction, kept, length = record.unpack(head)
         if fraction >= ticks:
             rule = f"packet {number}: its time has {fraction} of {ticks} parts of a second"
-            raise TraceError(f"{rule}, so the file's clock is not what its header says; capture again")
+            text = f"{rule}, so the file's clock is not what its header says; capture again"
+            raise TraceError(text, line=number, rule="range", field="time")
         data = _kept(file, number, kept)
         yield _packet(number, seconds * 10**9 + fraction * 10**9 // ticks, length, data, link_type)
 

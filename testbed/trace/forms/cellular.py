@@ -62,16 +62,16 @@ def parse_cellular(lines: Sequence[str]) -> CellularLog:
                 field="Timestamp",
             )
     if len(moments) < 2:
-        raise TraceError(f"has {len(moments)} moments; a trace needs two or more")
+        raise TraceError(f"has {len(moments)} moments; a trace needs two or more", rule="too-few", given=len(moments))
     records = [record for each in moments.values() for record in each if record.cells.get(PING, "") not in MISSING]
     for column in RATES.values():
         said = [record.cells.get(column, "") for each in moments.values() for record in each]
         rates = [float(cell) for cell in said if NUMBER.fullmatch(cell)]
         if rates and max(rates) < MOST_FRACTIONS and any(rate != int(rate) for rate in rates):
             rule = f"column {column}: counts whole kbit/s, and has fractions up to {max(rates):g}"
-            raise TraceError(f"{rule}, as Mbit/s have; write kbit/s")
+            raise TraceError(f"{rule}, as Mbit/s have; write kbit/s", rule="unit", field=column)
     if doubt := doubtful_round_trips(record.number(PING, 0, MOST_MS) for record in records):
-        raise TraceError(f"column {PING}: counts ms, and {doubt}; write ms")
+        raise TraceError(f"column {PING}: counts ms, and {doubt}; write ms", rule="unit", field=PING)
     traces: dict[str, Trace] = {}
     left_out: dict[str, str] = {}
     for direction, column in RATES.items():

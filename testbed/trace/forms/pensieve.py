@@ -61,7 +61,7 @@ def parse_pensieve(lines: Sequence[str]) -> Trace:
         )
     edges = [time_s - times[0] for time_s in times]
     if (gap := median(after - before for before, after in pairwise(edges))) > MOST_GAP_S:
-        raise TraceError(f"has a line each {gap:g} s, as files do that count milliseconds; write seconds")
+        raise TraceError(f"has a line each {gap:g} s, as files do that count milliseconds; write seconds", rule="unit")
     steps = zip(rates[1:], pairwise(edges), strict=True)
     source = Volume.of_steps(edges, (rate * 1e6 / 8 * (stop - start) for rate, (start, stop) in steps))
     rows = [Row(start, bps) for start, bps in zip(edges, rates_between(source, edges), strict=False)]

@@ -60,9 +60,10 @@ def parse_ping(lines: Sequence[str]) -> list[tuple[float, float | None]]:
         wanted = "with lines such as `icmp_seq=1 ttl=54 time=42.1 ms`"
         if any(WINDOWS.search(line.strip()) for line in lines):
             raise TraceError(
-                f"is of Windows' ping, which numbers no packets; take what Linux's or macOS's prints, {wanted}"
+                f"is of Windows' ping, which numbers no packets; take what Linux's or macOS's prints, {wanted}",
+                rule="windows",
             )
-        raise TraceError(f"has no reply; give it what ping printed, {wanted}")
+        raise TraceError(f"has no reply; give it what ping printed, {wanted}", rule="no-reply")
     numbers = output.numbers()
     times = output.times(numbers)
     return [(time_s, output.trips.get(number)) for number, time_s in zip(numbers, times, strict=True)]
@@ -160,5 +161,11 @@ def _round_trip(line: int, text: str, unit: str) -> float:
     except QuantityError:
         milliseconds = math.nan
     if not 0 <= milliseconds <= MOST_MS:
-        raise TraceError(f"line {line}: time '{text} {unit}' must be from 0 to {MOST_MS:g} ms")
+        raise TraceError(
+            f"line {line}: time '{text} {unit}' must be from 0 to {MOST_MS:g} ms",
+            line=line,
+            rule="range",
+            field="time",
+            given=text,
+        )
     return milliseconds / 1e3

@@ -58,16 +58,18 @@ def parse_rtt_csv(lines: Sequence[str]) -> list[tuple[float, float | None]]:
         most = MOST_MS / TRIPS[trip_column]
         trip = record.number(trip_column, LOST_MS[0], most)
         if LOST_MS[0] < trip < 0:
-            raise TraceError(f"line {record.line}: {trip_column} {trip:g} is below 0; write -1 where nothing came back")
+            text = f"line {record.line}: {trip_column} {trip:g} is below 0; write -1 where nothing came back"
+            raise TraceError(text, line=record.line, rule="range", field=trip_column, given=trip)
         if trip_column == "rtt" and trip > 0:
             bare.append(trip)
         # Nanoseconds since 1970 have more digits than a float.
         trip_s = None if trip in LOST_MS else trip * TRIPS[trip_column] / 1e3
         samples.append(((time_ns - began_ns) / 1e9, trip_s))
     if not samples:
-        raise TraceError("has no lines below its header; a trace needs one or more")
+        raise TraceError("has no lines below its header; a trace needs one or more", rule="empty")
     if doubt := doubtful_round_trips(bare):
-        raise TraceError(f"column rtt: says no unit, and {doubt}; name it {', '.join(list(TRIPS)[1:])}, as it is")
+        text = f"column rtt: says no unit, and {doubt}; name it {', '.join(list(TRIPS)[1:])}, as it is"
+        raise TraceError(text, rule="unit", field="rtt")
     if column == "timestamp" and ns == 1:
         _check_gaps(samples)
     return samples
@@ -78,9 +80,11 @@ def _column(record: Record, known: Mapping[str, object]) -> str:
     there = [name for name in known if name in record.cells]
     if not there:
         first = next(iter(known))
-        raise TraceError(f"line 1: the header has no column {first!r}; it must have {next(iter(COLUMNS))} and rtt")
+        text = f"line 1: the header has no column {first!r}; it must have {next(iter(COLUMNS))} and rtt"
+        raise TraceError(text, line=1, rule="missing-column", field=first)
     if len(there) > 1:
-        raise TraceError(f"line 1: the header has both {there[0]!r} and {there[1]!r}; leave one out")
+        text = f"line 1: the header has both {there[0]!r} and {there[1]!r}; leave one out"
+        raise TraceError(text, line=1, rule="two-columns", field=there[0])
     return there[0]
 
 
@@ -102,7 +106,8 @@ def _check_gaps(samples: Sequence[tuple[float, float | None]]) -> None:
     gaps = [after - before for (before, _), (after, _) in pairwise(samples) if after > before]
     if gaps and median(gaps) < LEAST_GAP_S:
         rule = f"in ns its packets are {median(gaps) * 1e9:g} ns apart, and no unit is said"
-        raise TraceError(f"column timestamp: {rule}; name it {', '.join(list(COLUMNS)[:-1])}, as it is")
+        text = f"column timestamp: {rule}; name it {', '.join(list(COLUMNS)[:-1])}, as it is"
+        raise TraceError(text, rule="unit", field="timestamp")
 
 
 def _time_ns(record: Record, column: str, ns: int) -> int:
@@ -114,5 +119,7 @@ def _time_ns(record: Record, column: str, ns: int) -> int:
     except ArithmeticError:
         unit = {1: "nanoseconds", 10**3: "microseconds", 10**6: "milliseconds", 10**9: "seconds"}[ns]
         rule = f"{column} {text[:40]!r} is no {'whole ' if ns == 1 else ''}number of {unit} since 1970"
-        raise TraceError(f"line {record.line}: {rule}") from None
+        raise TraceError(
+            f"line {record.line}: {rule}", line=record.line, rule="number", field=column, given=text
+        ) from None
     return int(time_ns)

@@ -44,14 +44,15 @@ def read_records(lines: Sequence[str], needed: Sequence[str], wanted: Sequence[s
     said = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
     table = [row for row in read_cells(list(dropwhile(_is_comment, said))) if any(row[1])]
     if not table:
-        raise TraceError(f"is empty; begin with a header that has {', '.join(needed or wanted)}")
+        raise TraceError(f"is empty; begin with a header that has {', '.join(needed or wanted)}", rule="empty")
     (first, header), *body = table
     _check(header, needed, wanted, first)
     places = {name: header.index(name) for name in (*needed, *wanted) if name in header}
     for number, cells in body:
         if len(cells) < len(header) or any(cells[len(header) :]):
             rule = f"has {len(cells)} cells where the header has {len(header)}"
-            raise TraceError(f"line {number}: {rule}; write one for each column")
+            text = f"line {number}: {rule}; write one for each column"
+            raise TraceError(text, line=number, rule="cells", given=len(cells))
         yield Record(number, {name: cells[place] for name, place in places.items()})
 
 
@@ -62,7 +63,8 @@ def _is_comment(numbered: tuple[int, str]) -> bool:
 def _check(header: Sequence[str], needed: Sequence[str], wanted: Sequence[str], line: int) -> None:
     for name in (*needed, *wanted):
         if header.count(name) > 1:
-            raise TraceError(f"line {line}: {name!r} is the name of two columns; write each name once")
+            text = f"line {line}: {name!r} is the name of two columns; write each name once"
+            raise TraceError(text, line=line, rule="two-columns", field=name)
     if missing := [name for name in needed if name not in header]:
         raise TraceError(
             f"line {line}: the header has no column {missing[0]!r}; it must have {', '.join(needed)}",

@@ -289,8 +289,9 @@ def test_a_node_s_name_is_found_where_other_programs_keep_it(name: str, tmp_path
 
 def test_under_strict_a_graph_in_parts_is_refused(tmp_path: Path) -> None:
     for name in ("components.gml", "components.csv"):
-        with pytest.raises(SpecError, match="components: no edge joins the largest, of 3 nodes, and the others, of"):
+        with pytest.raises(SpecError) as caught:
             import_graph(SAMPLES / name, tmp_path / "net.yaml", Defaults(1e8), strict=True)
+        assert caught.value.fields == ("edges",)
     import_graph(SAMPLES / "zoo.gml", tmp_path / "net.yaml", Defaults(1e8), strict=True)
 
 
