@@ -222,8 +222,8 @@ class Testbed:
         new = {*difference.workers.added, *difference.workers.changed}
         with self._holders.replacing(difference.workers.changed):
             with expected_to_start():
-                pids = self._holders.start(self._idle(worker for worker in topology.workers if worker.name in new))
-            self.network.swap(topology, pids=pids)
+                fresh = self._holders.start(self._idle(worker for worker in topology.workers if worker.name in new))
+            self.network.swap(topology, holders=fresh)
         self.replay.follow(topology.links.values())
         self._holders.drop(difference.workers.removed)
         return Swapped(

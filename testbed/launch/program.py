@@ -19,6 +19,7 @@ from requests import Response
 
 from testbed.emulation import label
 from testbed.emulation.containers.fleet import FILES, container_name
+from testbed.emulation.containers.proof import proven_process
 from testbed.emulation.network.namespace import inside_of
 from testbed.emulation.process import ProcessIdentity
 from testbed.launch.errors import BadCommand, LaunchFailed
@@ -146,7 +147,7 @@ class ContainerProgram:
     def opened(self) -> int | None:
         deadline = time.monotonic() + ENGINE_S
         while self._on(state := self._client.api.exec_inspect(self._id)):
-            if state["Pid"] and (process := ProcessIdentity.of(state["Pid"])):
+            if state["Pid"] and (process := proven_process(state["ContainerID"], state["Pid"])):
                 return process.opened()
             if time.monotonic() > deadline:
                 raise LaunchFailed(f"{self._worker}: the engine has not started the program in {ENGINE_S:.0f} s")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -42,6 +43,13 @@ class Namespace:
     def pid(self) -> int:
         """The thread that holds it. For /proc, netlink and `nsenter` a thread's id is as good as a process's."""
         return self._id
+
+    @property
+    def holder(self) -> ProcessIdentity:
+        """The same thread, named for good."""
+        holder = ProcessIdentity.of(self._id)
+        assert holder is not None, "the namespace is closed"
+        return holder
 
     @property
     def path(self) -> Path:
@@ -109,13 +117,24 @@ def enter(holder: ProcessIdentity) -> None:
 
     Raises ProcessLookupError when it has ended; another one may have its number by then.
     """
+    with opened(holder) as descriptor:
+        _call("setns", descriptor, _CLONE_NEWNET)
+
+
+@contextmanager
+def opened(holder: ProcessIdentity) -> Iterator[int]:
+    """Yield a descriptor of the network namespace that a process, or a thread of one, holds.
+
+    Raises ProcessLookupError when it has ended; another one may have its number by then.
+    """
     try:
-        with Path(f"/proc/{holder.pid}/ns/net").open("rb") as file:
-            if not holder.is_running:
-                raise ProcessLookupError
-            _call("setns", file.fileno(), _CLONE_NEWNET)
+        file = (holder.folder / "ns/net").open("rb")
     except FileNotFoundError:
         raise ProcessLookupError from None
+    with file:
+        if not holder.is_running:
+            raise ProcessLookupError
+        yield file.fileno()
 
 
 def _enter(netns: Path) -> None:
