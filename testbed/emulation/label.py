@@ -112,6 +112,11 @@ def state_folder(network: str) -> Path:
     return STATE_ROOT / "networks" / network
 
 
+def control_folder(network: str) -> Path:
+    """Where a network has a folder for each worker, and the files by which workers resolve names."""
+    return state_folder(network) / "control"
+
+
 def processes(wanted: str | None = None, label: str | None = None) -> Iterator[tuple[int, str]]:
     """(pid, what it carries) of each process with a label of ours in its environment; of one network or launch, or of
     all. Those in containers are among them."""

@@ -20,6 +20,7 @@ from requests import Response
 from testbed.emulation import label
 from testbed.emulation.containers.fleet import FILES, container_name
 from testbed.emulation.containers.proof import proven_process
+from testbed.emulation.network.names import Names
 from testbed.emulation.network.namespace import inside_of
 from testbed.emulation.process import ProcessIdentity
 from testbed.launch.errors import BadCommand, LaunchFailed
@@ -68,12 +69,13 @@ class HostStarter:
         self._labels = {label.ENVIRONMENT: network, label.LAUNCH: launch}
         self._commands = commands
         self._holders = holders
+        self._names = Names(label.control_folder(network))
 
     def start(self, rank: Rank) -> StartedProgram:
         command = self._commands[rank.worker]
         environment = {**os.environ, **rank.environment, **self._labels}
         try:
-            return inside_of(self._holders[rank.worker], lambda: HostProgram(command, environment))
+            return inside_of(self._holders[rank.worker], lambda: self._started(rank.worker, command, environment))
         except ProcessLookupError:
             raise LaunchFailed(f"{rank.worker} has ended; take the network down and up again") from None
         except OSError as error:
@@ -81,6 +83,10 @@ class HostStarter:
                 f"{command[0]} cannot be run on this machine: {error.strerror}\n"
                 "    write instead: the path of a program"
             ) from None
+
+    def _started(self, worker: str, command: Sequence[str], environment: dict[str, str]) -> HostProgram:
+        self._names.take_on(worker)
+        return HostProgram(command, environment)
 
 
 class HostProgram:

@@ -31,6 +31,7 @@ from testbed.emulation.containers.limits import LOG_BYTES, ContainerLimits
 from testbed.emulation.containers.program_image import program_image
 from testbed.emulation.containers.proof import ForeignEngineError, proven_process
 from testbed.emulation.label import LABEL
+from testbed.emulation.network.names import Names
 from testbed.emulation.process import ProcessIdentity
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.scratch import OUT_BYTES, SHM_BYTES, TMP_BYTES
@@ -80,7 +81,7 @@ class ContainerRequest:
 
     def settings(self, control: Path) -> dict[str, Any]:
         """What it runs and sees, as the engine's client takes it, with its control folder. EmulationError."""
-        mounts = {CONTROL_FOLDER: control}
+        mounts = {CONTROL_FOLDER: control, **Names(control.parent).mounts()}
         if self.files is not None:
             mounts[FILES] = self.files.resolve()
         entrypoint = self.entrypoint

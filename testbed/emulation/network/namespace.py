@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from testbed.emulation.process import ProcessIdentity
 
@@ -64,7 +64,7 @@ class Namespace:
 
 def _hold(made: Future[int], over: threading.Event) -> None:
     try:
-        _call("unshare", _CLONE_NEWNET)
+        call("unshare", _CLONE_NEWNET)
     except OSError as error:
         made.set_exception(error)
         return
@@ -118,7 +118,7 @@ def enter(holder: ProcessIdentity) -> None:
     Raises ProcessLookupError when it has ended; another one may have its number by then.
     """
     with opened(holder) as descriptor:
-        _call("setns", descriptor, _CLONE_NEWNET)
+        call("setns", descriptor, _CLONE_NEWNET)
 
 
 @contextmanager
@@ -139,10 +139,10 @@ def opened(holder: ProcessIdentity) -> Iterator[int]:
 
 def _enter(netns: Path) -> None:
     with netns.open("rb") as file:
-        _call("setns", file.fileno(), _CLONE_NEWNET, about=str(netns))
+        call("setns", file.fileno(), _CLONE_NEWNET, about=str(netns))
 
 
-def _call(function: str, *arguments: int, about: str | None = None) -> None:
+def call(function: str, *arguments: Any, about: str | None = None) -> None:
     """A function of the C library that answers 0, or else leaves the reason in errno."""
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, function)(*arguments) != 0:

@@ -27,6 +27,7 @@ from mininet.net import Mininet
 
 from testbed.emulation.links.links import Links, Observer
 from testbed.emulation.network.addressing import Addressing
+from testbed.emulation.network.names import Names
 from testbed.emulation.network.node import ContainerHost, Interface, Router, Veth
 from testbed.emulation.network.routing import Routes
 from testbed.emulation.network.share import WHOLE, Share, lay_tunnel
@@ -52,7 +53,8 @@ class Network(Mininet):
 
     `offload` says whether workers use segmentation offload; once it is off it stays so. `switch` is what every site
     has, by name; a swap keeps it. Unless `fit_transport` is off, workers' TCP buffers fit the network, and follow it.
-    `pairs` has the wires between routers, by the two sites that they join.
+    `pairs` has the wires between routers, by the two sites that they join. `names` has the files by which workers
+    resolve each other's names, where there are any.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Network(Mininet):
         self.routes = Routes({})
         self.transport = Transport(fit_transport, self._workers_there)
         self.pairs: dict[frozenset[str], Veth | Interface] = {}
+        self.names: Names | None = None
 
     # Building -----------------------------------------------------------------------------------------------------
 
@@ -98,6 +101,12 @@ class Network(Mininet):
     def join(self, holders: Mapping[str, ProcessIdentity]) -> None:
         """Give workers their places on the network; `holders` maps each to a process in its container."""
         self.add(self.topology, holders)
+
+    def publish_names(self, *topologies: Topology) -> None:
+        """Have workers resolve the names of all workers of these topologies, where the network has a file for them."""
+        if self.names is not None:
+            workers = (worker for topology in topologies for worker in topology.workers)
+            self.names.write({worker.name: self.address(worker) for worker in workers})
 
     def leave(self, workers: Iterable[str]) -> None:
         """Take workers off the network, as far as they are on it: one may have ended as it joined. Their containers

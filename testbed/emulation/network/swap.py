@@ -73,6 +73,7 @@ class SwapTransaction:
     def build(self) -> None:
         """Make what the new network has more; take workers over to other containers."""
         network = self._network
+        network.publish_names(self._old, self._new)
         for site in self._difference.sites.added:
             network.add_site(site)
         network.leave(name for name in self._difference.workers.changed if name in self._holders)
@@ -90,6 +91,7 @@ class SwapTransaction:
     def remove(self) -> None:
         """Take away what the old network had more."""
         network = self._network
+        network.publish_names(self._new)
         for pair in pairs_of(self._old) - pairs_of(self._new):
             network.remove_pair(pair)
         network.leave(self._difference.workers.removed)
@@ -105,6 +107,7 @@ class SwapTransaction:
         added = [name for name in difference.workers.added if name in network.nameToNode]
         network.leave([*added, *(name for name in self._holders_before if name in network.nameToNode)])
         network.topology = self._old
+        network.publish_names(self._old)
         changed = network.share.own(difference.links.changed)
         network.links_in_force.configure(self._old.links[name] for name in changed)
         if difference.lan:
