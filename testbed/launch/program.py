@@ -20,7 +20,7 @@ from requests import Response
 from testbed.emulation import label
 from testbed.emulation.containers.fleet import FILES, container_name
 from testbed.emulation.containers.proof import proven_process
-from testbed.emulation.network.names import Names
+from testbed.emulation.network.names import Names, without_proxies
 from testbed.emulation.network.namespace import inside_of
 from testbed.emulation.process import ProcessIdentity
 from testbed.launch.errors import BadCommand, LaunchFailed
@@ -73,7 +73,7 @@ class HostStarter:
 
     def start(self, rank: Rank) -> StartedProgram:
         command = self._commands[rank.worker]
-        environment = {**os.environ, **rank.environment, **self._labels}
+        environment = {**without_proxies(os.environ), **rank.environment, **self._labels}
         try:
             return inside_of(self._holders[rank.worker], lambda: self._started(rank.worker, command, environment))
         except ProcessLookupError:

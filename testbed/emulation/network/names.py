@@ -21,6 +21,9 @@ HOSTS, RESOLVER, SOURCES = "hosts", "resolv.conf", "nsswitch.conf"
 #: Nothing listens there, so the kernel refuses what is asked.
 RESOLVER_TEXT = "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"
 
+#: Variables by which programs look for proxies, in small letters.
+PROXIES = {"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy", "grpc_proxy"}
+
 ETC = Path("/etc")
 
 _CLONE_NEWNS, _CLONE_NEWUTS = 0x20000, 0x4000000
@@ -41,6 +44,11 @@ def sources_text(own: str) -> str:
     """Return an nsswitch.conf as `own`, by which hosts are looked up in files and by DNS alone: a resolver daemon of
     this machine would answer by its own files, not by the worker's."""
     return re.sub(r"(?m)^hosts:.*$", "hosts: files dns", own)
+
+
+def without_proxies(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the proxies of this machine, none of which is on the emulated network."""
+    return {name: value for name, value in environment.items() if name.lower() not in PROXIES}
 
 
 class Names:

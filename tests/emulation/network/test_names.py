@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from testbed.emulation.network import device, names
-from testbed.emulation.network.names import Names, hosts_text, sources_text
+from testbed.emulation.network.names import Names, hosts_text, sources_text, without_proxies
 from testbed.emulation.network.namespace import Namespace, inside
 from testbed.emulation.network.netlink import Netlink
 
@@ -62,6 +62,12 @@ def test_the_files_stay_the_same_ones_as_names_come_and_go(tmp_path: Path, monke
         written.write(addresses)
         assert {where: file.stat().st_ino for where, file in written.mounts().items()} == seen
         assert (tmp_path / ".names/hosts").read_text() == hosts_text(addresses)
+
+
+@pytest.mark.pure
+def test_programs_of_this_machine_are_told_of_no_proxy() -> None:
+    told = {"HTTP_PROXY": "a", "https_proxy": "b", "ALL_PROXY": "c", "no_proxy": "d", "PATH": "/bin"}
+    assert without_proxies(told) == {"PATH": "/bin"}
 
 
 @pytest.fixture
