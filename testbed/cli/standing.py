@@ -44,7 +44,7 @@ def exec_(
         raise fail(BAD_INPUT, f"no host {host} in {name}\n    write instead: one of {', '.join(hosts)}")
     try:
         namespace.enter(ProcessIdentity(hosts[host]["pid"], hosts[host]["start_ticks"]))
-        Names(label.control_folder(name)).take_on(host)
+        Names(label.control_folder(name)).take_on(host, label.domain_name({label.ENVIRONMENT: name}))
     except ProcessLookupError:
         raise fail(FAILED, f"the container of {host} has ended; take the network down and up again") from None
     # With the network's label, so that what is started here ends with the network at the latest.

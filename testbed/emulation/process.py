@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,6 +83,11 @@ def start_ticks(pid: int) -> int | None:
     """When a process started, in clock ticks since boot; None when there is no such process, or only a zombie."""
     fields = stat_fields(pid)
     return None if fields is None or fields[0] in "ZX" else int(fields[19])
+
+
+def now_ticks() -> int:
+    """Return the time since boot in clock ticks, as `start_ticks` has it."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
 def is_ending(pid: int) -> bool:

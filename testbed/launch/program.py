@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import docker
 from docker.errors import APIError
+from docker.models.containers import Container
 from requests import Response
 
 from testbed.emulation import label
@@ -22,7 +23,7 @@ from testbed.emulation.containers.fleet import FILES, container_name
 from testbed.emulation.containers.proof import proven_process
 from testbed.emulation.network.names import Names, without_proxies
 from testbed.emulation.network.namespace import inside_of
-from testbed.emulation.process import ProcessIdentity
+from testbed.emulation.process import ProcessIdentity, now_ticks
 from testbed.launch.errors import BadCommand, LaunchFailed
 from testbed.launch.ranks import Rank
 
@@ -61,6 +62,9 @@ class Starter(Protocol):
     def start(self, rank: Rank) -> StartedProgram:
         """BadCommand for a program that is not there; LaunchFailed for a worker that is no longer."""
 
+    def end(self) -> None:
+        """End what the processes started, carries no label, and lives on after them."""
+
 
 class HostStarter:
     """Starts each worker's command, of this machine, in its network namespace, which its holder holds."""
@@ -84,8 +88,11 @@ class HostStarter:
                 "    write instead: the path of a program"
             ) from None
 
+    def end(self) -> None:
+        """Nothing is left to do: all of it is in UTS namespaces with the launch's mark."""
+
     def _started(self, worker: str, command: Sequence[str], environment: dict[str, str]) -> HostProgram:
-        self._names.take_on(worker)
+        self._names.take_on(worker, label.domain_name(self._labels))
         return HostProgram(command, environment)
 
 
@@ -125,6 +132,8 @@ class ContainerStarter:
         self._network = network
         self._labels = {label.ENVIRONMENT: network, label.LAUNCH: launch}
         self._commands = commands
+        self._began_ticks = now_ticks()
+        self._containers: dict[str, Container] = {}
 
     def start(self, rank: Rank) -> StartedProgram:
         try:
@@ -138,7 +147,25 @@ class ContainerStarter:
             )
         except APIError as error:
             raise LaunchFailed(f"{rank.worker}: {error.explanation}") from error
+        self._containers[rank.worker] = container
         return ContainerProgram(self._client, str(program["Id"]), rank.worker)
+
+    def end(self) -> None:
+        """Kill the orphans of this launch in its containers, which may stay up.
+
+        An orphan of a container's programs becomes a child of its first process. Those that started before the launch,
+        or carry another launch's label, or were started by one that does, are not this one's.
+        """
+        for container in self._containers.values():
+            first = proven_process(str(container.id), int(container.attrs["State"]["Pid"]))
+            deadline = time.monotonic() + label.KILL_DEADLINE_S
+            while first is not None and time.monotonic() < deadline:
+                orphans = label.orphans_of(first, self._began_ticks, self._labels[label.LAUNCH])
+                for orphan in orphans:
+                    orphan.send(signal.SIGKILL)
+                if not orphans:
+                    break
+                time.sleep(ASK_S)
 
 
 class ContainerProgram:
@@ -205,9 +232,9 @@ def _frames(answer: Response) -> Iterator[bytes]:
         yield answer.raw.read(int.from_bytes(head[4:], "big"))
 
 
-def ask_to_end(descriptor: int) -> None:
-    """Send SIGTERM to the process of a descriptor, if it still lives."""
+def send(descriptor: int, number: signal.Signals) -> None:
+    """Send a signal to the process of a descriptor, if it still lives."""
     try:
-        signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+        signal.pidfd_send_signal(descriptor, number)
     except ProcessLookupError:
         return

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from testbed.emulation.network.namespace import call
+from testbed.emulation.network.namespace import CLONE_NEWUTS, call
 
 #: The folder of these files, beside the workers' control folders, of which none is called so.
 FOLDER = ".names"
@@ -26,7 +26,7 @@ PROXIES = {"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy", "g
 
 ETC = Path("/etc")
 
-_CLONE_NEWNS, _CLONE_NEWUTS = 0x20000, 0x4000000
+_CLONE_NEWNS = 0x20000
 _MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
 
 
@@ -69,14 +69,15 @@ class Names:
         """Return where a container sees which file; nothing before any was written."""
         return _present(self._folder, (HOSTS, RESOLVER))
 
-    def take_on(self, host: str) -> None:
-        """Give this thread, and all that it starts, a host's name and these files.
+    def take_on(self, host: str, domain: str) -> None:
+        """Give this thread, and all that it starts, a host's name, a domain by which they are found, and these files.
 
         They get a mount namespace and a UTS namespace of their own. Mounts that this machine gets later are seen there,
         and what is mounted there is seen nowhere else.
         """
-        call("unshare", _CLONE_NEWNS | _CLONE_NEWUTS)
+        call("unshare", _CLONE_NEWNS | CLONE_NEWUTS)
         call("sethostname", host.encode(), len(host))
+        call("setdomainname", domain.encode(), len(domain))
         _mount(None, Path("/"), _MS_REC | _MS_SLAVE)
         for where, file in _present(self._folder, (HOSTS, RESOLVER, SOURCES)).items():
             if Path(where).exists():

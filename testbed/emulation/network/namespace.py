@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from testbed.emulation.process import ProcessIdentity
 
 _CLONE_NEWNET = 0x40000000
+CLONE_NEWUTS = 0x4000000
 
 T = TypeVar("T")
 

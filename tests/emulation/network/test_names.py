@@ -86,7 +86,7 @@ def test_a_program_of_this_machine_has_the_worker_s_name_and_the_network_s_names
     written.write(PARIS | TOKYO)
 
     def ask(*words: str) -> subprocess.CompletedProcess[str]:
-        written.take_on("paris-w0")
+        written.take_on("paris-w0", "testbed.test")
         command = [sys.executable, "-c", ASK, *words]
         return subprocess.run(command, check=True, capture_output=True, text=True)
 
