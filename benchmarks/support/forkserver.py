@@ -25,6 +25,7 @@ from containers.digits import bake
 from testbed.controller.server.member_server import SOCKET
 from testbed.emulation.containers import documentation
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet
+from testbed.emulation.process import ProcessIdentity
 
 _CLONE_NEWNET = 0x40000000
 _PR_SET_PDEATHSIG = 1
@@ -75,13 +76,14 @@ class ForkedWorkers(Fleet):
         self._server = server
         self._pids: dict[str, int] = {}
 
-    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, int]:
+    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, ProcessIdentity]:
         for request in requests:
             name = request.worker.name
             more = ["--control", f"unix:{self._control / name / SOCKET}", "--data", str(self._server.folder)]
             log = self._log(name)
             self._pids[name] = self._server.fork([*(request.command or ()), *more], log)
-        return dict(self._pids)
+        found = {name: ProcessIdentity.of(pid) for name, pid in self._pids.items()}
+        return {name: process for name, process in found.items() if process is not None}
 
     def kill(self, worker: str, sent: signal.Signals = signal.SIGKILL) -> None:
         os.kill(self._pids[worker], sent)

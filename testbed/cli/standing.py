@@ -35,6 +35,7 @@ def exec_(
     """Run a program of this machine in a host's network namespace; its exit code is the program's."""
     from testbed.emulation import label
     from testbed.emulation.network import namespace
+    from testbed.emulation.network.names import Names, without_proxies
     from testbed.emulation.process import ProcessIdentity
 
     name = network_up(name)
@@ -43,10 +44,11 @@ def exec_(
         raise fail(BAD_INPUT, f"no host {host} in {name}\n    write instead: one of {', '.join(hosts)}")
     try:
         namespace.enter(ProcessIdentity(hosts[host]["pid"], hosts[host]["start_ticks"]))
+        Names(label.control_folder(name)).take_on(host, label.domain_name({label.ENVIRONMENT: name}))
     except ProcessLookupError:
         raise fail(FAILED, f"the container of {host} has ended; take the network down and up again") from None
     # With the network's label, so that what is started here ends with the network at the latest.
-    environment = {**os.environ, label.ENVIRONMENT: name}
+    environment = {**without_proxies(os.environ), label.ENVIRONMENT: name}
     os.execvpe("nsenter", ["nsenter", "--", *command], environment)  # which only starts it, with a shell's exit codes
 
 

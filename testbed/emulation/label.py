@@ -1,22 +1,29 @@
 """What marks a thing as ours, and of which network: so that clean-up can find it, and touches nothing else.
 
 Containers carry it as a Docker label. Processes carry it in their environment, where it survives an exec and shows
-in /proc. Namespaces and veths need none: they live exactly as long as the labelled processes that hold them.
+in /proc. A program that is not ours may clear or overwrite that (`env -i`, setproctitle). So those of this machine that
+are started on a network get a UTS namespace, whose domain name has the marks of what they belong to, and all that they
+start is in that namespace too. Network namespaces and veths need none: they live exactly as long as the labelled
+processes that hold them.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from testbed.emulation.process import ProcessIdentity
+from testbed.emulation.network.namespace import CLONE_NEWUTS, call
+from testbed.emulation.process import PF_EXITING, ProcessIdentity, stat_fields
 from testbed.telemetry.store import write_json
 
 LABEL = "testbed.network"
@@ -30,11 +37,16 @@ STATE_ROOT = Path("/run/testbed")
 
 OWNER = "owner.json"
 
+#: What a UTS namespace's domain name begins with where its processes are ours.
+DOMAIN = "testbed"
+#: In the place of a name of which only a mark is there.
+UNKNOWN = "?"
+
 #: A killed process is gone within milliseconds; one that waits for a broken device may never be.
 KILL_DEADLINE_S = 5.0
 
-#: Flags of a process in /proc/PID/stat (include/linux/sched.h): it is ending, it is a thread of the kernel's.
-PF_EXITING, PF_KTHREAD = 0x4, 0x200000
+#: The flag of a thread of the kernel's in /proc/PID/stat (include/linux/sched.h).
+PF_KTHREAD = 0x200000
 
 
 @contextmanager
@@ -112,13 +124,81 @@ def state_folder(network: str) -> Path:
     return STATE_ROOT / "networks" / network
 
 
+def control_folder(network: str) -> Path:
+    """Where a network has a folder for each worker, and the files by which workers resolve names."""
+    return state_folder(network) / "control"
+
+
 def processes(wanted: str | None = None, label: str | None = None) -> Iterator[tuple[int, str]]:
-    """(pid, what it carries) of each process with a label of ours in its environment; of one network or launch, or of
-    all. Those in containers are among them."""
-    for pid in _others():
+    """(pid, what it carries) of each process with a label of ours, in its environment or by its UTS namespace; of one
+    network or launch, or of all. Those in containers are among them. UNKNOWN stands for a value of which only the mark
+    is known."""
+    pids = _others()
+    marks = _marks(pids)
+    for pid in pids:
         carried = _carried(pid, label)
+        if carried is None:
+            carried = _marked(marks.get(pid, ()), wanted, label)
         if carried is not None and wanted in (None, carried):
             yield pid, carried
+
+
+def leave() -> None:
+    """Have this process belong to no network on which it was started. Called before it has other threads."""
+    if Path("/proc/sys/kernel/domainname").read_text().startswith(f"{DOMAIN}."):
+        call("unshare", CLONE_NEWUTS)
+        call("setdomainname", b"", 0)
+
+
+def domain_name(labels: Mapping[str, str]) -> str:
+    """Return the domain name of a UTS namespace for processes with these labels. The kernel takes 64 characters, fewer
+    than a network's and a launch's names have."""
+    return ".".join([DOMAIN, *(_mark(label, value) for label, value in labels.items())])
+
+
+def _mark(label: str, value: str) -> str:
+    return _kind(label) + hashlib.sha256(value.encode()).hexdigest()[:16]
+
+
+def _kind(label: str) -> str:
+    """What the marks of one label begin with."""
+    return hashlib.sha256(label.encode()).hexdigest()[:8]
+
+
+def _marked(marks: Iterable[str], wanted: str | None, label: str | None) -> str | None:
+    """Return what a process with these marks carries under a label; UNKNOWN where any value will do."""
+    name = label or ENVIRONMENT
+    if wanted is not None:
+        return wanted if _mark(name, wanted) in marks else None
+    return next((UNKNOWN for mark in marks if mark.startswith(_kind(name))), None)
+
+
+def _marks(pids: Iterable[int]) -> dict[int, Sequence[str]]:
+    """Return the marks of the processes that are in UTS namespaces of ours."""
+    own, members = Path("/proc/self/ns/uts").stat().st_ino, defaultdict[int, list[int]](list)
+    for pid in pids:
+        with suppress(OSError):  # it ended
+            if (inode := Path(f"/proc/{pid}/ns/uts").stat().st_ino) != own:
+                members[inode].append(pid)
+    if not members:
+        return {}
+    # Only one that is in the namespace can ask for its name. A thread may go there, and ends afterwards.
+    names: dict[int, str] = {}
+    asking = threading.Thread(target=_ask_names, args=(members, names))
+    asking.start()
+    asking.join()
+    ours = {inode: name.split(".")[1:] for inode, name in names.items() if name.startswith(f"{DOMAIN}.")}
+    return {pid: marks for inode, marks in ours.items() for pid in members[inode]}
+
+
+def _ask_names(members: Mapping[int, Sequence[int]], names: dict[int, str]) -> None:
+    for inode, pids in members.items():
+        for pid in pids:  # the first may have ended
+            with suppress(OSError), Path(f"/proc/{pid}/ns/uts").open("rb") as file:
+                if os.fstat(file.fileno()).st_ino == inode:
+                    call("setns", file.fileno(), CLONE_NEWUTS)
+                    names[inode] = Path("/proc/sys/kernel/domainname").read_text().strip()
+                    break
 
 
 def _others() -> list[int]:
@@ -154,6 +234,23 @@ def kill_processes(wanted: str | None = None, label: str | None = None) -> list[
     return sorted(ended)
 
 
+def orphans_of(first: ProcessIdentity, since_ticks: int, launch: str) -> list[ProcessIdentity]:
+    """Return the processes below a container's `first` one that started at `since_ticks` or later, without those of
+    other launches."""
+    found = {pid: fields for pid in _others() if (fields := stat_fields(pid)) is not None and fields[0] not in "ZX"}
+    children = defaultdict[int, list[int]](list)
+    for pid, fields in found.items():
+        children[int(fields[1])].append(pid)
+    theirs = {pid for pid, carried in processes(label=LAUNCH) if carried != launch}
+    below, orphans = list(children[first.pid]) if first.is_running else [], []
+    while below:
+        pid = below.pop()
+        if pid not in theirs:
+            below += children[pid]
+            orphans.append(ProcessIdentity(pid, int(found[pid][19])))
+    return [orphan for orphan in orphans if orphan.start_ticks >= since_ticks]
+
+
 def is_loading(pid: int) -> bool:
     """Whether the program of a process is being loaded: the kernel shows no environment of it yet, though who started
     it has been told that it runs."""
@@ -170,7 +267,7 @@ def is_loading(pid: int) -> bool:
 def _kill(pid: int, wanted: str | None, label: str | None) -> None:
     descriptor = os.pidfd_open(pid)  # stays with the process, where its number may be given to another one
     try:
-        carried = _carried(pid, label)
+        carried = _carried(pid, label) or _marked(_marks([pid]).get(pid, ()), wanted, label)
         if carried is not None and wanted in (None, carried):
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
     finally:

@@ -7,6 +7,7 @@ import os
 import signal
 import struct
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,11 @@ _PIDFD_INFO_BYTES = 64
 _PIDFD_GET_INFO = 3 << 30 | _PIDFD_INFO_BYTES << 16 | 0xFF << 8 | 11
 _PIDFD_INFO_EXIT = 1 << 3
 
-BOOT = Path("/proc/sys/kernel/random/boot_id")
+PROC = Path("/proc")
+BOOT = PROC / "sys/kernel/random/boot_id"
+
+#: The flag of a process that is ending, in /proc/PID/stat (include/linux/sched.h).
+PF_EXITING = 0x4
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,11 @@ class ProcessIdentity:
         """The process that has this number now; None when there is none, or only a zombie."""
         ticks = start_ticks(pid)
         return None if ticks is None else cls(pid, ticks, boot_id())
+
+    @property
+    def folder(self) -> Path:
+        """Its folder in /proc."""
+        return PROC / str(self.pid)
 
     @property
     def is_running(self) -> bool:
@@ -104,11 +114,27 @@ def boot_id() -> str:
 
 def start_ticks(pid: int) -> int | None:
     """When a process started, in clock ticks since boot; None when there is no such process, or only a zombie."""
+    fields = stat_fields(pid)
+    return None if fields is None or fields[0] in "ZX" else int(fields[19])
+
+
+def now_ticks() -> int:
+    """Return the time since boot in clock ticks, as `start_ticks` has it."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+def is_ending(pid: int) -> bool:
+    """Return whether a process has ended or has begun to: by then it has left its control group and its namespaces."""
+    fields = stat_fields(pid)
+    return fields is None or fields[0] in "ZX" or bool(int(fields[6]) & PF_EXITING)
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """Return the fields of /proc/PID/stat from the third, the state, on; None when there is no such process.
+
+    The second field is the command in parentheses and may hold spaces (proc(5)).
+    """
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # proc(5): the second field is the command in parentheses and may hold spaces; state is the third
-    # field and the start time the 22nd.
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])

@@ -24,6 +24,7 @@ from testbed.emulation.links.probe import LinkFidelity, measure_links
 from testbed.emulation.links.replay import Replay
 from testbed.emulation.network.difference import Difference
 from testbed.emulation.network.holders import Holders, Namespaces, expected_to_start, idle
+from testbed.emulation.network.names import Names
 from testbed.emulation.network.network import Network
 from testbed.emulation.shaping import Shaper, open_shaper
 from testbed.spec.topology import Topology, Worker
@@ -158,6 +159,8 @@ class Testbed:
         self._holders = holders
         self._stack.callback(holders.remove)
         holders.remove()  # what a killed one left would be in the way
+        self.network.names = Names(self.control)
+        self.network.publish_names(self.network.topology)
         self.network.join(holders.start(requests))
 
     def close(self) -> None:
@@ -197,7 +200,7 @@ class Testbed:
     @property
     def control(self) -> Path:
         """The folder with a folder for each container, which that one sees as `/run/testbed`. No other user gets in."""
-        return self.folder / "control"
+        return label.control_folder(self.name)
 
     @property
     def links(self) -> LiveLinks:
@@ -222,8 +225,8 @@ class Testbed:
         new = {*difference.workers.added, *difference.workers.changed}
         with self._holders.replacing(difference.workers.changed):
             with expected_to_start():
-                pids = self._holders.start(self._idle(worker for worker in topology.workers if worker.name in new))
-            self.network.swap(topology, pids=pids)
+                fresh = self._holders.start(self._idle(worker for worker in topology.workers if worker.name in new))
+            self.network.swap(topology, holders=fresh)
         self.replay.follow(topology.links.values())
         self._holders.drop(difference.workers.removed)
         return Swapped(

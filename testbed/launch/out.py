@@ -51,12 +51,12 @@ def clear_out(container: ProcessIdentity) -> None:
 
 def _opened(container: ProcessIdentity) -> int | None:
     """A container's OUT; None where it is no file system of its own, which bounds it."""
-    above = f"/proc/{container.pid}/root"
+    above = container.folder / "root"
     try:
         root = os.open(f"{above}{OUT}", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return None
-    if container.is_running and os.fstat(root).st_dev != Path(above).stat().st_dev:
+    if container.is_running and os.fstat(root).st_dev != above.stat().st_dev:
         return root
     os.close(root)
     return None

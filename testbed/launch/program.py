@@ -17,13 +17,16 @@ from typing import Any, Protocol
 
 import docker
 from docker.errors import APIError
+from docker.models.containers import Container
 from requests import Response
 
 from testbed.emulation import label
 from testbed.emulation.containers.fleet import FILES, container_name
 from testbed.emulation.containers.limits import ended_for_memory
+from testbed.emulation.containers.proof import proven_process
+from testbed.emulation.network.names import Names, without_proxies
 from testbed.emulation.network.namespace import inside_of
-from testbed.emulation.process import ProcessIdentity, how_it_ended, signal_in_words
+from testbed.emulation.process import ProcessIdentity, how_it_ended, now_ticks, signal_in_words
 from testbed.launch.borders import NO_FILES, Borders, line_end_hints
 from testbed.launch.errors import BadCommand, LaunchFailed
 from testbed.launch.ranks import Rank
@@ -74,6 +77,9 @@ class Starter(Protocol):
     def start(self, rank: Rank) -> StartedProgram:
         """BadCommand for a program that is not there; LaunchFailed for a worker that is no longer."""
 
+    def end(self) -> None:
+        """End what the processes started, carries no label, and lives on after them."""
+
 
 class HostStarter:
     """Starts each worker's command, of this machine, in its network namespace, which its holder holds."""
@@ -82,12 +88,13 @@ class HostStarter:
         self._labels = {label.ENVIRONMENT: network, label.LAUNCH: launch}
         self._commands = commands
         self._holders = holders
+        self._names = Names(label.control_folder(network))
 
     def start(self, rank: Rank) -> StartedProgram:
         command = self._commands[rank.worker]
-        environment = {**os.environ, **rank.environment, **self._labels}
+        environment = {**without_proxies(os.environ), **rank.environment, **self._labels}
         try:
-            return inside_of(self._holders[rank.worker], lambda: HostProgram(command, environment))
+            return inside_of(self._holders[rank.worker], lambda: self._started(rank.worker, command, environment))
         except ProcessLookupError:
             raise LaunchFailed(f"{rank.worker} has ended; take the network down and up again") from None
         except OSError as error:
@@ -95,6 +102,13 @@ class HostStarter:
             raise BadCommand(
                 f"{command[0]} cannot be run on this machine: {error.strerror}\n    write instead: {remedy}"
             ) from None
+
+    def end(self) -> None:
+        """Nothing is left to do: all of it is in UTS namespaces with the launch's mark."""
+
+    def _started(self, worker: str, command: Sequence[str], environment: dict[str, str]) -> HostProgram:
+        self._names.take_on(worker, label.domain_name(self._labels))
+        return HostProgram(command, environment)
 
 
 class HostProgram:
@@ -132,34 +146,6 @@ class HostProgram:
         return list(line_end_hints(self._command, None))
 
 
-class ContainerStarter:
-    """Starts each worker's command, of its image, in its container, in FILES where that has some."""
-
-    def __init__(self, client: docker.DockerClient, network: str, launch: str, commands: Commands) -> None:
-        self._client = client
-        self._network = network
-        self._labels = {label.ENVIRONMENT: network, label.LAUNCH: launch}
-        self._commands = commands
-
-    def start(self, rank: Rank) -> StartedProgram:
-        try:
-            container = self._client.containers.get(container_name(self._network, rank.worker))
-            mounts = {mount["Destination"]: mount["Source"] for mount in container.attrs["Mounts"]}
-            borders = Borders(Path(mounts[FILES]) if FILES in mounts else None)
-            pid, memory_bytes = int(container.attrs["State"]["Pid"]), int(container.attrs["HostConfig"]["Memory"])
-            words = borders.seen(self._commands[rank.worker])
-            command = ContainerCommand(words, borders, pid, memory_bytes, ended_for_memory(pid))
-            program = self._client.api.exec_create(
-                container.id,
-                words,
-                environment={"USER": "worker", "HOME": "/tmp", **rank.environment, **self._labels},
-                workdir=FILES if FILES in mounts else None,
-            )
-        except APIError as error:
-            raise LaunchFailed(f"{rank.worker}: {error.explanation}") from error
-        return ContainerProgram(self._client, str(program["Id"]), rank.worker, command)
-
-
 @dataclass(frozen=True, slots=True)
 class ContainerCommand:
     """A command as a container has it, and what is known of the container."""
@@ -184,6 +170,55 @@ class ContainerCommand:
         return f"ended with exit code {code}{may_be}"
 
 
+class ContainerStarter:
+    """Starts each worker's command, of its image, in its container, in FILES where that has some."""
+
+    def __init__(self, client: docker.DockerClient, network: str, launch: str, commands: Commands) -> None:
+        self._client = client
+        self._network = network
+        self._labels = {label.ENVIRONMENT: network, label.LAUNCH: launch}
+        self._commands = commands
+        self._began_ticks = now_ticks()
+        self._containers: dict[str, Container] = {}
+
+    def start(self, rank: Rank) -> StartedProgram:
+        try:
+            container = self._client.containers.get(container_name(self._network, rank.worker))
+            mounts = {mount["Destination"]: mount["Source"] for mount in container.attrs["Mounts"]}
+            borders = Borders(Path(mounts[FILES]) if FILES in mounts else None)
+            pid, memory_bytes = int(container.attrs["State"]["Pid"]), int(container.attrs["HostConfig"]["Memory"])
+            words = borders.seen(self._commands[rank.worker])
+            proven_process(str(container.id), pid)
+            command = ContainerCommand(words, borders, pid, memory_bytes, ended_for_memory(pid))
+            program = self._client.api.exec_create(
+                container.id,
+                words,
+                environment={"USER": "worker", "HOME": "/tmp", **rank.environment, **self._labels},
+                workdir=FILES if FILES in mounts else None,
+            )
+        except APIError as error:
+            raise LaunchFailed(f"{rank.worker}: {error.explanation}") from error
+        self._containers[rank.worker] = container
+        return ContainerProgram(self._client, str(program["Id"]), rank.worker, command)
+
+    def end(self) -> None:
+        """Kill the orphans of this launch in its containers, which may stay up.
+
+        An orphan of a container's programs becomes a child of its first process. Those that started before the launch,
+        or carry another launch's label, or were started by one that does, are not this one's.
+        """
+        for container in self._containers.values():
+            first = proven_process(str(container.id), int(container.attrs["State"]["Pid"]))
+            deadline = time.monotonic() + label.KILL_DEADLINE_S
+            while first is not None and time.monotonic() < deadline:
+                orphans = label.orphans_of(first, self._began_ticks, self._labels[label.LAUNCH])
+                for orphan in orphans:
+                    orphan.send(signal.SIGKILL)
+                if not orphans:
+                    break
+                time.sleep(ASK_S)
+
+
 class ContainerProgram:
     """A program in a container, by its id at the engine."""
 
@@ -197,7 +232,7 @@ class ContainerProgram:
     def opened(self) -> int | None:
         deadline = time.monotonic() + ENGINE_S
         while self._on(state := self._client.api.exec_inspect(self._id)):
-            if state["Pid"] and (process := ProcessIdentity.of(state["Pid"])):
+            if state["Pid"] and (process := proven_process(state["ContainerID"], state["Pid"])):
                 return process.opened()
             if time.monotonic() > deadline:
                 raise LaunchFailed(f"{self._worker}: the engine has not started the program in {ENGINE_S:.0f} s")
@@ -257,9 +292,9 @@ def _frames(answer: Response) -> Iterator[bytes]:
         yield answer.raw.read(int.from_bytes(head[4:], "big"))
 
 
-def ask_to_end(descriptor: int) -> None:
-    """Send SIGTERM to the process of a descriptor, if it still lives."""
+def send(descriptor: int, number: signal.Signals) -> None:
+    """Send a signal to the process of a descriptor, if it still lives."""
     try:
-        signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+        signal.pidfd_send_signal(descriptor, number)
     except ProcessLookupError:
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.emulation import label
-from testbed.emulation.containers.engine import ENGINE_ERRORS
+from testbed.emulation.containers.engine import ENGINE_ERRORS, EngineError
 from testbed.emulation.process import wait_status
 from testbed.launch.errors import BadCommand, LaunchFailed
 from testbed.launch.output import Output, Told
-from testbed.launch.program import StartedProgram, Starter, ask_to_end
+from testbed.launch.program import StartedProgram, Starter, send
 from testbed.launch.ranks import Rank
 
 #: How often `look` is called.
@@ -114,18 +115,23 @@ class Programs:
         if self._starting.ident is not None:
             self._starting.join()  # a start that is under way at an engine can't be taken back, nor be found yet
         for name in self._programs:
-            with suppress(BadCommand, LaunchFailed, *ENGINE_ERRORS):
+            with suppress(BadCommand, LaunchFailed, EngineError, *ENGINE_ERRORS):
                 self._open(name)
         for descriptor in self._descriptors.values():
             if descriptor is not None:
-                ask_to_end(descriptor)
+                send(descriptor, signal.SIGTERM)
         deadline = time.monotonic() + GRACE_S
         while any(self._descriptors.values()) and (left_s := deadline - time.monotonic()) > 0:
             self._ended(left_s)
+        for descriptor in self._descriptors.values():
+            if descriptor is not None:  # it is deaf, and may have cleared its environment
+                send(descriptor, signal.SIGKILL)
         label.kill_processes(self._launch, label.LAUNCH)
         self._ended(LAST_WORDS_S)
         for name in [*self._ended_descriptors]:
             self._closed(name)
+        with suppress(*ENGINE_ERRORS):
+            self._starter.end()
         for output in self._outputs.values():
             output.join(PASSED_ON_S)
 

@@ -14,8 +14,8 @@ from itertools import pairwise
 #: torchrun's own.
 MASTER_PORT = 29500
 
-#: How every worker's interface on the emulated network is named. Left to themselves, gloo and NCCL look for one by the
-#: host's name, which nothing resolves here.
+#: How every worker's interface on the emulated network is named. Left to themselves, gloo, NCCL and TensorPipe (TP)
+#: look for one by the host's name, each in its own way.
 INTERFACE = "eth0"
 
 #: What starts a process for each of a worker's ranks by itself.
@@ -151,5 +151,5 @@ def _common(peers: Sequence[Peer], group: int) -> dict[str, str]:
         "TESTBED_SITE": peers[group].site,
         "TESTBED_PEERS": ",".join(f"{peer.name}={peer.address}" for peer in peers),
     }
-    interface = {"GLOO_SOCKET_IFNAME": INTERFACE, "NCCL_SOCKET_IFNAME": INTERFACE}
+    interface = {f"{library}_SOCKET_IFNAME": INTERFACE for library in ("GLOO", "NCCL", "TP")}
     return master | torchrun | interface | own | {"PYTHONUNBUFFERED": "1"}

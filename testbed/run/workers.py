@@ -141,11 +141,11 @@ class Workers:
         request, newcomer = self._jobs.newcomer(topology, worker, network.address(worker))
         with self._fleet.replacing(()), ExitStack() as undo:
             try:
-                pids = self._fleet.start([request])
+                fresh = self._fleet.start([request])
             except (ContainerDied, APIError) as error:
                 raise EngineError(f"{worker.name} does not start: {error}") from error
-            network.swap(topology, pids=pids)
-            undo.callback(network.swap, before, pids={})
+            network.swap(topology, holders=fresh)
+            undo.callback(network.swap, before, holders={})
             yield newcomer
             undo.pop_all()
         self._requests[worker.name] = request
@@ -202,7 +202,7 @@ class Workers:
         self._half_replaced.discard(worker)
         try:
             self._save_log(worker)
-            pid = self._fleet.restart(self._requests[worker])
+            first = self._fleet.restart(self._requests[worker])
         except ContainerDied:
             return False  # the next look finds it dead
         except ENGINE_ERRORS:
@@ -210,9 +210,9 @@ class Workers:
             raise
         try:
             self._testbed.network.leave([worker])
-            self._testbed.network.join({worker: pid})
+            self._testbed.network.join({worker: first})
         except (OSError, RuntimeError):
-            if held_by(pid):
+            if held_by(first.pid):
                 raise
             return False  # its namespace ended with it; the engine may not know yet
         return True

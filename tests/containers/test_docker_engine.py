@@ -8,10 +8,12 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 
 import docker
 import pytest
+from docker.credentials.errors import StoreError
 
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.engine import EngineError
@@ -147,3 +149,47 @@ def test_without_dockerd_it_says_what_to_install(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EngineError, match=r"docker\.io"):
         engine.ensure_engine()
+
+
+@pytest.fixture
+def configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A user's Docker client configuration, with a missing credential helper and a proxy; the proxy's variables."""
+    proxy = "http://proxy.example:3128"
+    value = {"credsStore": "gone", "auths": {"r.example": {}}, "proxies": {"default": {"httpProxy": proxy}}}
+    (tmp_path / "config.json").write_text(json.dumps(value))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    return {"HTTP_PROXY": proxy, "http_proxy": proxy}
+
+
+@pytest.mark.system
+def test_a_user_s_client_configuration_reaches_no_build_and_no_container(configuration: dict[str, str]) -> None:
+    tag, dockerfile = f"testbed-test:{os.getpid()}", b'FROM scratch\nCMD ["none"]\n'
+    with pytest.raises(StoreError):  # as any other client would
+        docker.from_env().images.build(fileobj=BytesIO(dockerfile), tag=tag, rm=True)
+    client = engine.connect()
+    assert engine.user_proxies() == configuration, "the variable is the user's again"
+    client.images.build(fileobj=BytesIO(dockerfile), tag=tag, rm=True)
+    try:
+        container = client.containers.create(tag, network_mode="none")
+        try:
+            told = client.containers.get(container.id).attrs["Config"]["Env"] or []
+            assert not [variable for variable in told if "proxy" in variable.lower()]
+        finally:
+            container.remove()
+    finally:
+        client.images.remove(tag)
+
+
+@pytest.mark.pure
+def test_a_dockerfile_s_build_is_told_the_user_s_proxies(configuration: dict[str, str]) -> None:
+    assert engine.user_proxies() == configuration
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("text", ["", "[]", '{"proxies": 1}', '{"proxies": {"default": []}}'])
+def test_a_configuration_that_is_none_names_no_proxies(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text(text)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    assert engine.user_proxies() == {}

@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from multiprocessing import SimpleQueue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from testbed.emulation import label
+from testbed.emulation.network.names import Names
+from testbed.emulation.network.namespace import Namespace, inside
 from testbed.emulation.process import ProcessIdentity
 from testbed.telemetry.store import write_json
 from tests.waiting import PATIENCE_S, until
@@ -66,6 +68,47 @@ def test_a_process_that_starts_others_meanwhile_is_ended_with_them() -> None:
     assert busy.pid in label.kill_processes("busy")
     assert list(label.processes("busy")) == []
     busy.wait(PATIENCE_S)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("cleared", [["env", "-i"], ["env", "-i", "setsid", "-f"]], ids=["itself", "a daemon"])
+def test_what_clears_its_environment_is_found_by_its_namespace(cleared: list[str], tmp_path: Path) -> None:
+    names = Names(tmp_path)
+    seconds = f"6{os.getpid()}"
+
+    def start(*labels: tuple[str, str]) -> subprocess.Popen[bytes]:
+        names.take_on("oslo-w0", label.domain_name(dict(labels)))
+        return subprocess.Popen([*cleared, "sleep", seconds], stdin=subprocess.DEVNULL)
+
+    def asleep() -> set[int]:
+        words = f"sleep\0{seconds}\0".encode()
+        with suppress(OSError):
+            return {pid for pid in label._others() if Path(f"/proc/{pid}/cmdline").read_bytes() == words}
+        return set()
+
+    with closing(Namespace()) as namespace:
+        one, two = (label.ENVIRONMENT, "one"), (label.ENVIRONMENT, "two")
+        started = [
+            inside(namespace.path, lambda: start(one, (label.LAUNCH, "first"))),
+            inside(namespace.path, lambda: start(one, (label.LAUNCH, "second"))),
+            inside(namespace.path, lambda: start(two)),
+        ]
+        until(lambda: len(asleep()) == 3)
+        everything = asleep()
+        assert {pid for pid, _ in label.processes()} == everything
+        (first,) = label.kill_processes("first", label.LAUNCH)
+        (second,) = label.kill_processes("one")
+        (third,) = label.kill_processes()
+        assert {first, second, third} == everything
+        for each in started:
+            each.wait(PATIENCE_S)
+    assert not asleep()
+
+
+@pytest.mark.pure
+def test_a_domain_name_is_one_that_the_kernel_takes() -> None:
+    name = label.domain_name({label.ENVIRONMENT: "n" * 58, label.LAUNCH: "l" * 58})
+    assert name.startswith("testbed.") and len(name) <= 64
 
 
 @pytest.mark.local

@@ -37,6 +37,9 @@ class Here:
             raise BadCommand("no such program")
         return HostProgram([sys.executable, "-ISc", script], {**os.environ, label.LAUNCH: LAUNCH})
 
+    def end(self) -> None:
+        pass
+
 
 class Slow(Here):
     """A start that takes its time at an engine: it goes on while its caller is interrupted."""
@@ -177,6 +180,24 @@ def test_what_programs_have_started_ends_with_them_however_far_it_went(start: St
     until(lambda: len(list(label.processes(LAUNCH, label.LAUNCH))) == 2)  # the parent of the deaf one has ended
     programs.end()
     assert not list(label.processes(LAUNCH, label.LAUNCH))
+
+
+@pytest.mark.parametrize("unlabelled", [True, False])
+def test_one_that_is_deaf_is_ended_whatever_its_environment(tmp_path: Path, unlabelled: bool) -> None:
+    told: list[str] = []
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
+
+    class Bare(Here):
+        def start(self, rank: Rank) -> StartedProgram:
+            variables = {} if unlabelled else {label.LAUNCH: LAUNCH}
+            return HostProgram([sys.executable, "-ISc", deaf], variables)
+
+    programs = Programs(Bare([deaf]), [Rank("a", "a", {})], LAUNCH, tmp_path, lambda _, line: told.append(line))
+    programs.start()
+    until(lambda: told == ["deaf"])
+    program = programs._programs["a"]
+    programs.end()
+    assert program.exit_code() == 128 + signal.SIGKILL
 
 
 def test_one_that_cannot_be_started_is_said_and_ends_the_others(tmp_path: Path, told: list[str]) -> None:

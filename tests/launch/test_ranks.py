@@ -34,7 +34,7 @@ def test_a_process_knows_the_network() -> None:
     environment = ranks_of({"paris-w0": ["train"], "tokyo-w0": ["train"]}, PARIS, 1)[1].environment
     assert environment["TESTBED_SITE"] == "tokyo"
     assert environment["TESTBED_PEERS"] == "paris-w0=10.0.0.2,tokyo-w0=10.0.1.2"
-    assert environment["GLOO_SOCKET_IFNAME"] == environment["NCCL_SOCKET_IFNAME"] == "eth0"
+    assert {environment[f"{library}_SOCKET_IFNAME"] for library in ("GLOO", "NCCL", "TP")} == {"eth0"}
 
 
 def test_torchrun_is_one_agent_a_worker() -> None:

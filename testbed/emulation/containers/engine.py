@@ -13,6 +13,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +23,8 @@ from typing import Any
 
 import docker
 from docker.errors import DockerException
+from docker.utils.config import load_general_config
+from docker.utils.proxy import ProxyConfig
 from requests.exceptions import RequestException
 
 from testbed.emulation.containers.tail import last_lines
@@ -42,6 +46,19 @@ LOG_TAIL_LINES = 15
 
 log = logging.getLogger(__name__)
 
+
+#: The variable that names the folder of a Docker client's configuration.
+CONFIGURATION = "DOCKER_CONFIG"
+_CONFIGURING = threading.Lock()
+#: A client without any credentials reads the user's again before each build, so it has empty ones of no registry.
+NO_CREDENTIALS = '{"auths": {"none.invalid": {}}}'
+
+#: For manifests: what of the user's Docker client configuration counts.
+CLIENT_RECORD = {
+    "credentials": "none",
+    "worker_proxies": "none",
+    "build_proxies": "the client configuration's, for Dockerfiles alone",
+}
 
 #: What a client raises when the engine refuses, or is no longer there.
 ENGINE_ERRORS = (DockerException, RequestException)
@@ -74,6 +91,36 @@ def address() -> str:
     return os.environ.get("DOCKER_HOST") or DEFAULT_ADDRESS
 
 
+def client_of(where: str, **options: Any) -> docker.DockerClient:
+    """Return a client of the engine at `where` that takes nothing from the user's Docker client configuration.
+
+    Its proxies would be in the environment of every worker, which reaches none of them, and a credential helper that is
+    no longer there would end every build. DockerException where no engine answers.
+    """
+    with _CONFIGURING, tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(NO_CREDENTIALS)
+        before = os.environ.get(CONFIGURATION)
+        os.environ[CONFIGURATION] = folder
+        try:
+            return docker.DockerClient(base_url=where, **options)
+        finally:
+            if before is None:
+                del os.environ[CONFIGURATION]
+            else:
+                os.environ[CONFIGURATION] = before
+
+
+def user_proxies() -> dict[str, str]:
+    """Return the proxies of the user's Docker client configuration, as variables: a Dockerfile's build with a network
+    may need them, and leaves none of them in the image."""
+    try:
+        proxies = load_general_config().get("proxies", {})
+        wanted = ProxyConfig.from_dict(proxies.get(address()) or proxies.get("default", {}))
+        return {str(name): str(value) for name, value in wanted.get_environment().items()}
+    except (AttributeError, TypeError):
+        return {}  # the file is none of Docker's
+
+
 def connect() -> docker.DockerClient:
     """A client of the engine that answers.
 
@@ -87,7 +134,7 @@ def connect() -> docker.DockerClient:
             "of their network namespaces. Unset DOCKER_HOST, or name a unix:// socket of a local engine."
         )
     try:
-        client = docker.DockerClient(base_url=where)
+        client = client_of(where)
         client.ping()
     except ENGINE_ERRORS as error:
         raise EngineError(f"No Docker engine answers at {where} ({error}). `make setup` starts one.") from error
@@ -183,7 +230,7 @@ def stop_engine(record: Path = RECORD) -> bool:
 def answers(where: str) -> bool:
     """Whether an engine answers at this address."""
     try:
-        client = docker.DockerClient(base_url=where)
+        client = client_of(where)
     except DockerException:
         return False
     try:

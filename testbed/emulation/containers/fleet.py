@@ -29,7 +29,9 @@ from testbed.emulation.containers import engine, idle
 from testbed.emulation.containers.image import ensure_worker_image, packages_in
 from testbed.emulation.containers.limits import LOG_BYTES, ContainerLimits
 from testbed.emulation.containers.program_image import program_image
+from testbed.emulation.containers.proof import ForeignEngineError, proven_process
 from testbed.emulation.label import LABEL
+from testbed.emulation.network.names import Names
 from testbed.emulation.process import ProcessIdentity
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.scratch import OUT_BYTES, SHM_BYTES, TMP_BYTES
@@ -79,7 +81,7 @@ class ContainerRequest:
 
     def settings(self, control: Path) -> dict[str, Any]:
         """What it runs and sees, as the engine's client takes it, with its control folder. EmulationError."""
-        mounts = {CONTROL_FOLDER: control}
+        mounts = {CONTROL_FOLDER: control, **Names(control.parent).mounts()}
         if self.files is not None:
             mounts[FILES] = self.files.resolve()
         entrypoint = self.entrypoint
@@ -194,8 +196,9 @@ class Fleet:
         """The versions of what the containers' image holds: of Debian's packages and of Python's, by name."""
         return packages_in(self._client, self.image)
 
-    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, int]:
-        """Start them all; worker name → pid of the container's first process. ContainerDied when one has ended.
+    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, ProcessIdentity]:
+        """Start them all; worker name → the container's first process, proven to be it. ContainerDied when one has
+        ended, ForeignEngineError when the engine's process numbers are not this machine's.
 
         The first that are started share the host out among themselves; those that come later get no more.
         """
@@ -206,7 +209,9 @@ class Fleet:
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix=self._threads) as pool:
             return dict(pool.map(partial(self._start, self._removing, limits), requests))
 
-    def _start(self, removing: threading.Event, limits: ContainerLimits, request: ContainerRequest) -> tuple[str, int]:
+    def _start(
+        self, removing: threading.Event, limits: ContainerLimits, request: ContainerRequest
+    ) -> tuple[str, ProcessIdentity]:
         if removing.is_set():
             raise CancelledError
         worker = request.worker
@@ -232,13 +237,8 @@ class Fleet:
         )
         self._containers[worker.name] = container
         container.start()
-        container.reload()
-        if container.status != "running":
-            raise ContainerDied(f"{worker.name} ended as soon as it was started, {_how_it_ended(container)}")
-        pid = int(container.attrs["State"]["Pid"])
-        if (program := ProcessIdentity.of(pid)) is not None:
-            self._programs[worker.name] = program
-        return worker.name, pid
+        program = self._programs[worker.name] = _first_process(container, worker.name)
+        return worker.name, program
 
     @contextmanager
     def replacing(self, workers: Iterable[str]) -> Iterator[None]:
@@ -294,8 +294,8 @@ class Fleet:
             return None
         return int(container.attrs["State"]["ExitCode"])
 
-    def restart(self, request: ContainerRequest) -> int:
-        """Another container in the place of a worker's own, which has ended; the pid of its first process."""
+    def restart(self, request: ContainerRequest) -> ProcessIdentity:
+        """Another container in the place of a worker's own, which has ended; its first process."""
         name = request.worker.name
         _remove(self._containers[name])  # it stays known: where the engine then starts none, it is to be tried again
         return self.start([request])[name]
@@ -354,6 +354,18 @@ def remove_containers(client: docker.DockerClient, network: str | None = None) -
     with ThreadPoolExecutor(PARALLEL) as pool:
         list(pool.map(_remove, found))
     return sorted(str(container.name) for container in found)
+
+
+def _first_process(container: Container, worker: str) -> ProcessIdentity:
+    """Return the first process of a container that was just started. ContainerDied, ForeignEngineError."""
+    container.reload()
+    pid = int(container.attrs["State"]["Pid"])
+    if container.status == "running" and (process := proven_process(str(container.id), pid)) is not None:
+        return process
+    container.reload()
+    if container.status == "running":
+        raise ForeignEngineError(str(container.id), pid, "this machine has no process of that number")
+    raise ContainerDied(f"{worker} ended as soon as it was started, {_how_it_ended(container)}")
 
 
 def _how_it_ended(container: Container) -> str:

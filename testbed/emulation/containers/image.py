@@ -186,7 +186,8 @@ def _foreign_id(client: docker.DockerClient, name: str, progress: Progress) -> s
         except APIError as error:
             raise ImageError(
                 f"BASE_IMAGE names {name}, which is neither on this machine nor to be had: "
-                f"{error.explanation}. Name another, or none, and a base is made with mmdebstrap."
+                f"{error.explanation}. `docker pull {name}` brings one that the registry gives to you only. Name "
+                "another, or none, and a base is made with mmdebstrap."
             ) from error
     return str(image.id)
 

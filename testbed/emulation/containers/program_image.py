@@ -17,7 +17,7 @@ from pathlib import Path
 import docker
 from docker.errors import APIError, BuildError, ImageNotFound
 
-from testbed.emulation.containers import image, requirements
+from testbed.emulation.containers import engine, image, requirements
 from testbed.emulation.containers.image import ImageError, Progress
 from testbed.emulation.containers.requirements import canonical
 from testbed.spec.errors import Fault, SpecError
@@ -153,7 +153,13 @@ def _built(client: docker.DockerClient, file: Path, progress: Progress) -> str:
     with image.told(progress, f"image of {file}"):
         try:
             made, _ = client.images.build(
-                path=str(file.parent), dockerfile=file.name, tag=tag, labels=labels, rm=True, forcerm=True
+                path=str(file.parent),
+                dockerfile=file.name,
+                tag=tag,
+                labels=labels,
+                buildargs=engine.user_proxies(),
+                rm=True,
+                forcerm=True,
             )
         except BuildError as error:
             said = f"{error}\n{image.tail(image.said(error))}"

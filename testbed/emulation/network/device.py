@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from testbed.emulation.network.netlink import CREATE, EXCLUSIVE, REPLACE, NetlinkRequest, attribute
 
 _NEW_LINK, _DELETE_LINK, _SET_LINK, _NEW_ADDRESS, _NEW_ROUTE, _DELETE_ROUTE, _NEW_NEIGHBOUR = 16, 17, 19, 20, 24, 25, 28
-_MAC, _NAME, _MTU, _MASTER, _PORT, _KIND_OF_LINK, _NAMESPACE_OF = 1, 3, 4, 10, 12, 18, 19
+_MAC, _NAME, _MTU, _MASTER, _PORT, _KIND_OF_LINK, _NAMESPACE_OF, _NAMESPACE = 1, 3, 4, 10, 12, 18, 19, 28
 _TUNNEL_ID, _REMOTE, _LOCAL_END, _LEARNING, _UDP_PORT, _DONT_FRAGMENT = 1, 2, 4, 7, 15, 29
 _KIND, _OF_KIND, _PEER, _ISOLATED, _NESTED = 1, 2, 1, 33, 0x8000
 _ADDRESS, _LOCAL = 1, 2
@@ -49,12 +49,12 @@ def _made(head: bytes, kind: str, of_kind: bytes = b"") -> NetlinkRequest:
     return NetlinkRequest(_NEW_LINK, CREATE | EXCLUSIVE, _interface() + head + attribute(_KIND_OF_LINK | _NESTED, what))
 
 
-def veth(name: str, mac: str | None, peer: str, peer_mac: str | None, peer_pid: int) -> NetlinkRequest:
-    """A pair of interfaces, one of them here and its peer in the namespace of a process; both are down.
+def veth(name: str, mac: str | None, peer: str, peer_mac: str | None, namespace: int) -> NetlinkRequest:
+    """A pair of interfaces, one of them here and its peer in the namespace of a descriptor; both are down.
 
     Without a MAC address given, the kernel draws one.
     """
-    there = _interface() + _named(peer, peer_mac) + attribute(_NAMESPACE_OF, struct.pack("=I", peer_pid))
+    there = _interface() + _named(peer, peer_mac) + attribute(_NAMESPACE, struct.pack("=I", namespace))
     return _made(_named(name, mac), "veth", attribute(_PEER | _NESTED, there))
 
 

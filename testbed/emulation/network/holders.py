@@ -12,14 +12,15 @@ from docker.errors import DockerException
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import ContainerDied, ContainerRequest
 from testbed.emulation.network.namespace import Namespace
+from testbed.emulation.process import ProcessIdentity
 from testbed.spec.topology import Worker
 
 
 class Holders(Protocol):
     """What a testbed needs of them."""
 
-    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, int]:
-        """Make one for each request; worker name → pid that its namespace is found by."""
+    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, ProcessIdentity]:
+        """Make one for each request; worker name → what holds its namespace, a process or a thread."""
 
     def replacing(self, workers: Iterable[str]) -> AbstractContextManager[None]:
         """While inside, others may be made, also for these workers. Left by an error, all is as it was before."""
@@ -40,12 +41,12 @@ class Namespaces:
     def __init__(self) -> None:
         self._held: dict[str, Namespace] = {}
 
-    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, int]:
+    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, ProcessIdentity]:
         made = {}
         for request in requests:
             name = request.worker.name
             self._held[name] = Namespace()
-            made[name] = self._held[name].pid
+            made[name] = self._held[name].holder
         return made
 
     @contextmanager

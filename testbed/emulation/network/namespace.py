@@ -5,14 +5,16 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from testbed.emulation.process import ProcessIdentity
 
 _CLONE_NEWNET = 0x40000000
+CLONE_NEWUTS = 0x4000000
 
 T = TypeVar("T")
 
@@ -44,6 +46,13 @@ class Namespace:
         return self._id
 
     @property
+    def holder(self) -> ProcessIdentity:
+        """The same thread, named for good."""
+        holder = ProcessIdentity.of(self._id)
+        assert holder is not None, "the namespace is closed"
+        return holder
+
+    @property
     def path(self) -> Path:
         """Its file."""
         return Path(f"/proc/{self.pid}/ns/net")
@@ -56,7 +65,7 @@ class Namespace:
 
 def _hold(made: Future[int], over: threading.Event) -> None:
     try:
-        _call("unshare", _CLONE_NEWNET)
+        call("unshare", _CLONE_NEWNET)
     except OSError as error:
         made.set_exception(error)
         return
@@ -109,21 +118,32 @@ def enter(holder: ProcessIdentity) -> None:
 
     Raises ProcessLookupError when it has ended; another one may have its number by then.
     """
+    with opened(holder) as descriptor:
+        call("setns", descriptor, _CLONE_NEWNET)
+
+
+@contextmanager
+def opened(holder: ProcessIdentity) -> Iterator[int]:
+    """Yield a descriptor of the network namespace that a process, or a thread of one, holds.
+
+    Raises ProcessLookupError when it has ended; another one may have its number by then.
+    """
     try:
-        with Path(f"/proc/{holder.pid}/ns/net").open("rb") as file:
-            if not holder.is_running:
-                raise ProcessLookupError
-            _call("setns", file.fileno(), _CLONE_NEWNET)
+        file = (holder.folder / "ns/net").open("rb")
     except FileNotFoundError:
         raise ProcessLookupError from None
+    with file:
+        if not holder.is_running:
+            raise ProcessLookupError
+        yield file.fileno()
 
 
 def _enter(netns: Path) -> None:
     with netns.open("rb") as file:
-        _call("setns", file.fileno(), _CLONE_NEWNET, about=str(netns))
+        call("setns", file.fileno(), _CLONE_NEWNET, about=str(netns))
 
 
-def _call(function: str, *arguments: int, about: str | None = None) -> None:
+def call(function: str, *arguments: Any, about: str | None = None) -> None:
     """A function of the C library that answers 0, or else leaves the reason in errno."""
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, function)(*arguments) != 0:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from testbed.emulation.network.namespace import inside
+from testbed.emulation.network.namespace import inside, inside_of
+from testbed.emulation.process import ProcessIdentity
 
 CREATE, EXCLUSIVE, REPLACE = 0x400, 0x200, 0x100
 
@@ -60,11 +61,12 @@ def attributes(data: bytes) -> dict[int, bytes]:
 class Netlink:
     """A socket to the kernel's devices and routing tables, of one namespace. Any thread may use it.
 
-    OSError: what the kernel answered.
+    The namespace is that of a file, or the one that a process holds. OSError: what the kernel answered.
     """
 
-    def __init__(self, netns: Path) -> None:
-        self._socket = inside(netns, _routing_socket)
+    def __init__(self, netns: Path | ProcessIdentity) -> None:
+        enter = inside if isinstance(netns, Path) else inside_of
+        self._socket = enter(netns, _routing_socket)  # type: ignore[arg-type]
         self._sequence = count(1)
         self._lock = threading.Lock()
 

@@ -27,6 +27,7 @@ from mininet.net import Mininet
 
 from testbed.emulation.links.links import Links, Observer
 from testbed.emulation.network.addressing import Addressing
+from testbed.emulation.network.names import Names
 from testbed.emulation.network.node import ContainerHost, Interface, Router, Veth
 from testbed.emulation.network.routing import Routes
 from testbed.emulation.network.share import WHOLE, Share, lay_tunnel
@@ -41,6 +42,7 @@ from testbed.emulation.network.wiring import (
     set_route,
     set_up_router,
 )
+from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.shaping.base import Shaper, distorted_by_offload
 from testbed.link import LinkState, link_name
 from testbed.spec.topology import Topology, Worker
@@ -51,7 +53,8 @@ class Network(Mininet):
 
     `offload` says whether workers use segmentation offload; once it is off it stays so. `switch` is what every site
     has, by name; a swap keeps it. Unless `fit_transport` is off, workers' TCP buffers fit the network, and follow it.
-    `pairs` has the wires between routers, by the two sites that they join.
+    `pairs` has the wires between routers, by the two sites that they join. `names` has the files by which workers
+    resolve each other's names, where there are any.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Network(Mininet):
         self.routes = Routes({})
         self.transport = Transport(fit_transport, self._workers_there)
         self.pairs: dict[frozenset[str], Veth | Interface] = {}
+        self.names: Names | None = None
 
     # Building -----------------------------------------------------------------------------------------------------
 
@@ -94,9 +98,15 @@ class Network(Mininet):
         self.add(self.topology, pairs=pairs_of(self.topology))
         self.set_routes(Routes.over(self.topology))
 
-    def join(self, pids: Mapping[str, int]) -> None:
-        """Give workers their places on the network; `pids` maps each to a process in its container."""
-        self.add(self.topology, pids)
+    def join(self, holders: Mapping[str, ProcessIdentity]) -> None:
+        """Give workers their places on the network; `holders` maps each to a process in its container."""
+        self.add(self.topology, holders)
+
+    def publish_names(self, *topologies: Topology) -> None:
+        """Have workers resolve the names of all workers of these topologies, where the network has a file for them."""
+        if self.names is not None:
+            workers = (worker for topology in topologies for worker in topology.workers)
+            self.names.write({worker.name: self.address(worker) for worker in workers})
 
     def leave(self, workers: Iterable[str]) -> None:
         """Take workers off the network, as far as they are on it: one may have ended as it joined. Their containers
@@ -118,19 +128,22 @@ class Network(Mininet):
             set_up_router(router, self.addressing.router(site), self.switch, self.share.mtu)
 
     def add(
-        self, topology: Topology, pids: Mapping[str, int] | None = None, pairs: Iterable[frozenset[str]] = ()
+        self,
+        topology: Topology,
+        holders: Mapping[str, ProcessIdentity] | None = None,
+        pairs: Iterable[frozenset[str]] = (),
     ) -> None:
-        """Lay the wires of a topology's workers that are in `pids`, and of pairs of its links, and bring all up."""
+        """Lay the wires of a topology's workers that are in `holders`, and of pairs of its links, and bring all up."""
         wiring = Wiring(self.shaper, self.share.mtu)
         for worker in topology.workers:
-            if pids and worker.name in pids:
-                self._add_worker(topology, worker, pids[worker.name], wiring)
+            if holders and worker.name in holders:
+                self._add_worker(topology, worker, holders[worker.name], wiring)
         for pair in sorted(pairs, key=sorted):
             self._add_pair(topology, pair, wiring)
         wiring.bring_up()
 
-    def _add_worker(self, topology: Topology, worker: Worker, pid: int, wiring: Wiring) -> None:
-        host = self.addHost(worker.name, cls=ContainerHost, pid=pid)
+    def _add_worker(self, topology: Topology, worker: Worker, holder: ProcessIdentity, wiring: Wiring) -> None:
+        host = self.addHost(worker.name, cls=ContainerHost, holder=holder)
         index = int(worker.name.rpartition("-w")[2])
         wire = self.addLink(self.router(worker.site), host, cls=Veth, intfName1=f"w{index}", intfName2="eth0")
         address, gateway = self.addressing.worker(worker.site, index), self.addressing.router(worker.site)
@@ -205,20 +218,20 @@ class Network(Mininet):
         self,
         topology: Topology,
         before_routes: BeforeRoutes = lambda _: None,
-        pids: Mapping[str, int] | None = None,
+        holders: Mapping[str, ProcessIdentity] | None = None,
     ) -> NetworkSwap:
         """Become another network, by difference: what stays the same is not touched.
 
-        `pids` maps each worker that is not on the network yet, or gets another container, to a process in its
+        `holders` maps each worker that is not on the network yet, or gets another container, to a process in its
         container; without it the workers must be the same.
 
         Raises what went wrong. Up to when the routes have moved, everything is as it was then.
         """
-        if pids is None and {one.name for one in topology.workers} != {one.name for one in self.topology.workers}:
+        if holders is None and {one.name for one in topology.workers} != {one.name for one in self.topology.workers}:
             raise ValueError(f"{topology.file}: a swap keeps the workers of {self.topology.file}; it has others")
         if any(map(needs_single_frames, topology.links.values())):
             self.use_single_frames()
-        return SwapTransaction(self, topology, pids or {}).make(before_routes)
+        return SwapTransaction(self, topology, holders or {}).make(before_routes)
 
     def _observe(self, at_s: float, link: str, state: LinkState) -> None:
         self.transport.note(link, state)

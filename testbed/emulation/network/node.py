@@ -19,10 +19,10 @@ from mininet.link import Intf, Link
 from mininet.node import Node
 
 from testbed.emulation.network import device
-from testbed.emulation.network.namespace import Namespace, held_by, inside_of
+from testbed.emulation.network.namespace import Namespace, held_by, inside_of, opened
 from testbed.emulation.network.netlink import Netlink
 from testbed.emulation.network.switch import Switch
-from testbed.emulation.process import ProcessIdentity, start_ticks
+from testbed.emulation.process import ProcessIdentity
 
 T = TypeVar("T")
 
@@ -40,36 +40,33 @@ def mac_of(address: IPv4Interface) -> str:
 
 
 class NamespaceNode(Node):
-    """A node that is the network namespace of the process or thread `pid`. Nothing happens in it before it is asked."""
+    """A node that is the network namespace that the process or thread `holder` holds. Nothing happens in it before it
+    is asked."""
 
-    def __init__(self, name: str, pid: int, **params: Any) -> None:
-        self._namespace_pid = pid
-        self.start_ticks = start_ticks(pid)
+    def __init__(self, name: str, holder: ProcessIdentity, **params: Any) -> None:
+        self.holder = holder
         self._netlink: Netlink | None = None
         super().__init__(name, **params)
 
     @property
     def netns(self) -> Path:
         """The namespace's file."""
-        return Path(f"/proc/{self._namespace_pid}/ns/net")
+        return self.holder.folder / "ns/net"
 
     @property
     def held(self) -> bool:
         """Whether what holds the namespace is still there, and not another process that was given its number."""
-        ticks, pid = self.start_ticks, self._namespace_pid
-        return ticks is not None and start_ticks(pid) == ticks and held_by(pid)
+        return self.holder.is_running and held_by(self.holder.pid)
 
     def inside(self, make: Callable[[], T]) -> T:
         """What `make` returns in the namespace; ProcessLookupError when what holds it has ended."""
-        if self.start_ticks is None:
-            raise ProcessLookupError
-        return inside_of(ProcessIdentity(self._namespace_pid, self.start_ticks), make)
+        return inside_of(self.holder, make)
 
     @property
     def netlink(self) -> Netlink:
         """A netlink socket in the namespace, opened at first use."""
         if self._netlink is None:
-            self._netlink = Netlink(self.netns)
+            self._netlink = Netlink(self.holder)
         return self._netlink
 
     def interface_index(self, name: str) -> int:
@@ -86,7 +83,7 @@ class NamespaceNode(Node):
     def received_bytes(self) -> dict[str, int]:
         """Interface → bytes the kernel has received on it. A super-packet counts once, without the headers that
         each of its segments would have had on a wire: 4 % less than the wire for full-size segments."""
-        return received_bytes(self._namespace_pid)
+        return received_bytes(self.holder.pid)
 
     def unroutable_packets(self) -> int:
         """Packets for which there was no route, of the node's own and of those it was to forward."""
@@ -104,7 +101,7 @@ class NamespaceNode(Node):
         }
 
     def _counts(self, protocol: str) -> dict[str, int]:
-        lines = Path(f"/proc/{self._namespace_pid}/net/snmp").read_text().splitlines()
+        lines = (self.holder.folder / "net/snmp").read_text().splitlines()
         names, values = (line.split()[1:] for line in lines if line.startswith(f"{protocol}:"))
         return dict(zip(names, map(int, values), strict=True))
 
@@ -112,12 +109,12 @@ class NamespaceNode(Node):
 
     def startShell(self, mnopts: str | None = None) -> None:
         """Mininet starts the shell with the node; here that waits for `cmd`."""
-        self.pid = self._namespace_pid
+        self.pid = self.holder.pid
 
     def _shell(self) -> None:
         if self.shell is None:
             super().startShell("-cd")
-            self.pid = self._namespace_pid
+            self.pid = self.holder.pid
 
     def _popen(self, cmd: list[str], **params: Any) -> subprocess.Popen[bytes]:
         """Mininet would unshare a namespace for the shell; it joins the node's instead."""
@@ -159,7 +156,7 @@ class NamespaceHost(NamespaceNode):
 
     def __init__(self, name: str, **params: Any) -> None:
         self._namespace = Namespace()
-        super().__init__(name, self._namespace.pid, **params)
+        super().__init__(name, self._namespace.holder, **params)
 
     def terminate(self) -> None:
         super().terminate()
@@ -178,7 +175,7 @@ class Router(NamespaceHost):
 
 
 class ContainerHost(NamespaceNode):
-    """A worker's container as a Mininet host: the namespace is the container's, joined by its pid."""
+    """A worker's container as a Mininet host: the namespace is the container's, joined by its first process."""
 
 
 class Interface(Intf):
@@ -244,4 +241,5 @@ class Veth(Link):
     ) -> None:
         assert node1 is not None
         assert node2 is not None
-        node1.netlink.apply(device.veth(intfname1, addr1, intfname2, addr2, node2.pid))
+        with opened(node2.holder) as namespace:
+            node1.netlink.apply(device.veth(intfname1, addr1, intfname2, addr2, namespace))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from testbed.emulation.network.difference import Difference
 from testbed.emulation.network.routing import Routes
 from testbed.emulation.network.wiring import access_state
+from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.shaping.access import limit_rate
 from testbed.link import link_ends, link_name
 from testbed.spec.topology import Lan, Topology
@@ -41,17 +42,17 @@ def pairs_of(topology: Topology) -> set[frozenset[str]]:
 
 
 class SwapTransaction:
-    """One swap of a network to another topology. `pids` maps the workers that are new or get another container."""
+    """One swap of a network to another topology. `holders` maps the workers that are new or get another container."""
 
-    def __init__(self, network: Network, topology: Topology, pids: Mapping[str, int]) -> None:
+    def __init__(self, network: Network, topology: Topology, holders: Mapping[str, ProcessIdentity]) -> None:
         self._network = network
         self._old = network.topology
         self._new = topology
-        self._pids = pids
+        self._holders = holders
         self._difference = Difference.between(self._old, topology)
         network.addressing.know(topology.sites, pairs_of(topology))
-        changed = self._difference.workers.changed if pids else ()
-        self._pids_before = {name: network.container(name).pid for name in changed}
+        changed = self._difference.workers.changed if holders else ()
+        self._holders_before = {name: network.container(name).holder for name in changed}
 
     def make(self, before_routes: BeforeRoutes) -> NetworkSwap:
         """Carry it out. Raises what went wrong; up to when the routes have moved, everything is as it was then."""
@@ -72,12 +73,13 @@ class SwapTransaction:
     def build(self) -> None:
         """Make what the new network has more; take workers over to other containers."""
         network = self._network
+        network.publish_names(self._old, self._new)
         for site in self._difference.sites.added:
             network.add_site(site)
-        network.leave(name for name in self._difference.workers.changed if name in self._pids)
+        network.leave(name for name in self._difference.workers.changed if name in self._holders)
         if self._difference.lan:
             self._change_lan(self._new.lan)
-        network.add(self._new, self._missing(self._new, self._pids), pairs_of(self._new) - pairs_of(self._old))
+        network.add(self._new, self._missing(self._new, self._holders), pairs_of(self._new) - pairs_of(self._old))
 
     def move_routes(self) -> None:
         """Have the links that stay be as the new network has them, and packets take its ways."""
@@ -89,6 +91,7 @@ class SwapTransaction:
     def remove(self) -> None:
         """Take away what the old network had more."""
         network = self._network
+        network.publish_names(self._new)
         for pair in pairs_of(self._old) - pairs_of(self._new):
             network.remove_pair(pair)
         network.leave(self._difference.workers.removed)
@@ -102,13 +105,14 @@ class SwapTransaction:
         """
         network, difference = self._network, self._difference
         added = [name for name in difference.workers.added if name in network.nameToNode]
-        network.leave([*added, *(name for name in self._pids_before if name in network.nameToNode)])
+        network.leave([*added, *(name for name in self._holders_before if name in network.nameToNode)])
         network.topology = self._old
+        network.publish_names(self._old)
         changed = network.share.own(difference.links.changed)
         network.links_in_force.configure(self._old.links[name] for name in changed)
         if difference.lan:
             self._change_lan(self._old.lan)
-        network.add(self._old, self._missing(self._old, self._pids_before))
+        network.add(self._old, self._missing(self._old, self._holders_before))
         network.routes = Routes({})  # some may have moved: all are set again
         network.set_routes(Routes.over(self._old, network.links_in_force.down))
         for pair in pairs_of(self._new) - pairs_of(self._old):
@@ -117,11 +121,11 @@ class SwapTransaction:
             if f"{site}-r" in network.nameToNode:
                 network.delHost(network.router(site))
 
-    def _missing(self, topology: Topology, pids: Mapping[str, int]) -> dict[str, int]:
-        """The topology's workers that are not on the network. KeyError for one that `pids` says nothing of."""
+    def _missing(self, topology: Topology, holders: Mapping[str, ProcessIdentity]) -> dict[str, ProcessIdentity]:
+        """The topology's workers that are not on the network. KeyError for one that `holders` says nothing of."""
         there, share = self._network.nameToNode, self._network.share
         missing = (worker.name for worker in topology.workers if worker.name not in there and share.has(worker.site))
-        return {name: pids[name] for name in missing}
+        return {name: holders[name] for name in missing}
 
     def _change_lan(self, lan: Lan) -> None:
         """Another LAN under workers that are there."""

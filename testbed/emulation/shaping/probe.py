@@ -9,7 +9,7 @@ from typing import Literal
 
 from testbed.emulation.host.kernel import package_here
 from testbed.emulation.network import device
-from testbed.emulation.network.namespace import Namespace
+from testbed.emulation.network.namespace import Namespace, opened
 from testbed.emulation.network.netlink import Netlink
 from testbed.emulation.shaping.base import Port, Shaper, ShapingError
 from testbed.emulation.shaping.netem import NetemShaper
@@ -66,8 +66,8 @@ def _complaint(backend: type[Shaper]) -> str | None:
 
 def _make_site(scratch: Namespace) -> None:
     """A site in small: a router's way out, `lo`, and a worker's port on its bridge."""
-    with closing(Netlink(scratch.path)) as netlink:
-        netlink.apply(device.bridge("lan"), device.veth("w0", None, "eth0", None, scratch.pid))
+    with closing(Netlink(scratch.path)) as netlink, opened(scratch.holder) as there:
+        netlink.apply(device.bridge("lan"), device.veth("w0", None, "eth0", None, there))
         netlink.apply(device.up(netlink.index("lo")), device.plugged(netlink.index("w0"), netlink.index("lan")))
 
 

@@ -22,6 +22,7 @@ from typing import Any, get_args
 
 from testbed.api.entry import write_entry
 from testbed.api.server import PortTaken
+from testbed.emulation import label
 from testbed.emulation.containers.fleet import ProgramContainers
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.interrupt import Interrupted, interruptible
@@ -81,6 +82,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, help="the API on this port of 127.0.0.1 as well; 0 is any")
     parser.add_argument("topology", type=Path)
     args = parser.parse_args()
+    label.leave()  # started from within another network's host, it must not end together with that network
     teller = Teller()
     try:
         with interruptible():

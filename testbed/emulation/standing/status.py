@@ -155,7 +155,7 @@ def _hosts(network: Network, topology: Topology) -> dict[str, dict[str, Any]]:
 
 def _host(kind: str, site: str, address: str, node: NamespaceNode) -> dict[str, Any]:
     """`pid` is what holds its namespace: of a worker, its container's first process; of a router, a thread of ours."""
-    held = {"pid": node.pid, "start_ticks": node.start_ticks, "running": node.held}
+    held = {"pid": node.holder.pid, "start_ticks": node.holder.start_ticks, "running": node.held}
     return {"kind": kind, "site": site, "address": address, **held}
 
 

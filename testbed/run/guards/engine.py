@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 import time
 
-import docker
-
 from testbed.emulation.containers import engine
 
 #: An engine answers a ping in a millisecond. One that is restarted is away for some seconds, and containers may outlive
@@ -49,7 +47,7 @@ class EngineWatch:
         while not self._closed.wait(ASK_S):
             asked = time.monotonic()
             try:
-                client = docker.DockerClient(base_url=engine.address(), timeout=ANSWER_S)
+                client = engine.client_of(engine.address(), timeout=ANSWER_S)
                 try:
                     client.ping()
                 finally:

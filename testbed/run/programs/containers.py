@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet, ProgramContainers, ScratchSpace
 from testbed.emulation.network.holders import idle
 from testbed.emulation.testbed import Testbed
@@ -33,4 +34,4 @@ class ExperimentContainers:
     def record(self, fleet: Fleet) -> dict[str, Any]:
         """For a manifest, once they are started."""
         limits = fleet.limits.record(self._workers) if fleet.limits else {}
-        return {"image_packages": fleet.packages, "limits": limits}
+        return {"image_packages": fleet.packages, "limits": limits, "docker_client": engine.CLIENT_RECORD}

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from testbed.emulation.network.node import ContainerHost
-from testbed.emulation.process import ProcessIdentity
 from testbed.launch.out import take_out
 from testbed.run.directory import RunDirectory
 from testbed.telemetry.curves import EVENTS, Figures, figures_in, figures_of
@@ -30,8 +29,7 @@ class ProgramFigures:
     def take(self, worker: str, node: ContainerHost) -> None:
         """What a worker's programs left in OUT, and the figures in it."""
         target = self._directory.path / "out" / worker
-        if node.start_ticks is not None:
-            take_out(ProcessIdentity(node.pid, node.start_ticks), target)
+        take_out(node.holder, target)
         for file in sorted(target.rglob(EVENTS)):
             for figures in figures_of(file):
                 self._keep(worker, figures)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from testbed.emulation.containers import engine
 from testbed.emulation.undo import UndoStack, in_full
 from testbed.launch.command import Command
 from testbed.launch.output import Told
@@ -82,6 +83,7 @@ def _begin_manifest(
         "launch": asdict(command),
         "environments": {rank.name: rank.environment for rank in ranks},
         "network": status,
+        "docker_client": None if command.on_host else engine.CLIENT_RECORD,
         "git_commit": git_commit(),
         "host": host_facts(),
     }

@@ -9,6 +9,7 @@ from typing import Any
 
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet
 from testbed.emulation.containers.limits import ContainerLimits
+from testbed.emulation.process import ProcessIdentity
 from testbed.scaleout.split.split import SplitHosts
 
 
@@ -28,8 +29,8 @@ class SplitFleet(Fleet):
         """Of the first host's image: hosts make it by one lock."""
         return dict(self._hosts.call(next(iter(self._hosts.hosts)), "image_packages"))
 
-    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, int]:
-        """Process ids are their hosts' own, so none is returned. ContainerDied when one has ended."""
+    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, ProcessIdentity]:
+        """Processes are their hosts' own, so none is returned. ContainerDied when one has ended."""
         shares: dict[str, list[ContainerRequest]] = {name: [] for name in self._hosts.hosts}
         for request in requests:
             shares[self._host_of[request.worker.name]].append(request)
@@ -58,10 +59,11 @@ class SplitFleet(Fleet):
         code: int | None = self._of(worker, "exit_code")
         return code
 
-    def restart(self, request: ContainerRequest) -> int:
+    def restart(self, request: ContainerRequest) -> ProcessIdentity:
         """Another container in its place, on its host's part of the network."""
         name = request.worker.name
-        return int(self._hosts.call(self._host_of[name], "restart", request))
+        first: ProcessIdentity = self._hosts.call(self._host_of[name], "restart", request)
+        return first
 
     def logs(self, worker: str) -> bytes:
         return bytes(self._of(worker, "logs"))

@@ -23,6 +23,7 @@ from testbed.emulation.containers.fleet import ContainerRequest, Fleet
 from testbed.emulation.containers.image import ensure_worker_image, packages_in
 from testbed.emulation.host.budget import Budget, known_budget
 from testbed.emulation.network.share import OWN
+from testbed.emulation.process import ProcessIdentity
 from testbed.link import LinkState
 from testbed.scaleout.split.cut import CutLinks
 from testbed.scaleout.split.part import HostPart, PartFacts
@@ -120,12 +121,12 @@ class SplitHost:
         """Worker → whether its container still runs; none before they were started."""
         return self.fleet.running() if hasattr(self, "fleet") else {}
 
-    def restart(self, request: ContainerRequest) -> int:
-        """Another container in the place of a worker's own, on the network; the pid of its first process."""
-        pid = self.fleet.restart(request)
+    def restart(self, request: ContainerRequest) -> ProcessIdentity:
+        """Another container in the place of a worker's own, on the network; its first process."""
+        first = self.fleet.restart(request)
         self.part.network.leave([request.worker.name])
-        self.part.network.join({request.worker.name: pid})
-        return pid
+        self.part.network.join({request.worker.name: first})
+        return first
 
     def sample(self) -> dict[str, Any]:
         """As of the part, with what the probes have seen, the states put in force, and by how much this process was

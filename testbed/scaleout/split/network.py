@@ -15,6 +15,7 @@ from testbed.emulation.network.network import Network
 from testbed.emulation.network.routing import Routes
 from testbed.emulation.network.share import OWN
 from testbed.emulation.network.swap import BeforeRoutes, NetworkSwap
+from testbed.emulation.process import ProcessIdentity
 from testbed.link import link_ends, link_name
 from testbed.scaleout.split.links import SplitLinks
 from testbed.scaleout.split.part import PartFacts
@@ -45,7 +46,7 @@ class SplitNetwork(Network):
             self.links_in_force.add(link)
         self.set_routes(Routes.over(self.topology))
 
-    def join(self, pids: Mapping[str, int]) -> None:
+    def join(self, holders: Mapping[str, ProcessIdentity]) -> None:
         """Hosts give their workers their places."""
 
     def leave(self, workers: Iterable[str]) -> None:
@@ -60,7 +61,10 @@ class SplitNetwork(Network):
         self.set_routes(Routes.over(self.topology, self.links_in_force.down))
 
     def swap(
-        self, topology: Topology, before_routes: BeforeRoutes = lambda _: None, pids: Mapping[str, int] | None = None
+        self,
+        topology: Topology,
+        before_routes: BeforeRoutes = lambda _: None,
+        holders: Mapping[str, ProcessIdentity] | None = None,
     ) -> NetworkSwap:
         """Each step on every host before the next on any."""
         began, links = time.monotonic(), Difference.between(self.topology, topology).links

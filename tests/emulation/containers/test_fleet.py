@@ -17,7 +17,9 @@ from requests import ConnectionError
 
 from testbed.emulation.containers import fleet as fleet_module
 from testbed.emulation.containers.fleet import OUT, ContainerRequest, Fleet, ScratchSpace
+from testbed.emulation.containers.proof import ForeignEngineError
 from testbed.emulation.interrupt import Interrupted
+from testbed.emulation.process import ProcessIdentity
 from testbed.spec.topology import Worker
 
 
@@ -36,7 +38,7 @@ class Gone:
 class Away(Fleet):
     """Its engine starts nothing at the moment."""
 
-    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, int]:
+    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, ProcessIdentity]:
         raise ConnectionError
 
 
@@ -79,13 +81,13 @@ class Engine:
     def _create(self, *_: Any, **__: Any) -> Any:
         self.created += 1
         attrs = {"State": {"Pid": 1 << 30}}
-        return SimpleNamespace(start=lambda: None, reload=lambda: None, status="running", attrs=attrs)
+        return SimpleNamespace(id="0" * 64, start=lambda: None, reload=lambda: None, status="running", attrs=attrs)
 
 
 class InterruptedPool:
     """A pool that is interrupted as it starts a thread, which begins when it is told to."""
 
-    begin: Callable[[], tuple[str, int]]
+    begin: Callable[[], tuple[str, ProcessIdentity]]
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -96,7 +98,7 @@ class InterruptedPool:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def map(self, start: Callable[[Any], tuple[str, int]], requests: Iterable[Any]) -> None:
+    def map(self, start: Callable[[Any], tuple[str, ProcessIdentity]], requests: Iterable[Any]) -> None:
         (request,) = requests
         InterruptedPool.begin = lambda: start(request)
         raise Interrupted("SIGINT")
@@ -116,7 +118,8 @@ def test_a_thread_that_begins_when_all_were_removed_starts_nothing(
     with pytest.raises(CancelledError):
         InterruptedPool.begin()
     assert client.created == 0
-    workers.start([request])
+    with pytest.raises(ForeignEngineError):  # this engine's process is none of this machine's
+        workers.start([request])
     assert client.created == 1, "as others are, which are started after that"
 
 

@@ -189,8 +189,8 @@ def test_a_fork_bomb_an_endless_log_and_hogs_in_one_worker_leave_all_others_alon
 def test_a_worker_that_wants_too_much_memory_is_said_to_have(fleets: tuple[Fleet, Fleet]) -> None:
     hog = worker(0, memory=64 << 20)
     greedy = "import time; print('begins', flush=True); time.sleep(0.5); b'x' * (1 << 28)"
-    (pid,) = fleets[0].start([ContainerRequest(hog, ["-c", greedy], entrypoint=["python3"])]).values()
-    process = os.pidfd_open(pid)
+    (program,) = fleets[0].start([ContainerRequest(hog, ["-c", greedy], entrypoint=["python3"])]).values()
+    process = os.pidfd_open(program.pid)
     assert select.select([process], [], [], PATIENCE_S)[0], "it ends"
     os.close(process)
     while fleets[0].running()[hog.name]:  # the engine hears of it

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from testbed.emulation.network import device
-from testbed.emulation.network.namespace import Namespace, inside
+from testbed.emulation.network.namespace import Namespace, inside, opened
 from testbed.emulation.network.netlink import AT_ONCE, Netlink
 from testbed.emulation.shaping.access import limit_rate
 
@@ -39,8 +39,9 @@ def told(namespace: Namespace, *words: str) -> Any:
 
 
 def test_a_pair_has_an_end_in_each_namespace(namespace: Namespace, netlink: Netlink) -> None:
-    with closing(Namespace()) as other, closing(Netlink(other.path)) as there:
-        netlink.apply(device.veth("here", "02:00:00:00:00:01", "there", None, other.pid))
+    with closing(Namespace()) as other, closing(Netlink(other.holder)) as there:
+        with opened(other.holder) as far:
+            netlink.apply(device.veth("here", "02:00:00:00:00:01", "there", None, far))
         (shown,) = told(namespace, "ip", "-j", "link", "show", "here")
         assert (shown["address"], "UP" in shown["flags"]) == ("02:00:00:00:00:01", False)
         assert {name for _, name in inside(other.path, socket.if_nameindex)} == {"lo", "there"}
@@ -52,7 +53,8 @@ def test_a_pair_has_an_end_in_each_namespace(namespace: Namespace, netlink: Netl
 
 
 def test_a_port_of_a_bridge_is_isolated(namespace: Namespace, netlink: Netlink) -> None:
-    netlink.apply(device.bridge("lan", "02:00:00:00:00:03"), device.veth("w0", None, "eth0", None, namespace.pid))
+    with opened(namespace.holder) as own:
+        netlink.apply(device.bridge("lan", "02:00:00:00:00:03"), device.veth("w0", None, "eth0", None, own))
     netlink.apply(device.plugged(netlink.index("w0"), netlink.index("lan")), device.isolated(netlink.index("w0")))
     (shown,) = told(namespace, "ip", "-j", "-d", "link", "show", "w0")
     assert shown["master"] == "lan"

@@ -20,6 +20,7 @@ from testbed.emulation.links.probe import LinkFidelity, measure_links
 from testbed.emulation.network.namespace import Namespace, inside
 from testbed.emulation.network.network import Network
 from testbed.emulation.network.wiring import needs_single_frames, send_single_frames
+from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.shaping import open_shaper
 from testbed.link import LinkState, Opportunities, Queue
 from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
@@ -90,7 +91,7 @@ def up(what: Topology) -> Iterator[Wan]:
         holders = {worker.name: Namespace() for worker in what.workers}
         for holder in holders.values():
             stack.callback(holder.close)
-        network.join({name: holder.pid for name, holder in holders.items()})
+        network.join({name: holder.holder for name, holder in holders.items()})
         yield Wan(network, states)
 
 
@@ -356,8 +357,10 @@ def replaceable(wan: Wan, worker: str) -> Iterator[subprocess.Popen[bytes]]:
     process = inside(namespace.path, lambda: subprocess.Popen(["sleep", "600"]))
     namespace.close()
     try:
+        holder = ProcessIdentity.of(process.pid)
+        assert holder is not None
         wan.network.leave([worker])
-        wan.network.join({worker: process.pid})
+        wan.network.join({worker: holder})
         yield process
     finally:
         process.kill()
@@ -382,7 +385,8 @@ def test_a_worker_that_has_ended_keeps_no_other_from_single_frames(
 def test_a_process_that_was_given_a_worker_s_number_is_left_alone() -> None:
     with up(topology(QUITO_LIMA, "{quito: {workers: 1}, lima: {workers: 1}}")) as wan, replaceable(wan, "quito-w0"):
         host = wan.network.container("quito-w0")
-        host.start_ticks -= 1  # it was another's, that started earlier
+        # It was another's, that started earlier.
+        host.holder = replace(host.holder, start_ticks=host.holder.start_ticks - 1)
         assert host not in wan.network._workers_there()
         for ask in (send_single_frames, wan.network.transport.fit):
             with suppress(ProcessLookupError):
@@ -524,7 +528,7 @@ def test_a_swap_brings_and_takes_workers_and_changes_the_lan() -> None:
         wan = stack.enter_context(up(TRIANGLE))
         send = stack.enter_context(connection(wan, "quito-w0", "lima-w0"))
         send(b"before")
-        wan.network.swap(other, pids={name: holder.pid for name, holder in new.items()})
+        wan.network.swap(other, holders={name: holder.holder for name, holder in new.items()})
         send(b"after")
         assert interfaces(wan, "quito") == {"lo", "lan", "w0", "lima"}
         assert interfaces(wan, "lima") == {"lo", "lan", "w0", "w1", "quito", "potosi"}

@@ -51,7 +51,7 @@ def wan(request: pytest.FixtureRequest) -> Iterator[Wan]:
         holders = {worker.name: Namespace() for worker in network.topology.workers}
         for holder in holders.values():
             stack.callback(holder.close)
-        network.join({name: holder.pid for name, holder in holders.items()})
+        network.join({name: holder.holder for name, holder in holders.items()})
         yield Wan(network, [])
     assert not list(label.processes(NETWORK))
 
@@ -100,7 +100,7 @@ def test_a_worker_leaves_and_comes_back(wan: Wan) -> None:
     wan.network.leave([worker.name])
     holder = Namespace()
     try:
-        wan.network.swap(wan.network.topology, pids={worker.name: holder.pid})
+        wan.network.swap(wan.network.topology, holders={worker.name: holder.holder})
         wan.assert_answered("quito-w0", "quito-w1", 4 * LAN_DELAY_S)
     finally:
         wan.network.leave([worker.name])

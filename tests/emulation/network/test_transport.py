@@ -150,7 +150,7 @@ def up(fit_transport: bool = True) -> Iterator[Long]:
         holders = {worker.name: Namespace() for worker in topology.workers}
         for holder in holders.values():
             stack.callback(holder.close)
-        network.join({name: holder.pid for name, holder in holders.items()})
+        network.join({name: holder.holder for name, holder in holders.items()})
         yield Long(network)
 
 

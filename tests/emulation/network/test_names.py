@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from testbed.emulation.network import device, names
+from testbed.emulation.network.names import Names, hosts_text, sources_text, without_proxies
+from testbed.emulation.network.namespace import Namespace, inside
+from testbed.emulation.network.netlink import Netlink
+
+PARIS, TOKYO = {"paris-w0": "10.0.0.1"}, {"tokyo-w0": "10.0.1.1"}
+
+#: Prints its own name, what each of the words resolves to (forward, then the reverse of that), and the errors.
+ASK = """
+import json, socket, sys
+def asked(look, *words):
+    try:
+        return look(*words)
+    except OSError as error:
+        return type(error).__name__
+found = {"own": socket.gethostname()}
+for name in sys.argv[1:]:
+    address = asked(socket.gethostbyname, name)
+    mapped = asked(socket.getnameinfo, ("::ffff:" + address, 0), socket.NI_NAMEREQD)
+    found[name] = [address, asked(socket.gethostbyaddr, address)[0], mapped[0]] if address[0].isdigit() else address
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.pure
+def test_each_worker_is_found_by_its_name_and_by_its_address_in_both_families() -> None:
+    lines = [line.split() for line in hosts_text(PARIS | TOKYO).splitlines()]
+    assert lines[0] == ["127.0.0.1", "localhost"]
+    assert sorted(lines[1:]) == sorted(
+        [prefix + address, name] for name, address in (PARIS | TOKYO).items() for prefix in ("", "::ffff:")
+    )
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("sources", ["files dns", "mymachines resolve [!UNAVAIL=return] files myhostname dns"])
+def test_hosts_are_asked_for_in_the_worker_s_own_files(sources: str) -> None:
+    own = f"passwd: files systemd\nhosts:   {sources}\nnetworks: files\n"
+    assert sources_text(own) == "passwd: files systemd\nhosts: files dns\nnetworks: files\n"
+
+
+@pytest.mark.pure
+def test_the_files_stay_the_same_ones_as_names_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container has the file mounted that was there as it started."""
+    monkeypatch.setattr(names, "ETC", tmp_path / "etc")
+    written = Names(tmp_path)
+    assert written.mounts() == {}
+    written.write(PARIS)
+    seen = {where: file.stat().st_ino for where, file in written.mounts().items()}
+    assert sorted(where.rpartition("/")[2] for where in seen) == ["hosts", "resolv.conf"]
+    for addresses in (PARIS | TOKYO, TOKYO):
+        written.write(addresses)
+        assert {where: file.stat().st_ino for where, file in written.mounts().items()} == seen
+        assert (tmp_path / ".names/hosts").read_text() == hosts_text(addresses)
+
+
+@pytest.mark.pure
+def test_programs_of_this_machine_are_told_of_no_proxy() -> None:
+    told = {"HTTP_PROXY": "a", "https_proxy": "b", "ALL_PROXY": "c", "no_proxy": "d", "PATH": "/bin"}
+    assert without_proxies(told) == {"PATH": "/bin"}
+
+
+@pytest.fixture
+def namespace() -> Iterator[Namespace]:
+    with closing(Namespace()) as namespace, closing(Netlink(namespace.holder)) as netlink:
+        netlink.apply(device.up(netlink.index("lo")))
+        yield namespace
+
+
+@pytest.mark.system
+def test_a_program_of_this_machine_has_the_worker_s_name_and_the_network_s_names(
+    tmp_path: Path, namespace: Namespace
+) -> None:
+    before = Path("/etc/hosts").read_text()
+    written = Names(tmp_path)
+    written.write(PARIS | TOKYO)
+
+    def ask(*words: str) -> subprocess.CompletedProcess[str]:
+        written.take_on("paris-w0", "testbed.test")
+        command = [sys.executable, "-c", ASK, *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True)
+
+    found = json.loads(inside(namespace.path, lambda: ask("paris-w0", "tokyo-w0", "example.org")).stdout)
+    assert found == {
+        "own": "paris-w0",
+        "paris-w0": ["10.0.0.1", "paris-w0", "paris-w0"],
+        "tokyo-w0": ["10.0.1.1", "tokyo-w0", "tokyo-w0"],
+        "example.org": "gaierror",
+    }
+    assert Path("/etc/hosts").read_text() == before
