@@ -17,6 +17,7 @@ from testbed.emulation.containers import engine, image
 from testbed.emulation.containers.fleet import remove_containers
 from testbed.emulation.containers.image import ImageError
 from testbed.emulation.containers.requirements import canonical, pins, read
+from tests.test_imports import ARROWS
 
 #: As a run starts its workers.
 HARDENED = {
@@ -101,11 +102,18 @@ def test_a_worker_finds_what_it_needs_and_may_do_nothing_else(client: docker.Doc
 
     assert {"__init__.py", "atomic_file.py", "link.py", "plan.py", "protocol.py", "schema.py"} <= set(seen["code"])
     assert {Path(name).parts[0] for name in seen["code"]} <= {
-        *("__init__.py", "atomic_file.py", "link.py", "plan.py", "protocol.py", "schema.py", "tls.py"),
+        *("__init__.py", "atomic_file.py", "errors.py", "link.py", "plan.py", "protocol.py", "schema.py", "tls.py"),
         *("unix_socket.py", "workload.py"),
         *("scheme_autoload.py", "torch_backend.py", "schemes", "sync", "worker"),
     }
     assert seen["compiled"] == len(seen["code"])
+
+
+@pytest.mark.pure
+def test_the_image_has_each_room_that_its_code_imports() -> None:
+    """All but planning, which a scheme imports only where it plans, in the controller."""
+    packed = {Path(pattern).parts[0].removesuffix(".py") for pattern in image.WORKER_CODE} - {"__init__"}
+    assert set().union(*(ARROWS[room] for room in packed)) - packed == {"planning"}
 
 
 @pytest.mark.system

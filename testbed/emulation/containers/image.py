@@ -50,6 +50,7 @@ BUILD = ROOT / "build"
 WORKER_CODE = (
     "__init__.py",
     "atomic_file.py",
+    "errors.py",
     "link.py",
     "plan.py",
     "protocol.py",

@@ -17,6 +17,7 @@ from testbed.protocol import Train
 from testbed.sync.transport import sockets
 from testbed.sync.transport.arrivals import HOLES_S, LEAST_BYTES, MENDING_S, MOST_BYTES, MOST_S, Arrivals, Timing
 from testbed.sync.transport.frame import Frame
+from tests.waiting import until
 
 HEAD = 80
 CHUNK = 64 * 1024
@@ -191,8 +192,18 @@ def test_the_kernel_says_when_bytes_arrived_and_how_many_more_there_are() -> Non
         sender = socket.create_connection(listener.getsockname())
         receiver, _ = listener.accept()
     noted: list[tuple[float, int, int]] = []
+
+    def is_stamped_on_arrival() -> bool:
+        """The kernel begins to stamp a little after the first socket asks; until then the stamp is of the reading."""
+        sender.sendall(bytes(1))
+        time.sleep(0.05)
+        reading = time.time()
+        sockets.receive_timed(receiver, memoryview(bytearray(1)), lambda *note: noted.append(note))
+        return noted.pop()[0] < reading - 0.04
+
     with sender, receiver:
         sockets.stamp(receiver)
+        until(is_stamped_on_arrival)
         before = time.time()
         sender.sendall(bytes(40_000))
         while struct.unpack("i", fcntl.ioctl(receiver, termios.FIONREAD, bytes(4)))[0] < 40_000:
