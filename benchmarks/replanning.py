@@ -9,7 +9,8 @@ plan, and one that knows the truth, on a seeded family of wide-area networks (`b
 
 Workers are processes in the network's hosts. Cells are kept in runs/benchmark-replanning.json and not measured again;
 their run directories stay, and `--score RUN…` reads any run's: how far estimates and predictions were off, and what
-swaps promised and brought. No emulation is needed for that.
+swaps promised and brought. No emulation is needed for that, and none for `--replay RUN`, which feeds a run's records
+through today's controller and says what it decides, and when (`benchmarks.support.replayed`).
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from itertools import product
 from math import exp, log
 from pathlib import Path
 from statistics import mean
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.support.campaign import Campaign
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options, numbers
+from benchmarks.support.replayed import Replayed, replay
 from benchmarks.support.table import Table, show
 from benchmarks.support.wans import FAMILY, Kind, Wan
 from benchmarks.support.window import MODES, WINDOW_S, Cell, measure
@@ -159,6 +162,47 @@ def score_tables(scores: Mapping[str, Score]) -> list[Table]:
     ]
 
 
+def replay_tables(record: RunRecord, found: Replayed) -> list[Table]:
+    """The decisions of a replay, and its swaps and rounds beside the record's."""
+    since_s = found.simulated_from_s
+    source = "all rounds are as recorded: today's controller has the same plans in force as the record"
+    if since_s is not None:
+        source = (
+            f"from round {found.simulated_round} on, at {since_s:.1f} s, the plan in force is another than in the "
+            "record: those rounds are simulated, with the true rates"
+        )
+    rows = [
+        [
+            f"{one['at_s']:.1f} s",
+            "recorded" if since_s is None or one["at_s"] < since_s else "simulated",
+            str(one["last"] if one["last"] is not None else ""),
+            *("" if one[name] is None else f"{one[name]:.2f}" for name in ("current_s", "proposed_s", "bound_s")),
+            f"{one['why']}" + (f" -> plan {one['epoch']}" if one["epoch"] is not None else ""),
+        ]
+        for one in found.decisions
+    ]
+    columns = ["decided", "rounds", "plan", "its round, s", "proposed, s", "bound, s", "decision"]
+    recorded = [swap for swap in record.summary.get("swaps", ()) if swap["kind"] == "plan"]
+    ends = [record.since(one.finished_s) for one in record.rounds]
+    last_s = max((end_s for end_s, _ in found.rounds), default=0.0)
+    compared_rows = []
+    for name, swaps, rounds in (
+        ("record", _named(record, recorded), sum(end_s <= last_s for end_s in ends)),
+        ("today", found.swaps, len(found.rounds)),
+    ):
+        to = ", ".join(f"{swap['policy']} at {swap['requested_s']:.1f} s" for swap in swaps)
+        compared_rows.append([name, str(len(swaps)), to, str(rounds)])
+    return [
+        Table(f"Today's decisions, {record.id} replayed", columns, rows, [source]),
+        Table(f"Up to {last_s:.1f} s", ["", "swaps", "to", "rounds"], compared_rows),
+    ]
+
+
+def _named(record: RunRecord, swaps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Swaps with the policy that made their plan."""
+    return [{**swap, "policy": record.plans[swap["epoch"]].policy} for swap in swaps if swap["epoch"] in record.plans]
+
+
 def wanted(args: Any) -> list[Cell]:
     """The cells that were asked for, a network and seed at a time."""
     family = UNSEEN if args.unseen else QUICK if args.quick else FAMILY
@@ -188,7 +232,15 @@ def main() -> int:
     parser.add_argument("--kept", type=Path, default=KEPT, help="where figures are kept")
     parser.add_argument("--show", action="store_true", help="measure nothing")
     parser.add_argument("--score", nargs="+", type=Path, metavar="RUN", help="score these runs' directories instead")
+    parser.add_argument("--replay", type=Path, metavar="RUN", help="replay this run's directory through the controller")
     args = parser.parse()
+    if args.replay:
+        record = RunRecord.read(args.replay)
+        with TemporaryDirectory() as folder:
+            again = replay(record, Path(folder))
+        shown = {"repeats": 1, **asdict(again), "plans": {}}
+        show(replay_tables(record, again), shown, as_json=args.json)
+        return 0
     if args.score:
         scores = {path.name: score(RunRecord.read(path)) for path in args.score}
         show(score_tables(scores), {name: asdict(one) for name, one in scores.items()}, as_json=args.json)

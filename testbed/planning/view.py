@@ -157,6 +157,22 @@ class View:
             edges={pair: edge for pair, edge in self.edges.items() if set(pair) <= set(names)},
         )
 
+    def scaled(self, factors: Mapping[str, float]) -> View:
+        """Return the view with links, and edges that are capacities of their own, that carry so many times as much."""
+        links = {
+            name: replace(link, rate_bps=link.rate_bps * factors.get(name, 1.0)) for name, link in self.links.items()
+        }
+        edges = {
+            (u, v): replace(
+                edge,
+                rate_bps=min((links[name].rate_bps for name in self.routes[u, v]), default=edge.rate_bps)
+                if (u, v) in self.routes
+                else edge.rate_bps * factors.get(f"{u}=>{v}", 1.0),
+            )
+            for (u, v), edge in self.edges.items()
+        }
+        return replace(self, links=links, edges=edges)
+
     def edges_of_links(self) -> dict[Pair, Edge]:
         """The edges that links and routes give, without any measurement."""
         return {

@@ -53,7 +53,7 @@ class Simulation:
         self._traffic = Traffic(stage.agenda.clocks, story.sampled)
         self._progress = {name: MemberProgress(name, its) for name, its in members.compute.items()}
         self._observation = Observation(stage, list(members.compute), members.measure)
-        stage.controller.attend(self.hold_s, self._observation.probe)
+        stage.controller.attend(partial(hold_s, stage), self._observation.probe)
 
     def run(self) -> float:
         """All rounds; when the last member was done, in seconds after training began. RunFailed when one can't end."""
@@ -90,15 +90,16 @@ class Simulation:
         controller.finish()
         return ended_s
 
-    def hold_s(self, member: str, plan: Plan) -> float:
-        """Seconds until a member holds a plan."""
-        state = self._stage.underlay.at(self._stage.agenda.clocks.now_s)
-        hops = plan.next_hops(member) - self._stage.controller.plan.next_hops(member)
-        trips = [state.delay_s(member, peer) + state.delay_s(peer, member) for peer in hops]
-        return HANDSHAKE_TRIPS * max(trips, default=0.0) + HOLD_S
-
     def _report(self, name: str, rounds: Sequence[RoundOver], steps: StepsTaken) -> None:
         """A member tells of rounds, and of the steps before the last of them."""
         for its in rounds:
             last = its is rounds[-1]
             self._observation.report(name, its, steps if last else NO_STEPS, last)
+
+
+def hold_s(stage: Stage, member: str, plan: Plan) -> float:
+    """Seconds until a member of a stage holds a plan."""
+    state = stage.underlay.at(stage.agenda.clocks.now_s)
+    hops = plan.next_hops(member) - stage.controller.plan.next_hops(member)
+    trips = [state.delay_s(member, peer) + state.delay_s(peer, member) for peer in hops]
+    return HANDSHAKE_TRIPS * max(trips, default=0.0) + HOLD_S

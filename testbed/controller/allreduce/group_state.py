@@ -65,11 +65,13 @@ class GroupState:
 
     def view(self, now: float, joins: str = "") -> View:
         """What is known of the network, as far as it is that of those who are there, and of one that `joins`."""
-        view = self.knowledge.view(now)
-        if self.conducting is not None:
-            view = through_codec(view, self.plans.in_force)
+        view = self.through(self.knowledge.view(now), self.plans.in_force)
         names = self.membership.present | ({joins} if joins else set())
         return view if names == set(view.names) else view.among(names)
+
+    def through(self, view: View, plan: Plan | None) -> View:
+        """Return a view whose model has the bytes of a plan's codec, where plans choose it."""
+        return view if self.conducting is None else through_codec(view, plan)
 
     def plan(self, policy: Policy, view: View) -> Plan:
         """The policy's plan; PolicyError when there is none."""

@@ -244,6 +244,15 @@ class RoundLog:
             if before.epoch == after.epoch == epoch
         ]
 
+    def newest_whole(self, most: int, first: int, epoch: int) -> list[tuple[float, float]]:
+        """Return when each of the newest whole rounds began and ended, at most so many, as `whole_s` counts them."""
+        oldest = self.count - len(self.complete)
+        return [
+            (before.finished_s, after.finished_s)
+            for before, after in pairwise(self.complete[max(first - 1 - oldest, 0) :])
+            if before.epoch == after.epoch == epoch
+        ][-most:]
+
     def compute_s(self) -> dict[str, float]:
         """Seconds between the end of a member's round and the begin of its next: the median over the newest ones."""
         gaps: dict[str, list[float]] = {}

@@ -50,16 +50,15 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How the plan in force has done: for how many `rounds`, and how long those since it was last judged took whole
-    (seconds, from the end of one to that of the next; the first after a swap is not among them; none where links were
-    measured since), and the `newest_s`. One is on for `on_s` by now. Whether a link `fell` in these rounds.
+    """How the plan in force has done: for how many `rounds`, and how long the `newest_s` took whole (seconds, from the
+    end of one to that of the next; the first after a swap is not among them). One is on for `on_s` by now. Whether a
+    link `fell` in these rounds.
 
     `left` rounds are still to come, and swaps so far made a round longer by `swaps_s`, and brought the part `trust` of
     what they were to save. The plan was adopted since its rounds were to take `promised_s`.
     """
 
     rounds: int
-    whole_s: tuple[float, ...] = ()
     newest_s: tuple[float, ...] = ()
     on_s: float = 0.0
     fell: bool = False

@@ -21,8 +21,9 @@ class DecisionRecord:
     """A decision, and what it was made by: the `view` with what was measured of its links, the `policy`, the reason.
 
     `last` was in force (none at first), `after_round` the newest round then; `adopted` is the plan that follows it,
-    the `choice`th of the policy's proposals. `training` is what was thought of how members train, where that is
-    conducted.
+    the `choice`th of the policy's proposals. `correction` is the factor by which simulated rounds of `last` are
+    corrected, and the standard deviation of its logarithm. `training` is what was thought of how members train, where
+    that is conducted.
     """
 
     view: View
@@ -34,6 +35,7 @@ class DecisionRecord:
     adopted: Plan | None = None
     choice: int | None = None
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
+    correction: tuple[float, float] | None = None
     training: TrainingAnswer | None = None
 
 
@@ -89,6 +91,7 @@ class DecisionLog:
                 "current_s": decision.current_s,
                 "proposed_s": decision.proposed_s if decision.proposed_s != float("inf") else None,
                 "bound_s": bound_s,
+                "correction": list(record.correction) if record.correction else None,
                 "estimates": _json(record.estimates),
                 **({"training": record.training.to_json()} if record.training else {}),
             }

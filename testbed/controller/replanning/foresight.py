@@ -3,8 +3,12 @@
     whole round under a plan  =  simulated(plan, view, compute)  ×  correction of the plan
 
 The simulation leaves out what TCP loses and what hosts take. Both are the plan's own more than the moment's, so each
-plan is corrected by what was measured of it, and one that was never in force as the others were, and by what it owes to
-its being chosen: the plan that looks best is the best for the errors in what is known of links, too.
+plan is corrected by what was measured of it. A lesson is a stretch of rounds, and the network as it was meanwhile,
+known better afterwards: what a view of now has wrong is no merit and no fault of a plan.
+
+A plan that was never in force is corrected by the model's own error (what starts, what hosts take), which only makes
+rounds longer, and by what it owes to its being chosen: the plan that looks best is the best for the errors in what is
+known of links, too.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from statistics import median
 
 from testbed.plan import Plan
 from testbed.planning import View, predict, simulate
+from testbed.planning.bound import MOST_BOUNDED, bound
 from testbed.planning.coarse import HOPS, coarse
 
 #: Rounds that are simulated: the first begins with idle links, the second overlaps with it as all later ones do.
@@ -44,17 +49,35 @@ CHOSEN = 1.2
 
 
 @dataclass(frozen=True, slots=True)
+class Lesson:
+    """Rounds of `plan` that took `whole_s` each, in the network that `view` has, between which members computed."""
+
+    plan: Plan
+    view: View
+    whole_s: float
+    compute_s: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Foresight:
-    """What was learned so far: the seconds that each member computes between two rounds, and by plan (its shape) the
+    """The seconds that each member computes between two rounds, and what was learned so far: by plan (its shape) the
     logarithms of measured over simulated rounds, the newest last."""
 
     compute_s: Mapping[str, float] = field(default_factory=dict)
     ratios: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
+    def taught(self, lesson: Lesson) -> Foresight:
+        """Return the foresight with what a lesson teaches of its plan."""
+        simulated_s = replace(self, compute_s=lesson.compute_s).simulated(lesson.plan, lesson.view)
+        return self.learned(lesson.plan, lesson.whole_s / simulated_s)
+
     def learned(self, plan: Plan, ratio: float) -> Foresight:
-        """With one more ratio of a plan's measured to its simulated rounds; none where a clock was set back in a round,
-        which then took no time or less."""
-        if ratio <= 0:
+        """Return the foresight with one more ratio of a plan's measured to its simulated rounds.
+
+        Rounds that were shorter than simulated by more than SPREAD teach nothing of the plan: what the simulation
+        leaves out makes rounds longer, so a rate was wrong. Nor do those in which a clock was set back.
+        """
+        if ratio <= exp(-SPREAD):
             return self
         key = _key(plan)
         bounded = min(max(log(ratio), -log(STRANGE)), log(STRANGE))
@@ -75,20 +98,32 @@ class Foresight:
         return simulate(coarser, view, rounds=ROUNDS, compute_s=self.compute_s).seconds
 
     def seconds(self, plan: Plan, view: View) -> float:
-        """Seconds of a whole round, as they are to be expected. SimulationError as above."""
-        return self.simulated(plan, view) * exp(self.correction(plan)[0])
+        """Seconds of a whole round to be expected, never below the view's bound. SimulationError as above."""
+        return max(self.simulated(plan, view) * exp(self.correction(plan)[0]), least_s(plan, view))
 
     def correction(self, plan: Plan) -> tuple[float, float]:
         """The logarithm by which the plan's simulated rounds are corrected, and its standard deviation.
 
-        What was seen of all plans counts as one more look at this one. Before any was, none was chosen.
+        The model's own error counts as one more look at a plan.
         """
-        if not self.ratios:
-            return 0.0, SPREAD
-        usual = median(map(median, self.ratios.values()))
+        usual = max(median(map(median, self.ratios.values())), 0.0) if self.ratios else 0.0
         if own := self.ratios.get(_key(plan), ()):
             return (len(own) * median(own) + usual) / (len(own) + 1), SPREAD / 2
         return usual + log(CHOSEN), SPREAD
+
+
+def least_s(plan: Plan, view: View) -> float:
+    """Return seconds below which no round of a plan can be under a view, and no bound of the view is above.
+
+    The busiest link needs that long for what the plan puts on it. A plan with auxiliary routes may move load off that
+    link, and is held to the bound itself. Of plans that send less than the model over some edges, or not in each round,
+    nothing is known: 0.
+    """
+    if plan.groups or plan.link_codecs:
+        return 0.0
+    if not plan.auxiliary:
+        return predict(plan, view).drain_s
+    return bound(view).seconds if len(view.members) <= MOST_BOUNDED else 0.0
 
 
 def _key(plan: Plan) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 from math import exp
 
@@ -62,9 +61,7 @@ class PlanJudge:
         doubts, names = self._doubts, sorted(self._doubts)
         half = np.random.default_rng(0).standard_normal((PAIRS, len(names)))
         return [
-            _with_rates(
-                self._view, {name: exp(z * doubts[name][int(z > 0)]) for name, z in zip(names, row, strict=True)}
-            )
+            self._view.scaled({name: exp(z * doubts[name][int(z > 0)]) for name, z in zip(names, row, strict=True)})
             for row in (*half, *-half)
         ]
 
@@ -74,18 +71,3 @@ class PlanJudge:
         rough = np.array([self._foresight.roughly(plan, view) for view in (self._view, *self._views)])
         seconds: NDArray[np.float64] = rough[1:] / rough[0] * self.seconds(plan)
         return seconds, float(seconds.mean() * spread)
-
-
-def _with_rates(view: View, factors: Mapping[str, float]) -> View:
-    """The view with links, and edges that are capacities of their own, that carry so many times as much."""
-    links = {name: replace(link, rate_bps=link.rate_bps * factors.get(name, 1.0)) for name, link in view.links.items()}
-    edges = {
-        (u, v): replace(
-            edge,
-            rate_bps=min((links[name].rate_bps for name in view.routes[u, v]), default=edge.rate_bps)
-            if (u, v) in view.routes
-            else edge.rate_bps * factors.get(f"{u}=>{v}", 1.0),
-        )
-        for (u, v), edge in view.edges.items()
-    }
-    return replace(view, links=links, edges=edges)

@@ -77,6 +77,7 @@ class Planner:
         """The underlay is another one now: look at it at once. ViewError when it contradicts itself."""
         self._group.knowledge.redeclare(links, routes, self._group.clocks.unix())
         self.monitor.redeclare()
+        self._track.redeclare()
         self._declarations += 1
         self._requests.ask(PlanRequest("network"))
 
@@ -105,7 +106,7 @@ class Planner:
         """Links were measured in the midst of a round. Where one fell another plan is looked for at once: what members
         come to hold in the midst of a round they may go by in the next."""
         now = self._group.clocks.unix()
-        slow = self._track.standing(now, self.monitor.measured_s).slow
+        slow = self._track.standing(now).slow
         yield from self.monitor.probes(now, hurry=slow)
         fell = self._group.knowledge.fell(now)
         if fell and (min(fell.values()) < HALVED or slow):
@@ -119,7 +120,7 @@ class Planner:
             return
         if planning.hold or self._group.rounds_left < planning.dwell_rounds:
             return
-        standing = self._track.standing(self._group.clocks.unix(), self.monitor.measured_s)
+        standing = self._track.standing(self._group.clocks.unix())
         if standing.settled(planning.dwell_rounds) and self._allowance.has_some(now, urgent):
             self._requests.ask(PlanRequest("period"))
 
@@ -150,6 +151,7 @@ class Planner:
             if conducting
             else rounds.compute_s()
         )
+        self._track.keep(compute_s)
         past = self._track.past
         if conducting is not None:  # trees come back, and what members did then does not
             past = tuple(replace(plan, training=current.training, codec=current.codec) for plan in past)
@@ -158,8 +160,9 @@ class Planner:
             doubts=knowledge.doubts(now),
             current=current,
             past=past,
-            standing=self._track.standing(now, self.monitor.measured_s),
+            standing=self._track.standing(now),
             foresight=replace(self._track.foresight, compute_s=compute_s),
+            lessons=self._track.lessons(now),
             network_changed=request.reason == "network",
             anyway=f"{request.joins} comes" if request.joins else "forced" if request.reason == "forced" else "",
             training=self._group.training_question() if request.reason in ("period", "network") else None,
@@ -173,16 +176,15 @@ class Planner:
             question,
             self._group.clocks.processor,
         )
-        asked = (request, question.current, self._declarations, rounds.count)
+        asked = (request, question.current, self._declarations)
         yield Background(work, partial(self._thought, *asked))
 
-    def _thought(self, request: PlanRequest, last: Plan, declarations: int, rounds: int, proposal: Proposal) -> Actions:
+    def _thought(self, request: PlanRequest, last: Plan, declarations: int, proposal: Proposal) -> Actions:
         """Adopt what was proposed in place of the `last` plan, if it is worth that."""
         group = self._group
         if declarations != self._declarations:  # what was thought of is of no use on another network
             yield from self._think(request)
             return
-        self._track.judged(rounds)
         names = group.membership.present | ({request.joins} - {""})
         if group.membership.reconfiguration is not None or set(proposal.view.names) != names:
             self._busy = False
@@ -220,6 +222,7 @@ class Planner:
         """Put on record what was decided by a view while `last` was in force."""
         self._busy = True
         view, policy = proposal.view, request.policy or self.policy
+        correction, spread = proposal.foresight.correction(last)
         changes = adopted is not None and (adopted.training, adopted.codec) != (last.training, last.codec)
         record = DecisionRecord(
             view=view,
@@ -231,6 +234,7 @@ class Planner:
             adopted=adopted,
             choice=proposal.choice,
             estimates=self._group.knowledge.estimates(view.at_s),
+            correction=(math.exp(correction), spread),
             training=proposal.training,
         )
         yield Background(partial(self._log.bound, view), partial(self._recorded, record))

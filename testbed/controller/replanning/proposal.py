@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from statistics import median
+from math import inf
 
 from testbed.controller.replanning.conducting import TrainingAnswer, TrainingQuestion, consider
 from testbed.controller.replanning.decision import Decision, Rules, Standing, decide, decide_by, gone
-from testbed.controller.replanning.foresight import Foresight
+from testbed.controller.replanning.foresight import Foresight, Lesson
 from testbed.controller.replanning.plan_judge import Doubts, PlanJudge
 from testbed.plan import Plan
 from testbed.planning import Policy, PolicyError, View
-
-#: The newest rounds that a plan's correction is learned from: the view is of now.
-NEWEST = 3
+from testbed.planning.cost import CostModel
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """What is known when a plan is considered: the `view` and how far its links may be off, the plan in force, those
-    that were before it, and how it has done.
+    that were before it, and how it has done. `lessons` are what was found out of earlier rounds since.
 
     `network_changed`: it was declared to be another one. With a reason to do so `anyway` the policy's plan is adopted
     whatever it saves. Where `training` is conducted it is considered too.
@@ -34,14 +32,15 @@ class Question:
     foresight: Foresight
     network_changed: bool = False
     anyway: str = ""
+    lessons: tuple[Lesson, ...] = ()
     training: TrainingQuestion | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """`plan` is what is proposed under `view`, None where there is nothing; `foresight` has learned from the rounds
-    under the plan in force. It is the `choice`th of the policy's proposals; None of one that was in force before. It
-    took `seconds` of a processor. `training` is what was thought of how members train, where that is conducted."""
+    """`plan` is what is proposed under `view`, None where there is nothing; `foresight` has learned from the lessons.
+    It is the `choice`th of the policy's proposals; None of one that was in force before. It took `seconds` of a
+    processor. `training` is what was thought of how members train, where that is conducted."""
 
     view: View
     plan: Plan | None
@@ -89,7 +88,23 @@ def _conducted(
     return replace(proposal, plan=answer.plan, decision=decision, choice=None, training=answer)
 
 
+def _uncontradicted(asked: Question) -> View:
+    """The view, with links that carry at least what the plan in force put on them in its newest rounds.
+
+    Each round that is over carried its bytes in its time, whatever trains showed. Not where a link fell since, nor
+    where rates were declared or told.
+    """
+    view, current, standing = asked.view, asked.current, asked.standing
+    whole = not (current.groups or current.auxiliary or current.link_codecs)
+    known = view.knowledge == "measured" and 0 < standing.longest_s < inf and not standing.fell
+    if not (whole and known) or asked.network_changed or gone(current, view):
+        return view
+    drains = CostModel(view).drains(current)
+    return view.scaled({name: s / standing.longest_s for name, s in drains.items() if s > standing.longest_s})
+
+
 def _propose(policy: Policy, dress: Dress, rules: Rules, asked: Question) -> Proposal:
+    asked = replace(asked, view=_uncontradicted(asked))
     view, current = asked.view, asked.current
     try:
         plans = [dress(plan, view) for plan in policy.proposals(view, current)]
@@ -105,9 +120,8 @@ def _propose(policy: Policy, dress: Dress, rules: Rules, asked: Question) -> Pro
         )
         return Proposal(view, plans[0], _anyway(decision, asked, plans[0]), asked.foresight)
     foresight = asked.foresight
-    if not lacks and asked.standing.whole_s:
-        ratio = median(asked.standing.whole_s[-NEWEST:]) / foresight.simulated(current, view)
-        foresight = foresight.learned(current, ratio)
+    for lesson in asked.lessons:
+        foresight = foresight.taught(lesson)
     judge = PlanJudge(view, asked.doubts, foresight)
     if lacks or asked.anyway:
         seconds, number = min((judge.seconds(plan), number) for number, plan in enumerate(plans))

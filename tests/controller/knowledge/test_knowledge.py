@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from math import ceil
+from math import ceil, log
 
 import networkx as nx
 import pytest
@@ -291,3 +291,30 @@ def test_a_link_that_falls_in_the_midst_of_a_round_is_taken_to_fall_both_ways_un
     known.take({("b-w0", "a-w0"): [train._replace(began_s=train.began_s + 3) for train in came]})
     known.measure()
     assert corrected(known, view, 30.0).keys() == {"a->b"}
+
+
+def test_a_stretch_that_is_over_has_the_rates_of_its_time() -> None:
+    """The link falls to a quarter after four rounds: by then it is known that it did not in the rounds before."""
+    declared = measured(sites(("a", "b", 10)), 400_000)
+    plan = make_policy("mst").plan(declared)
+    known = Knowledge(declared)
+    observe(known, plan, declared, 0, 4)
+    observe(known, plan, with_rate(declared, "a->b", 0.25), 4, 4, every_s=2.0)
+    before, since = known.hindsight(1.0, 4.0, 16.0), known.hindsight(8.0, 16.0, 16.0)
+    assert before.view.links["a->b"].rate_bps == pytest.approx(10e6, rel=0.1)
+    assert since.view.links["a->b"].rate_bps == pytest.approx(2.5e6, rel=0.1)
+    for seen in (before, since):
+        moved = seen.moved(plan, predict(plan, seen.view).seconds)
+        assert moved is not None and moved < 0.15
+    step = known.hindsight(1.0, 16.0, 16.0)
+    assert step.moved(plan, predict(plan, step.view).seconds) == pytest.approx(log(4), rel=0.1)
+
+
+def test_links_that_hold_nothing_up_need_not_be_known() -> None:
+    declared = measured(sites(("a", "b", 10)), 400_000)
+    plan = make_policy("mst").plan(declared)
+    known = Knowledge(declared)
+    drain_s = predict(plan, declared).drain_s
+    assert known.hindsight(1.0, 2.0, 3.0).moved(plan, drain_s) is None
+    assert known.hindsight(1.0, 2.0, 3.0).moved(plan, 3 * drain_s) == 0.0
+    assert Knowledge(replace(declared, knowledge="oracle")).hindsight(1.0, 2.0, 3.0).moved(plan, drain_s) == 0.0

@@ -71,15 +71,6 @@ def test_the_best_is_chosen_and_the_plan_in_force_is_not_left_for_itself() -> No
     assert not decision.adopt and same.shape() == better.shape()
 
 
-def test_rounds_that_are_quicker_than_the_view_has_it_speak_for_the_plan_in_force() -> None:
-    view, current, other = triangle(20)
-    foresight = Foresight()
-    for _ in range(5):
-        foresight = foresight.learned(current, 0.5).learned(other, 1.0)
-    decision, _ = decide(current, [other], PlanJudge(view, {}, foresight), SETTLED, RULES, False)
-    assert not decision.adopt
-
-
 def test_a_plan_is_not_left_for_one_that_is_slower_than_its_rounds_really_are() -> None:
     foreseen = decided(10)
     assert foreseen.current_s is not None

@@ -1,0 +1,284 @@
+"""A recorded run replayed: its members' messages fed to today's controller, on simulated time.
+
+    recorded rounds --messages at their moments--> controller --the same plan as recorded?--> next recorded round
+                                                                `--another plan--> simulated rounds, to the end
+
+A record cannot show what a plan would have measured that was not in force. From the first round on that today's
+controller has under another plan than the record, rounds are therefore the simulator's, over the rates that the run's
+traces and events gave its links. Members go on to compute as long as they did in the record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace as with_fields
+
+from testbed.controller.allreduce.coordinator import AllReduceCoordinator
+from testbed.controller.allreduce.group_state import GroupState
+from testbed.emulation.network.routing import Routes
+from testbed.plan import Plan
+from testbed.protocol import Arrived, Probe, Report
+from testbed.report.record import RunRecord
+from testbed.run.jobs import Jobs
+from testbed.schema import convert_to
+from testbed.simulation.agenda import Agenda
+from testbed.simulation.clocks import SimulatedClocks
+from testbed.simulation.controller import SimulatedController
+from testbed.simulation.models import elements_of, model_of
+from testbed.simulation.observation import Observation
+from testbed.simulation.payload import typical
+from testbed.simulation.progress import NO_STEPS, RoundOver
+from testbed.simulation.script import SimulatedScript
+from testbed.simulation.simulation import hold_s
+from testbed.simulation.stage import Stage
+from testbed.simulation.underlay import Underlay
+from testbed.spec.experiment import Experiment
+from testbed.telemetry.store import read_records
+
+#: A swap that record and replay both have may take force so many rounds later in the record: a controller that shares
+#: its processors decides up to a round later than one on simulated time.
+LATER = 3
+
+
+#: Fields of an experiment that a manifest has in seconds, and a file with their unit.
+DURATIONS = ("period", "step_time", "round_timeout")
+
+
+class CannotReplay(ValueError):
+    """The run recorded something that a replay cannot repeat; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """The outcome of a replay: today's decisions, as a run's `decisions.jsonl` has them, and its swaps.
+
+    Times are seconds since training began. `simulated_from_s` is when the first simulated round began, and
+    `simulated_round` its number; None where the record holds throughout. `rounds` has the end and the epoch of each.
+    """
+
+    decisions: tuple[Mapping[str, Any], ...]
+    plans: Mapping[int, Plan]
+    rounds: tuple[tuple[float, int], ...]
+    swaps: tuple[Mapping[str, Any], ...]
+    simulated_from_s: float | None
+    simulated_round: int | None
+
+    @property
+    def below_bound(self) -> list[Mapping[str, Any]]:
+        """The decisions of which a prediction lies below the bound of its own view."""
+        return [one for one in self.decisions if _least_s(one) < (one["bound_s"] or 0.0) * (1 - 1e-6)]
+
+
+def _least_s(decision: Mapping[str, Any]) -> float:
+    return min(float(decision[name] or "inf") for name in ("current_s", "proposed_s"))
+
+
+def replay(record: RunRecord, out: Path, until_s: float = float("inf")) -> Replayed:
+    """Replay a run up to a moment, or to its last recorded round.
+
+    Args:
+        record: The run.
+        out: A folder for the replay's own records.
+        until_s: Seconds after training began.
+
+    Raises:
+        CannotReplay: members came, left, gossiped or were told of a plan by hand.
+    """
+    experiment = experiment_of(record, out / "inputs")
+    return _Replay(record, experiment, out).run(min(until_s, record.end_s))
+
+
+def experiment_of(record: RunRecord, folder: Path) -> Experiment:
+    """The experiment of a run, from the inputs in its manifest, written into `folder`.
+
+    Its events come at the moments that were recorded.
+    """
+    inputs = record.manifest.get("inputs") or {}
+    if not inputs:
+        raise CannotReplay(f"{record.path}: the manifest has no inputs")
+    for name, text in inputs.items():
+        if (file := Path(name)).is_absolute():
+            raise CannotReplay(f"{record.path}: the manifest's input {name} is not relative to the run's folder")
+        (folder / file.parent).mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(text, encoding="utf-8")
+    file = folder / next(iter(inputs))
+    experiment = Experiment.load(file)
+    overrides = dict(_changed(experiment.spec.model_dump(mode="json"), record.spec))
+    spec = (experiment := Experiment.load(file, overrides)).spec
+    if spec.program or spec.elastic or spec.sync.scheme.exchange != "all-reduce" or spec.sync.scheme.conducted:
+        raise CannotReplay(f"{record.path}: only rounds of all-reduce with the same members throughout are replayed")
+    waiting, events = list(spec.events), []
+    for line in record.events:
+        event = next((its for its in waiting if getattr(its, line["kind"], None)), None)
+        if event is None:
+            raise CannotReplay(f"{record.path}: {line['kind']} {line['target']} is no event of the experiment")
+        waiting.remove(event)
+        events.append(event.model_copy(update={"at": line["at_s"], "round": None}))
+    return replace(experiment, spec=spec.model_copy(update={"events": events}))
+
+
+def _changed(written: Mapping[str, Any], ran: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+    """The fields that a run had otherwise than its file: their overrides, as `--set` takes them."""
+    for name in (written.keys() & ran.keys()) - {"events"}:
+        if isinstance(written[name], Mapping) and isinstance(ran[name], Mapping):
+            yield from _changed(written[name], ran[name], f"{path}{name}.")
+        elif written[name] != ran[name]:
+            yield path + name, f"{ran[name]}s" if name in DURATIONS else json.dumps(ran[name])
+
+
+class _Replay:
+    def __init__(self, record: RunRecord, experiment: Experiment, out: Path) -> None:
+        clocks = SimulatedClocks(record.zero_s)
+        clocks.zero_s = record.zero_s  # links changed at these moments, whatever a second's fraction
+        clocks.now_s = min([line["at_s"] for line in record.decisions] or [0.0])
+        routes = Routes.over(experiment.topology)
+        spec = Jobs(experiment).controller_spec(routes, clocks.unix())
+        agenda = Agenda(clocks)
+        self._record = record
+        self._experiment = experiment
+        self._out = out
+        self._stage = Stage(Underlay(experiment, routes), agenda, SimulatedController(spec, out, agenda))
+        self._script = SimulatedScript(experiment, self._stage, lambda *_: None)
+        self._observation: Observation | None = None
+        self._recorded: dict[int, tuple[float, Plan]] = {}  # when each round began, and its plan
+        for report in record.reports:
+            plan = record.plans[report.epoch]
+            began_s, _ = self._recorded.get(report.round, (float("inf"), plan))
+            self._recorded[report.round] = min(began_s, record.since(report.started_s)), plan
+        self._ends: list[tuple[float, int]] = []
+
+    def run(self, until_s: float) -> Replayed:
+        stage = self._stage
+        with closing(stage.controller):
+            stage.controller.attend(
+                partial(hold_s, stage),
+                self._probe,
+            )
+            stage.controller.begin()
+            diverged = self._follow(until_s)
+            if diverged is not None:
+                self._simulate(diverged, until_s)
+        decisions = [self._since(line, "at_s") for line in read_records(self._out / "decisions.jsonl")]
+        plans = [Plan.from_json(json.loads(file.read_text())) for file in (self._out / "plans").glob("*.json")]
+        return Replayed(
+            decisions=tuple(decisions),
+            plans={plan.epoch: plan for plan in plans},
+            rounds=tuple(self._ends),
+            swaps=tuple(
+                self._since(swap.to_json(), "requested_s", "held_s", "active_s") for swap in self._group.plans.swaps
+            ),
+            simulated_from_s=None if diverged is None else self._recorded[diverged][0],
+            simulated_round=diverged,
+        )
+
+    def _since(self, line: Mapping[str, Any], *moments: str) -> dict[str, Any]:
+        """Return the line with its Unix times as seconds since training began."""
+        return {**line, **{name: line[name] and self._record.since(line[name]) for name in moments}}
+
+    def _probe(self, member: str, probe: Probe) -> None:
+        """Send a probe over simulated links. Recorded probes have their outcome in the record."""
+        if self._observation is not None:
+            self._observation.probe(member, probe)
+
+    # As recorded
+
+    def _messages(self) -> list[tuple[float, Report | Arrived]]:
+        """The members' messages and when the controller heard of them, in order."""
+        found: list[tuple[float, Report | Arrived]] = []
+        for kind, name in ((Report, "rounds.jsonl"), (Arrived, "arrivals.jsonl")):
+            fields = set(kind.__struct_fields__)
+            for line in read_records(self._record.path / name):
+                known = {key: value for key, value in line.items() if key in fields}
+                found.append((self._record.since(line["at_s"]), convert_to(kind, known)))
+        return sorted(found, key=lambda one: one[0])
+
+    def _follow(self, until_s: float) -> int | None:
+        """Feed the record's messages for as long as its plans are today's.
+
+        Returns:
+            The first round that goes by another plan today; None where there is none.
+        """
+        stage, number, epochs = self._stage, 0, dict[int, int]()
+        coming = sorted(self._recorded)
+        for at_s, message in self._messages():
+            if at_s > until_s:
+                break
+            while number < len(coming) and self._recorded[coming[number]][0] <= at_s:
+                stage.agenda.play(self._recorded[coming[number]][0])
+                plan = self._agreed(coming[number])
+                if plan is None:
+                    return coming[number]
+                epochs[coming[number]] = plan.epoch
+                number += 1
+            stage.agenda.play(at_s)
+            stage.agenda.clocks.now_s = at_s
+            if isinstance(message, Report):
+                message = with_fields(message, epoch=epochs[message.round])
+            self._hear(message)
+        return None
+
+    def _agreed(self, number: int) -> Plan | None:
+        """Today's plan for a recorded round; None where the record has another."""
+        shape = self._recorded[number][1].shape()
+        group, newest = self._group, self._stage.controller.plan
+        pending = group.plans.pending
+        for plan in (newest, *([pending.plan] if pending else [])):
+            if plan.shape() == shape:
+                return plan
+        soon = [self._recorded[n][1].shape() for n in range(number + 1, number + 1 + LATER) if n in self._recorded]
+        return group.plans.plan if group.plans.plan.shape() == shape and newest.shape() in soon else None
+
+    @property
+    def _group(self) -> GroupState:
+        coordinator = self._stage.controller.coordinator
+        assert isinstance(coordinator, AllReduceCoordinator)  # others are refused
+        return coordinator.group
+
+    # Simulated
+
+    def _simulate(self, first: int, until_s: float) -> None:
+        """The rounds from the first one on, by the simulator."""
+        stage, experiment = self._stage, self._experiment
+        model = model_of(experiment, stage.underlay)
+        compute_s = self._group.rounds.compute_s()
+        names = stage.controller.spec.members
+        self._observation = observation = Observation(stage, names, True)
+        began_s = {
+            report.member: self._record.since(report.started_s)
+            for report in self._record.reports
+            if report.round == first
+        }
+        for number in range(first, stage.controller.spec.rounds + 1):
+            plan = stage.controller.plan
+            done = model.round(plan, number, began_s, typical(plan, number, elements_of(experiment)))
+            observation.add(done)
+            for name, at_s in done.finished_s.items():
+                stage.agenda.enter(at_s, partial(self._over, name, RoundOver(number, plan, done)))
+            began_s = {name: at_s + compute_s[name] for name, at_s in done.finished_s.items()}
+            stage.agenda.play(min(began_s.values()))
+            if max(done.finished_s.values()) > until_s:
+                break
+
+    def _over(self, name: str, told: RoundOver) -> None:
+        assert self._observation is not None
+        before = self._group.rounds.count
+        self._observation.report(name, told, NO_STEPS, arrivals=True)
+        self._note(before)
+
+    def _hear(self, message: Report | Arrived) -> None:
+        before = self._group.rounds.count
+        self._stage.controller.hear(message)
+        self._note(before)
+
+    def _note(self, before: int) -> None:
+        """Keep the ends of rounds that were completed."""
+        rounds = self._group.rounds
+        for done in rounds.complete[len(rounds.complete) - (rounds.count - before) :]:
+            self._ends.append((self._record.since(done.finished_s), done.epoch))

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.telemetry.estimate import LEAST
+from testbed.telemetry.hindsight import KEPT, PastRate, RateHistory
+from testbed.telemetry.sample import Sample
+
+pytestmark = pytest.mark.pure
+
+
+def history(*rates: tuple[float, float]) -> RateHistory:
+    """Samples of 10 ms: when each began, and its rate."""
+    found = RateHistory()
+    found.add(Sample(rate, at_s, 0.01, 20_000, True) for at_s, rate in rates)
+    return found
+
+
+def past(found: RateHistory, began_s: float, ended_s: float) -> PastRate:
+    rate = found.between(began_s, ended_s)
+    assert rate is not None
+    return rate
+
+
+def test_a_stretch_has_the_rate_of_its_own_samples() -> None:
+    found = history(*((at / 10, 10.0 if at < 50 else 5.0) for at in range(100)))
+    assert past(found, 2.0, 4.0) == PastRate(10.0, 10.0, 10.0, known=True)
+    assert past(found, 6.0, 8.0) == PastRate(5.0, 5.0, 5.0, known=True)
+
+
+def test_a_step_within_a_stretch_shows() -> None:
+    found = history(*((at / 10, 10.0 if at < 50 else 5.0) for at in range(100)))
+    step = past(found, 4.0, 6.0)
+    assert (step.low_bps, step.high_bps) == (5.0, 10.0)
+
+
+def test_what_came_later_tells_of_a_stretch_in_which_nothing_filled_the_link() -> None:
+    before = [(0.0, 18.0), (0.1, 18.2), (0.2, 17.9)]
+    assert not past(history(*before), 2.0, 3.0).known
+    later = past(history(*before, (5.0, 18.1)), 2.0, 3.0)
+    assert later.known and later.rate_bps == pytest.approx(18.05)
+    fallen = past(history(*before, (5.0, 4.0)), 2.0, 3.0)
+    assert fallen.known and fallen.low_bps == 4.0
+
+
+def test_of_a_link_that_nothing_filled_nothing_is_known() -> None:
+    found = RateHistory()
+    found.add([Sample(10.0, 1.0, 0.01, 20_000, False)])
+    assert found.between(0.0, 2.0) is None
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(1, 100)), min_size=1), st.floats(0, 100), st.floats(0, 10))
+def test_a_rate_lies_among_its_samples_however_they_come(
+    rates: list[tuple[float, float]], began_s: float, lasts_s: float
+) -> None:
+    one_by_one = RateHistory()
+    for sample in rates:
+        one_by_one.add([Sample(sample[1], sample[0], 0.01, 20_000, True)])
+    found = past(one_by_one, began_s, began_s + lasts_s)
+    assert found.low_bps <= found.high_bps
+    assert min(rate for _, rate in rates) <= found.rate_bps <= max(rate for _, rate in rates)
+
+
+def test_what_is_kept_is_bounded() -> None:
+    found = history(*((float(at), 1.0) for at in range(KEPT + LEAST)))
+    assert not past(found, 0.0, 1.0).known  # its own samples are gone, and there are none before
