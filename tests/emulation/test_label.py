@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from contextlib import closing, suppress
+from functools import partial
 from multiprocessing import SimpleQueue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -97,7 +98,7 @@ def test_what_clears_its_environment_is_found_by_its_namespace(
         ]
         until(lambda: len(asleep()) == 3)
         everything = asleep()
-        request.addfinalizer(label.kill_processes)
+        request.addfinalizer(partial(label.kill_processes, label=label.ENVIRONMENT))
         until(lambda: {pid for pid, _ in label.processes()} == everything)  # what forked a daemon has ended
         (first,) = label.kill_processes(f"first-{seconds}", label.LAUNCH)
         (second,) = label.kill_processes("one")
