@@ -156,6 +156,12 @@ def domain_name(labels: Mapping[str, str]) -> str:
     return ".".join([DOMAIN, *(_mark(label, value) for label, value in labels.items())])
 
 
+def marked(command: Sequence[str], labels: Mapping[str, str]) -> list[str]:
+    """Return a command that runs `command` in a UTS namespace with these labels' marks, and the same host name."""
+    mark = 'echo "$0" > /proc/sys/kernel/domainname; exec "$@"'
+    return ["unshare", "--uts", "sh", "-c", mark, domain_name(labels), *command]
+
+
 def _mark(label: str, value: str) -> str:
     return _kind(label) + hashlib.sha256(value.encode()).hexdigest()[:16]
 

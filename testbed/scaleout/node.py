@@ -3,7 +3,8 @@
     python -m testbed.scaleout.node start < CONFIGURATION        python -m testbed.scaleout.node stop
 
 All lies in /run/testbed-cluster, which a reboot takes away, for root alone. Every process carries a label, by which
-`stop` finds it: another Ray on this machine is not touched.
+`stop` finds it, and is in a UTS namespace with the label's mark, since Ray writes titles over environments: another Ray
+on this machine is not touched.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from testbed.atomic_file import write_text
-from testbed.emulation.label import kill_processes, processes
+from testbed.emulation.label import kill_processes, marked, processes
 from testbed.emulation.network.share import TUNNEL_PORT
 from testbed.emulation.process import ProcessIdentity
 from testbed.run.errors import CannotRun
@@ -190,12 +191,18 @@ def _start_ray(node: ClusterNode) -> None:
     command += ["--num-cpus=0", f"--resources={json.dumps(resources)}", f"--object-store-memory={OBJECT_STORE_BYTES}"]
     command += [f"--temp-dir={FOLDER / 'ray'}", "--disable-usage-stats"]
     command += ["--include-dashboard=false"] if node.name is None else []
+    command = marked(command, {LABEL: node.cluster})
     told = {**os.environ, **environment(), LABEL: node.cluster}
     output = FOLDER / "ray.log"
     with output.open("wb") as file:
         try:
             done = subprocess.run(
-                command, env=told, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, timeout=START_S
+                marked(command, {LABEL: node.cluster}),
+                env=told,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                timeout=START_S,
             )
         except FileNotFoundError as error:
             raise CannotRun("Ray is not installed here; `./setup.sh scaleout` installs it") from error

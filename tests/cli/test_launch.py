@@ -161,6 +161,65 @@ def step_s(launching: Launching) -> float:
     return float(launching.line(r"oslo-w0   \| .* step_seconds=([\d.]+)")[1])
 
 
+#: Says what its own name, its peers' and another lead to, and where the addresses lead back to.
+NAMES = """
+import os, socket
+for name in [socket.gethostname(), *(peer.partition("=")[0] for peer in os.environ["TESTBED_PEERS"].split(","))]:
+    address = socket.gethostbyname(name)
+    mapped = socket.getnameinfo(("::ffff:" + address, 0), socket.NI_NAMEREQD)[0]
+    print("NAME", name, address, socket.gethostbyaddr(address)[0], mapped)
+try:
+    print("NAME", socket.gethostbyname("pypi.org"))
+except OSError:
+    print("REFUSED")
+"""
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("where", ["containers", "host"])
+def test_a_worker_s_name_and_its_peers_lead_to_addresses_and_back(
+    fjords: Standing, folder: Path, tmp_path: Path, where: str
+) -> None:
+    (folder / "names.py").write_text(NAMES)
+    words = ["python", "names.py"] if where == "containers" else ["--", sys.executable, folder / "names.py"]
+    options = ["--"] if where == "containers" else ["--on-host"]
+    launching = Launching(tmp_path, "--name", fjords.name, "--workers", "bergen-w0,oslo-w0", *options, *words)
+    code, said = launching.end()
+    assert code == 0, said
+    addresses = {name: host["address"] for name, host in fjords.status()["hosts"].items() if host["kind"] == "worker"}
+    for own in addresses:
+        lines = (tmp_path / f"runs/latest/logs/{own}.log").read_text().splitlines()
+        assert lines[-1] == "REFUSED"
+        assert lines[:-1] == [f"NAME {name} {addresses[name]} {name} {name}" for name in (own, "bergen-w0", "oslo-w0")]
+
+
+#: Starts a daemon that has no environment, and ends.
+ORPHAN = """
+import os, sys
+if os.fork():
+    os.wait()
+elif os.setsid() and not os.fork():
+    os.execve("/bin/sleep", ["sleep", sys.argv[1]], {})
+"""
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("where", ["containers", "host"])
+def test_a_daemon_without_an_environment_ends_with_its_launch(
+    fjords: Standing, folder: Path, tmp_path: Path, where: str
+) -> None:
+    """In containers that stay up, too."""
+    (folder / "orphan.py").write_text(ORPHAN)
+    seconds = f"7{os.getpid()}"
+    words = ["python", "orphan.py"] if where == "containers" else [sys.executable, str(folder / "orphan.py")]
+    options = [] if where == "containers" else ["--on-host"]
+    launching = Launching(tmp_path, "--name", fjords.name, *options, "--", *words, seconds)
+    code, said = launching.end()
+    assert code == 0, said
+    found = subprocess.run(["pgrep", "-f", f"sleep {seconds}"], capture_output=True, text=True).stdout
+    assert found == ""
+
+
 @pytest.mark.physics
 def test_a_ddp_script_trains_over_the_network_and_its_steps_follow_a_link(fjords: Standing, tmp_path: Path) -> None:
     launching = Launching(tmp_path, "--name", fjords.name, "--", "python", "ddp.py", "--steps", "1000")

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from contextlib import closing, suppress
+from functools import partial
 from multiprocessing import SimpleQueue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -72,7 +73,9 @@ def test_a_process_that_starts_others_meanwhile_is_ended_with_them() -> None:
 
 @pytest.mark.system
 @pytest.mark.parametrize("cleared", [["env", "-i"], ["env", "-i", "setsid", "-f"]], ids=["itself", "a daemon"])
-def test_what_clears_its_environment_is_found_by_its_namespace(cleared: list[str], tmp_path: Path) -> None:
+def test_what_clears_its_environment_is_found_by_its_namespace(
+    cleared: list[str], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     names = Names(tmp_path)
     seconds = f"6{os.getpid()}"
 
@@ -89,20 +92,32 @@ def test_what_clears_its_environment_is_found_by_its_namespace(cleared: list[str
     with closing(Namespace()) as namespace:
         one, two = (label.ENVIRONMENT, "one"), (label.ENVIRONMENT, "two")
         started = [
-            inside(namespace.path, lambda: start(one, (label.LAUNCH, "first"))),
+            inside(namespace.path, lambda: start(one, (label.LAUNCH, f"first-{seconds}"))),
             inside(namespace.path, lambda: start(one, (label.LAUNCH, "second"))),
             inside(namespace.path, lambda: start(two)),
         ]
         until(lambda: len(asleep()) == 3)
         everything = asleep()
-        assert {pid for pid, _ in label.processes()} == everything
-        (first,) = label.kill_processes("first", label.LAUNCH)
+        request.addfinalizer(partial(label.kill_processes, label=label.ENVIRONMENT))
+        until(lambda: {pid for pid, _ in label.processes()} == everything)  # what forked a daemon has ended
+        (first,) = label.kill_processes(f"first-{seconds}", label.LAUNCH)
         (second,) = label.kill_processes("one")
         (third,) = label.kill_processes()
         assert {first, second, third} == everything
         for each in started:
             each.wait(PATIENCE_S)
     assert not asleep()
+
+
+@pytest.mark.system
+def test_a_marked_command_has_this_machine_s_host_name_and_is_found() -> None:
+    labels = {"TESTBED_TEST_CLUSTER": f"c{os.getpid()}"}
+    script = "env -i hostname; exec env -i sleep 600"
+    with subprocess.Popen(label.marked(["sh", "-c", script], labels), stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline().strip() == os.uname().nodename
+        ((name, value),) = labels.items()
+        assert started.pid in label.kill_processes(value, name)
 
 
 @pytest.mark.pure
