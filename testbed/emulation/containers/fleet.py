@@ -14,7 +14,7 @@ import stat
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ import docker
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
+from requests.exceptions import RequestException
 
 from testbed.emulation.containers import engine, idle
 from testbed.emulation.containers.image import ensure_worker_image, packages_in
@@ -45,6 +46,9 @@ PARALLEL = 8
 
 #: Half of what a process gets by default (1024), so that the emulation itself is served first.
 CPU_SHARES = 512
+
+#: Seconds within which an engine notices that a container's first process has ended. A busy one takes some tenths.
+NOTICED_S = 5.0
 
 #: So many of the last lines of a container's log are quoted where its program ended too early.
 QUOTED_LINES = 10
@@ -362,6 +366,8 @@ def _first_process(container: Container, worker: str) -> ProcessIdentity:
     pid = int(container.attrs["State"]["Pid"])
     if container.status == "running" and (process := proven_process(str(container.id), pid)) is not None:
         return process
+    with suppress(RequestException):  # it goes on running
+        container.wait(timeout=NOTICED_S)
     container.reload()
     if container.status == "running":
         raise ForeignEngineError(str(container.id), pid, "this machine has no process of that number")

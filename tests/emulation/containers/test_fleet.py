@@ -3,6 +3,7 @@ once they are removed."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError
 from pathlib import Path
@@ -16,7 +17,7 @@ from docker.models.containers import Container
 from requests import ConnectionError
 
 from testbed.emulation.containers import fleet as fleet_module
-from testbed.emulation.containers.fleet import OUT, ContainerRequest, Fleet, ScratchSpace
+from testbed.emulation.containers.fleet import OUT, ContainerDied, ContainerRequest, Fleet, ScratchSpace
 from testbed.emulation.containers.proof import ForeignEngineError
 from testbed.emulation.interrupt import Interrupted
 from testbed.emulation.process import ProcessIdentity
@@ -81,7 +82,12 @@ class Engine:
     def _create(self, *_: Any, **__: Any) -> Any:
         self.created += 1
         attrs = {"State": {"Pid": 1 << 30}}
-        return SimpleNamespace(id="0" * 64, start=lambda: None, reload=lambda: None, status="running", attrs=attrs)
+        container = SimpleNamespace(id="0" * 64, start=lambda: None, reload=lambda: None, status="running", attrs=attrs)
+        container.wait = self._wait
+        return container
+
+    def _wait(self, timeout: float) -> None:
+        raise ConnectionError("the container goes on running")
 
 
 class InterruptedPool:
@@ -121,6 +127,22 @@ def test_a_thread_that_begins_when_all_were_removed_starts_nothing(
     with pytest.raises(ForeignEngineError):  # this engine's process is none of this machine's
         workers.start([request])
     assert client.created == 1, "as others are, which are started after that"
+
+
+@pytest.mark.local
+def test_a_container_that_ended_before_the_engine_noticed_is_not_a_foreign_engine_s() -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+
+    def wait(timeout: float) -> None:
+        container.status, container.attrs["State"]["ExitCode"] = "exited", 7
+
+    state = {"Pid": ended.pid, "OOMKilled": False, "ExitCode": 0}
+    container: Any = SimpleNamespace(id="0" * 64, reload=lambda: None, status="running", wait=wait)
+    container.attrs = {"State": state, "HostConfig": {"Memory": 0}}
+    container.logs = lambda **_: [b""]
+    with pytest.raises(ContainerDied, match="exit code 7"):
+        fleet_module._first_process(container, "lima-w0")
 
 
 @pytest.mark.pure
