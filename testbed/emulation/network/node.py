@@ -215,6 +215,8 @@ class Interface(Intf):
         """Remove it, and with it its peer; nothing to do when the peer went first, or the node's namespace."""
         try:
             self.node.netlink.apply(device.gone(self.index))
+        except ProcessLookupError:
+            pass  # what held the namespace has ended, and took the interface with it
         except OSError as error:
             if error.errno not in (errno.ENODEV, errno.ENOENT):
                 raise

@@ -7,10 +7,13 @@ import os
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from testbed.emulation.network.namespace import Namespace, held_by, inside
+from testbed.emulation.network.node import ContainerHost, Interface
+from testbed.emulation.process import ProcessIdentity
 
 pytestmark = pytest.mark.system
 
@@ -62,3 +65,15 @@ def test_an_error_inside_comes_out() -> None:
 
     with pytest.raises(KeyError, match="w0"):
         inside(Path("/proc/self/ns/net"), fail)
+
+
+def test_an_interface_goes_with_what_held_its_namespace() -> None:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        holder = ProcessIdentity.of(process.pid)
+        assert holder is not None
+        process.kill()
+    node = ContainerHost("lima-w0", holder)
+    interface: Any = Interface.__new__(Interface)
+    interface.node, interface.index, interface.link = node, 2, "a pair"
+    interface.delete()
+    assert interface.link is None
