@@ -25,6 +25,14 @@ CLOSE_S = 0.1
 KEYS = {"Enter": (13, "\r"), "Escape": (27, ""), "Tab": (9, ""), "Home": (36, "")}
 
 
+#: The protocol's code for a command that the page went away from: an address may lead on to another one.
+NAVIGATED = -32000
+
+
+class NavigatedError(Exception):
+    """The page went to another address before it answered a command."""
+
+
 class Tab:
     """A page that is open. `requests` has the addresses that it asked for, `errors` what its console complained of."""
 
@@ -37,11 +45,13 @@ class Tab:
             self.do(f"{domain}.enable")
 
     def do(self, method: str, **params: Any) -> dict[str, Any]:
-        """A command of the protocol; its result."""
+        """Return the result of a command of the protocol. Raises NavigatedError."""
         self._number += 1
         self._socket.send(json.dumps({"id": self._number, "method": method, "params": params}))
         while (message := json.loads(self._socket.recv(PATIENCE_S))).get("id") != self._number:
             self._note(message)
+        if message.get("error", {}).get("code") == NAVIGATED:
+            raise NavigatedError(message)
         assert "error" not in message, message
         return dict(message["result"])
 
@@ -59,10 +69,16 @@ class Tab:
         """Its value as soon as that is true in the page, which is brought to the front: one behind draws nothing."""
         self.do("Page.bringToFront")
         deadline = time.monotonic() + PATIENCE_S
-        while not (value := self.value(expression)):
+        while not (value := self._value_or_none(expression)):
             assert time.monotonic() < deadline, f"{expression}\n{self.value('document.body.innerText')}\n{self.errors}"
             time.sleep(0.02)
         return value
+
+    def _value_or_none(self, expression: str) -> Any:
+        try:
+            return self.value(expression)
+        except NavigatedError:
+            return None
 
     def press(self, key: str, *, shift: bool = False, control: bool = False) -> None:
         """A key, down and up."""
