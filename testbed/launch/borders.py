@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.emulation.containers.fleet import FILES, OUT
+from testbed.launch.ranks import SHELLS
 
 #: An absolute path within a word or a line. One with a space in it is found only where it is the whole word.
 PATH = re.compile(r"(?<![\w./~-])/[^\s'\"`;:|&<>(){},\[\]]+")
@@ -21,7 +22,6 @@ QUOTED_PATH = re.compile(r"(['\"])(/.+?)\1")
 #: Folders that a container has itself, with other contents than this machine's.
 SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/proc/", "/sys/", "/dev/")
 
-SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh")
 SHELL_SCRIPTS = (".sh", ".bash")
 #: What is read of a script: its first line is in it.
 HEAD_BYTES = 4096

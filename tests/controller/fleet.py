@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -164,10 +164,8 @@ class Fleet:
             await happens(lambda: not self._thinks())
 
     def _take_probes(self) -> set[Pair]:
-        taken = set().union(*(member.probes for member in self.members.values()))
+        taken = take_probes(member.probes for member in self.members.values())
         self.probed |= taken
-        for member in self.members.values():
-            member.probes.clear()
         return taken
 
     async def leave(self) -> None:
@@ -179,6 +177,15 @@ class Fleet:
         for member in self.members.values():
             member.writer.close()
         await asyncio.gather(*self._listening, return_exceptions=True)
+
+
+def take_probes(asked: Iterable[set[Pair]]) -> set[Pair]:
+    """Return the probes that members were `asked` for, a set each, and empty these sets."""
+    taken: set[Pair] = set()
+    for probes in asked:
+        taken |= probes
+        probes.clear()
+    return taken
 
 
 def transfers(

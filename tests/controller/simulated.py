@@ -20,7 +20,7 @@ from testbed.protocol import Arrived, ControlMessage, Held, Prepare, Probe, Repo
 from testbed.simulation.agenda import Agenda
 from testbed.simulation.clocks import SimulatedClocks
 from testbed.simulation.controller import SimulatedController
-from tests.controller.fleet import PAUSE_S, transfers
+from tests.controller.fleet import PAUSE_S, take_probes, transfers
 
 #: Seconds that a message, and that work beside the event loop, takes at most: an answer to what a round showed is there
 #: before the next round, as real rounds leave time for it.
@@ -118,10 +118,8 @@ class SimulatedFleet(SimulatedController):
         return self.chance.sample(list(self.members), len(self.members))
 
     def _take_probes(self) -> set[Pair]:
-        taken = set().union(*(member.probes for member in self.members.values()))
+        taken = take_probes(member.probes for member in self.members.values())
         self.probed |= taken
-        for member in self.members.values():
-            member.probes.clear()
         return taken
 
     def _do(self, action: Action) -> None:

@@ -18,7 +18,6 @@ from testbed.planning import View
 #: Plans that are remembered: what a network did once it often does again.
 REMEMBERED = 3
 
-
 #: The newest rounds since a plan was last considered that make a stretch, which is learned from as one: a simulation
 #: costs some milliseconds.
 STRETCH = 3
