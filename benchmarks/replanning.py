@@ -11,6 +11,10 @@ Workers are processes in the network's hosts. Cells are kept in runs/benchmark-r
 their run directories stay, and `--score RUN…` reads any run's: how far estimates and predictions were off, and what
 swaps promised and brought. No emulation is needed for that, and none for `--replay RUN`, which feeds a run's records
 through today's controller and says what it decides, and when (`benchmarks.support.replayed`).
+
+`--simulated` measures the same cells by the simulator, which drives the same controller on simulated time: a cell takes
+seconds, so a change of decisions can be judged on dozens of networks. Those cells are kept in a file of their own,
+runs/benchmark-replanning-simulated.json. Remove that file, or name another (`--kept`), to measure a changed controller.
 """
 
 from __future__ import annotations
@@ -31,14 +35,14 @@ from benchmarks.support.options import Options, numbers
 from benchmarks.support.replayed import Replayed, replay
 from benchmarks.support.table import Table, show
 from benchmarks.support.wans import FAMILY, Kind, Wan
-from benchmarks.support.window import MODES, WINDOW_S, Cell, measure
+from benchmarks.support.window import MODES, WINDOW_S, Cell, measure, simulate
 from testbed.report.record import RunRecord
 from testbed.report.replanning import Score, score
 from testbed.run.conclusion.verdict import CPU_BUSY, STEP_OVERRUN
 from testbed.run.directory import RUNS
 from testbed.spec.experiment import Experiment
 
-KEPT = RUNS / "benchmark-replanning.json"
+KEPT, KEPT_SIMULATED = RUNS / "benchmark-replanning.json", RUNS / "benchmark-replanning-simulated.json"
 
 SEEDS: Sequence[int] = (1, 2)
 #: Networks that no change was made by; they are measured at the end.
@@ -52,20 +56,33 @@ KEPT_UP, LEAST, OF_ORACLE = 0.98, 0.92, 0.87
 
 
 def measured(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
-    """Run a cell; its figures."""
+    """Emulate a cell. Returns its figures."""
     return figures_of(*measure(cell, server))
 
 
+def simulated(cell: Cell, _: ForkServer | None) -> dict[str, Any]:
+    """Simulate a cell. Returns its figures: no step is late on simulated time, and no processor is short."""
+    record, _experiment = simulate(cell)
+    return {**_outcome(record), "late": 0.0, "simulated": True, "containers": False}
+
+
 def figures_of(record: RunRecord, experiment: Experiment) -> dict[str, Any]:
-    """What a run's records say: the rounds that were over in the window, and whether the host kept up."""
+    """Return a run's outcome, and whether the host kept up."""
     declared = {worker.name: experiment.spec.compute.step_seconds(worker) for worker in experiment.topology.workers}
     cpu = [sample.cpu for sample in record.samples if sample.cpu is not None]
     return {
-        "rounds": sum(record.since(one.finished_s) <= WINDOW_S for one in record.rounds),
-        "swaps": len(record.epochs) - 1,
+        **_outcome(record),
         "late": mean(report.late_s > STEP_OVERRUN * declared[report.member] for report in record.reports),
         "starved": mean(busy > CPU_BUSY for busy in cpu),
         "cpu": mean(cpu),
+    }
+
+
+def _outcome(record: RunRecord) -> dict[str, Any]:
+    """Return the rounds that were over in the window, the swaps, and where the run's records are."""
+    return {
+        "rounds": sum(record.since(one.finished_s) <= WINDOW_S for one in record.rounds),
+        "swaps": len(record.epochs) - 1,
         "directory": str(record.path),
     }
 
@@ -124,8 +141,8 @@ def claims(ones: Sequence[Compared]) -> dict[str, tuple[float, float]]:
     return found
 
 
-def tables(ones: Sequence[Compared], scores: Mapping[str, Score]) -> list[Table]:
-    """Rounds by network, the claims, and the scores of what was followed."""
+def tables(ones: Sequence[Compared], scores: Mapping[str, Score], *, simulated: bool) -> list[Table]:
+    """Return the rounds by network, the claims, and the scores of what was followed."""
     rows = [
         [
             f"{one.network}, seed {one.seed}",
@@ -139,13 +156,14 @@ def tables(ones: Sequence[Compared], scores: Mapping[str, Score]) -> list[Table]
     ]
     columns = ["", *MODES, "follow : hold", "oracle : hold", "follow : oracle", "swaps"]
     notes = ["oracle : hold is at least 1: where its swaps cost more than they brought, it had better held"]
+    how = ", simulated" if simulated else ""
     claimed = [
         [name, f"{value:.3f}", f"≥ {least:g}", "yes" if value >= least else "NO"]
         for name, (value, least) in claims(ones).items()
     ]
     return [
-        Table(f"Rounds in {WINDOW_S:g} s", columns, rows, notes),
-        Table("Claims", ["", "measured", "claimed", "held"], claimed),
+        Table(f"Rounds in {WINDOW_S:g} s{how}", columns, rows, notes),
+        Table(f"Claims{how}", ["", "measured", "claimed", "held"], claimed),
         *score_tables(scores),
     ]
 
@@ -221,19 +239,20 @@ def recorded() -> Path | None:
     return next((folder for folder in folders if folder.is_dir()), None)
 
 
-def main() -> int:
-    """Measure what is missing and show all; the exit code."""
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure what is missing and show all. Returns the exit code."""
     parser = Options(__doc__)
     parser.add_argument("--policy", default="auto", help="what plans in all three modes")
     parser.add_argument("--seeds", type=numbers, help="seeds of the networks, with commas between")
     parser.add_argument("--networks", help="only these: `drop-5,wander-6`")
     parser.add_argument("--unseen", action="store_true", help="the networks that nothing was tried on")
     parser.add_argument("--recorded", type=Path, default=recorded(), help="a folder with recorded LTE links")
-    parser.add_argument("--kept", type=Path, default=KEPT, help="where figures are kept")
+    parser.add_argument("--simulated", action="store_true", help="simulate the cells instead of emulating them")
+    parser.add_argument("--kept", type=Path, help=f"where figures are kept ({KEPT}, simulated ones {KEPT_SIMULATED})")
     parser.add_argument("--show", action="store_true", help="measure nothing")
     parser.add_argument("--score", nargs="+", type=Path, metavar="RUN", help="score these runs' directories instead")
     parser.add_argument("--replay", type=Path, metavar="RUN", help="replay this run's directory through the controller")
-    args = parser.parse()
+    args = parser.parse(words)
     if args.replay:
         record = RunRecord.read(args.replay)
         with TemporaryDirectory() as folder:
@@ -246,9 +265,14 @@ def main() -> int:
         show(score_tables(scores), {name: asdict(one) for name, one in scores.items()}, as_json=args.json)
         return 0
     cells = wanted(args)
-    campaign = Campaign(args.kept)
+    file = args.kept or (KEPT_SIMULATED if args.simulated else KEPT)
+    campaign = Campaign(file)
+    known = [cell for key, cell in campaign.read().items() if key in {cell.key for cell in cells}]
+    if any(cell.get("simulated", False) != args.simulated for cell in known):
+        other = "emulated" if args.simulated else "simulated"
+        parser.error(f"--kept: the cells in {file} were {other}; name another file")
     if not args.show:
-        campaign.measure(cells, measured, forks=True)
+        campaign.measure(cells, simulated if args.simulated else measured, forks=not args.simulated)
     kept = campaign.read()
     found = {cell.key: kept[cell.key] for cell in cells if cell.key in kept}
     ones = compared(found, args.policy)
@@ -259,11 +283,12 @@ def main() -> int:
     }
     figures = {
         "repeats": len({one.seed for one in ones}),
+        "simulated": args.simulated,
         "compared": [{**asdict(one), "follow": one.follow, "oracle": one.oracle} for one in ones],
         "claims": {name: value for name, (value, _) in claims(ones).items()},
         "scores": {name: asdict(one) for name, one in scores.items()},
     }
-    show(tables(ones, scores), figures, as_json=args.json)
+    show(tables(ones, scores, simulated=args.simulated), figures, as_json=args.json)
     return 0 if all(value >= least for value, least in claims(ones).values()) else 1
 
 
