@@ -21,9 +21,6 @@ from testbed.run.terminal.display import Display
 from testbed.simulation.training import train
 from testbed.spec.experiment import Experiment
 
-#: Of the trace. What the members need to join comes before it.
-WINDOW_S = 65.0
-
 Mode = Literal["hold", "follow", "oracle"]
 MODES: Mapping[Mode, Mapping[str, Any]] = {
     "hold": {"hold": True},
@@ -74,19 +71,21 @@ class Window:
         return now > self._ends_s
 
 
-def measure(cell: Cell, server: ForkServer | None, window_s: float = WINDOW_S) -> tuple[RunRecord, Experiment]:
-    """Emulate a cell's run. Returns its record and its experiment."""
+def measure(cell: Cell, server: ForkServer | None, window_s: float | None = None) -> tuple[RunRecord, Experiment]:
+    """Emulate a cell's run, for the network's window or for as long as is said. What the members need to join comes
+    before it. Returns the run's record and its experiment."""
     with TemporaryDirectory() as folder:
         experiment = load(cell.experiment(Path(folder)), Path(folder))
         with closing(RunDirectory(experiment.name)) as directory, suppress(Enough):
-            run_of(experiment, directory, server, Window(window_s).over).execute()
+            run_of(experiment, directory, server, Window(window_s or cell.wan.window_s).over).execute()
     return RunRecord.read(directory.path), experiment
 
 
-def simulate(cell: Cell, window_s: float = WINDOW_S) -> tuple[RunRecord, Experiment]:
+def simulate(cell: Cell, window_s: float | None = None) -> tuple[RunRecord, Experiment]:
     """Simulate a cell's run: the real controller, members, links and probes on simulated time."""
     with TemporaryDirectory() as folder:
         experiment = load(cell.experiment(Path(folder)), Path(folder))
+        until_s = window_s or cell.wan.window_s
         with closing(RunDirectory(f"{experiment.name}-simulated")) as directory:
-            train(experiment, directory, Display(Console(quiet=True)), gradients=False, until_s=window_s)
+            train(experiment, directory, Display(Console(quiet=True)), gradients=False, until_s=until_s)
     return RunRecord.read(directory.path), experiment
