@@ -42,6 +42,9 @@ STEP, STAYS = 2.0, 1.4
 NOTICED_S, NOTICED_ROUNDS = 3.0, 3
 SOON_S = 2.0
 
+#: The reason of a decision to return to the plan before one that lost its trial.
+RETURN = "return"
+
 
 @dataclass(frozen=True, slots=True)
 class SwapScore:
@@ -66,7 +69,7 @@ class SwapScore:
 
 @dataclass(frozen=True, slots=True)
 class TrialScore:
-    """A plan that was in force for less than AHEAD rounds, after which the plan before it returned.
+    """A plan that lost its trial: the plan before it returned.
 
     `cost_s` is what its rounds, and the first one of the plan that returned, took longer than those before.
     """
@@ -119,11 +122,11 @@ class Score:
     DONE_NOTES: ClassVar[tuple[str, ...]] = (
         f"predicted: of the plan in force, against the median of its next {AHEAD} whole rounds; p10, median, p90; next "
         "round within 20 %: how often the very next one is as near to that median, so how steady the rounds were",
-        "swaps no event forced; right: the new plan is no slower than the old one by the true rates afterwards",
+        "swaps that no event forced; right: the new plan is no slower than the old one by the true rates afterwards",
         f"of those that stayed for {AHEAD} rounds: as promised, if their median is within {PROMISED_WITHIN:.0%} of it, "
         "and shorter than the rounds before, since the newest step of a link in use",
-        f"trials: plans that were left for the one before within {AHEAD} rounds, which are no swaps; their time: what "
-        "those rounds took longer, of the whole run",
+        "trials: plans that did not stay, since the one before took less; they are no swaps; their time: what their "
+        "rounds took longer, of the whole run",
     )
     COST: ClassVar[tuple[str, ...]] = ("considering plans", "probes", "of the most probed link")
     COST_NOTES: ClassVar[tuple[str, ...]] = (
@@ -252,8 +255,8 @@ def score(record: RunRecord) -> Score:
         soon=tuple(soon for _, _, soon in noticed),
         calibration=tuple(predicted_s / median(rounds) for predicted_s, rounds in foreseen),
         first_rounds=tuple(rounds[0] / median(rounds) for _, rounds in foreseen),
-        swaps=tuple(_swaps(record, history, adopted, {epoch for one, back in trials for epoch in (one.epoch, back)})),
-        trials=tuple(one for one, _ in trials),
+        swaps=tuple(_swaps(record, history, adopted, {one.epoch for one in trials})),
+        trials=tuple(trials),
         lasted_s=(record.end_s,),
         considered_s=tuple(_considered_s(record)),
         probed=tuple(_probed(record, history)),
@@ -446,20 +449,15 @@ def _adopted(record: RunRecord, history: _RoundHistory) -> Iterable[Mapping[str,
             yield line
 
 
-def _trials(
-    record: RunRecord, history: _RoundHistory, adopted: Sequence[Mapping[str, Any]]
-) -> Iterable[tuple[TrialScore, int]]:
-    """Each trial that was lost, and the epoch under which the plan before it returned."""
-    for tried, after in pairwise(adopted):
-        returned = record.plans[after["epoch"]].shape() == record.plans[tried["last"]].shape()
-        if after["last"] != tried["epoch"] or not returned or not _unforced(tried) or history.stayed(tried["epoch"]):
+def _trials(record: RunRecord, history: _RoundHistory, adopted: Sequence[Mapping[str, Any]]) -> Iterable[TrialScore]:
+    """Each trial that was lost: a decision to return says which, and the seconds of a round that it had to beat."""
+    tried = {line["epoch"]: line for line in adopted}
+    for back in adopted:
+        if back.get("reason") != RETURN or back["last"] not in tried:
             continue
-        first, back = (bisect_left(history.epochs, line["epoch"]) for line in (tried, after))
-        before = [seconds for _, seconds in history.rounds[max(first - AHEAD, 0) : first]]
-        if before:
-            usual_s = median(before)
-            cost_s = sum(seconds - usual_s for _, seconds in history.rounds[first : back + 1])
-            yield TrialScore(tried["epoch"], tried["at_s"], max(cost_s, 0.0)), after["epoch"]
+        first, last = (bisect_left(history.epochs, back[which]) for which in ("last", "epoch"))
+        longer_s = sum(seconds - back["proposed_s"] for _, seconds in history.rounds[first : last + 1])
+        yield TrialScore(back["last"], tried[back["last"]]["at_s"], max(longer_s, 0.0))
 
 
 def _swaps(

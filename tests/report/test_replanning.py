@@ -159,18 +159,18 @@ def test_a_swap_after_a_step_is_held_against_the_rounds_since_then() -> None:
     assert one.shorter and one.off == pytest.approx(0.0)
 
 
-def test_a_plan_that_is_left_for_the_one_before_was_a_trial_and_no_swap() -> None:
+def test_a_trial_that_was_lost_is_no_swap_and_costs_what_its_rounds_took_longer() -> None:
     ends = [*((0, 2.0 * number) for number in range(1, 9)), *((1, 16.0 + 3 * number) for number in range(1, 4))]
     ends += [(2, 25.0 + 2 * number) for number in range(1, 7)]
     tried = {"at_s": 15.0, "last": 0, "epoch": 1, "reason": "period", "current_s": 2.0, "proposed_s": 1.0}
-    back = {"at_s": 24.0, "last": 1, "epoch": 2, "reason": "period", "current_s": 3.0, "proposed_s": 2.0}
+    back = {"at_s": 24.0, "last": 1, "epoch": 2, "reason": "return", "current_s": 3.0, "proposed_s": 2.0}
     found = score(record(ends, [FIRST, tried, back], []))
     assert found.swaps == ()
     assert found.trials == (TrialScore(1, 15.0, 3.0),), "three rounds of 3 s, where others take 2 s"
     assert found.trials_share == pytest.approx(3.0 / 40.0)
 
 
-def test_a_plan_that_stayed_before_the_old_one_returned_was_no_trial() -> None:
+def test_a_plan_that_another_decision_left_was_no_trial() -> None:
     ends = [*((0, float(number)) for number in range(1, 9)), *((1, 8.0 + number) for number in range(1, 9))]
     ends += [(2, 16.0 + number) for number in range(1, 9)]
     swaps = [{"at_s": 8.0, "last": 0, "epoch": 1}, {"at_s": 16.0, "last": 1, "epoch": 2}]
