@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := setup
 # Other shells leave by a signal without running what `trap … EXIT` asked for.
 SHELL := /bin/bash
-.PHONY: setup documentation emulate test verify coverage mutants stress test-action test-dashboard test-page test-api cluster-test check smoke bench chaos fuzz soak docs doctor update clean
+.PHONY: setup documentation emulate test verify coverage mutants stress test-action test-dashboard test-page test-api cluster-test check smoke dist image bench chaos fuzz soak docs doctor update clean
 
 # Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.
 GIVE_BACK = trap './setup.sh give-back' EXIT
@@ -66,6 +66,12 @@ cluster-test: setup ## a sweep over three pretended hosts, one killed and one cu
 
 smoke: setup ## a short run in a container with its own engine; fails unless its verdict is `trusted`
 	@$(GIVE_BACK); .venv/bin/python -m containers.smoke
+
+dist: setup ## the wheel and the source archive, in dist/, tried in the image for CI
+	@$(GIVE_BACK); .venv/bin/python -m containers.dist
+
+image: setup ## an image with the testbed and a Docker engine, for CI and for the curious: wan-testbed:VERSION
+	@$(GIVE_BACK); .venv/bin/python -m containers.ci_image
 
 bench: setup ## what is measured against peers, in short
 	@$(GIVE_BACK); \
