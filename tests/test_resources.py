@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,11 @@ def test_an_installed_package_builds_in_a_cache_of_its_user(tmp_path: Path, monk
     assert resources.cache() == tmp_path / "testbed" / resources.__version__
     monkeypatch.setattr(resources.os, "geteuid", lambda: 0)
     assert resources.cache() == Path("/var/cache/testbed") / resources.__version__
+
+
+@pytest.mark.parametrize("file", ["CITATION.cff", ".devcontainer/devcontainer.json", "docs/setup.md", "CHANGELOG.md"])
+def test_the_version_is_the_same_wherever_it_is_written(file: str) -> None:
+    text = (SHARE / file).read_text(encoding="utf-8")
+    found = set(re.findall(r"(?:^version: |wan-testbed:|wan_testbed-|^## \[)(\d+\.\d+\.\d+)", text, re.MULTILINE))
+    assert resources.__version__ in found
+    assert file == "CHANGELOG.md" or len(found) == 1
