@@ -90,7 +90,7 @@ soak: setup ## two hours of churn and swaps: what grows of memory, descriptors, 
 	@$(GIVE_BACK); .venv/bin/python -m tests.soak --pieces 3
 
 docs: setup ## the documentation as a site, in build/site; a link that leads nowhere ends it
-	@$(GIVE_BACK); ./setup.sh docs && NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --quiet && echo build/site/index.html
+	@$(GIVE_BACK); ./setup.sh docs && .venv/bin/python docs/site.py build/docs && .venv/bin/zensical build --strict --config-file mkdocs.yml && echo build/site/index.html
 
 doctor: setup ## what this machine can do
 	@.venv/bin/testbed doctor

@@ -5,7 +5,7 @@
 #   ./setup.sh fuzz        what `make fuzz` needs beside it: clang, and the fuzzer for Python
 #   ./setup.sh scaleout    what `testbed cluster` and `--on ray` need beside it: Ray
 #   ./setup.sh cluster     what `make cluster-test` needs beside that: an SSH server, unpacked in build/
-#   ./setup.sh docs        what `make docs` needs beside it: MkDocs
+#   ./setup.sh docs        what `make docs` needs beside it: Zensical
 #   ./setup.sh api         what `make test-api` needs beside it: Schemathesis, in build/, since it has pins of its own
 #   ./setup.sh lock        renew requirements.lock from the pins of pyproject.toml (`make update` does, and the images)
 #   ./setup.sh installed   what an installed wheel needs beside its Python environment (`testbed setup` calls it so)
@@ -229,7 +229,7 @@ if [ "${1:-}" = cluster ]; then
 fi
 
 if [ "${1:-}" = docs ]; then
-    .venv/bin/python -c 'import material' 2>/dev/null || step "MkDocs, which makes the site" "$PIP_REMEDY" install_extras docs
+    .venv/bin/python -c 'import zensical' 2>/dev/null || step "Zensical, which makes the site" "$PIP_REMEDY" install_extras docs
     exit
 fi
 

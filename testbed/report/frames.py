@@ -137,5 +137,7 @@ def _pandas() -> Any:
     try:
         import pandas
     except ImportError as error:
-        raise PandasMissing("tables are pandas frames, and pandas is missing: pip install 'wan-testbed[tables]'") from error
+        raise PandasMissing(
+            "tables are pandas frames, and pandas is missing: pip install 'wan-testbed[tables]'"
+        ) from error
     return pandas
