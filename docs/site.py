@@ -1,4 +1,4 @@
-"""Writes the pages that `make docs` makes a site of: those of this folder, and a reference made from the program itself.
+"""Writes the pages that `make docs` makes a site of: this folder's, and a reference made from the program itself.
 
     python docs/site.py TARGET
 
