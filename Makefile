@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := setup
 # Other shells leave by a signal without running what `trap … EXIT` asked for.
 SHELL := /bin/bash
-.PHONY: setup documentation emulate test verify coverage mutants stress test-action test-dashboard test-page test-api cluster-test check smoke bench chaos fuzz soak docs doctor update clean
+.PHONY: setup documentation emulate test verify coverage mutants stress test-action test-dashboard test-page test-api cluster-test check smoke dist image bench chaos fuzz soak docs doctor update clean
 
 # Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.
 GIVE_BACK = trap './setup.sh give-back' EXIT
@@ -67,6 +67,12 @@ cluster-test: setup ## a sweep over three pretended hosts, one killed and one cu
 smoke: setup ## a short run in a container with its own engine; fails unless its verdict is `trusted`
 	@$(GIVE_BACK); .venv/bin/python -m containers.smoke
 
+dist: setup ## the wheel and the source archive, in dist/, tried in the image for CI
+	@$(GIVE_BACK); .venv/bin/python -m containers.dist
+
+image: setup ## an image with the testbed and a Docker engine, for CI and for the curious: wan-testbed:VERSION
+	@$(GIVE_BACK); .venv/bin/python -m containers.ci_image
+
 bench: setup ## what is measured against peers, in short
 	@$(GIVE_BACK); \
 	for file in $(BENCHMARKS); do \
@@ -84,7 +90,7 @@ soak: setup ## two hours of churn and swaps: what grows of memory, descriptors, 
 	@$(GIVE_BACK); .venv/bin/python -m tests.soak --pieces 3
 
 docs: setup ## the documentation as a site, in build/site; a link that leads nowhere ends it
-	@$(GIVE_BACK); ./setup.sh docs && NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --quiet && echo build/site/index.html
+	@$(GIVE_BACK); ./setup.sh docs && .venv/bin/python docs/site.py build/docs && .venv/bin/zensical build --strict --config-file mkdocs.yml && echo build/site/index.html
 
 doctor: setup ## what this machine can do
 	@.venv/bin/testbed doctor

@@ -5,9 +5,10 @@
 #   ./setup.sh fuzz        what `make fuzz` needs beside it: clang, and the fuzzer for Python
 #   ./setup.sh scaleout    what `testbed cluster` and `--on ray` need beside it: Ray
 #   ./setup.sh cluster     what `make cluster-test` needs beside that: an SSH server, unpacked in build/
-#   ./setup.sh docs        what `make docs` needs beside it: MkDocs
+#   ./setup.sh docs        what `make docs` needs beside it: Zensical
 #   ./setup.sh api         what `make test-api` needs beside it: Schemathesis, in build/, since it has pins of its own
 #   ./setup.sh lock        renew requirements.lock from the pins of pyproject.toml (`make update` does, and the images)
+#   ./setup.sh installed   what an installed wheel needs beside its Python environment (`testbed setup` calls it so)
 #   ./setup.sh give-back   hand files that root made in this checkout to the user who called sudo
 #
 # Needs root: it installs packages and starts an engine. Ends with 3 and a remedy where this machine can't.
@@ -20,11 +21,14 @@ PACKAGES=(
     iperf3 iputils-ping                                                    # what measures it
     gcc libc6-dev                                                          # what the shaping core is made with
     mmdebstrap debian-archive-keyring                                      # the worker image's base
-    user-mode-linux e2fsprogs crun                                         # a kernel with netem, for tests
-    python3-venv
 )
+# What a checkout needs beside that: an environment, and a kernel with netem, for tests.
+[ "${1:-}" = installed ] || PACKAGES+=(python3-venv user-mode-linux e2fsprogs crun)
 IMPORTED=(testbed.worker.loop testbed.run.execute,testbed.controller.service,testbed.report.page,pytest,hypothesis)
-LOG=build/setup.log
+# An installed wheel has an environment, and may not write beside its files: `testbed setup` names both.
+PYTHON=${TESTBED_PYTHON:-.venv/bin/python}
+BUILD=${TESTBED_BUILD:-build}
+LOG=$BUILD/setup.log
 # Seconds that the longer steps take on two cores when all of it is to be done; `left` is what is ahead of them.
 declare -A USUAL=([packages]=60 [Python]=70 [worker]=60)
 left=0
@@ -47,7 +51,7 @@ step() { # step TITLE REMEDY COMMAND...
     if ! "$@" >"$LOG" 2>&1 </dev/null; then
         printf '%sfailed after %s\n\n' "$CLEAR" "$(seconds_since "$started")"
         tail -n 20 "$LOG" | sed 's/^/    /'
-        printf '\n%s\n(The whole output is in %s.)\n' "$remedy" "$PWD/$LOG" >&2
+        printf '\n%s\n(The whole output is in %s.)\n' "$remedy" "$(realpath "$LOG")" >&2
         exit 3
     fi
     printf '%s%s\n' "$CLEAR" "$(seconds_since "$started")"
@@ -129,7 +133,7 @@ make_environment() { # make_environment PYTHON
         "$1" -m venv --system-site-packages .venv &&
         { locked pip && locked uv; } >build/tools.txt &&
         pip_install .venv --requirement build/tools.txt &&
-        install_extras build sync emulate test &&
+        install_extras base build sync emulate test &&
         uv_install --no-deps --no-build-isolation --editable . &&
         printf '%s\n' "${IMPORTED[@]}" | env --unset=PYTHONDONTWRITEBYTECODE \
             xargs --max-procs=2 --replace .venv/bin/python -c 'import {}' &&
@@ -181,10 +185,10 @@ fi
     cannot "This needs root: it installs packages and makes networks. Run the same command with sudo in front."
 command -v apt-get dpkg-query >/dev/null ||
     cannot "There is no apt-get here. Use Debian 12 or later, or Ubuntu 24.04 or later: in a virtual machine, say."
-trap give_back EXIT
-mkdir -p build
+[ "${1:-}" = installed ] || trap give_back EXIT
+mkdir -p "$BUILD"
 begun=$EPOCHREALTIME
-echo "Setting up in $PWD"
+[ "${1:-}" = installed ] && echo "Setting up; what is built goes to $BUILD" || echo "Setting up in $PWD"
 
 mapfile -t missing < <(missing_packages)
 [ ${#missing[@]} -eq 0 ] || ((left += USUAL[packages]))
@@ -196,19 +200,21 @@ if [ ${#missing[@]} -gt 0 ]; then
         install_packages "${missing[@]}"
 fi
 
-python=$(python_with_mininet) ||
-    cannot "No Python of 3.11 or later here imports mininet. Use Debian 12 or later, or Ubuntu 24.04 or later."
+if [ "${1:-}" != installed ]; then
+    python=$(python_with_mininet) ||
+        cannot "No Python of 3.11 or later here imports mininet. Use Debian 12 or later, or Ubuntu 24.04 or later."
 
-if [ "${1:-}" = lock ]; then
-    step "uv, which renews requirements.lock" "$PIP_REMEDY" make_renewal_tools "$python"
-    build/renewal/bin/python -m containers.lock
-    exit
-fi
+    if [ "${1:-}" = lock ]; then
+        step "uv, which renews requirements.lock" "$PIP_REMEDY" make_renewal_tools "$python"
+        build/renewal/bin/python -m containers.lock
+        exit
+    fi
 
-if ! [ -x .venv/bin/testbed ] || [ "$(environment_inputs "$python")" != "$(cat .venv/inputs 2>/dev/null)" ]; then
-    step "Python environment .venv, from $python" \
-        "$PIP_REMEDY" \
-        make_environment "$python"
+    if ! [ -x .venv/bin/testbed ] || [ "$(environment_inputs "$python")" != "$(cat .venv/inputs 2>/dev/null)" ]; then
+        step "Python environment .venv, from $python" \
+            "$PIP_REMEDY" \
+            make_environment "$python"
+    fi
 fi
 
 if [ "${1:-}" = scaleout ] || [ "${1:-}" = cluster ]; then
@@ -223,7 +229,7 @@ if [ "${1:-}" = cluster ]; then
 fi
 
 if [ "${1:-}" = docs ]; then
-    .venv/bin/python -c 'import material' 2>/dev/null || step "MkDocs, which makes the site" "$PIP_REMEDY" install_extras docs
+    .venv/bin/python -c 'import zensical' 2>/dev/null || step "Zensical, which makes the site" "$PIP_REMEDY" install_extras docs
     exit
 fi
 
@@ -249,18 +255,18 @@ fi
 
 step "shaping core" \
     "It is compiled with gcc against the headers of libc6-dev; see what it says above." \
-    .venv/bin/python -m testbed.emulation.shaping
+    "$PYTHON" -m testbed.emulation.shaping
 
 step "planner" \
     "It is compiled with gcc against the headers of libc6-dev; see what it says above." \
-    .venv/bin/python -m testbed.planning
+    "$PYTHON" -m testbed.planning
 
 step "Docker engine" \
     "Start an engine yourself and run this again: it is used as it is." \
-    .venv/bin/python -m testbed.emulation.containers.engine
+    "$PYTHON" -m testbed.emulation.containers.engine
 
 step "worker image" \
     "Mend what is said above and run this again: what is done is kept." \
-    .venv/bin/python -m testbed.emulation.containers.image
+    "$PYTHON" -m testbed.emulation.containers.image
 
 echo "Ready in $(seconds_since "$begun" | sed 's/^ *//')"

@@ -1,19 +1,24 @@
-"""The image that `make smoke` runs: this testbed with a Docker engine of its own, made without an image registry.
+"""`make image`: this testbed with a Docker engine of its own, which `make smoke` runs; made without an image registry.
 
 testbed-ci-base    Debian with what a run calls, made by mmdebstrap         changes with containers/base.sh
-testbed-ci         + Python packages from the host's wheelhouse, code        rebuilt in seconds for other code
+testbed-ci         + Python packages from the host's wheelhouse, the wheel   rebuilt in seconds for other code
 """
 
 from __future__ import annotations
 
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import docker
 
+from containers.dist import SOURCE, DistError, build
 from testbed import compiler
+from testbed.emulation.containers import engine
 from testbed.emulation.containers.image import (
     ROOT,
+    ImageError,
     Progress,
     base_recipe,
     build_image,
@@ -30,20 +35,13 @@ from testbed.emulation.containers.image import (
     wheelhouse,
 )
 from testbed.emulation.host.doctor import PROGRAMS
+from testbed.resources import __version__
+
+#: The image's name for people: `wan-testbed:0.2.0`.
+NAME = "wan-testbed"
 
 #: What a run calls, an engine, and what the shaping core is made with.
 DEBIAN_PACKAGES = sorted({*PROGRAMS.values(), *compiler.PACKAGES.split(), "docker.io"})
-
-#: What of the checkout goes into the image: all that a run reads, and that the worker image's tag is made of.
-CODE = (
-    "pyproject.toml",
-    "requirements.lock",
-    "containers/*",
-    "experiments/*",
-    "topologies/*",
-    "traces/*",
-    "testbed/**/*",
-)
 
 
 def ensure_ci_image(client: docker.DockerClient, progress: Progress = print) -> str:
@@ -51,9 +49,9 @@ def ensure_ci_image(client: docker.DockerClient, progress: Progress = print) -> 
 
     Raises ImageError when a step fails.
     """
-    code = {f"code/{path.relative_to(ROOT)}": path for path in _code()}
+    source = {str(path.relative_to(ROOT)): path for path in _source()}
     recipes = {"ci-base": base_recipe(DEBIAN_PACKAGES)}
-    recipes["ci"] = hash_of([recipes["ci-base"], *held_by(code)])
+    recipes["ci"] = hash_of([recipes["ci-base"], *held_by(source)])
     if tag := find(client, "ci", recipes["ci"]):
         return tag
     base = find(client, "ci-base", recipes["ci-base"])
@@ -62,14 +60,36 @@ def ensure_ci_image(client: docker.DockerClient, progress: Progress = print) -> 
             base = import_base(client, "ci-base", recipes["ci-base"], DEBIAN_PACKAGES)
     with told(progress, "CI image"):
         python, _ = probe_python(client, base)
-        packages = locked("sync", "emulate")
+        packages = locked("base", "sync", "emulate")
         wheels = wheelhouse(python, packages)
-        arguments = {"BASE": base, "PACKAGES": pinned(packages)}
-        tag = build_image(client, "ci", recipes["ci"], [base], wheels | code, arguments, python_packages(wheels))
+        arguments = {"BASE": base, "PACKAGES": pinned(packages), "CHECKOUT": str(ROOT)}
+        with tempfile.TemporaryDirectory() as folder:
+            wheel, _ = build(Path(folder))
+            entries = wheels | {f"wheel/{wheel.name}": wheel}
+            tag = build_image(client, "ci", recipes["ci"], [base], entries, arguments, python_packages(wheels))
     remove_superseded(client, {kind: find(client, kind, recipe) for kind, recipe in recipes.items()})
     return tag
 
 
-def _code() -> Iterator[Path]:
-    for pattern in CODE:
-        yield from (path for path in sorted(ROOT.glob(pattern)) if path.is_file() and path.suffix != ".pyc")
+def _source() -> Iterator[Path]:
+    """Yield the files that the wheel is built from."""
+    for name in SOURCE:
+        found = sorted((ROOT / name).rglob("*")) if (ROOT / name).is_dir() else [ROOT / name]
+        yield from (path for path in found if path.is_file() and path.suffix != ".pyc")
+
+
+def main() -> int:
+    """Make the image, name it NAME beside its tag, and print both with its size. Returns 3 where this machine can't."""
+    try:
+        client = engine.connect()
+        image = client.images.get(ensure_ci_image(client))
+        image.tag(NAME, __version__)
+        print(f"{NAME}:{__version__}, which is {image.tags[0]}: {image.attrs['Size'] / 1e6:.0f} MB")
+    except (DistError, engine.EngineError, ImageError) as error:
+        print(error, file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

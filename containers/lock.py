@@ -1,4 +1,4 @@
-"""Renews requirements.lock from the pins of pyproject.toml, and says what changed: the first half of `make update`.
+"""Renews requirements.lock from the ranges of pyproject.toml, and says what changed: the first half of `make update`.
 
     ./setup.sh lock
 
@@ -24,16 +24,15 @@ from testbed.emulation.containers.requirements import (
     Lock,
     canonical,
     changes,
-    name_and_version,
     parse,
-    pins,
     read,
+    wanted,
 )
 
 LOCK = ROOT / "requirements.lock"
 HEADER = """\
 # What pip installs, here and in the worker image: every package with the hashes of its files. It is made, with uv, from
-# the pins of pyproject.toml: to change it, or where a merge left it torn, run `make update`.
+# the ranges of pyproject.toml: to change it, or where a merge left it torn, run `make update`.
 """
 
 #: For every Python from this one on, and every machine; a version that fits all before a newer one for some.
@@ -49,7 +48,7 @@ class RenewalError(Exception):
 
 
 def resolve(settings: Settings) -> Lock:
-    """The newest versions that fit the pins, one for all Pythons, with the hashes that pip's index lists."""
+    """The newest versions that fit the ranges, one for all Pythons, with the hashes that pip's index lists."""
     return _uv(settings, "--generate-hashes", "--all-extras", "--annotation-style=line", "pyproject.toml")
 
 
@@ -58,7 +57,7 @@ def builds(lock: Lock, settings: Settings) -> dict[str, set[str]]:
     constraints = ROOT / "build" / "constraints.txt"
     constraints.write_text("".join(f"{package.name}=={package.version}\n" for package in lock.values()))
     command = [*PIP, "install", "--quiet", "--dry-run", "--only-binary=:all:", "--ignore-installed", "--report=-"]
-    report = json.loads(_output([*command, f"--constraint={constraints}", *pins()]))
+    report = json.loads(_output([*command, f"--constraint={constraints}", *wanted()]))
     found = {}
     for item in report["install"]:
         name, version = canonical(item["metadata"]["name"]), item["metadata"]["version"]
@@ -66,13 +65,6 @@ def builds(lock: Lock, settings: Settings) -> dict[str, set[str]]:
         if digest not in lock[name].hashes:
             found[name] = {digest} | _files(f"{name}=={version}", settings)
     return found
-
-
-def newer_than_pinned(settings: Settings) -> list[str]:
-    """Of what pyproject.toml pins, what the index has in a newer version; a pin is raised there, by hand."""
-    pinned = dict(map(name_and_version, pins()))
-    newest = _uv(settings, "--no-deps", "-", given="\n".join(pinned))
-    return list(changes(pinned, {name: newest[name].version for name in pinned}))
 
 
 def _files(build: str, settings: Settings) -> set[str]:
@@ -126,14 +118,11 @@ def main() -> int:
         print("asking the index for the newest versions, and pip which files it would take here")
         resolved = renewed(old, resolve(settings), {})
         lock = renewed(old, resolved, builds(resolved, settings))
-        newer = newer_than_pinned(settings)
     except (RenewalError, SettingsError) as error:
         print(error, file=sys.stderr)
         return 3
     LOCK.write_text(HEADER + "".join(str(lock[name]) for name in sorted(lock)))
     print(*(said(old, lock) or ["requirements.lock: nothing changed"]), sep="\n")
-    if newer:
-        print(f"There are newer versions than pyproject.toml pins: {', '.join(newer)}")
     return 0
 
 

@@ -5,7 +5,7 @@
            ├─ /var/lib/docker    a volume that is kept: it holds the worker image
            ├─ /engine            the inner engine's socket, which is reached from here
            ├─ /testbed/runs      this checkout's runs/
-           └─ testbed run experiments/smoke.yaml --strict
+           └─ testbed run smoke --strict
                 └─ the workers' containers
 
 It fails unless the verdict is `trusted`. Nothing stays but the run's directory, the images and that volume.
@@ -29,6 +29,7 @@ from docker.errors import APIError
 from docker.models.containers import Container
 
 from containers.ci_image import ensure_ci_image
+from containers.dist import DistError
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import remove_containers
 from testbed.emulation.containers.image import ROOT, ImageError, ensure_worker_image, exists
@@ -45,8 +46,8 @@ CONTROL_GROUP = "testbed-smoke"
 RUNS = ROOT / "runs"
 #: How long the run may take, all of it: what a smoke test may cost.
 LIMIT_S = 180
-TESTBED = ("python3", "-m", "testbed.cli")
-RUN = ("timeout", str(LIMIT_S), *TESTBED, "run", "experiments/smoke.yaml", "--strict")
+TESTBED = ("testbed",)
+RUN = ("timeout", str(LIMIT_S), *TESTBED, "run", "smoke", "--strict")
 
 #: Two of setup.sh's settings that a run needs to know too: whose files they are, and what the workers stand on.
 PASSED_ON = ("SUDO_UID", "SUDO_GID", "BASE_IMAGE")
@@ -227,7 +228,7 @@ def main() -> int:
     try:
         with interruptible():
             return 0 if smoke(engine.connect()) else FAILED
-    except (engine.EngineError, FileExistsError, ImageError, SmokeError) as error:
+    except (DistError, engine.EngineError, FileExistsError, ImageError, SmokeError) as error:
         print(error, file=sys.stderr)
         return CANNOT
     except Interrupted as signal_:

@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from testbed.emulation.containers.fleet import ScratchSpace as ScratchSpace
     from testbed.emulation.errors import EmulationError as EmulationError
     from testbed.emulation.testbed import Testbed as Testbed
+    from testbed.resources import __version__ as __version__
     from testbed.result import Result as Result
     from testbed.result import execute as execute
     from testbed.spec.errors import SpecError as SpecError
-
-__version__ = "0.1.0"
 
 _MODULES = {
     "EmulationError": "testbed.emulation.errors",
@@ -32,6 +31,7 @@ _MODULES = {
     "ScratchSpace": "testbed.emulation.containers.fleet",
     "SpecError": "testbed.spec.errors",
     "Testbed": "testbed.emulation.testbed",
+    "__version__": "testbed.resources",
     "execute": "testbed.result",
 }
 

@@ -10,6 +10,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from testbed.resources import BUILD
+
 #: What Debian calls a C compiler and the headers of its library.
 PACKAGES = "gcc libc6-dev"
 
@@ -22,12 +24,9 @@ class CompilerError(RuntimeError):
 
 
 def library(room: str) -> ctypes.CDLL:
-    """The functions of the C files in a folder of this package: `library("planning")`. CompilerError.
-
-    What is compiled lies beside the bytecode, as a controller over a real WAN has no checkout with a folder for it.
-    """
+    """Return the functions of the C files in a folder of this package: `library("planning")`. CompilerError."""
     folder = PACKAGE / room
-    binary = folder / "__pycache__" / f"{folder.name}.so"
+    binary = BUILD / f"testbed-{folder.name}.so"
     return ctypes.CDLL(str(compile_c(sorted(folder.glob("*.[ch]")), [*C_FLAGS, "-fPIC", "-shared"], binary)))
 
 
@@ -45,7 +44,7 @@ def compile_c(sources: Sequence[Path], flags: Sequence[str], binary: Path) -> Pa
     compiler = shutil.which("cc")
     if compiler is None:
         raise CompilerError(f"no C compiler for {sources[0].parent}; install one: apt-get install {PACKAGES}")
-    binary.parent.mkdir(exist_ok=True)
+    binary.parent.mkdir(parents=True, exist_ok=True)
     fresh = binary.with_suffix(f".{os.getpid()}")
     units = [str(file) for file in sources if file.suffix == ".c"]
     done = subprocess.run(

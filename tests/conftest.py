@@ -6,6 +6,8 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
 from typing import NoReturn
 
 import pytest
@@ -48,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker and config.getoption("--one-processor-each"):
         processors = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {processors[int(worker.removeprefix("gw")) % len(processors)]})
+    with suppress(ModuleNotFoundError):
+        import_module("urllib3")  # makes a socket as it is imported, to see whether there is IPv6
     GUARD.install()
 
 

@@ -15,18 +15,19 @@ pytestmark = pytest.mark.local
 
 def test_a_library_is_made_anew_when_its_source_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "PACKAGE", tmp_path)
+    monkeypatch.setattr(compiler, "BUILD", tmp_path / "built")
     source = tmp_path / "room" / "sum.c"
     source.parent.mkdir()
     source.write_text("long sum(long a, long b) { return a + b; }")
     assert library("room").sum(2, 3) == 5
-    made = source.parent / "__pycache__" / "room.so"
+    made = tmp_path / "built" / "testbed-room.so"
     first = made.stat().st_ino
     library("room")
     assert made.stat().st_ino == first
     source.write_text("long sum(long a, long b) { return a + b + 1; }")
     library("room")
     assert made.stat().st_ino != first
-    assert sorted(file.name for file in made.parent.iterdir()) == ["room.sha256", "room.so"]
+    assert sorted(file.name for file in made.parent.iterdir()) == ["testbed-room.sha256", "testbed-room.so"]
 
 
 def test_without_a_compiler_the_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

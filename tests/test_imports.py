@@ -19,7 +19,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 #: Room → the rooms it may import, beside itself. A room that is not here has no place yet, which is an error too.
 ARROWS: dict[str, set[str]] = {
     "atomic_file": set(),
-    "compiler": set(),
+    "resources": set(),
+    "compiler": {"resources"},
     "link": set(),
     "errors": set(),
     "plan": {"errors"},
@@ -33,11 +34,14 @@ ARROWS: dict[str, set[str]] = {
     "scheme_autoload": {"schemes"},
     "schemes": {"planning", "sync", "plan", "protocol", "schema"},
     "trace": {"errors", "link", "atomic_file"},
-    "spec": {"schemes", "trace", "plan", "link", "atomic_file"},
+    "spec": {"schemes", "trace", "plan", "link", "atomic_file", "resources"},
     "planning": {"errors", "compiler", "plan", "link"},
     "telemetry": {"spec", "trace", "plan", "protocol", "link", "atomic_file"},
     "api": {"atomic_file", "unix_socket"},
-    "emulation": {"errors", "api", "compiler", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
+    "emulation": {
+        *("errors", "api", "compiler", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"),
+        "resources",
+    },
     "controller": {
         *(
             "api",
@@ -61,7 +65,7 @@ ARROWS: dict[str, set[str]] = {
     "launch": {"errors", "api", "schemes", "emulation", "telemetry", "link"},
     "run": {
         *("errors", "api", "launch", "controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace"),
-        *("compiler", "workload", "plan", "protocol", "link", "atomic_file"),
+        *("compiler", "workload", "plan", "protocol", "link", "atomic_file", "resources"),
     },
     "simulation": {
         *("run", "controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace", "sync", "worker"),
@@ -86,11 +90,11 @@ ARROWS: dict[str, set[str]] = {
         "atomic_file",
     },
     "result": {"run", "report"},
-    "__init__": {"result", "emulation", "spec"},
+    "__init__": {"resources", "result", "emulation", "spec"},
     "__main__": {"cli"},
     "cli": {
         *("run", "report", "controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "link"),
-        *("api", "launch", "certificates", "compiler", "starts", "simulation", "scaleout"),
+        *("api", "launch", "certificates", "compiler", "starts", "simulation", "scaleout", "resources"),
     },
 }
 
@@ -103,7 +107,7 @@ OPENERS = {"open", "input", "print", "exec", "eval", "__import__"}
 WORKERS = {"torch", "msgspec"}
 OF_WORKERS = (
     *("schemes", "scheme_autoload", "sync", "torch_backend", "worker", "workload"),
-    *("plan", "protocol", "schema", "errors", "tls", "atomic_file"),
+    *("plan", "protocol", "schema", "errors", "tls", "atomic_file", "resources"),
 )
 
 

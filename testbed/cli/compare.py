@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, FAILED, Quiet, fail, out, progress_display
-from testbed.cli.experiment import Experiment, Set, Strict, ended_in_words, overrides, page
+from testbed.cli.console import BAD_INPUT, FAILED, ExperimentFile, Quiet, fail, out, progress_display
+from testbed.cli.experiment import Set, Strict, ended_in_words, overrides, page
 
 if TYPE_CHECKING:
     from testbed.run.execute import Executed
@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 def compare(
-    experiment: Experiment,
+    experiment: ExperimentFile,
     policies: Annotated[str, typer.Option(help="names, commas between; with options: netstorm:roots=1")],
     seeds: Annotated[str, typer.Option(help="whole numbers, commas between")] = "1",
     set_: Set = [],  # noqa: B006

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.text import Text
 
+from testbed.resources import preset_or_file, presets
 from testbed.run.terminal.phrases import fitted
 
 if TYPE_CHECKING:
@@ -34,6 +36,35 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, but what it comes to")]
+
+
+def _named(kind: str) -> Callable[[Path | None], Path | None]:
+    """Return what makes a preset's file of its name, for an argument of the command line."""
+    return lambda path: None if path is None else preset_or_file(kind, path)
+
+
+#: Arguments that take a file, or the name of a preset.
+ExperimentFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="EXPERIMENT",
+        help="the experiment file, or a preset (`testbed experiment list`)",
+        callback=_named("experiment"),
+    ),
+]
+TOPOLOGY = typer.Argument(
+    metavar="TOPOLOGY", help="the topology file, or a preset (`testbed topology list`)", callback=_named("topology")
+)
+TopologyFile = Annotated[Path, TOPOLOGY]
+
+
+def list_presets(kind: str) -> None:
+    """Print the name of each preset of a kind, and the first sentence of the comment in its file."""
+    files = list(presets(kind))
+    width = max(len(file.stem) for file in files)
+    for file in files:
+        first = file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+        out.print(f"{file.stem:<{width}}  {first}", markup=False)
 
 
 def progress_display(quiet: bool, beside_output: bool = False, door: Door | None = None) -> Display:

@@ -1,32 +1,58 @@
-"""`testbed doctor`: what this machine can do, and whether that is enough for the quickstart."""
+"""`testbed doctor` and `testbed setup`: what this machine can do, and what installs the rest."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
-from testbed.cli.console import CANNOT, INTERRUPTED, fail, out
+from testbed.cli.console import CANNOT, FAILED, INTERRUPTED, fail, out
 from testbed.emulation.interrupt import Interrupted, interruptible
+from testbed.resources import BUILD, IS_CHECKOUT, SHARE
 from testbed.run.terminal.phrases import fitted
 
 if TYPE_CHECKING:
     from testbed.emulation.host.doctor import Finding
 
 #: What `make emulate` runs, of a checkout.
-QUICKSTART = Path(__file__).resolve().parents[2] / "experiments" / "quickstart.yaml"
+QUICKSTART = SHARE / "experiments" / "quickstart.yaml"
+
+
+#: What `testbed setup` does, said before it does it.
+STEPS = """\
+This installs what the emulation needs of this machine, with {script}:
+  - by apt-get, where they are missing: Mininet, iproute2, iptables, iperf3, a C compiler, mmdebstrap, Open vSwitch, and
+    Docker where no engine is there; about 200 MB
+  - the shaping core and the planner, compiled into {build}
+  - a Docker engine, started if none answers
+  - the worker image: Debian with Python and PyTorch, made here without a registry; about 1 GB of disk"""
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verb."""
+    """Add the verbs."""
     app.command()(doctor)
+    app.command()(setup)
+
+
+def setup(yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False) -> None:
+    """Install what the emulation needs of this machine: packages, an engine, the worker image. Says first what."""
+    script = SHARE / "setup.sh"
+    if os.geteuid() != 0:
+        raise fail(CANNOT, "installing packages needs root; run it with sudo")
+    out.print(STEPS.format(script=script, build=BUILD), markup=False)
+    if not yes and sys.stdin.isatty() and not typer.confirm("Go on?", default=True):
+        raise typer.Exit(FAILED)
+    arguments = [] if IS_CHECKOUT else ["installed"]
+    environment = {} if IS_CHECKOUT else {"TESTBED_PYTHON": sys.executable, "TESTBED_BUILD": str(BUILD)}
+    raise typer.Exit(subprocess.run(["bash", str(script), *arguments], env=os.environ | environment).returncode)
 
 
 def doctor(
@@ -69,7 +95,7 @@ def _quickstart(findings: Sequence[Finding]) -> str:
         return f"This machine cannot run the quickstart yet: see {', '.join(lacking)}."
     if (excess := _excess()) is not None:
         return f"This machine runs the quickstart, but its verdict may be `suspect`: {excess}."
-    return "This machine can run the quickstart: `sudo make emulate`."
+    return f"This machine can run the quickstart: `{'sudo make emulate' if IS_CHECKOUT else 'testbed run quickstart'}`."
 
 
 def _excess() -> str | None:

@@ -15,12 +15,14 @@ from testbed.cli.console import (
     CANNOT,
     FAILED,
     INTERRUPTED,
+    ExperimentFile,
     Open,
     Port,
     Quiet,
     door,
     err,
     fail,
+    list_presets,
     out,
     progress_display,
 )
@@ -30,15 +32,29 @@ from testbed.spec.errors import SpecError
 if TYPE_CHECKING:
     from testbed.run.execute import Executed
 
-Experiment = Annotated[Path, typer.Argument(help="the experiment file")]
 Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="override a field")]
 Strict = Annotated[bool, typer.Option("--strict", help="refuse what does not fit; a suspect verdict is 1")]
+
+
+presets_app = typer.Typer(no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
     app.command()(run)
     app.command()(simulate)
+    app.add_typer(presets_app, name="experiment")
+
+
+@presets_app.callback()
+def experiment_group() -> None:
+    """Name the experiments that come with the testbed."""
+
+
+@presets_app.command("list")
+def list_() -> None:
+    """List the presets, each with its first line; `testbed run NAME` runs one, `testbed simulate NAME` simulates it."""
+    list_presets("experiment")
 
 
 def overrides(pairs: list[str]) -> dict[str, str]:
@@ -50,7 +66,7 @@ def overrides(pairs: list[str]) -> dict[str, str]:
 
 
 def run(
-    experiment: Experiment,
+    experiment: ExperimentFile,
     set_: Set = [],  # noqa: B006
     strict: Strict = False,
     quiet: Quiet = False,
@@ -79,7 +95,7 @@ def run(
 
 
 def simulate(
-    experiment: Experiment,
+    experiment: ExperimentFile,
     set_: Set = [],  # noqa: B006
     seed: Annotated[
         int | None, typer.Option(min=0, help="of all that is drawn at random; the file's by default")

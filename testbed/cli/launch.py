@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
-from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, Quiet, fail, progress_display
+from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, TOPOLOGY, Quiet, fail, progress_display
 from testbed.cli.standing import Name, need_root, standing_network
 from testbed.cli.surroundings import OUT, SHM, TMP, Files, Image, Out, Shm, Tmp, containers
 from testbed.emulation.interrupt import Interrupted, interruptible
@@ -34,9 +34,7 @@ class CommandAtEnd(TyperCommand):
 
 def launch(
     context: typer.Context,
-    topology: Annotated[
-        Path | None, typer.Argument(metavar="TOPOLOGY", help="a network that is to be up meanwhile")
-    ] = None,
+    topology: Annotated[Path | None, TOPOLOGY] = None,
     name: Name = None,
     workers: Annotated[
         str | None, typer.Option(metavar="A,B", help="these workers alone, in the order of their ranks")

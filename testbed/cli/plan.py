@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from testbed.cli.console import TOPOLOGY
+
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
@@ -16,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 def plan(
     policy: Annotated[str, typer.Option(help="its name, with options: netstorm:roots=1")],
-    topology: Annotated[Path | None, typer.Argument(help="the topology file; not needed with --view")] = None,
+    topology: Annotated[Path | None, TOPOLOGY] = None,
     model_bytes: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="bytes of a round; a view's own by default")
     ] = None,

@@ -6,12 +6,11 @@ import json
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, fail
+from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, TopologyFile, fail
 from testbed.spec.errors import SpecError
 
 #: As for a topology's own name: it becomes part of the containers'.
@@ -22,7 +21,6 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from testbed.api.client import ApiClient
 
-TopologyFile = Annotated[Path, typer.Argument(metavar="TOPOLOGY", help="the topology file")]
 Json = Annotated[bool, typer.Option("--json", help="for programs")]
 Name = Annotated[str | None, typer.Option("--name", metavar="N", help="which network; needed where several are up")]
 

@@ -1,4 +1,4 @@
-"""`testbed topology`: make topology files of networks that others drew or measured."""
+"""`testbed topology`: topology files made of networks that others drew or measured, and presets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from testbed.cli.console import out, quantity, refusing
+from testbed.cli.console import list_presets, out, quantity, refusing
 from testbed.spec.errors import SpecError
 from testbed.spec.units import Delay, Rate
 
@@ -16,7 +16,13 @@ app = typer.Typer(no_args_is_help=True, help=__doc__)
 
 @app.callback()
 def topology() -> None:
-    """Make topology files of networks that others drew or measured."""
+    """Make topology files of networks that others drew or measured, and name those that come with the testbed."""
+
+
+@app.command("list")
+def list_() -> None:
+    """List the presets, each with its first line; `testbed up NAME` builds one."""
+    list_presets("topology")
 
 
 @app.command("import")

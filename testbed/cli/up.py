@@ -13,11 +13,12 @@ from testbed.cli.console import (
     Open,
     Port,
     Quiet,
+    TopologyFile,
     door,
     fail,
     progress_display,
 )
-from testbed.cli.standing import TopologyFile, need_root, new_name
+from testbed.cli.standing import need_root, new_name
 from testbed.cli.surroundings import OUT, SHM, TMP, Files, Image, Out, Shm, Tmp, containers
 from testbed.emulation.interrupt import Interrupted, interruptible
 from testbed.spec.errors import SpecError

@@ -114,7 +114,7 @@ def check(form: Literal["csv", "parquet"]) -> None:
             import pyarrow  # noqa: F401
         except ImportError as error:
             raise PyarrowMissing(
-                "Parquet files need pyarrow, and pyarrow is missing: pip install 'testbed[parquet]', or write CSV"
+                "Parquet files need pyarrow, and pyarrow is missing: pip install 'wan-testbed[parquet]', or write CSV"
             ) from error
 
 
@@ -137,5 +137,7 @@ def _pandas() -> Any:
     try:
         import pandas
     except ImportError as error:
-        raise PandasMissing("tables are pandas frames, and pandas is missing: pip install 'testbed[tables]'") from error
+        raise PandasMissing(
+            "tables are pandas frames, and pandas is missing: pip install 'wan-testbed[tables]'"
+        ) from error
     return pandas

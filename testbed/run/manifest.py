@@ -6,16 +6,15 @@ import os
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from testbed.emulation.containers import documentation
+from testbed.resources import IS_CHECKOUT, SHARE, __version__
 from testbed.run.directory import RunDirectory
 from testbed.spec.experiment import Experiment, TrainSection
 from testbed.trace.text import MOST_BYTES, text_of
 
-PACKAGES = ("testbed", "docker", "networkx", "numpy", "pydantic", "scipy", "torch")
-REPOSITORY = Path(__file__).resolve().parents[2]
+PACKAGES = ("docker", "networkx", "numpy", "pydantic", "scipy", "torch")
 
 
 class Manifest:
@@ -57,12 +56,14 @@ def host_facts() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "python": platform.python_version(),
-        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "versions": {"testbed": __version__} | {name: found for name in PACKAGES if (found := _version(name))},
     }
 
 
 def git_commit() -> str | None:
     """The checkout's commit, with `+` when files differ from it; None outside a checkout."""
+    if not IS_CHECKOUT:
+        return None
     try:
         commit = _git("rev-parse", "HEAD")
         return commit + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
@@ -72,7 +73,7 @@ def git_commit() -> str | None:
 
 def _git(*arguments: str) -> str:
     # The checkout may belong to the user behind sudo, which git refuses to read without being told.
-    command = ["git", "-c", f"safe.directory={REPOSITORY}", "-C", str(REPOSITORY), *arguments]
+    command = ["git", "-c", f"safe.directory={SHARE}", "-C", str(SHARE), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from testbed.plan import PLAIN_CODEC, Plan
-from testbed.sync.codecs import PLAIN, by_name
 
 #: The way from one member to another, of means or else of partial sums.
 Way = tuple[str, str, bool]
@@ -35,5 +34,7 @@ def typical(plan: Plan, number: int, elements: int) -> Payload:
 
 
 def _part(plan: Plan, source: str, target: str) -> float:
+    from testbed.sync.codecs import PLAIN, by_name  # loads PyTorch, which rounds without codecs need not
+
     elements = plan.chunk_bytes // 4
     return min(by_name(plan.codec_of(source, target)).size(elements) / PLAIN.size(elements), 1.0)

@@ -9,7 +9,6 @@ from testbed.emulation.network.routing import Routes
 from testbed.run.directory import RunDirectory
 from testbed.run.terminal.display import Display
 from testbed.run.training import Outcome
-from testbed.simulation.gossip_training import gossiping
 from testbed.simulation.outcome import outcome_of
 from testbed.simulation.round_training import in_rounds
 from testbed.simulation.script import SimulatedScript
@@ -42,7 +41,13 @@ def train(
     """
     stage = Stage.of(experiment, directory.path, routes or Routes.over(experiment.topology))
     story = SimulatedStory(directory, display, stage)
-    simulate = gossiping if experiment.spec.sync.scheme.exchange == "gossip" else in_rounds
+    simulate = in_rounds
+    if experiment.spec.sync.scheme.exchange == "gossip":
+        from testbed.simulation.gossip_training import (
+            gossiping,
+        )  # loads PyTorch, which rounds without gradients need not
+
+        simulate = gossiping
     with closing(stage.controller), display.live(experiment.spec.own_train.rounds):
         script = SimulatedScript(experiment, stage, story.happened)
         ended_s = simulate(experiment, stage, script, story, gradients, until_s)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
+from testbed.resources import preset_or_file
 from testbed.schemes import SCHEMES
 from testbed.schemes.options import Misfit
 from testbed.spec.compute import ComputeSection
@@ -234,7 +235,16 @@ class Experiment:
 
     @classmethod
     def load(cls, file: Path, overrides: Mapping[str, str] | None = None) -> Experiment:
-        """The experiment in a file, with `key.path=value` overrides (values are YAML); SpecError when it is wrong."""
+        """Return the experiment in a file, with `key.path=value` overrides, whose values are YAML.
+
+        Args:
+            file: The file's path, or the name of a preset (`quickstart`) where no such file exists.
+            overrides: Texts by the dotted paths of fields.
+
+        Raises:
+            SpecError: The file, or a topology or trace that it names, is wrong.
+        """
+        file = preset_or_file("experiment", file)
         try:
             return cls._load(file, overrides or {})
         except SpecError as error:

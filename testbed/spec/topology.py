@@ -13,6 +13,7 @@ import networkx as nx
 from pydantic import BeforeValidator, Field, model_validator
 
 from testbed.link import GilbertElliott, LinkState, Queue, link_name
+from testbed.resources import preset_or_file
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.load import Pair, Source, Strict, misfit, read_yaml, validate
 from testbed.spec.units import BurstyLoss, CardRate, Delay, Duration, QueueLimit, Rate, Size, Step
@@ -250,7 +251,12 @@ class Topology:
 
     @classmethod
     def load(cls, file: Path) -> Topology:
-        """The topology in a file. SpecError names what is wrong in it, its traces included."""
+        """Return the topology in a file, or in the preset of that name (`netstorm9`) where no such file exists.
+
+        Raises:
+            SpecError: The file, or a trace that it names, is wrong.
+        """
+        file = preset_or_file("topology", file)
         return cls.from_value(read_yaml(file), file)
 
     @classmethod

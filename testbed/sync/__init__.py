@@ -7,19 +7,53 @@ with sync.join(control="unix:/run/testbed/control.sock", name="paris-w0") as ses
 
 with sync.wrap(model, optimizer, scheme="diloco", every=32):    # any scheme that reduces in rounds
     ...                                                         # the training loop, unchanged
+
+A public name is loaded when it is first asked for, so that the constants of this room can be had without PyTorch.
 """
 
 from __future__ import annotations
 
-from testbed.sync.allreduce import RoundResult
-from testbed.sync.around import wrap
-from testbed.sync.checkpoint import Checkpoint, load
-from testbed.sync.codecs import Residual
-from testbed.sync.errors import CheckpointError, FrameError, Stopped, SyncError
-from testbed.sync.executor import Work
-from testbed.sync.outer import Average, Nesterov, Outer
-from testbed.sync.session import Session, join
-from testbed.sync.strategies import PowerSgd, Strategy
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from testbed.sync.allreduce import RoundResult as RoundResult
+    from testbed.sync.around import wrap as wrap
+    from testbed.sync.checkpoint import Checkpoint as Checkpoint
+    from testbed.sync.checkpoint import load as load
+    from testbed.sync.codecs import Residual as Residual
+    from testbed.sync.errors import CheckpointError as CheckpointError
+    from testbed.sync.errors import FrameError as FrameError
+    from testbed.sync.errors import Stopped as Stopped
+    from testbed.sync.errors import SyncError as SyncError
+    from testbed.sync.executor import Work as Work
+    from testbed.sync.outer import Average as Average
+    from testbed.sync.outer import Nesterov as Nesterov
+    from testbed.sync.outer import Outer as Outer
+    from testbed.sync.session import Session as Session
+    from testbed.sync.session import join as join
+    from testbed.sync.strategies import PowerSgd as PowerSgd
+    from testbed.sync.strategies import Strategy as Strategy
+
+_MODULES = {
+    "Average": "testbed.sync.outer",
+    "Checkpoint": "testbed.sync.checkpoint",
+    "CheckpointError": "testbed.sync.errors",
+    "FrameError": "testbed.sync.errors",
+    "Nesterov": "testbed.sync.outer",
+    "Outer": "testbed.sync.outer",
+    "PowerSgd": "testbed.sync.strategies",
+    "Residual": "testbed.sync.codecs",
+    "RoundResult": "testbed.sync.allreduce",
+    "Session": "testbed.sync.session",
+    "Stopped": "testbed.sync.errors",
+    "Strategy": "testbed.sync.strategies",
+    "SyncError": "testbed.sync.errors",
+    "Work": "testbed.sync.executor",
+    "join": "testbed.sync.session",
+    "load": "testbed.sync.checkpoint",
+    "wrap": "testbed.sync.around",
+}
 
 __all__ = [
     "Average",
@@ -40,3 +74,13 @@ __all__ = [
     "load",
     "wrap",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

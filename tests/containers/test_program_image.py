@@ -9,6 +9,7 @@ from pathlib import Path
 import docker
 import pytest
 
+import testbed
 from testbed.emulation.containers import engine, image
 from testbed.emulation.containers.program_image import program_image
 
@@ -19,7 +20,7 @@ APART = {"network_mode": "none", "remove": True}
 LOOK_ROUND = """
 import testbed.sync, torch
 from importlib.metadata import version
-print(version("testbed"), torch.ones(3).numpy().sum())
+print(version("wan-testbed"), torch.ones(3).numpy().sum())
 """
 
 
@@ -31,7 +32,7 @@ def client() -> docker.DockerClient:
 def test_programs_find_python_torchrun_numpy_and_the_package(client: docker.DockerClient) -> None:
     tag = program_image(client)
     said = client.containers.run(tag, ["python", "-c", LOOK_ROUND], stderr=True, **APART)
-    assert said == b"0.1.0 3.0\n"
+    assert said == f"{testbed.__version__} 3.0\n".encode()
     said = client.containers.run(tag, ["which", "torchrun"], **APART)
     assert said == b"/usr/local/bin/torchrun\n"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from testbed.emulation.containers import requirements
-from testbed.emulation.containers.requirements import ROOT, pins
+from testbed.emulation.containers.requirements import ROOT
 from tests.waiting import PATIENCE_S, until
 
 SOMEBODY = 54321
@@ -44,7 +44,7 @@ def test_without_root_it_says_to_use_sudo() -> None:
 def pinned(checkout: Path) -> Path:
     """A checkout with what the Python environment is made from, and no index for pip to ask."""
     locked = "testbed/emulation/containers/requirements.py"
-    for name in ("pyproject.toml", "requirements.lock", "testbed/__init__.py", locked):
+    for name in ("pyproject.toml", "requirements.lock", "testbed/__init__.py", "testbed/resources.py", locked):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, checkout / name)
     return checkout
@@ -62,13 +62,13 @@ def test_a_step_that_fails_is_quoted_with_its_remedy_and_done_again(pinned: Path
 
 @pytest.mark.system
 def test_a_file_of_another_hash_is_refused_by_name_with_what_to_do(pinned: Path) -> None:
-    [pip] = [pin for pin in pins("tools") if pin.startswith("pip==")]
-    forged = pinned / f"{pip.replace('==', '-')}-py3-none-any.whl"
+    version = requirements.read()["pip"].version
+    forged = pinned / f"pip-{version}-py3-none-any.whl"
     forged.write_bytes(b"not what the lock was made from")
     done = run(["./setup.sh"], pinned, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(pinned))
     assert done.returncode == 3
     assert "DO NOT MATCH THE HASHES" in done.stdout
-    assert pip in done.stdout
+    assert f"pip=={version}" in done.stdout
     assert hashlib.sha256(forged.read_bytes()).hexdigest() in done.stdout
     assert requirements.read()["pip"].hashes[0] not in done.stdout
     assert "make update" in done.stderr

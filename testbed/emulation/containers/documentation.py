@@ -9,10 +9,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from testbed.emulation.containers.requirements import ROOT
 from testbed.emulation.errors import EmulationError
+from testbed.resources import BUILD
 
-DOCUMENTATION = ROOT / "build" / "documentation"
+DOCUMENTATION = BUILD / "documentation"
 INDEX = "documentation.json"
 FILES = (INDEX, "text.txt")
 

@@ -31,6 +31,7 @@ from testbed.emulation.containers.tail import last_lines
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.label import STATE_ROOT
 from testbed.emulation.process import ProcessIdentity, how_it_ended
+from testbed.resources import SETUP
 from testbed.telemetry.store import write_json
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
@@ -137,7 +138,7 @@ def connect() -> docker.DockerClient:
         client = client_of(where)
         client.ping()
     except ENGINE_ERRORS as error:
-        raise EngineError(f"No Docker engine answers at {where} ({error}). `make setup` starts one.") from error
+        raise EngineError(f"No Docker engine answers at {where} ({error}). `{SETUP}` starts one.") from error
     return client
 
 

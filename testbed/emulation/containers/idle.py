@@ -6,9 +6,10 @@ from pathlib import Path
 
 from testbed.compiler import C_FLAGS, CompilerError, compile_c
 from testbed.emulation.errors import EmulationError
+from testbed.resources import BUILD
 
 SOURCE = Path(__file__).with_name("idle.c")
-BINARY = Path(__file__).parents[3] / "build" / "testbed-idle"
+BINARY = BUILD / "testbed-idle"
 
 #: Where a container sees it.
 PROGRAM = "/testbed-idle"

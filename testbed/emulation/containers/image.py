@@ -36,15 +36,20 @@ from typing import IO
 import docker
 from docker.errors import APIError, BuildError, ImageNotFound
 
+from testbed import resources
 from testbed.emulation.containers import documentation, engine, requirements
 from testbed.emulation.containers.requirements import Locked, LockError, canonical
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.label import LABEL
 from testbed.emulation.process import how_it_ended
+from testbed.resources import PACKAGE, SETUP
 
 ROOT = requirements.ROOT
 CONTAINERS = ROOT / "containers"
-BUILD = ROOT / "build"
+BUILD = resources.BUILD
+
+#: The command that installs the extra with scikit-learn.
+INSTALL = SETUP if resources.IS_CHECKOUT else "pip install wan-testbed[emulate]"
 
 #: What of the package goes into a worker: the sync library, the worker's program and the values they share.
 WORKER_CODE = (
@@ -54,6 +59,7 @@ WORKER_CODE = (
     "link.py",
     "plan.py",
     "protocol.py",
+    "resources.py",
     "schema.py",
     "scheme_autoload.py",
     "tls.py",
@@ -198,7 +204,7 @@ def import_base(client: docker.DockerClient, kind: str, recipe: str, packages: S
 
     Raises ImageError when mmdebstrap fails.
     """
-    BUILD.mkdir(exist_ok=True)
+    BUILD.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
         archive = Path(scratch) / "base.tar"
         command(
@@ -274,7 +280,7 @@ def wheelhouse(python: str, packages: Sequence[Locked]) -> dict[str, Path | None
 
 
 def locked(*extras: str) -> list[Locked]:
-    """What extras of pyproject.toml pin, as it is locked. Raises ImageError where the lock has no such version."""
+    """Return the packages that extras of pyproject.toml ask for, as locked. ImageError where the lock lacks one."""
     try:
         return requirements.locked(*extras, root=ROOT)
     except LockError as error:
@@ -312,7 +318,7 @@ def digits_folder() -> Path:
             baked = Path(scratch) / "digits"
             command(
                 [sys.executable, str(CONTAINERS / "digits.py"), str(baked)],
-                "The digits come with scikit-learn: `make setup` installs it.",
+                f"The digits come with scikit-learn: `{INSTALL}` installs it.",
             )
             baked.rename(digits)
     return digits
@@ -404,8 +410,8 @@ def _labels(kind: str, recipe: str) -> dict[str, str]:
 
 
 def _worker_code() -> dict[str, Path]:
-    package = ROOT / "testbed"
-    return {str(path.relative_to(ROOT)): path for pattern in WORKER_CODE for path in sorted(package.glob(pattern))}
+    found = (path for pattern in WORKER_CODE for path in sorted(PACKAGE.glob(pattern)))
+    return {str(path.relative_to(PACKAGE.parent)): path for path in found}
 
 
 def exists(client: docker.DockerClient, tag: str) -> bool:

@@ -20,6 +20,7 @@ from docker.errors import APIError, BuildError, ImageNotFound
 from testbed.emulation.containers import engine, image, requirements
 from testbed.emulation.containers.image import ImageError, Progress
 from testbed.emulation.containers.requirements import canonical
+from testbed.resources import __version__
 from testbed.spec.errors import Fault, SpecError
 from testbed.trace.text import text_of
 
@@ -187,7 +188,7 @@ def buildkit_hint(file: Path) -> str:
 
 
 def _added() -> list[requirements.Locked]:
-    return [package for package in image.locked("emulate") if package.name in ADDED]
+    return [package for package in image.locked("base") if package.name in ADDED]
 
 
 def _below(worker: str, entries: Mapping[str, Path | None]) -> list[str]:
@@ -213,12 +214,13 @@ def _flat(texts: Mapping[str, str]) -> Iterable[str]:
 def _metadata() -> dict[str, str]:
     """What tells a Python which package `testbed` is, by names in the build's context: no wheel was installed there."""
     project = tomllib.loads((image.ROOT / "pyproject.toml").read_text())["project"]
-    folder = f"metadata/{project['name']}-{project['version']}.dist-info"
+    name = project["name"]
+    folder = f"metadata/{name.replace('-', '_')}-{__version__}.dist-info"
     groups = [
         f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
         for group, entries in project.get("entry-points", {}).items()
     ]
     return {
-        f"{folder}/METADATA": f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n",
+        f"{folder}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {__version__}\n",
         f"{folder}/entry_points.txt": "\n".join(groups),
     }

@@ -11,6 +11,7 @@ import os
 
 from testbed.emulation.containers import engine
 from testbed.emulation.process import PROC, ProcessIdentity, is_ending
+from testbed.resources import SETUP
 
 
 class ForeignEngineError(engine.EngineError):
@@ -28,7 +29,7 @@ class ForeignEngineError(engine.EngineError):
             f"but {found}. So the engine counts processes in another PID namespace (Docker Desktop, Rancher Desktop, "
             "a mounted docker.sock, a socket that ssh forwards), and its containers can't be put on an emulated "
             "network from here. Nothing was changed. Run the testbed where the engine runs (a development container "
-            "needs --pid=host beside the socket), or unset DOCKER_HOST and let `make setup` start an engine here."
+            f"needs --pid=host beside the socket), or unset DOCKER_HOST and let `{SETUP}` start an engine here."
         )
 
 

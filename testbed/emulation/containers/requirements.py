@@ -1,10 +1,9 @@
-"""What pip installs: the pins of pyproject.toml, and requirements.lock, which has of each package that they need the
-version and the hashes of its files.
+"""Packages that pip installs: pyproject.toml has each one's range, requirements.lock the version and its files' hashes.
 
 pip is given the lock as constraints: it takes the packages that are asked for, and of the others those that they need
 in the build it finds. So what torch needs for CUDA, 2.5 GB, comes with a torch built for CUDA and not without.
 
-    python -m testbed.emulation.containers.requirements EXTRA...    prints what these extras pin, as locked
+    python -m testbed.emulation.containers.requirements EXTRA...    prints what these extras ask for, as locked
 
 It needs the standard library and pip alone, since what it prints is what makes the environment.
 """
@@ -20,7 +19,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+from testbed.resources import SHARE
+
+ROOT = SHARE
 
 #: What comes in builds for different machines (`2.13.0+cpu`), among which pip's settings choose: an index, a folder.
 BUILT = frozenset({"torch"})
@@ -72,24 +73,29 @@ def read(root: Path = ROOT) -> Lock:
     return parse((root / "requirements.lock").read_text())
 
 
-def pins(*extras: str, root: Path = ROOT) -> list[str]:
-    """What extras of pyproject.toml pin (`torch==2.13.0`): `sync` is what a worker needs, `emulate` the rest.
+def wanted(*extras: str, root: Path = ROOT) -> list[str]:
+    """Return what extras of pyproject.toml ask for (`torch>=2.6`), of all extras where none is named.
 
-    Of all extras where none is named.
+    The extra `base` is what the package needs without any; `sync` is what a worker needs.
     """
-    optional = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    return [pin for extra in extras or optional for pin in optional[extra]]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    optional = {"base": project["dependencies"], **project["optional-dependencies"]}
+    return list(dict.fromkeys(requirement for extra in extras or optional for requirement in optional[extra]))
 
 
 def locked(*extras: str, root: Path = ROOT) -> list[Locked]:
-    """What extras pin, as it is locked. Raises LockError where the lock has no such version."""
+    """Return the packages that extras ask for, as they are locked.
+
+    Raises:
+        LockError: The lock lacks a package, or has a version below the range of pyproject.toml.
+    """
     lock = read(root)
     found = []
-    for pin in pins(*extras, root=root):
-        name, version = name_and_version(pin)
-        if name not in lock or lock[name].version != version:
+    for requirement in wanted(*extras, root=root):
+        name, least = name_and_least(requirement)
+        if name not in lock or _numbers(lock[name].version) < _numbers(least):
             has = f"has {lock[name].version}" if name in lock else "has none"
-            raise LockError(f"pyproject.toml pins {name}=={version}, and requirements.lock {has}. Run: make update")
+            raise LockError(f"pyproject.toml asks for {name}>={least}, and requirements.lock {has}. Run: make update")
         found.append(lock[name])
     return found
 
@@ -112,10 +118,20 @@ def chosen(packages: Iterable[Locked], *options: str) -> Iterator[Locked]:
         yield package
 
 
-def name_and_version(pin: str) -> tuple[str, str]:
-    """The parts of a pin such as `PyYAML==6.0.3; python_version < '4'`, the name as an index spells it."""
-    name, _, version = pin.partition(";")[0].strip().partition("==")
-    return canonical(name), version
+def name_and_least(requirement: str) -> tuple[str, str]:
+    """Return the parts of `PyYAML>=6.0.1; python_version < '4'`, the name as an index spells it.
+
+    Raises:
+        LockError: The requirement has another operator, whose range could not be held against the lock.
+    """
+    name, operator, least = requirement.partition(";")[0].strip().partition(">=")
+    if not operator or not re.fullmatch(r"\d+(\.\d+)*", least):
+        raise LockError(f"pyproject.toml asks for {requirement}; write NAME>=VERSION, as for the other packages")
+    return canonical(name), least
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version.partition("+")[0])]
 
 
 def canonical(name: str) -> str:
@@ -139,7 +155,7 @@ def changes(old: dict[str, str], new: dict[str, str]) -> Iterator[str]:
 
 
 def main(extras: list[str]) -> int:
-    """Print what these extras pin, as it is locked; 3 where the lock or pip has not all of it."""
+    """Print what these extras ask for, as it is locked; 3 where the lock or pip has not all of it."""
     try:
         print(*chosen(locked(*extras)), sep="", end="")
     except LockError as error:

@@ -6,7 +6,6 @@ nothing; `mend` applies the fixes of what is not well, in order, since later one
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import shutil
@@ -21,6 +20,7 @@ from testbed.emulation.containers import engine
 from testbed.emulation.containers.limits import missing_limits
 from testbed.emulation.host import budget, fixes
 from testbed.emulation.host.fixes import CannotFix
+from testbed.emulation.mininet_package import find_mininet
 from testbed.emulation.network import switch
 from testbed.emulation.network.switch import available_switches
 from testbed.emulation.shaping import available_backends
@@ -154,9 +154,9 @@ def _programs(_: Probes) -> Finding:
 
 
 def _mininet(_: Probes) -> Finding:
-    if importlib.util.find_spec("mininet") is not None:
+    if find_mininet():
         return Finding("mininet", "importable")
-    remedy = "apt-get install mininet, and make the environment from Debian's Python: `make setup` does both"
+    remedy = "apt-get install mininet"
     return Finding("mininet", f"not in this Python ({platform.python_version()})", remedy, blocks=True)
 
 

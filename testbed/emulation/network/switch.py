@@ -215,9 +215,12 @@ def _complaint(name: SwitchName) -> str | None:
     if name == "openvswitch-user":
         return None if Path("/dev/net/tun").exists() else "there is no /dev/net/tun; modprobe tun"
     # In a scratch namespace, which takes the datapath along. The kernel loads the module for it.
-    with closing(Namespace()) as scratch:
-        command = ["ovs-dpctl", "add-dp", "trial"]
-        trial = inside(scratch.path, lambda: subprocess.run(command, capture_output=True, text=True))
+    try:
+        with closing(Namespace()) as scratch:
+            command = ["ovs-dpctl", "add-dp", "trial"]
+            trial = inside(scratch.path, lambda: subprocess.run(command, capture_output=True, text=True))
+    except RuntimeError as error:  # not root
+        return str(error)
     if trial.returncode == 0:
         return None
     remedy = "modprobe openvswitch, or use a kernel with CONFIG_OPENVSWITCH"

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from testbed.compiler import C_FLAGS, CompilerError, compile_c
 from testbed.emulation.shaping.base import ShapingError
+from testbed.resources import BUILD
 
 SOURCE = Path(__file__).with_name("core")
 #: A name that stands out in a process list.
-BINARY = Path(__file__).parents[3] / "build" / "testbed-shaper"
+BINARY = BUILD / "testbed-shaper"
 #: It reads what comes in packets, and runs as root: a write past an object's end shall end it, and no address in it
 #: be known beforehand.
 HARDENING = ("-D_FORTIFY_SOURCE=2", "-fstack-protector-strong", "-fPIE", "-pie", "-Wl,-z,relro,-z,now")

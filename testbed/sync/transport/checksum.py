@@ -19,8 +19,6 @@ from __future__ import annotations
 import struct
 import zlib
 
-import torch
-
 _SUMS = struct.Struct("<64q")
 _ROW = _SUMS.size
 
@@ -30,6 +28,8 @@ def checksum(data: memoryview) -> int:
     rows = len(data) // _ROW
     if not rows:
         return zlib.crc32(data)
+    import torch  # here, since the rest of the transport, which the simulator reads constants of, needs no PyTorch
+
     whole = rows * _ROW
     words = torch.frombuffer(data[:whole], dtype=torch.uint8).view(rows, _ROW).view(torch.int64)
     sums = words.sum(0, dtype=torch.int64)

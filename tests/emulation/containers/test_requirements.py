@@ -12,18 +12,17 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from testbed.emulation.containers import requirements
-from testbed.emulation.containers.requirements import ROOT, Locked, LockError, canonical, name_and_version
+from testbed.emulation.containers.requirements import ROOT, Locked, LockError, canonical, name_and_least
 
 #: What setup.sh installs.
-INSTALLED = ("build", "sync", "emulate", "test")
+INSTALLED = ("base", "build", "sync", "emulate", "test")
 
 
 @pytest.mark.pure
-def test_every_pin_is_locked_in_its_version_and_every_package_has_hashes() -> None:
+def test_every_requirement_is_locked_within_its_range_and_every_package_has_hashes() -> None:
     lock = requirements.read()
-    assert {name: lock[name].version for name, _ in map(name_and_version, requirements.pins())} == dict(
-        map(name_and_version, requirements.pins())
-    )
+    for name, least in map(name_and_least, requirements.wanted()):
+        assert Version(lock[name].version) >= Version(least), name
     text = (ROOT / "requirements.lock").read_text()
     assert sorted(re.findall(r"^([\w.-]+)==", text, re.MULTILINE)) == sorted(lock)
     assert [package.name for package in lock.values() if not package.hashes] == []
@@ -63,14 +62,17 @@ def test_what_a_worker_needs_is_found_through_what_needs_it() -> None:
 
 
 @pytest.mark.pure
-def test_a_pin_that_is_not_locked_is_told_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_requirement_that_the_lock_does_not_meet_is_told_with_what_to_do(tmp_path: Path) -> None:
     shutil.copy(ROOT / "requirements.lock", tmp_path)
     pyproject = (ROOT / "pyproject.toml").read_text()
-    (tmp_path / "pyproject.toml").write_text(pyproject.replace('"torch==', '"torch==9999.'))
-    with pytest.raises(LockError, match=r"torch==9999(?s:.*)make update"):
+    (tmp_path / "pyproject.toml").write_text(pyproject.replace('"torch>=', '"torch>=9999.'))
+    with pytest.raises(LockError, match=r"torch>=9999(?s:.*)make update"):
         requirements.locked("sync", root=tmp_path)
-    (tmp_path / "pyproject.toml").write_text(pyproject.replace('"torch==', '"torchmore==1", "torch=='))
-    with pytest.raises(LockError, match="torchmore==1"):
+    (tmp_path / "pyproject.toml").write_text(pyproject.replace('"torch>=', '"torchmore>=1", "torch>='))
+    with pytest.raises(LockError, match="torchmore>=1"):
+        requirements.locked("sync", root=tmp_path)
+    (tmp_path / "pyproject.toml").write_text(pyproject.replace('"torch>=', '"torch==2.6", "torch>='))
+    with pytest.raises(LockError, match=r"torch==2\.6(?s:.*)NAME>=VERSION"):
         requirements.locked("sync", root=tmp_path)
 
 

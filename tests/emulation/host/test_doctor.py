@@ -6,7 +6,6 @@ containers of others on this machine must not look like leftovers to it.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -88,7 +87,7 @@ def test_on_a_bare_machine_every_complaint_has_its_remedy(tmp_path: Path, monkey
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(doctor, "find_mininet", lambda: False)
     findings = doctor.examine()
     blocking = [finding for finding in findings if finding.blocks]
     assert {"root", "programs", "mininet", "Docker engine"} <= {finding.name for finding in blocking}

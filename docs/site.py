@@ -1,4 +1,6 @@
-"""What MkDocs calls: adds the reference, made from the program itself, and checks links to files that are no pages.
+"""Writes the pages that `make docs` makes a site of: this folder's, and a reference made from the program itself.
+
+    python docs/site.py TARGET
 
 commands      from Typer, as `testbed --help` has them
 files         from the models that read them, with the JSON Schemas that editors use
@@ -9,15 +11,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.exceptions import PluginError
-from mkdocs.structure.files import File, Files
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -34,32 +33,46 @@ A topology and an experiment, field by field; what they mean stands in [topology
 experiments](experiment.schema.json), which `testbed schema` prints too ([setup](../setup.md))."""
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the reference's pages and the schemas."""
+class BrokenLink(Exception):
+    """A page links to a file that is not in the checkout."""
+
+
+def write(target: Path) -> None:
+    """Write all pages, pictures and schemas into a folder, in the place of what is there.
+
+    Raises:
+        BrokenLink: A page links to a file that is not there.
+    """
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(DOCS, target, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    for page in target.rglob("*.md"):
+        folder = DOCS / page.relative_to(target).parent
+        page.write_text(OUTSIDE.sub(lambda link, folder=folder: _named(link, folder), page.read_text()))
+    for name, content in reference().items():
+        file = target / "reference" / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(content)
+
+
+def reference() -> dict[str, str]:
+    """Return the pages of the reference, and the schemas, by file name."""
     sys.path.insert(0, str(ROOT))
     from testbed.api.app import make_app
     from testbed.spec.schemas import experiment_schema, topology_schema
 
     schemas = {"topology": topology_schema(), "experiment": experiment_schema()}
-    pages = {"reference/commands.md": commands(), "reference/files.md": fields(schemas)}
-    pages["reference/api.md"] = requests(make_app(None, None).openapi())  # the same over whatever runs
-    pages |= {f"reference/{kind}.schema.json": json.dumps(schema, indent=1) for kind, schema in schemas.items()}
-    for name, content in pages.items():
-        files.append(File.generated(config, name, content=content))
-    return files
-
-
-def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: Files) -> str:
-    """A file of the checkout is named, since it is no part of the site; one that is not there ends the build."""
-    return OUTSIDE.sub(lambda link: _named(link, (DOCS / page.file.src_uri).parent), markdown)
+    pages = {"commands.md": commands(), "files.md": fields(schemas)}
+    pages["api.md"] = requests(make_app(None, None).openapi())  # the same over whatever runs
+    return pages | {f"{kind}.schema.json": json.dumps(schema, indent=1) for kind, schema in schemas.items()}
 
 
 def _named(link: re.Match[str], folder: Path) -> str:
+    """Return the name of the file of the checkout that a link leads to: it is no part of the site."""
     text, file = link[1], (folder / link[2]).resolve()
     if file.is_relative_to(DOCS):
         return link[0]
     if not file.exists():
-        raise PluginError(f"{text}: there is no {file}")
+        raise BrokenLink(f"{folder.relative_to(ROOT)}: [{text}]({link[2]}) leads to {file}, which is not there")
     name = str(file.relative_to(ROOT))
     return f"`{name}`" if text.strip("`") == name else f"{text} (`{name}`)"
 
@@ -142,3 +155,10 @@ def _kind(field: Mapping[str, Any]) -> str:
     told = [f"{words} {field[name]:g}" for name, words in limits.items() if name in field]
     kinds = {"integer": "a whole number", "number": "a number", "boolean": "`true` or `false`", "string": "a word"}
     return " ".join([kinds.get(field.get("type", ""), "anything"), ", ".join(told)]).strip()
+
+
+if __name__ == "__main__":
+    try:
+        write(Path(sys.argv[1]))
+    except BrokenLink as error:
+        sys.exit(str(error))

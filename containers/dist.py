@@ -1,0 +1,119 @@
+"""Builds the wheel and the source archive: `make dist` builds both, and tries the wheel in the image for CI.
+
+    a copy of the files that git tracks or would --sdist--> dist/wan_testbed-VERSION.tar.gz --wheel--> dist/*.whl
+                                                            containers/ci_image.py  <--------------------'
+
+The wheel is built from the unpacked source archive, so that what the archive lacks is missed here. Neither is built in
+the checkout, where setuptools would leave folders whose files of yesterday go into the next wheel.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+import docker
+
+from testbed.emulation.containers import engine
+from testbed.emulation.containers.image import ROOT, ImageError, ensure_worker_image
+from testbed.emulation.interrupt import Interrupted, interruptible
+
+DIST = ROOT / "dist"
+
+#: The files and folders that the source archive is made of.
+SOURCE = (
+    *("pyproject.toml", "setup.py", "setup.sh", "MANIFEST.in", "requirements.lock", "README.md", "LICENSE"),
+    *("testbed", "containers", "examples", "experiments", "topologies", "traces"),
+)
+
+#: What is asked of the wheel in the image, as any user's first commands.
+ASKED = (
+    ("testbed", "--help"),
+    ("testbed", "doctor"),
+    ("testbed", "plan", "quickstart", "--policy", "auto", "--model-bytes", "2000000"),
+    ("testbed", "simulate", "smoke"),
+)
+
+FAILED, CANNOT, INTERRUPTED = 1, 3, 130
+
+
+class DistError(Exception):
+    """The wheel or the source archive cannot be built; the text has what setuptools said."""
+
+
+def build(target: Path = DIST) -> tuple[Path, Path]:
+    """Build the wheel and the source archive into a folder. Returns their paths.
+
+    Raises:
+        DistError: setuptools failed.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        source = Path(scratch, "source")
+        source.mkdir()
+        for name in SOURCE:
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.py[co]"))
+            else:
+                shutil.copy(ROOT / name, source)
+        archive = target / _built(source, "sdist", target)
+        with tarfile.open(archive) as file:
+            file.extractall(scratch)
+        wheel = target / _built(Path(scratch, archive.name.removesuffix(".tar.gz")), "wheel", target)
+    return wheel, archive
+
+
+def _built(source: Path, kind: str, target: Path) -> str:
+    """Build an archive of a `kind`, by the build system that pyproject.toml names. Returns the archive's file name."""
+    program = f"import sys; from setuptools import build_meta; print(build_meta.build_{kind}(sys.argv[1]))"
+    done = subprocess.run([sys.executable, "-c", program, str(target)], cwd=source, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise DistError(f"setuptools could not build the {kind}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout.splitlines()[-1]
+
+
+def try_wheel(client: docker.DockerClient) -> bool:
+    """Ask the wheel in the image what a user asks first, then run the smoke experiment. Returns whether all is well."""
+    from containers import smoke
+    from containers.ci_image import ensure_ci_image
+
+    ensure_worker_image(client)
+    image = ensure_ci_image(client)
+    for command in ASKED:
+        done = subprocess.run(
+            ["docker", "run", "--rm", "--network=none", "--entrypoint", command[0], image, *command[1:]],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        # An unprivileged container is no machine for the emulation: doctor has to say so, with 3, and in words.
+        wanted = CANNOT if command[1] == "doctor" else 0
+        told = "Traceback" not in done.stdout + done.stderr
+        print(f"{'passed' if done.returncode == wanted and told else 'FAILED'}: {' '.join(command)}", flush=True)
+        if done.returncode != wanted or not told:
+            print(done.stdout, done.stderr, sep="\n")
+            return False
+    return smoke.smoke(client)
+
+
+def main() -> int:
+    """Build, print what was built and try it. Returns 0 if all is well, 1 if not, 3 where this machine can't."""
+    try:
+        with interruptible():
+            for file in build():
+                print(f"{file.relative_to(ROOT)}  {file.stat().st_size / 1e6:.1f} MB")
+            return 0 if try_wheel(engine.connect()) else FAILED
+    except (DistError, engine.EngineError, ImageError) as error:
+        print(error, file=sys.stderr)
+        return CANNOT
+    except Interrupted as signal_:
+        print(f"interrupted ({signal_})", file=sys.stderr)
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
