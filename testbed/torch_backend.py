@@ -27,7 +27,8 @@ def register() -> None:
 
     if not dist.is_available():
         return
-    dist.Backend.register_backend(NAME, _make, extended_api=True, devices=["cpu", "cuda"])
+    if not hasattr(dist.Backend, NAME.upper()):  # PyTorch before 2.7 refuses a name that it has
+        dist.Backend.register_backend(NAME, _make, extended_api=True, devices=["cpu", "cuda"])
     wanted = os.environ.get(VARIABLE)
     if wanted == NAME:
         stand_in_for_gloo()
