@@ -44,7 +44,8 @@ def print_status(networks: Iterable[Mapping[str, Any]], others: Mapping[str, int
         console.print(_hosts(network["hosts"]))
         console.print(_links(network["links"]))
     for name, pid in others.items():
-        said = f"an experiment that runs (process {pid})" if pid else "left by a crash; `testbed clean` takes it away"
+        crashed = "left by a crash; `testbed clean` takes it away, and nothing that runs"
+        said = f"an experiment that runs (process {pid})" if pid else crashed
         console.print(f"[bold]{name}[/]  {said}")
     if not networks and not others:
         console.print("no network is up")

@@ -52,8 +52,8 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def count(amount: int, noun: str) -> str:
-    """`1 swap`, `3 swaps`."""
-    return f"{amount} {noun}{'' if amount == 1 else 's'}"
+    """`1 swap`, `3 swaps`, `2 processes`."""
+    return f"{amount} {noun}{'' if amount == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
 def spread(values: Sequence[float | None], words: Callable[[float], str]) -> str:
