@@ -20,7 +20,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ARROWS: dict[str, set[str]] = {
     "atomic_file": set(),
     "compiler": set(),
-    "link": set(),
+    "link": {"errors"},
     "errors": set(),
     "plan": {"errors"},
     "schema": {"errors"},
@@ -36,7 +36,7 @@ ARROWS: dict[str, set[str]] = {
     "spec": {"schemes", "trace", "plan", "link", "atomic_file"},
     "planning": {"errors", "compiler", "plan", "link"},
     "telemetry": {"spec", "trace", "plan", "protocol", "link", "atomic_file"},
-    "api": {"atomic_file", "unix_socket"},
+    "api": {"link", "atomic_file", "unix_socket"},
     "emulation": {"errors", "api", "compiler", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
     "controller": {
         *(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
+from testbed.link import NoSuchLink, find_link, link_name
 from testbed.schemes import SCHEMES
 from testbed.schemes.options import Misfit
 from testbed.spec.compute import ComputeSection
@@ -250,6 +251,7 @@ class Experiment:
         topology = _scaled(Topology.load(file.parent / spec.topology), spec.scale, file)
         swaps = [event.swap for event in spec.events if event.swap]
         networks = {swap: _scaled(Topology.load(file.parent / swap), spec.scale, file) for swap in swaps}
+        spec = _with_links_named(spec, topology, networks.values())
         faults = [*_check_elastic(spec, topology), *_check_link_codecs(spec, topology)]
         faults += _check_hosts(spec, (topology, *networks.values()))
         faults += [*_check_events(spec, topology, networks), *spec.compute.check(topology)]
@@ -394,6 +396,22 @@ def _check_hosts(spec: ExperimentFile, topologies: Sequence[Topology]) -> list[F
     ]
 
 
+def _with_links_named(spec: ExperimentFile, topology: Topology, networks: Iterable[Topology]) -> ExperimentFile:
+    """Return the file with the names of links as the topologies have them: `paris->tokyo` for `paris-tokyo`."""
+    known = {name for network in (topology, *networks) for name in network.links}
+    pairs = [link_name(a, b) for a in topology.sites for b in topology.sites] if spec.sync.link_codecs else []
+    codecs = {_named(name, pairs): codec for name, codec in spec.sync.link_codecs.items()}
+    sync = spec.sync.model_copy(update={"link_codecs": codecs}) if codecs else spec.sync
+    return spec.model_copy(update={"events": [event.named(known) for event in spec.events], "sync": sync})
+
+
+def _named(name: str, known: Sequence[str]) -> str:
+    try:
+        return find_link(name, known)
+    except NoSuchLink:
+        return name
+
+
 def _check_link_codecs(spec: ExperimentFile, topology: Topology) -> list[Fault]:
     """Sites that do not exist: members send to members of any other site, whether a link joins the two or not."""
     faults = []
@@ -438,8 +456,8 @@ def _check_event(
         faults.append(Fault(f"{field}.graph", rule, f"`strategy:` {_regraphing()}"))
     for kind in ("down", "up"):
         pair = getattr(event, kind)
-        if pair and "->".join(pair) not in known:
-            faults.append(Fault(f"{field}.{kind}", f"no link joins {pair[0]} and {pair[1]} then", _some(known)))
+        if pair and pair not in known:
+            faults.append(Fault(f"{field}.{kind}", f"no link {pair!r} is there then", _some(known)))
     if event.swap and (fault := _check_swap(f"{field}.swap", topology, networks[event.swap])):
         faults.append(fault)
     return faults

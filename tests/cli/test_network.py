@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,6 +23,7 @@ from testbed.emulation import label
 from testbed.emulation.containers import engine
 from testbed.emulation.host import fixes
 from testbed.emulation.process import start_ticks
+from tests.cli.standing import environment
 from tests.spec.files import TOPOLOGY, spoilt
 
 
@@ -121,6 +125,19 @@ def test_a_change_that_is_none() -> None:
     stand("one")
     assert "--rate" in refused("link", "paris->tokyo")
     assert "--up" in refused("link", "paris->tokyo", "--up", "--down")
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(
+    "words", ["link paris->tokyo --down", "trace convert x.csv --run runs/latest --link paris->tokyo"]
+)
+def test_a_shell_s_redirection_is_told(words: str, apart: Path) -> None:
+    line = ["sh", "-c", f"{shlex.quote(sys.executable)} -m testbed {words}"]
+    done = subprocess.run(line, cwd=apart, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "made the file tokyo" in done.stderr
+    assert "'paris->tokyo'" in done.stderr
+    assert (apart / "tokyo").read_text() == ""
 
 
 @pytest.mark.pure
