@@ -90,7 +90,7 @@ ARROWS: dict[str, set[str]] = {
     "__main__": {"cli"},
     "cli": {
         *("run", "report", "controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "link"),
-        *("api", "launch", "certificates", "compiler", "starts", "simulation", "scaleout"),
+        *("api", "launch", "certificates", "compiler", "starts", "simulation", "scaleout", "__version__"),
     },
 }
 

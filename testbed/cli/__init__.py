@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from testbed import __version__
 from testbed.cli import (
     certificates,
     check,
@@ -23,6 +24,7 @@ from testbed.cli import (
     network,
     new,
     plan,
+    runs,
     schema,
     standing,
     topology,
@@ -40,6 +42,22 @@ app.add_typer(trace.app, name="trace")
 app.add_typer(topology.app, name="topology")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(worker.app, name="worker")
+app.add_typer(runs.app, name="runs")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"testbed {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    """Take the options that stand before a verb."""
 
 
 @app.command()

@@ -36,6 +36,8 @@ def check(
         err.print(one, markup=False)
     if found:
         raise typer.Exit(FAILED)
+    for note in summary.get("notes", ()):
+        out.print(note, markup=False)
     seconds, before = round_seconds(summary), earlier and round_seconds(earlier)
     times = f"; a round took {seconds:.3g} s at the median" if seconds is not None else ""
     out.print(f"passed: {summary['verdict']}{times}{f', the baseline {before:.3g} s' if before else ''}", markup=False)

@@ -132,4 +132,12 @@ def ended_in_words() -> Iterator[None]:
     except CannotRun as error:
         raise fail(CANNOT, error) from None
     except Interrupted as signal_:
-        raise fail(INTERRUPTED, f"interrupted ({signal_}): everything the run made was taken away") from None
+        raise fail(INTERRUPTED, _interrupted(signal_)) from None
+
+
+def _interrupted(signal_: Interrupted) -> str:
+    """Return what is left of a run that a signal ended: its records and their page."""
+    if signal_.records is None:
+        return f"interrupted ({signal_}): nothing was left"
+    page = f", their page is {signal_.page}" if signal_.page else ""
+    return f"interrupted ({signal_}): the network was taken away; records are in {signal_.records}{page}"

@@ -9,7 +9,7 @@ import typer
 
 from testbed.cli.console import BAD_INPUT, CANNOT, fail
 from testbed.cli.standing import Name, need_root, standing_network
-from testbed.report.text import count
+from testbed.spec.units import count
 
 if TYPE_CHECKING:
     import docker

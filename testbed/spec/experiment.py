@@ -225,6 +225,7 @@ class Experiment:
     """A validated experiment: the file's values, its network at the experiment's scale, and the networks it swaps to.
 
     `networks` maps each `swap` event's path, as written, to its topology, `speeds` workers to the traces of theirs.
+    `shortened_from` is the file's number of rounds where an override asks for fewer: its later events never come.
     """
 
     spec: ExperimentFile
@@ -232,6 +233,7 @@ class Experiment:
     networks: dict[str, Topology]
     file: Path
     speeds: Mapping[str, Speeds] = field(default_factory=dict)
+    shortened_from: int | None = None
 
     @classmethod
     def load(cls, file: Path, overrides: Mapping[str, str] | None = None) -> Experiment:
@@ -245,6 +247,7 @@ class Experiment:
     @classmethod
     def _load(cls, file: Path, overrides: Mapping[str, str]) -> Experiment:
         value = read_yaml(file)
+        written = _rounds_in(value)
         for key, text in overrides.items():
             _override(value, key, text, file)
         spec = validate(ExperimentFile, value, file, overrides)
@@ -254,11 +257,12 @@ class Experiment:
         spec = _with_links_named(spec, topology, networks.values())
         faults = [*_check_elastic(spec, topology), *_check_link_codecs(spec, topology)]
         faults += _check_hosts(spec, (topology, *networks.values()))
-        faults += [*_check_events(spec, topology, networks), *spec.compute.check(topology)]
+        shortened = written if written and spec.program is None and spec.own_train.rounds < written else None
+        faults += [*_check_events(spec, topology, networks, shortened), *spec.compute.check(topology)]
         faults += spec.program.check(topology, file.parent) if spec.program is not None else []
         if faults:
             raise SpecError(file, faults)
-        return cls(spec, topology, networks, file, spec.compute.read_speeds(topology, file))
+        return cls(spec, topology, networks, file, spec.compute.read_speeds(topology, file), shortened)
 
     @property
     def name(self) -> str:
@@ -297,6 +301,13 @@ class Experiment:
         return (self.file, *networks, *(self.file.parent / name for name in self.spec.compute.speeds.values()))
 
 
+def _rounds_in(value: Any) -> int | None:
+    """Return the number of rounds that a file asks for, before overrides; None where the file says none."""
+    train = value.get("train") if isinstance(value, Mapping) else None
+    rounds = train.get("rounds") if isinstance(train, Mapping) else None
+    return rounds if isinstance(rounds, int) else None
+
+
 def _override(value: dict[str, Any], key: str, text: str, file: Path) -> None:
     if not key.isprintable():
         raise SpecError(file, [Fault(repr(key), "is no field", "a path of field names, dots between")])
@@ -330,7 +341,9 @@ def _can_be(rate_bps: float) -> bool:
     return LEAST_RATE_BPS <= rate_bps <= MOST_RATE_BPS
 
 
-def _check_events(spec: ExperimentFile, topology: Topology, networks: Mapping[str, Topology]) -> list[Fault]:
+def _check_events(
+    spec: ExperimentFile, topology: Topology, networks: Mapping[str, Topology], shortened: int | None
+) -> list[Fault]:
     """What is wrong with the events, each against the network that is in force when it happens.
 
     A swap in a round comes at a time that is not known beforehand; where there is one, links are looked for in all
@@ -344,9 +357,9 @@ def _check_events(spec: ExperimentFile, topology: Topology, networks: Mapping[st
         faults += _check_event(f"events.{number}", event, spec, topology, networks, in_force)
         if spec.program is not None:
             faults += _check_beside_program(f"events.{number}", event)
-        elif event.round is not None and event.round > spec.own_train.rounds:
-            rule = f"round {event.round} never comes: training has {spec.own_train.rounds}"
-            faults.append(Fault(f"events.{number}.round", rule, f"a round from 1 to {spec.own_train.rounds}"))
+        elif event.round is not None and event.round > (most := shortened or spec.own_train.rounds):
+            rule = f"round {event.round} never comes: training has {most}"
+            faults.append(Fault(f"events.{number}.round", rule, f"a round from 1 to {most}"))
     return faults
 
 

@@ -8,10 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import docker  # noqa: F401 (it makes a socket as it is imported, which a pure test may not)
 import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from testbed import __version__
 from testbed.cli import BAD_INPUT, CANNOT, app
 from testbed.emulation import label
 from tests.report.runs import build_run
@@ -32,6 +34,29 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(*words: str | Path) -> Result:
     return CliRunner().invoke(app, ["run", *map(str, words)])
+
+
+@pytest.mark.pure
+def test_the_version() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"testbed {__version__}\n")
+
+
+@pytest.mark.local
+def test_runs_are_listed_and_removed(folder: Path) -> None:
+    assert "no run" in CliRunner().invoke(app, ["runs"]).stdout
+    build_run(folder / "runs" / "one")
+    listed = CliRunner().invoke(app, ["runs"])
+    assert listed.exit_code == 0, listed.output
+    assert "trusted" in listed.stdout
+    (run,) = json.loads(CliRunner().invoke(app, ["runs", "--json"]).stdout)
+    assert (run["state"], run["path"]) == ("trusted", "runs/one")
+    for wrong in (["runs", "rm", "two"], ["runs", "rm", "runs"]):
+        result = CliRunner().invoke(app, wrong)
+        assert (result.exit_code, result.stdout) == (BAD_INPUT, "")
+        assert "write instead" in result.stderr
+    assert CliRunner().invoke(app, ["runs", "rm", "one"]).exit_code == 0
+    assert not (folder / "runs" / "one").exists()
 
 
 def refused(folder: Path, experiment: Path, *words: str) -> str:

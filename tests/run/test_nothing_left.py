@@ -85,6 +85,9 @@ def test_a_request_to_end_leaves_nothing(tmp_path: Path) -> None:
         running.process.terminate()
         assert running.end() == 130, running.output
     assert running.left_behind == NOTHING
+    page = Path("runs") / running.directory.name / "report.html"
+    assert f"records are in {page.parent}, their page is {page}" in running.lines[-1]
+    assert (tmp_path / page).stat().st_size > 0
 
 
 @pytest.mark.parametrize("line", [*MOMENTS][:-1], ids=[*MOMENTS.values()][:-1])

@@ -219,6 +219,16 @@ def test_events_are_checked_against_the_network_in_force_then(tmp_path: Path) ->
         assert caught.value.fields == ("events.1.down",)
 
 
+def test_a_shortened_run_keeps_its_file_s_later_events(tmp_path: Path) -> None:
+    file = write(tmp_path, experiment=EXPERIMENT | {"events": [{"round": 3, "down": "paris-tokyo"}]})
+    assert Experiment.load(file).shortened_from is None
+    assert Experiment.load(file, {"train.rounds": "2"}).shortened_from == 3
+    assert Experiment.load(file, {"train.rounds": "4"}).shortened_from is None
+    with pytest.raises(SpecError) as caught:
+        Experiment.load(file, {"train.rounds": "2", "events.0.round": "4"})
+    assert caught.value.fields
+
+
 @pytest.mark.parametrize("written", ["st-denis->tokyo", "st-denis-tokyo", ["st-denis", "tokyo"], "[st-denis, tokyo]"])
 def test_a_link_is_written_in_any_of_three_ways(tmp_path: Path, written: object) -> None:
     topology = yaml.safe_load(yaml.safe_dump(TOPOLOGY).replace("paris", "st-denis"))
