@@ -16,7 +16,7 @@ from testbed.schemes.options import Misfit
 from testbed.spec.compute import ComputeSection
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.event import Event
-from testbed.spec.load import Source, Strict, misfit, parse_yaml, read_yaml, validate
+from testbed.spec.load import Source, Strict, misfit, parse_yaml, read_kind, validate
 from testbed.spec.program import ProgramSection
 from testbed.spec.sync import SyncField, read_sync
 from testbed.spec.topology import MAX_SCALE, MIN_SCALE, Topology
@@ -246,7 +246,7 @@ class Experiment:
 
     @classmethod
     def _load(cls, file: Path, overrides: Mapping[str, str]) -> Experiment:
-        value = read_yaml(file)
+        value = read_kind(file, "an experiment")
         written = _rounds_in(value)
         for key, text in overrides.items():
             _override(value, key, text, file)

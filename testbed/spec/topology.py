@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from testbed.link import GilbertElliott, LinkState, Queue, link_name
 from testbed.spec.errors import Fault, SpecError
-from testbed.spec.load import Pair, Source, Strict, misfit, read_yaml, validate
+from testbed.spec.load import Pair, Source, Strict, misfit, read_kind, validate
 from testbed.spec.units import BurstyLoss, CardRate, Delay, Duration, QueueLimit, Rate, Size, Step
 from testbed.trace.read import TraceFile, read_trace
 from testbed.trace.trace import End, Trace, TraceError
@@ -251,7 +251,7 @@ class Topology:
     @classmethod
     def load(cls, file: Path) -> Topology:
         """The topology in a file. SpecError names what is wrong in it, its traces included."""
-        return cls.from_value(read_yaml(file), file)
+        return cls.from_value(read_kind(file, "a topology"), file)
 
     @classmethod
     def from_value(cls, value: Mapping[str, object], file: Path) -> Topology:
