@@ -24,7 +24,7 @@ from testbed.emulation.containers import engine
 from testbed.emulation.host import fixes
 from testbed.emulation.process import start_ticks
 from tests.cli.standing import environment
-from tests.spec.files import TOPOLOGY, spoilt
+from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt
 
 
 @pytest.fixture(autouse=True)
@@ -225,7 +225,14 @@ def test_no_engine_has_no_containers(apart: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.pure
 def test_without_root(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    for words in (("up", str(write(apart, TOPOLOGY))), *VERBS.values(), ("status",), ("clean",)):
+    (apart / "topology.yaml").write_text(write(apart, TOPOLOGY).read_text())
+    experiment, sweep = apart / "experiment.yaml", apart / "sweep.yaml"
+    experiment.write_text(yaml.safe_dump(EXPERIMENT))
+    sweep.write_text("name: both\nexperiment: experiment.yaml\n")
+    runs = [("run", str(experiment)), ("compare", str(experiment), "--policies", "mst"), ("sweep", str(sweep))]
+    networks = [("up", "three.yaml"), ("launch", "three.yaml", "--", "true"), ("worker", "add", "paris")]
+    for words in (*networks, *VERBS.values(), *runs, ("status",), ("clean",), ("clean", "--all")):
         result = testbed(*[str(apart / word) if word == "three.yaml" else word for word in words])
         assert result.exit_code == 3, words
         assert "run it with sudo" in result.stderr
+        assert len(result.stderr.splitlines()) == 1
