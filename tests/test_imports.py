@@ -35,6 +35,7 @@ ARROWS: dict[str, set[str]] = {
     "trace": {"errors", "link", "atomic_file"},
     "spec": {"schemes", "trace", "plan", "link", "atomic_file"},
     "planning": {"errors", "compiler", "plan", "link"},
+    "plugins": {"planning"},
     "telemetry": {"spec", "trace", "plan", "protocol", "link", "atomic_file"},
     "api": {"link", "atomic_file", "unix_socket"},
     "emulation": {"errors", "api", "compiler", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
@@ -44,6 +45,7 @@ ARROWS: dict[str, set[str]] = {
             "compiler",
             "errors",
             "planning",
+            "plugins",
             "telemetry",
             "spec",
             "trace",
@@ -61,7 +63,7 @@ ARROWS: dict[str, set[str]] = {
     "launch": {"errors", "api", "schemes", "emulation", "telemetry", "link"},
     "run": {
         *("errors", "api", "launch", "controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace"),
-        *("compiler", "workload", "plan", "protocol", "link", "atomic_file"),
+        *("compiler", "workload", "plan", "plugins", "protocol", "link", "atomic_file"),
     },
     "simulation": {
         *("run", "controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace", "sync", "worker"),
@@ -90,7 +92,8 @@ ARROWS: dict[str, set[str]] = {
     "__main__": {"cli"},
     "cli": {
         *("run", "report", "controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "link"),
-        *("api", "launch", "certificates", "compiler", "starts", "simulation", "scaleout", "__version__"),
+        *("api", "launch", "certificates", "compiler", "starts", "simulation", "scaleout", "plugins"),
+        "__version__",
     },
 }
 

@@ -254,6 +254,7 @@ class Experiment:
         topology = _scaled(Topology.load(file.parent / spec.topology), spec.scale, file)
         swaps = [event.swap for event in spec.events if event.swap]
         networks = {swap: _scaled(Topology.load(file.parent / swap), spec.scale, file) for swap in swaps}
+        spec = _with_policy_files(spec, file, overrides)
         spec = _with_links_named(spec, topology, networks.values())
         faults = [*_check_elastic(spec, topology), *_check_link_codecs(spec, topology)]
         faults += _check_hosts(spec, (topology, *networks.values()))
@@ -298,7 +299,15 @@ class Experiment:
         """Every file it is made of, the traces included."""
         topologies = (self.topology, *self.networks.values())
         networks = (file for topology in topologies for file in (topology.file, *topology.trace_files))
-        return (self.file, *networks, *(self.file.parent / name for name in self.spec.compute.speeds.values()))
+        also = self.spec.sync.options.get("also")
+        policies = (self.spec.sync.policy, *(also if isinstance(also, list) else ()))
+        plugins = (Path(name) for name in policies if str(name).endswith(".py"))
+        return (
+            self.file,
+            *networks,
+            *plugins,
+            *(self.file.parent / name for name in self.spec.compute.speeds.values()),
+        )
 
 
 def _rounds_in(value: Any) -> int | None:
@@ -407,6 +416,23 @@ def _check_hosts(spec: ExperimentFile, topologies: Sequence[Topology]) -> list[F
         for site in spec.hosts
         if site not in known
     ]
+
+
+def _with_policy_files(spec: ExperimentFile, file: Path, overrides: Mapping[str, str]) -> ExperimentFile:
+    """Return the file with whole paths of the policies that are named by files. The paths begin in the experiment's
+    folder, or in the current one where the command line names the policies."""
+
+    def whole(name: str, field: str) -> str:
+        folder = Path() if field in overrides else file.parent
+        return str((folder / name).absolute()) if name.endswith(".py") else name
+
+    policy, options = whole(spec.sync.policy, "sync.policy"), dict(spec.sync.options)
+    if isinstance(also := options.get("also"), str | list):
+        named = [also] if isinstance(also, str) else also
+        options["also"] = [whole(str(name), "sync.options") for name in named]
+    if policy == spec.sync.policy and options == spec.sync.options:
+        return spec
+    return spec.model_copy(update={"sync": spec.sync.model_copy(update={"policy": policy, "options": options})})
 
 
 def _with_links_named(spec: ExperimentFile, topology: Topology, networks: Iterable[Topology]) -> ExperimentFile:
