@@ -1,7 +1,7 @@
-"""Policies that are not the project's own: from a file, or from an installed package's entry point.
+"""Policies and forms of traces that are not the project's own: from files, or from installed packages' entry points.
 
-`./mine.py` names a file that registers one policy; another name that the project does not have is looked for among the
-entry points of the group `testbed.policies`. Whatever is loaded enters the registry of policies.
+`./mine.py` names a file that registers one policy, or one with the `read` function of a form. Another name that the
+project does not have is looked for among the entry points of a group.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from testbed.planning import Policy, PolicyError, make_policy
 from testbed.planning.policy import REGISTRY, is_own
+from testbed.trace.trace import Trace, TraceError
 
-GROUP = "testbed.policies"
+GROUP, FORMS = "testbed.policies", "testbed.traces"
 
 #: The option of `auto` that names policies which it asks beside the project's own.
 ALSO = "also"
@@ -37,6 +39,36 @@ def policy_named(name: str, options: Mapping[str, Any] | None = None) -> Policy:
         also = [given[ALSO]] if isinstance(given[ALSO], str) else given[ALSO]
         given[ALSO] = tuple(_registered(str(other)) for other in also)
     return make_policy(_registered(name), given)
+
+
+def form_named(name: str) -> Callable[[str], Trace]:
+    """Return what makes a trace of a file's text: the function `read` of a file, or an entry point's. Both the load and
+    the function raise TraceError alone."""
+    try:
+        if is_file(name):
+            read = getattr(_module(Path(name).resolve()), "read", None)
+        else:
+            read = next((entry.load() for entry in entry_points(group=FORMS, name=name)), None)
+    except (Exception, SystemExit) as error:
+        raise TraceError(f"{name} can't be loaded: {_placed(error)}", rule="not-loaded") from error
+    if not callable(read):
+        rule = (
+            "has no function `read(text)`" if is_file(name) else f"is no file ./NAME.py, nor an entry point of {FORMS}"
+        )
+        raise TraceError(f"{name} {rule}", rule="no-form")
+
+    def traced(text: str) -> Trace:
+        try:
+            trace = read(text)
+        except TraceError:
+            raise
+        except Exception as error:
+            raise TraceError(f"the form {name} raised {_placed(error)}", rule="form-raised") from error
+        if not isinstance(trace, Trace):
+            raise TraceError(f"the form {name} returned a {type(trace).__name__}, and no Trace", rule="form-returned")
+        return trace
+
+    return traced
 
 
 def refusal(policy: Policy, error: Exception) -> str:
@@ -65,16 +97,18 @@ def _registered(name: str) -> str:
 def _load_file(file: Path) -> str:
     if not file.is_file():
         raise PolicyError(f"{file}: there is no such file", rule="no-file", file=file)
+    return _registered_by(str(file), lambda: _module(file))
+
+
+def _module(file: Path) -> ModuleType:
+    """Run a file as a module. Raises whatever the file raises."""
     module_spec = importlib.util.spec_from_file_location(f"testbed_plugin_{file.stem}_{len(_LOADED)}", file)
     assert module_spec is not None and module_spec.loader is not None
-    module, loader = importlib.util.module_from_spec(module_spec), module_spec.loader
-
-    def load() -> None:
-        sys.modules[module.__name__] = module  # dataclasses look themselves up there
-        sys.path.append(str(file.parent))  # for modules beside the file
-        loader.exec_module(module)
-
-    return _registered_by(str(file), load)
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[module.__name__] = module  # dataclasses look themselves up there
+    sys.path.append(str(file.parent))  # for modules beside the file
+    module_spec.loader.exec_module(module)
+    return module
 
 
 def _registered_by(what: str, load: Callable[[], object]) -> str:

@@ -14,11 +14,13 @@ from testbed import plugins
 from testbed.cli import BAD_INPUT, app
 from testbed.planning import PolicyError, make_policy
 from testbed.planning.policy import REGISTRY
-from testbed.plugins import policy_named
+from testbed.plugins import form_named, policy_named
 from testbed.run.assignments import check_policy
 from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
-from testbed.starts import new_policy
+from testbed.starts import new_form, new_policy
+from testbed.trace.read import read_trace
+from testbed.trace.trace import TraceError
 from tests.planning.networks import sites, view_of
 from tests.spec.files import EXPERIMENT, write
 
@@ -159,3 +161,39 @@ def test_an_installed_package_s_entry_point_is_a_policy(mine: Path, monkeypatch:
         policy_named("other")
     with pytest.raises(PolicyError):
         policy_named("nobody_s")
+
+
+def test_a_form_from_a_file_makes_a_trace_of_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    new_form("seconds", tmp_path)
+    (tmp_path / "log.txt").write_text("0 10\n0.5 20\n")
+    done = CliRunner().invoke(app, ["trace", "import", "with", "./seconds.py", "log.txt"])
+    assert done.exit_code == 0, done.output
+    assert [(row.time_s, row.rate_bps) for row in read_trace(tmp_path / "log.csv").trace.rows] == [
+        (0, 10e6),
+        (0.5, 20e6),
+    ]
+    (tmp_path / "log.txt").write_text("0 10\nfast\n")
+    done = CliRunner().invoke(app, ["trace", "import", "with", "./seconds.py", "log.txt"])
+    assert (done.exit_code, done.stdout) == (BAD_INPUT, "")
+    assert "log.txt" in done.stderr and "line 2" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("import no_such_module", "not-loaded"),
+        ("x = 1", "no-form"),
+        ("def read(text): return 1 / 0", "form-raised"),
+        ("def read(text): return text", "form-returned"),
+    ],
+)
+def test_a_form_that_makes_no_trace_is_refused(tmp_path: Path, text: str, rule: str) -> None:
+    (tmp_path / "bad.py").write_text(text)
+    with pytest.raises(TraceError) as caught:
+        form_named(str(tmp_path / "bad.py"))("0 1")
+    assert caught.value.rule == rule
+    with pytest.raises(TraceError):
+        form_named("nobody_s")
+    with pytest.raises(TraceError):
+        form_named(str(tmp_path / "none.py"))

@@ -1,7 +1,8 @@
-"""Commented starts of what a user writes: an experiment, a topology, a scheme, a policy. Each runs as it is.
+"""Commented starts of what a user writes: an experiment, a topology, a scheme, a policy, a form of
+traces. Each runs as it is.
 
-The files beside this one are the starts; `$name` in them is what the user calls it. An experiment, a topology and a
-policy are written into the folder where the user is, a scheme into the checkout that this package is of.
+The files beside this one are the starts; `$name` in them is what the user calls it. An experiment, a topology, a
+policy and a form are written into the folder where the user is, a scheme into the checkout that this package is of.
 """
 
 from __future__ import annotations
@@ -50,6 +51,12 @@ def new_policy(name: str, folder: Path) -> list[Path]:
     return _write({folder / f"{name}.py": _start("policy.template", name)})
 
 
+def new_form(name: str, folder: Path) -> list[Path]:
+    """`NAME.py` in the folder: a form of traces."""
+    _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
+    return _write({folder / f"{name}.py": _start("form.template", name)})
+
+
 def new_scheme(name: str, folder: Path = PACKAGE) -> list[Path]:
     """The folder `schemes/NAME` in the package, and its line in the list of schemes."""
     registry = folder / "schemes" / "__init__.py"
@@ -69,6 +76,7 @@ KINDS: Mapping[str, Callable[[str, Path], list[Path]]] = {
     "topology": new_topology,
     "scheme": lambda name, _: new_scheme(name),
     "policy": new_policy,
+    "form": new_form,
 }
 
 

@@ -88,7 +88,7 @@ def test_an_experiment_comes_with_its_network(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["plan", "x"], "experiment, topology, scheme, policy"),
+        (["plan", "x"], "experiment, topology, scheme, policy, form"),
         (["topology", "Mine"], "'Mine'"),
         (["experiment", "../x"], "'../x'"),
         (["scheme", "my-scheme"], "'my-scheme'"),
@@ -106,7 +106,7 @@ def test_what_cannot_be_begun_is_said_and_nothing_written(words: list[str], said
 
 
 @pytest.mark.pure
-@pytest.mark.parametrize("kind", ["experiment", "topology", "policy"])
+@pytest.mark.parametrize("kind", ["experiment", "topology", "policy", "form"])
 def test_what_is_there_is_not_written_over(kind: str, folder: Path) -> None:
     made = KINDS[kind]("mine", folder)[0]
     made.write_text("mine")
