@@ -35,7 +35,7 @@ ARROWS: dict[str, set[str]] = {
     "trace": {"errors", "link", "atomic_file"},
     "spec": {"schemes", "trace", "plan", "link", "atomic_file"},
     "planning": {"errors", "compiler", "plan", "link"},
-    "plugins": {"planning"},
+    "plugins": {"planning", "trace"},
     "telemetry": {"spec", "trace", "plan", "protocol", "link", "atomic_file"},
     "api": {"link", "atomic_file", "unix_socket"},
     "emulation": {"errors", "api", "compiler", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
@@ -89,7 +89,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "result": {"run", "report"},
     "__init__": {"result", "emulation", "spec"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "controller"},
     "cli": {
         *("run", "report", "controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "link"),
         *("api", "launch", "certificates", "compiler", "starts", "simulation", "scaleout", "plugins"),

@@ -409,7 +409,7 @@ def test_a_swap_that_fails_leaves_the_network_as_it_was(line: Path, folder: Path
 
 def test_mininets_prompt_works_on_it_and_takes_it_down_at_its_end(line: Path) -> None:
     name = f"{MARK}-prompt"
-    asked = "nodes\nquito-w0 ping -nc 2 -w 60 lima-w0\npingall\nexit\n"
+    asked = "nodes\niperf\nquito-w0 getent hosts lima-w0\nquito-w0 ping -nc 2 -w 60 lima-w0\npingall\nexit\n"
     done = subprocess.run(
         command("up", line, "--name", name, "--cli"),
         input=asked,
@@ -420,6 +420,7 @@ def test_mininets_prompt_works_on_it_and_takes_it_down_at_its_end(line: Path) ->
         check=True,
     )
     assert "cuzco-w0" in done.stdout + done.stderr
+    assert "iperf3 --server" in done.stdout + done.stderr
     assert re.search(r"\d packets transmitted, 2 received", done.stdout + done.stderr)
     assert "*** Results: 0% dropped" in done.stdout + done.stderr, "workers and routers reach each other"
     assert left_of(name) == []

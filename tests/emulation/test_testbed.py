@@ -128,6 +128,18 @@ def test_a_link_is_changed_in_place(andes: Testbed) -> None:
 
 
 @pytest.mark.system
+def test_programs_resolve_the_names_of_workers(andes: Testbed) -> None:
+    address = andes.network["lima-w0"].IP()
+    quito = andes.network["quito-w0"]
+    assert address in quito.cmd("getent hosts lima-w0")
+    with quito.popen(["getent", "hosts", "lima-w0"], stdout=subprocess.PIPE, text=True) as resolving:
+        assert address in resolving.communicate()[0]
+    with quito.popen(["getent", "hosts", "no-worker-w9"], stdout=subprocess.PIPE, text=True) as resolving:
+        assert resolving.communicate()[0] == ""
+    assert resolving.returncode == 2
+
+
+@pytest.mark.system
 def test_a_pair_is_cut_and_mended(andes: Testbed) -> None:
     assert not andes.links["quito->lima"].take_down().up
     assert not andes.links["lima->quito"].state.up
