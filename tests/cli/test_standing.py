@@ -90,6 +90,7 @@ def test_a_program_in_a_host_is_as_if_called_directly(andes: Standing) -> None:
     assert_answered(andes, "quito-w0", "cuzco-w0", 2 * (0.010 + 0.015) + LAN_S)
     andes.verb("exec", "lima-r", "--", "sh", "-c", "exit 7", code=7)
     assert andes.verb("exec", "quito-w0", "--", "cat", input="through\n") == "through\n"
+    assert andes.address("lima-w0") in andes.verb("exec", "quito-w0", "--", "getent", "hosts", "lima-w0")
     addresses = json.loads(andes.verb("exec", "quito-w0", "--", "ip", "-j", "address"))
     assert {each["ifname"] for each in addresses} == {"lo", "eth0"}
     andes.verb("exec", "quito", "--", "true", code=2)
