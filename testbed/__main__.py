@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-INTERRUPTED = 130
+CANNOT, INTERRUPTED = 3, 130
 
 
 def _end(*_: object) -> None:
@@ -18,11 +21,30 @@ def _end(*_: object) -> None:
 
 
 def main() -> None:
-    """The entry point."""
+    """Run `testbed`."""
     signal.signal(signal.SIGINT, _end)
-    from testbed.cli import main as run
-
+    with _needing("testbed", "emulate"):
+        from testbed.cli import main as run
     run()
+
+
+def sync_main() -> int:
+    """Run `testbed-sync`. Returns its exit code."""
+    with _needing("testbed-sync", "controller"):
+        from testbed.controller.standalone import main as run
+    return run()
+
+
+@contextmanager
+def _needing(program: str, extra: str) -> Iterator[None]:
+    """Say what to install where a package is missing: pip puts both programs beside each of this package's extras."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "testbed":
+            raise
+        print(f"{program}: there is no {error.name} here; `pip install '.[{extra}]'` brings it", file=sys.stderr)
+        sys.exit(CANNOT)
 
 
 if __name__ == "__main__":

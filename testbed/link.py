@@ -5,14 +5,20 @@ Everything that speaks of links (topologies, traces, shaping, telemetry, plannin
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
+
+from testbed.errors import DetailedError
 
 #: Ethernet frame of a full-size IP packet, without FCS: what tc and the kernel's counters see.
 MTU_FRAME_BYTES = 1514
 
 #: Payload of a full-size TCP segment with timestamps: 1,500 bytes less 20 (IP), 20 (TCP) and 12 (timestamps).
 TCP_PAYLOAD_BYTES = 1448
+
+#: An error names this many of the links that there are.
+SHOWN_LINKS = 100
 
 #: A queue below this many full-size frames would drop the bursts TCP itself makes (an initial window of 10,
 #: doubled by slow start), whatever the product of rate and delay says.
@@ -145,6 +151,57 @@ class LinkState:
 def link_name(source: str, target: str) -> str:
     """The name of the directed link from one site to another: `paris->tokyo`."""
     return f"{source}->{target}"
+
+
+def pair_name(a: str, b: str) -> str:
+    """Return the name of a physical pair, which is both directions: `paris-tokyo`."""
+    return f"{a}-{b}"
+
+
+class NoSuchLink(DetailedError, LookupError):
+    """No link has the name that was written, or several have; `link` is what was written."""
+
+
+def written_link(written: object) -> str:
+    """Return the name of a link that a user wrote as `a->b`, `a-b` or `[a, b]`. One of `a-b` stays as it is where a
+    site's name has a dash: `find_link` knows the sites.
+
+    Raises:
+        ValueError: it is none of the three.
+    """
+    ends = written
+    if isinstance(written, str):
+        text = "".join(written.split())
+        ends = text.split("->") if "->" in text else text.split("-")
+        if text[:1] + text[-1:] == "[]":
+            ends = text[1:-1].split(",")
+        elif "->" not in text and len(ends) > 2 and all(ends):
+            return text
+    if isinstance(ends, list | tuple) and len(ends) == 2 and all(isinstance(end, str) and end for end in ends):
+        return link_name(*ends)
+    raise ValueError(f"{written!r} names no link | the two sites, as `paris->tokyo`, `paris-tokyo` or [paris, tokyo]")
+
+
+def find_link(written: str | Sequence[str], known: Collection[str]) -> str:
+    """Return which of the `known` links is written as `a->b`, `a-b` or `[a, b]`.
+
+    Raises:
+        NoSuchLink: none is, or `a-b` may be several, as sites' names have dashes.
+    """
+    if isinstance(written, str) and written in known:
+        return written
+    try:
+        name = written_link(written)
+    except ValueError as error:
+        rule, _, remedy = str(error).partition(" | ")
+        raise NoSuchLink(f"{rule}; write {remedy}", rule="not-a-link", given=written) from None
+    found = [link for link in known if name in (link, pair_name(*link_ends(link)))]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise NoSuchLink(f"{name} may be {' or '.join(sorted(found))}", rule="ambiguous-link", link=name, given=written)
+    there = ", ".join(sorted(known)[:SHOWN_LINKS]) or "none"
+    raise NoSuchLink(f"no link {name} is up; there are {there}", rule="unknown-link", link=name, given=written)
 
 
 def link_ends(name: str) -> tuple[str, str]:

@@ -21,7 +21,7 @@ ARROWS: dict[str, set[str]] = {
     "atomic_file": set(),
     "resources": set(),
     "compiler": {"resources"},
-    "link": set(),
+    "link": {"errors"},
     "errors": set(),
     "plan": {"errors"},
     "schema": {"errors"},
@@ -36,8 +36,9 @@ ARROWS: dict[str, set[str]] = {
     "trace": {"errors", "link", "atomic_file"},
     "spec": {"schemes", "trace", "plan", "link", "atomic_file", "resources"},
     "planning": {"errors", "compiler", "plan", "link"},
+    "plugins": {"planning", "trace"},
     "telemetry": {"spec", "trace", "plan", "protocol", "link", "atomic_file"},
-    "api": {"atomic_file", "unix_socket"},
+    "api": {"link", "atomic_file", "unix_socket"},
     "emulation": {
         *("errors", "api", "compiler", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"),
         "resources",
@@ -48,6 +49,7 @@ ARROWS: dict[str, set[str]] = {
             "compiler",
             "errors",
             "planning",
+            "plugins",
             "telemetry",
             "spec",
             "trace",
@@ -65,7 +67,7 @@ ARROWS: dict[str, set[str]] = {
     "launch": {"errors", "api", "schemes", "emulation", "telemetry", "link"},
     "run": {
         *("errors", "api", "launch", "controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace"),
-        *("compiler", "workload", "plan", "protocol", "link", "atomic_file", "resources"),
+        *("compiler", "workload", "plan", "plugins", "protocol", "link", "atomic_file", "resources"),
     },
     "simulation": {
         *("run", "controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace", "sync", "worker"),
@@ -91,10 +93,10 @@ ARROWS: dict[str, set[str]] = {
     },
     "result": {"run", "report"},
     "__init__": {"resources", "result", "emulation", "spec"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "controller"},
     "cli": {
         *("run", "report", "controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "link"),
-        *("api", "launch", "certificates", "compiler", "starts", "simulation", "scaleout", "resources"),
+        *("api", "launch", "certificates", "compiler", "starts", "simulation", "scaleout", "plugins", "resources"),
     },
 }
 

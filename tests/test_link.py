@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.link import Delivery, GilbertElliott, LinkState, Opportunities, link_ends, link_name
+from testbed.link import (
+    Delivery,
+    GilbertElliott,
+    LinkState,
+    NoSuchLink,
+    Opportunities,
+    find_link,
+    link_ends,
+    link_name,
+)
 
 pytestmark = pytest.mark.pure
 
@@ -16,6 +25,47 @@ def test_a_name_tells_its_ends() -> None:
 def test_what_is_no_name_is_refused() -> None:
     with pytest.raises(ValueError):
         link_ends("paris-tokyo")
+
+
+LINKS = ("paris->st-denis", "st-denis->paris", "a->b", "a->b-c", "a-b->c")
+
+
+@pytest.mark.parametrize(
+    ("written", "link"),
+    [
+        ("a->b", "a->b"),
+        ("a-b", "a->b"),
+        ("[a, b]", "a->b"),
+        (["a", "b"], "a->b"),
+        (("paris", "st-denis"), "paris->st-denis"),
+        ("st-denis-paris", "st-denis->paris"),
+        (" paris -> st-denis ", "paris->st-denis"),
+        ("[a, b-c]", "a->b-c"),
+        (["a-b", "c"], "a-b->c"),
+    ],
+)
+def test_each_way_to_name_a_link(written: str | list[str], link: str) -> None:
+    assert find_link(written, LINKS) == link
+
+
+@pytest.mark.parametrize(
+    ("written", "rule"),
+    [
+        ("a-b-c", "ambiguous-link"),
+        ("b->a", "unknown-link"),
+        (["b", "a"], "unknown-link"),
+        ("paris-rome-oslo", "unknown-link"),
+        ("paris", "not-a-link"),
+        ("paris-", "not-a-link"),
+        ("", "not-a-link"),
+        ("[a, b, c]", "not-a-link"),
+        ("a->b->c", "not-a-link"),
+    ],
+)
+def test_a_name_that_is_no_link_s_or_several_s(written: str | list[str], rule: str) -> None:
+    with pytest.raises(NoSuchLink) as caught:
+        find_link(written, LINKS)
+    assert (caught.value.rule, caught.value.given) == (rule, written)
 
 
 def test_the_mean_of_bursts_weighs_the_states_by_how_often_they_are_found() -> None:

@@ -36,6 +36,7 @@ from testbed.api.models import (
 )
 from testbed.api.problem import FAILED, MISSING, NOT_HERE, STALE, UNREADABLE, WRONG, ApiProblem
 from testbed.api.subject import Section, Subject
+from testbed.link import NoSuchLink, find_link
 
 PREFIX = "/api/v1"
 
@@ -133,9 +134,15 @@ def _links_of(subject: Subject) -> APIRouter:
     async def links() -> dict[str, Any]:
         return dict((await asyncio.to_thread(subject.state))["links"])
 
+    async def named(written: str) -> str:
+        try:
+            return find_link(written, await links())
+        except NoSuchLink as error:
+            raise ApiProblem(MISSING, str(error)) from None
+
     async def answer(name: str, response: Response) -> Any:
         found = await links()
-        if name not in found:
+        if name not in found:  # a swap took it away meanwhile
             raise ApiProblem(MISSING, f"no link {name} is up; there are {', '.join(sorted(found))}")
         response.headers["ETag"] = f'"{found[name]["tag"]}"'
         return found[name]
@@ -146,12 +153,16 @@ def _links_of(subject: Subject) -> APIRouter:
 
     @router.patch("", responses=refusals(FAILED, MISSING, STALE))
     async def change_several(patches: dict[str, LinkPatch]) -> dict[str, LinkResource]:
+        written = [(await named(name), patch) for name, patch in patches.items()]
+        patches = dict(written)
+        if len(patches) < len(written):
+            raise ApiProblem(WRONG, "one link is named twice; write each link once")
         await called(subject, lambda: subject.change_links(patches))
         return {name: link for name, link in (await links()).items() if name in patches}
 
     @router.get("/{name}", responses=refusals(MISSING))
     async def one(name: str, response: Response) -> LinkResource:
-        return LinkResource.model_validate(await answer(name, response))
+        return LinkResource.model_validate(await answer(await named(name), response))
 
     @router.patch("/{name}", responses=refusals(FAILED, MISSING, STALE))
     async def change(
@@ -159,6 +170,7 @@ def _links_of(subject: Subject) -> APIRouter:
     ) -> LinkResource:
         if if_match is not None and if_match != "*":
             patch = patch.model_copy(update={"tag": if_match.strip('"')})
+        name = await named(name)
         await called(subject, lambda: subject.change_links({name: patch}))
         return LinkResource.model_validate(await answer(name, response))
 

@@ -45,10 +45,12 @@ class ApiClient:
     RequestRefused when what is asked is wrong, RequestFailed when it is not done, or nobody answers.
     """
 
-    def __init__(self, path: Path, name: str) -> None:
-        """`name` is what errors call who listens at the socket in `path`."""
+    def __init__(self, path: Path, name: str, remedy: str = "") -> None:
+        """Ask what listens at the socket in `path`, which errors call `name`; `remedy` ends the error where nobody
+        answers."""
         self._path = path
         self._name = name
+        self._remedy = remedy and f"; {remedy}"
 
     def status(self) -> dict[str, Any]:
         """See NetworkStatus."""
@@ -98,7 +100,7 @@ class ApiClient:
             reply = connection.getresponse()
             status, answer = reply.status, json.loads(reply.read())
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise RequestFailed(f"{self._name} does not answer ({error}); `testbed clean` takes it away") from error
+            raise RequestFailed(f"{self._name} does not answer ({error}){self._remedy}") from error
         finally:
             connection.close()
         if status == 200:

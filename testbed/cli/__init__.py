@@ -23,6 +23,7 @@ from testbed.cli import (
     network,
     new,
     plan,
+    runs,
     schema,
     standing,
     topology,
@@ -32,6 +33,7 @@ from testbed.cli import (
     worker,
 )
 from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, err, fail
+from testbed.resources import __version__
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 experiment.register(app)
@@ -40,6 +42,22 @@ app.add_typer(trace.app, name="trace")
 app.add_typer(topology.app, name="topology")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(worker.app, name="worker")
+app.add_typer(runs.app, name="runs")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"testbed {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    """Take the options that stand before a verb."""
 
 
 @app.command()

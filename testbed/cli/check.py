@@ -1,14 +1,20 @@
-"""`testbed check`: whether a run passes, for continuous integration."""
+"""`testbed check`: whether a run passes, for continuous integration, and whether a file is right."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from testbed.cli.console import FAILED, err, out, quantity, refusing
-from testbed.spec.units import Loss
+from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, err, fail, out, quantity, refusing
+from testbed.spec.units import Loss, count
+from testbed.trace.text import MOST_BYTES, text_of
+
+if TYPE_CHECKING:
+    from testbed.spec.topology import Topology
 
 
 def register(app: typer.Typer) -> None:
@@ -17,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 
 def check(
-    run: Annotated[Path, typer.Argument(help="a run's directory, or its summary.json")],
+    file: Annotated[Path, typer.Argument(help="a run's directory, or a file of any kind")],
     baseline: Annotated[
         Path | None, typer.Option(metavar="FILE", help="the summary.json of an earlier run, to compare rounds with")
     ] = None,
@@ -25,17 +31,112 @@ def check(
         float, typer.Option(parser=quantity(Loss), metavar="PART", help="by which rounds may be longer: 10%")
     ] = 0.1,
 ) -> None:
-    """Say whether a run passes: its verdict is `trusted`, and its rounds are no longer than a baseline's."""
+    """Say whether a run passes: its verdict is `trusted`, and its rounds are no longer than a baseline's.
+
+    Of a topology, an experiment, a sweep, a hosts file, a trace, a plan or a view: say what is wrong with it, or what
+    it amounts to. Nothing is built.
+    """
     from testbed.run.conclusion.baseline import NoSummary, read_summary, round_seconds, shortfalls
 
+    if not file.is_dir() and not _is_summary(file):
+        if baseline is not None:
+            raise fail(BAD_INPUT, f"{file}: is no run, and --baseline is for runs\n    write instead: {file} alone")
+        out.print(f"{file}: {_checked(file)}", markup=False)
+        return
     with refusing(NoSummary):
-        summary = read_summary(run)
+        summary = read_summary(file)
         earlier = None if baseline is None else read_summary(baseline)
     found = shortfalls(summary, earlier, tolerance)
     for one in found:
         err.print(one, markup=False)
     if found:
         raise typer.Exit(FAILED)
+    for note in summary.get("notes", ()):
+        out.print(note, markup=False)
     seconds, before = round_seconds(summary), earlier and round_seconds(earlier)
     times = f"; a round took {seconds:.3g} s at the median" if seconds is not None else ""
     out.print(f"passed: {summary['verdict']}{times}{f', the baseline {before:.3g} s' if before else ''}", markup=False)
+
+
+def _is_summary(file: Path) -> bool:
+    return file.suffix == ".json" and "verdict" in _object_in(file)
+
+
+def _object_in(file: Path) -> Mapping[str, Any]:
+    """Return the JSON object in a file, or an empty one where there is none."""
+    try:
+        found = json.loads(text_of(file, MOST_BYTES))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _checked(file: Path) -> str:
+    """Return what a file amounts to. Exit where something is wrong with it."""
+    from testbed.plan import Plan, PlanError
+    from testbed.planning import View, ViewError
+    from testbed.report.trace import facts
+    from testbed.spec.errors import SpecError
+    from testbed.spec.load import kind_of, read_yaml
+    from testbed.trace.read import read_trace
+    from testbed.trace.trace import TraceError
+
+    with refusing(SpecError, TraceError, OSError):
+        if file.suffix.lower() in (".yaml", ".yml"):
+            return _YAML[kind_of(read_yaml(file)) or "a topology"](file)
+        found = _object_in(file) if file.suffix == ".json" else {}
+        try:
+            if "trees" in found:
+                plan = Plan.from_json(found)
+                there = f"{count(len(plan.members), 'member')}, {count(len(plan.trees), 'tree')}"
+                return f"a plan of {plan.policy}: {there}"
+            if "routes" in found:
+                view = View.from_json(found)
+                return f"a view: {count(len(view.members), 'member')}, {count(len(view.links), 'link')}"
+        except (PlanError, ViewError) as error:
+            raise fail(BAD_INPUT, f"{file}: {error}") from None
+        return ", ".join(("a trace", *facts(read_trace(file))))
+
+
+def _topology(file: Path) -> str:
+    from testbed.spec.topology import Topology
+
+    return f"a topology: {_network(Topology.load(file))}"
+
+
+def _network(topology: Topology) -> str:
+    there = {"site": topology.sites, "directed link": topology.links, "worker": topology.workers}
+    return ", ".join(count(len(of), noun) for noun, of in there.items())
+
+
+def _experiment(file: Path) -> str:
+    from testbed.run.assignments import check_policy
+    from testbed.run.errors import CannotRun
+    from testbed.spec.experiment import Experiment
+
+    experiment = Experiment.load(file)
+    try:
+        check_policy(experiment)
+    except CannotRun as error:
+        raise fail(CANNOT, error) from None
+    spec = experiment.spec
+    trains = "a command" if spec.program else f"{spec.own_train.model} for {count(spec.own_train.rounds, 'round')}"
+    events = count(len(spec.events), "event")
+    return f"an experiment: {trains} over {experiment.topology.name} ({_network(experiment.topology)}), {events}"
+
+
+def _sweep(file: Path) -> str:
+    from testbed.spec.sweep import Sweep
+
+    sweep = Sweep.load(file)
+    runs = count(sweep.spec.points * len(sweep.spec.seeds) * sweep.spec.repeats, "run")
+    return f"a sweep: {runs} of {_experiment(sweep.experiment)}"
+
+
+def _hosts(file: Path) -> str:
+    from testbed.spec.hosts import Hosts
+
+    return f"a hosts file: {', '.join(Hosts.load(file).by_name)}"
+
+
+_YAML = {"an experiment": _experiment, "a topology": _topology, "a sweep": _sweep, "a hosts file": _hosts}

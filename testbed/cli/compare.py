@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from testbed.cli.console import BAD_INPUT, FAILED, ExperimentFile, Quiet, fail, out, progress_display
-from testbed.cli.experiment import Set, Strict, ended_in_words, overrides, page
+from testbed.cli.experiment import Set, Strict, ended_in_words, need_root_for, overrides, page
 
 if TYPE_CHECKING:
     from testbed.run.execute import Executed
@@ -60,6 +60,8 @@ def compare(
         raise fail(BAD_INPUT, f"{error}\n    write instead: --policies netstorm,mst --seeds 1,2,3") from None
     display = progress_display(quiet, beside_output=json_)
     with ended_in_words():
+        if on is None:
+            need_root_for(experiment, changes)
         planned = planned_comparison(experiment, variants, numbers, changes)
         with Board(display.console, Compared(planned, {})) as board:
             made = {run.key: done for run, done in _make(on, strict, display)(experiment, planned, board)}
@@ -89,6 +91,8 @@ def sweep(
     display = progress_display(quiet)
     with ended_in_words():
         loaded = Sweep.load(file)
+        if on is None:
+            need_root_for(loaded.experiment, {})
         compared, folder = make_sweep(
             loaded, resume, _make(on, strict, display), lambda planned: Board(display.console, planned)
         )

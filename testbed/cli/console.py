@@ -89,6 +89,20 @@ def refusing(*kinds: type[Exception]) -> Iterator[None]:
         raise fail(BAD_INPUT, error) from None
 
 
+def link_argument(written: str) -> str:
+    """Return a link as it was written on the command line. Exit where the shell took the `>` of `a->b` away."""
+    if written.endswith("-") and "->" not in written:
+        try:
+            file = Path("/proc/self/fd/1").readlink()
+        except OSError:
+            file = Path("b")
+        made = f", and made the file {file.name}" if file.is_file() else ""
+        site = file.name if made else "b"
+        rule = f"{written}: the shell took `>` for a redirection of the output{made}"
+        raise fail(BAD_INPUT, f"{rule}\n    write instead: '{written}>{site}' in quotes, or {written}{site}")
+    return written
+
+
 def door(open_: bool, port: int | None) -> Door | None:
     """What `--open` and `--port` ask for."""
     from testbed.api.entry import Door

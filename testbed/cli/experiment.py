@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,6 +66,16 @@ def overrides(pairs: list[str]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
+def need_root_for(experiment: Path, changes: dict[str, str]) -> None:
+    """Exit for a user who is not root, once the experiment is known to be right: it makes networks and containers."""
+    from testbed.cli.standing import need_root
+    from testbed.spec.experiment import Experiment
+
+    if os.geteuid() != 0:
+        Experiment.load(experiment, changes)
+        need_root()
+
+
 def run(
     experiment: ExperimentFile,
     set_: Set = [],  # noqa: B006
@@ -86,6 +97,7 @@ def run(
     if hosts is not None:
         changes["hosts"] = hosts if hosts == "all" else f"[{hosts}]"
     with ended_in_words():
+        need_root_for(experiment, changes)
         display = progress_display(quiet, beside_output=json_, door=door(open_, port))
         outcome = execute(experiment, changes, strict, page, display, run_on(hosts_file, strict))
     if json_ or quiet:
@@ -148,4 +160,12 @@ def ended_in_words() -> Iterator[None]:
     except CannotRun as error:
         raise fail(CANNOT, error) from None
     except Interrupted as signal_:
-        raise fail(INTERRUPTED, f"interrupted ({signal_}): everything the run made was taken away") from None
+        raise fail(INTERRUPTED, _interrupted(signal_)) from None
+
+
+def _interrupted(signal_: Interrupted) -> str:
+    """Return what is left of a run that a signal ended: its records and their page."""
+    if signal_.records is None:
+        return f"interrupted ({signal_}): nothing was left"
+    page = f", their page is {signal_.page}" if signal_.page else ""
+    return f"interrupted ({signal_}): the network was taken away; records are in {signal_.records}{page}"

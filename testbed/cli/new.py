@@ -20,7 +20,10 @@ def new(
     kind: Annotated[str, typer.Argument(help=" or ".join(KINDS))],
     name: Annotated[str, typer.Argument(help="what to call it")],
 ) -> None:
-    """Write a commented start that runs: an experiment, a topology, a scheme or a policy. Its first lines say how."""
+    """Write a commented start that runs: an experiment, a topology, a scheme, a policy or a form of traces.
+
+    Its first lines say how.
+    """
     with refusing(StartError, OSError):
         if kind not in KINDS:
             raise StartError(f"{kind!r} has no start\n    write instead: {', '.join(KINDS)}")

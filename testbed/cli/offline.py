@@ -10,10 +10,11 @@ from typing import Any
 from testbed.cli.console import BAD_INPUT, CANNOT, fail
 from testbed.compiler import CompilerError
 from testbed.plan import Plan
-from testbed.planning import BoundError, PolicyError, View, ViewError, make_policy, predict, simulate
+from testbed.planning import BoundError, PolicyError, View, ViewError, predict, simulate
 from testbed.planning.bound import bound
 from testbed.planning.events import load as load_simulator
 from testbed.planning.period import least_period
+from testbed.plugins import policy_named, refusal
 from testbed.run.sweep.compare import Variant
 from testbed.run.view import declared_view
 from testbed.spec.errors import SpecError
@@ -32,8 +33,11 @@ def planned(
     try:
         load_simulator()
         asked = Variant.parse(policy)
-        chosen = make_policy(asked.policy, asked.options)
-        made = chosen.replan(seen, _in_force(last)) if last else chosen.plan(seen)
+        chosen = policy_named(asked.policy, asked.options)
+        try:
+            made = chosen.replan(seen, _in_force(last)) if last else chosen.plan(seen)
+        except Exception as error:
+            raise fail(BAD_INPUT, refusal(chosen, error)) from None
         least = bound(seen)
         period_s = least_period(seen, known=least)
     except (PolicyError, BoundError, ValueError) as error:

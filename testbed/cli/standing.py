@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, TopologyFile, fail
+from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, TopologyFile, fail, link_argument
 from testbed.spec.errors import SpecError
 
 #: As for a topology's own name: it becomes part of the containers'.
@@ -69,7 +69,9 @@ def status(name: Name = None, json_: Json = False) -> None:
 
 
 def link(
-    link: Annotated[str, typer.Argument(metavar="'A->B'", help="a directed link, in quotes")],
+    link: Annotated[
+        str, typer.Argument(metavar="'A->B'", help="a directed link, in quotes; or A-B", parser=link_argument)
+    ],
     rate: Annotated[str | None, typer.Option(metavar="R", help="such as 50mbit")] = None,
     delay: Annotated[str | None, typer.Option(metavar="D", help="one way, such as 20ms")] = None,
     jitter: Annotated[str | None, typer.Option(metavar="J", help="such as 2ms")] = None,
@@ -81,6 +83,7 @@ def link(
 ) -> None:
     """Change a link in place; a value given here stays in force over the link's trace."""
     from testbed.cli.tables import print_link
+    from testbed.link import link_name
 
     given = {"rate": rate, "delay": delay, "jitter": jitter, "loss": loss}
     values: dict[str, str | bool] = {key: value for key, value in given.items() if value is not None}
@@ -94,7 +97,7 @@ def link(
     if json_:
         typer.echo(json.dumps(state))
     else:
-        print_link(link, state)
+        print_link(link_name(state["source"], state["target"]), state)
 
 
 def swap(topology: TopologyFile, name: Name = None, json_: Json = False) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -13,15 +14,17 @@ from rich.text import Text
 
 from testbed.plan import Plan
 from testbed.report import text
+from testbed.spec.units import count
 
 if TYPE_CHECKING:
+    from testbed.run.directory import PastRun
     from testbed.run.sweep.compared import Compared
 
 #: In a file or a pipe nothing is cut off.
 PIPE_WIDTH = 160
 
 #: Columns of words.
-LEFT = ("host", "link", "address", "root", "group")
+LEFT = ("run", "verdict", "host", "link", "address", "root", "group")
 
 #: A smaller gap of the bound is the program's tolerance.
 SHOWN_GAP = 1e-3
@@ -37,17 +40,33 @@ def print_status(networks: Iterable[Mapping[str, Any]], others: Mapping[str, int
         late = f", p99 {replay['late_ms_p99']:.1f} ms late" if replay["late_ms_p99"] is not None else ""
         console.print(
             f"[bold]{network['name']}[/]  {network['file']}  {network['backend']} shaping, process {network['pid']}\n"
-            f"up for {_span(replay['elapsed_s'])}; {replay['links']} links replay traces{late}"
+            f"up for {_span(replay['elapsed_s'])}; {count(replay['links'], 'replayed trace')}{late}"
         )
         if network["failure"]:
             console.print(f"[red]{network['failure']}[/]")
         console.print(_hosts(network["hosts"]))
         console.print(_links(network["links"]))
     for name, pid in others.items():
-        said = f"an experiment that runs (process {pid})" if pid else "left by a crash; `testbed clean` takes it away"
+        crashed = "left by a crash; `testbed clean` takes it away, and nothing that runs"
+        said = f"an experiment that runs (process {pid})" if pid else crashed
         console.print(f"[bold]{name}[/]  {said}")
     if not networks and not others:
         console.print("no network is up")
+
+
+def print_runs(runs: Sequence[PastRun]) -> None:
+    """A row for each run."""
+    if not runs:
+        console.print("no run is in runs/")
+        return
+    table = _table("run", "began", "verdict", "size")
+    for run in runs:
+        began = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began_s))
+        table.add_row(Text(run.id), began, Text(run.state), _size(run.bytes))
+    console.print(table)
+    console.print(
+        f"{count(len(runs), 'run')}, {_size(sum(run.bytes for run in runs))}; `testbed runs rm RUN` removes one"
+    )
 
 
 def print_link(name: str, state: Mapping[str, Any]) -> None:
@@ -117,8 +136,8 @@ def print_plan(plan: Plan, figures: Mapping[str, Any]) -> None:
         )
     gap = f" (which is known to {figures['bound_gap']:.1%})" if figures["bound_gap"] > SHOWN_GAP else ""
     console.print(
-        f"{plan.policy}: {len(plan.members)} members, chunks of {_size(plan.chunk_bytes)}, "
-        f"{len(plan.auxiliary)} auxiliary routes\n"
+        f"{plan.policy}: {count(len(plan.members), 'member')}, chunks of {_size(plan.chunk_bytes)}, "
+        f"{count(len(plan.auxiliary), 'auxiliary route')}\n"
         f"predicted {seconds:.3f} s a round{ratio}{gap}: {figures['drain_seconds']:.3f} s to drain "
         f"{figures['bottleneck'] or 'nothing'}, {figures['fill_seconds']:.3f} s to fill the trees",
         markup=False,

@@ -9,7 +9,7 @@ import typer
 
 from testbed.cli.console import list_presets, out, quantity, refusing
 from testbed.spec.errors import SpecError
-from testbed.spec.units import Delay, Rate
+from testbed.spec.units import Delay, Rate, count
 
 app = typer.Typer(no_args_is_help=True, help=__doc__)
 
@@ -47,4 +47,4 @@ def import_(
     for note in made.notes:
         out.print(note, markup=False)
     sites, links = len(made.topology.sites), len(made.topology.links)
-    out.print(f"{target}: {sites} sites, {links} directed links", markup=False)
+    out.print(f"{target}: {count(sites, 'site')}, {count(links, 'directed link')}", markup=False)

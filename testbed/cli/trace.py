@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from testbed.cli import trace_generate, trace_import
-from testbed.cli.console import BAD_INPUT, fail, out, quantity, refusing
+from testbed.cli.console import BAD_INPUT, fail, link_argument, out, quantity, refusing
 from testbed.spec import units
 from testbed.trace.csv import write_csv
 from testbed.trace.mahimahi import STEP_S, schedule_of, write_mahimahi
@@ -65,7 +65,9 @@ def convert(
     files: Annotated[list[Path], typer.Argument(metavar="[SOURCE] TARGET", help="TARGET: .csv, .up, .down, .mahimahi")],
     step: StepOption = None,
     run: Annotated[Path | None, typer.Option(help="take what a run measured, instead of a SOURCE")] = None,
-    link: Annotated[str | None, typer.Option(metavar="A->B", help="of the run: this link")] = None,
+    link: Annotated[
+        str | None, typer.Option(metavar="A->B", help="of the run: this link, in quotes", parser=link_argument)
+    ] = None,
 ) -> None:
     """Write a trace in the format that TARGET's name tells; or what a run measured on a link."""
     if (run is None) != (link is None) or (run and step):

@@ -72,6 +72,20 @@ def iperf3(files: Files, folder: Folder = HERE, step: Step = None) -> None:
     _import(files, folder, partial(importing.import_iperf3, step_s=step))
 
 
+@app.command("with")
+def with_(
+    form: Annotated[str, typer.Argument(metavar="FORM", help="./mine.py, or an installed package's entry point")],
+    files: Files,
+    folder: Folder = HERE,
+) -> None:
+    """Texts of a form of your own: a function `read(text)` makes a trace of each (`testbed new form NAME`)."""
+    from testbed.plugins import form_named
+
+    with refusing(TraceError):
+        read = form_named(form)
+    _import(files, folder, partial(importing.import_text, read=read, form=Path(form).stem))
+
+
 @app.command()
 def pcap(
     files: Files,

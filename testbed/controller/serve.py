@@ -9,7 +9,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,12 +52,51 @@ async def serve(spec: ControllerSpec, endpoints: Endpoints, out: Path, attached:
     """Serve until SIGTERM or SIGINT; when `attached`, also until standard input ends, which is when whoever started
     this does, and members have left. OSError when an endpoint is taken or others can read the token, PolicyError when
     the first view has no plan."""
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
-    sockets = [unix_socket(endpoints.admin)]
     controller = ControllerService(spec, endpoints.members, out, endpoints.tcp)
+    ended = _signalled()
+    following = asyncio.create_task(_follow_input(controller, ended)) if attached else None
+    await _serve(controller, endpoints, ended)
+    if following is not None:
+        following.cancel()
+
+
+async def serve_trainings(
+    trainings: Iterable[tuple[ControllerSpec, Path]],
+    endpoints: Endpoints,
+    tell: Callable[[ControllerService, Path], None],
+    once: bool = False,
+) -> None:
+    """Serve one training after the other, each with its spec and directory, until SIGTERM or SIGINT; with `once` the
+    first alone. `tell` is called when one is over. OSError and PolicyError as by `serve`."""
+    ended, before = _signalled(), None
+    for spec, out in trainings:
+        controller = ControllerService(spec, endpoints.members, out, endpoints.tcp, takes_next=not once, before=before)
+        await _serve(controller, endpoints, ended, until_over=True, keep_server=not once)
+        if ended.is_set():
+            return
+        tell(controller, out)
+        if once:
+            return
+        before = controller
+
+
+def _signalled() -> asyncio.Event:
+    """Return what SIGTERM and SIGINT set from now on."""
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    return ended
+
+
+async def _serve(
+    controller: ControllerService,
+    endpoints: Endpoints,
+    ended: asyncio.Event,
+    until_over: bool = False,
+    keep_server: bool = False,
+) -> None:
+    """Serve until `ended`, or with `until_over` to the training's end, after which the members' server may go on."""
+    sockets = [unix_socket(endpoints.admin)]
     app: ASGIApp = with_metrics(make_app(controller), controller)
     if endpoints.http is not None:
         sockets.append(socket.create_server(("127.0.0.1", endpoints.http)))
@@ -69,11 +108,12 @@ async def serve(spec: ControllerSpec, endpoints: Endpoints, out: Path, attached:
     try:
         await controller.start()
         serving = asyncio.create_task(server.serve(sockets))
-        following = asyncio.create_task(_follow_input(controller, ended)) if attached else None
-        await ended.wait()
-        if following is not None:
-            following.cancel()
-        await controller.close()
+        waits = [asyncio.create_task(ended.wait())]
+        waits += [asyncio.create_task(controller.finished.wait())] if until_over else []
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        await controller.close(keep_server=keep_server and not ended.is_set())
         server.should_exit = True
         await serving
     finally:

@@ -57,7 +57,10 @@ class ControllerService:
         out: Path,
         tcp: TcpEndpoint | None = None,
         clocks: Clocks = SYSTEM,
+        takes_next: bool = False,
+        before: ControllerService | None = None,
     ) -> None:
+        """Prepare a training. With `takes_next` another may follow, which is given this one as `before`."""
         self.spec = spec
         self.coordinator = coordinator_of(spec, out, clocks)
         self.state: State = "waiting"
@@ -70,7 +73,12 @@ class ControllerService:
         elastic = spec.elastic is not None
         # Members of an elastic all-reduce may be asked for means after their Goodbye; members that gossip are not.
         stays = elastic and spec.graph is None
-        self.server = MemberServer(sockets, self.coordinator.identities, self, tcp, elastic, stays)
+        self._before = before
+        self.server: MemberServer = (
+            MemberServer(sockets, self.coordinator.identities, self, tcp, elastic, stays, takes_next)
+            if before is None
+            else before.server
+        )
         self._reports = ReportLog(out, spec.rounds, clocks)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -80,18 +88,23 @@ class ControllerService:
         How long to wait for members is for the controller's owner to say: it knows when they were started.
         """
         self.coordinator.start()
-        await self.server.start()
+        if self._before is not None:
+            self.server.begin_anew(self.coordinator.identities, self)
+        else:
+            await self.server.start()
         log.info("waiting for %d members", len(self.spec.members))
 
-    async def close(self) -> None:
-        """Stop the members that are still there, and leave the run's directory complete."""
+    async def close(self, keep_server: bool = False) -> None:
+        """Stop the members that are still there, and leave the run's directory complete. The server goes on listening
+        with `keep_server`, for the next training."""
         if self.state in ("waiting", "running"):
             self.fail("the controller was ended")
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.server.flush(FLUSH_S)
-        await self.server.close()
+        if not keep_server:
+            await self.server.close()
         self.closed = True
         self.changes.announce()
         self.coordinator.close()
@@ -111,6 +124,8 @@ class ControllerService:
     def joined(self, hello: Hello, rejoin: Rejoin | None = None) -> None:
         if self.state in ("done", "failed"):
             raise JoinRefused(f"{hello.member!r} comes when the run is over: {self.failure or 'done'}")
+        if rejoin is not None and self._before is not None and self.state == "waiting":
+            raise JoinRefused(f"{hello.member!r} returns to a training that is over; start it anew for the next one")
         with own_errors(f"{hello.member}'s hello", self.fail):
             if rejoin is not None:
                 self._came_back(hello, rejoin)
@@ -221,6 +236,7 @@ class ControllerService:
 
     def _end(self, state: Literal["done", "failed"]) -> None:
         self.state = state
+        self.server.over = True
         self.coordinator.end()
         write_final(self._out / "final.json", self)
         self.finished.set()

@@ -12,9 +12,10 @@ from msgspec.structs import asdict
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, field_validator, model_validator
 
 from testbed.plan import PLAIN_CODEC, Plan
-from testbed.planning import Pair, Policy, View, make_policy
+from testbed.planning import Pair, Policy, View
 from testbed.planning.graphs import Graph, GraphError, Weighing, Weights, gap_bounds, weigh
 from testbed.planning.sites import with_site_groups
+from testbed.plugins import policy_named
 from testbed.protocol import Job
 from testbed.schema import check_name
 
@@ -132,7 +133,7 @@ class PlanningSpec(BaseModel):
 
     def make_policy(self) -> Policy:
         """The policy that is run; PolicyError when there is none of the name or options."""
-        return make_policy(self.policy, self.options)
+        return policy_named(self.policy, self.options)
 
     def dress(self, plan: Plan, view: View) -> Plan:
         """A policy's plan with what is not the policy's business; PolicyError when a site's members do not meet."""

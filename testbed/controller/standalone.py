@@ -3,7 +3,8 @@
 It knows nothing of the network but what members measure; every pair counts as equally fast until then. Members join
 over TCP. Where that is beyond the loopback all is encrypted, and each comes with a certificate of its own, in a folder
 that is made for it; with --no-tls, and on the loopback, each comes with a token instead, and nothing is encrypted.
-Ends with 0 on SIGTERM or SIGINT, with 2 when something can't be used, and with 3 without a C compiler.
+When a training is over, the members that come next begin another one, recorded in a folder of its own. Ends with 0 on
+SIGTERM or SIGINT, with 2 when something can't be used, and with 3 without a C compiler.
 """
 
 from __future__ import annotations
@@ -16,19 +17,22 @@ import secrets
 import shutil
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 from testbed.certificates import AUTHORITY_KEY, make_certificates
 from testbed.compiler import CompilerError
 from testbed.controller.clocks import SYSTEM
-from testbed.controller.serve import Endpoints, serve
+from testbed.controller.serve import Endpoints, serve, serve_trainings
 from testbed.controller.server.identity import Identities
 from testbed.controller.server.member_server import TcpEndpoint
 from testbed.controller.server.secret_file import read_secret, write_secret
+from testbed.controller.service import ControllerService
 from testbed.controller.spec import ControllerSpec, Elasticity, PlanningSpec
 from testbed.planning import Edge, Member, PolicyError, View
 from testbed.planning.events import load as load_simulator
+from testbed.plugins import is_file
 from testbed.protocol import Job
 from testbed.tls import CONTROLLER, Tls
 
@@ -78,7 +82,7 @@ def _run(args: argparse.Namespace) -> int:
         names = args.members.split(",")
         host, port = _address(args.listen)
         secret = _secret(args.secrets, args.token_file)
-        spec = spec_of(names, secret, args.model_bytes, args.policy, args.codec, args.round_timeout, args.quorum)
+        spec = _spec(args, names, secret)
         args.out.mkdir(parents=True, exist_ok=True)
         tls = args.tls or (None if args.no_tls or _is_loopback(host) else _certificates(args.secrets / "tls", names))
         if tls is None:
@@ -94,7 +98,12 @@ def _run(args: argparse.Namespace) -> int:
             args.http,
         )
         load_simulator()
-        asyncio.run(serve(spec, endpoints, args.out, args.attached is not None))
+        if args.attached is not None:
+            asyncio.run(serve(spec, endpoints, args.out, attached=True))
+        else:
+            told = _Told(waits=not args.once)
+            asyncio.run(serve_trainings(_trainings(args, names, secret), endpoints, told, args.once))
+            return 1 if args.once and told.failed else 0
     except (OSError, ValueError, PolicyError) as error:
         print(f"testbed-sync: {error}", file=sys.stderr)
         return 2
@@ -102,6 +111,39 @@ def _run(args: argparse.Namespace) -> int:
         print(f"testbed-sync: {error}", file=sys.stderr)
         return 3
     return 0
+
+
+def _spec(args: argparse.Namespace, names: Sequence[str], secret: str) -> ControllerSpec:
+    return spec_of(names, secret, args.model_bytes, _policy(args.policy), args.codec, args.round_timeout, args.quorum)
+
+
+def _policy(name: str) -> str:
+    """Return a policy's name, or its file by the whole path."""
+    return str(Path(name).resolve()) if is_file(name) else name
+
+
+def _trainings(args: argparse.Namespace, names: Sequence[str], secret: str) -> Iterator[tuple[ControllerSpec, Path]]:
+    """Yield the spec and the directory of each training: `--out`, and for the next ones `2`, `3`, … in it."""
+    yield _spec(args, names, secret), args.out
+    for number in count(2):
+        if not (out := args.out / str(number)).exists():  # that of a controller before this one
+            out.mkdir()
+            yield _spec(args, names, secret), out
+
+
+class _Told:
+    """Says on standard error that a training is over, and with `waits` that another one may begin."""
+
+    def __init__(self, waits: bool) -> None:
+        self.failed = False
+        self._waits = waits
+
+    def __call__(self, controller: ControllerService, out: Path) -> None:
+        """Say what a training came to, and where its records are."""
+        self.failed = controller.state == "failed"
+        how = f"failed: {controller.failure}" if self.failed else "is done"
+        more = ". Members that come now begin the next one" if self._waits else ""
+        print(f"testbed-sync: the training in {out} {how}{more}", file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -119,10 +161,12 @@ def _parser() -> argparse.ArgumentParser:
     encryption.add_argument("--tls", type=Path, metavar="DIR", help="the controller's folder of `testbed certificates`")
     encryption.add_argument("--no-tls", action="store_true", help="encrypt nothing, and let members in by tokens")
     parser.add_argument("--token-file", help=argparse.SUPPRESS)
-    parser.add_argument("--policy", default="mst", help="how plans are made")
+    parser.add_argument("--policy", default="mst", help="how plans are made: a policy, or a file, ./mine.py")
     parser.add_argument("--codec", default="fp32", help="what strategies' tensors become on their way")
     parser.add_argument("--round-timeout", type=float, default=120.0, metavar="S", help="when a round has failed")
     parser.add_argument("--quorum", type=int, metavar="N", help="let members go and come while N are left")
+    once_help = "end with the first training: with 0 if it is done, with 1 if it failed"
+    parser.add_argument("--once", action="store_true", help=once_help)
     parser.add_argument("--http", type=int, metavar="PORT", help="the dashboard on 127.0.0.1")
     attached_help = "end with standard input, once members that train are done, and take this folder away"
     parser.add_argument("--attached", type=Path, metavar="DIR", help=attached_help)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 import docker
 
@@ -14,6 +17,8 @@ from testbed.emulation import label
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import remove_containers
 from testbed.emulation.process import ProcessIdentity
+
+T = TypeVar("T")
 
 #: A testbed that is told to end takes its network away itself; how long it may take for that.
 OWNER_DEADLINE_S = 30.0
@@ -26,6 +31,16 @@ class Cleaned:
     networks: tuple[str, ...]
     containers: tuple[str, ...]
     processes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What of a network is on this machine. `owner` is the process that runs it, or None after a crash."""
+
+    network: str
+    owner: ProcessIdentity | None
+    containers: tuple[str, ...] = ()
+    processes: tuple[int, ...] = ()
 
 
 def clean(client: docker.DockerClient | None, network: str | None = None) -> Cleaned:
@@ -47,19 +62,70 @@ def clean(client: docker.DockerClient | None, network: str | None = None) -> Cle
     return Cleaned(tuple(names), tuple(containers), tuple(processes))
 
 
-def clean_with_engine(network: str | None = None) -> Cleaned:
-    """Take away one network, or all of ours, with the containers that the engine has.
+def clean_crashed(client: docker.DockerClient | None) -> Cleaned:
+    """Take away what is left of networks whose owner has ended. A network whose owner runs is left as it is.
 
-    Raises EngineError when it can't be asked; then all else is taken away. No engine at all has no containers.
+    Raises EngineError when the engine fails; then all but containers is taken away.
+    """
+    failure = None
+    try:
+        found = find(client)
+    except engine.ENGINE_ERRORS as error:
+        found, failure = find(None), error
+    networks, containers, processes = list[str](), list[str](), list[int]()
+    for each in found:
+        if each.owner is not None:
+            continue
+        try:
+            removed = _take_crashed(client, each.network)
+        except FileExistsError:  # another process has this name now, and took away what was left
+            continue
+        except engine.ENGINE_ERRORS as error:
+            removed, failure = [], error
+        networks.append(each.network)
+        containers += removed
+        processes += each.processes
+    if failure is not None:
+        raise engine.EngineError(f"containers may be left: {failure}") from failure
+    return Cleaned(tuple(networks), tuple(containers), tuple(processes))
+
+
+def _take_crashed(client: docker.DockerClient | None, network: str) -> list[str]:
+    """Take away what a network without an owner left. Returns the names of its containers."""
+    if not label.is_name(network):  # no folder may be made under it
+        label.kill_processes(network)
+        return remove_containers(client, network) if client is not None else []
+    with label.labelled(network):  # which ends its processes, and keeps the name from others meanwhile
+        return remove_containers(client, network) if client is not None else []
+
+
+def find(client: docker.DockerClient | None) -> list[Found]:
+    """Return what of each network is on this machine, by the networks' names."""
+    containers, processes = defaultdict[str, list[str]](list), defaultdict[str, list[int]](list)
+    if client is not None:
+        for container in client.containers.list(all=True, filters={"label": label.LABEL}, ignore_removed=True):
+            containers[container.labels[label.LABEL]].append(str(container.name))
+    for pid, network in label.processes():
+        processes[network].append(pid)
+    return [
+        Found(name, label.owner(name), tuple(sorted(containers[name])), tuple(sorted(processes[name])))
+        for name in sorted({*label.networks(), *containers, *processes})
+    ]
+
+
+def with_engine(action: Callable[[docker.DockerClient | None], T]) -> T:
+    """Return what `action` returns for a client of the engine, or for None where there is no engine.
+
+    Raises EngineError when an engine is there that can't be asked, after `action` with None.
     """
     try:
         client = engine.connect()
     except engine.EngineError as error:
-        done = clean(None, network)
+        done = action(None)
         if engine.is_expected():
             raise engine.EngineError(f"containers were not looked for: {error}") from error
         return done
-    return clean(client, network)
+    return action(client)
 
 
 def sweep(client: docker.DockerClient | None, network: str) -> None:

@@ -7,6 +7,7 @@ import signal
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -17,6 +18,10 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 class Interrupted(BaseException):
     """Ctrl-C, or a request to end."""
+
+    #: The directory with the records of the run that was interrupted, and its page if one could be made.
+    records: Path | None = None
+    page: Path | None = None
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import threading
@@ -44,6 +45,9 @@ UNKNOWN = "?"
 
 #: A killed process is gone within milliseconds; one that waits for a broken device may never be.
 KILL_DEADLINE_S = 5.0
+
+#: The names of networks, and of runs, which begin with a date and a time.
+NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 
 #: The flag of a thread of the kernel's in /proc/PID/stat (include/linux/sched.h).
 PF_KTHREAD = 0x200000
@@ -93,7 +97,8 @@ def _claim(network: str) -> None:
 
 def _refuse_taken(network: str) -> None:
     if (running := owner(network)) is not None:
-        raise FileExistsError(f"a network named {network} is up (process {running.pid}); `testbed clean` takes it down")
+        remedy = f"`testbed clean --name {network}` takes it down"
+        raise FileExistsError(f"a network named {network} is up (process {running.pid}); {remedy}")
 
 
 def _clear(network: str) -> None:
@@ -111,6 +116,11 @@ def _locked() -> Iterator[None]:
     with (STATE_ROOT / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def is_name(network: str) -> bool:
+    """Return whether a network may have this name, which is that of a folder too."""
+    return NAME.fullmatch(network) is not None
 
 
 def networks() -> list[str]:
@@ -171,12 +181,14 @@ def _kind(label: str) -> str:
     return hashlib.sha256(label.encode()).hexdigest()[:8]
 
 
-def _marked(marks: Iterable[str], wanted: str | None, label: str | None) -> str | None:
-    """Return what a process with these marks carries under a label; UNKNOWN where any value will do."""
+def _marked(marks: Sequence[str], wanted: str | None, label: str | None) -> str | None:
+    """Return what a process with these marks carries under a label: `wanted` or a network of which there is a folder,
+    or UNKNOWN for any other value."""
     name = label or ENVIRONMENT
-    if wanted is not None:
-        return wanted if _mark(name, wanted) in marks else None
-    return next((UNKNOWN for mark in marks if mark.startswith(_kind(name))), None)
+    if not any(mark.startswith(_kind(name)) for mark in marks):
+        return None
+    known = [*([] if wanted is None else [wanted]), *networks()]
+    return next((value for value in known if _mark(name, value) in marks), UNKNOWN)
 
 
 def _marks(pids: Iterable[int]) -> dict[int, Sequence[str]]:

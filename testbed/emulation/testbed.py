@@ -28,6 +28,7 @@ from testbed.emulation.network.names import Names
 from testbed.emulation.network.network import Network
 from testbed.emulation.shaping import Shaper, open_shaper
 from testbed.spec.topology import Topology, Worker
+from testbed.spec.units import count
 
 #: What shapes the links: the kernel's netem, a process of ours, or the first of them that works here.
 Backend = Literal["auto", "netem", "userspace"]
@@ -115,7 +116,7 @@ class Testbed:
             self.open()
             self.build()
             where = "namespaces" if self._programs == "namespaces" else "containers"
-            with self._step(f"{len(self._topology.workers)} workers in {where}"), expected_to_start():
+            with self._step(f"{count(len(self._topology.workers), 'worker')} in {where}"), expected_to_start():
                 self.start(holders, self._idle(self._topology.workers))
             self.replay.start(self._topology.links.values())
             undo.pop_all()
@@ -147,8 +148,8 @@ class Testbed:
 
     def build(self) -> None:
         """Make routers and links; they are as configured, or as their traces begin. ShapingError, SwitchError."""
-        sites, links = len(self._topology.sites), len(self._topology.links)
-        with self._step(f"{sites} sites, {links} directed links, {self.network.shaper.name} shaping"):
+        sites, links = count(len(self._topology.sites), "site"), count(len(self._topology.links), "directed link")
+        with self._step(f"{sites}, {links}, {self.network.shaper.name} shaping"):
             self.network.build()
 
     def start(self, holders: Holders, requests: Iterable[ContainerRequest]) -> None:

@@ -120,6 +120,16 @@ def register(name: str) -> Callable[[P], P]:
     return enter
 
 
+def is_own(policy: Policy | type[Policy]) -> bool:
+    """Return whether a policy is one of the project's, and not a plug-in."""
+    return (policy if isinstance(policy, type) else type(policy)).__module__.startswith("testbed.")
+
+
+def own_policy_names() -> tuple[str, ...]:
+    """Return those of `policy_names` that are the project's own."""
+    return tuple(name for name in policy_names() if is_own(REGISTRY[name]))
+
+
 def policy_names() -> tuple[str, ...]:
     """The policies that plan by a view alone, in alphabetical order."""
     return tuple(sorted(name for name, cls in REGISTRY.items() if cls.plans_alone))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from testbed.link import NoSuchLink, find_link
 from testbed.report.errors import NotARun
 from testbed.report.record import RunRecord
 from testbed.report.series import steady_rate
@@ -24,6 +25,7 @@ def measured_in(run: Path, link: str) -> tuple[Trace, str]:
         record = RunRecord.read(run)
     except NotARun as error:
         raise TraceError(str(error)) from None
+    link = _link_in(record, link)
     scale = record.manifest.get("scale", 1)
     return measured_trace(record, link), f"throughput of {link} while backlogged in run {record.id}, scale {scale}"
 
@@ -34,13 +36,7 @@ def measured_trace(record: RunRecord, link: str) -> Trace:
     Elsewhere the rate before holds, at the beginning the first one: less was asked of the link than it could carry.
     Raises TraceError when the run knows no such link, or it was never backlogged.
     """
-    known = sorted({name for sample in record.samples for name in sample.bytes})
-    if link not in known:
-        raise TraceError(
-            f"{record.path}: measured no link {link!r}; name one of {', '.join(known) or '(none)'}",
-            rule="unknown-link",
-            link=link,
-        )
+    link = _link_in(record, link)
     shares, rates = steady_rate(record.samples, link)
     rows = [
         Row(max(float(start), 0.0), max(float(rate), LEAST_BPS))
@@ -53,3 +49,15 @@ def measured_trace(record: RunRecord, link: str) -> Trace:
         )
     first = [Row(0.0, rows[0].rate_bps)] if rows[0].time_s > 0 else []
     return Trace(lasting([*first, *rows], float(rates.edges[-1])))
+
+
+def _link_in(record: RunRecord, written: str) -> str:
+    known = sorted({name for sample in record.samples for name in sample.bytes})
+    try:
+        return find_link(written, known)
+    except NoSuchLink:
+        raise TraceError(
+            f"{record.path}: measured no link {written!r}; name one of {', '.join(known) or '(none)'}",
+            rule="unknown-link",
+            link=written,
+        ) from None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import median
 
+from testbed.spec.units import count as count
+
 UNKNOWN = "–"
 
 
@@ -49,11 +51,6 @@ def percent(share: float | None, digits: int = 0) -> str:
 def number(value: float | None, digits: int = 3) -> str:
     """`digits` significant digits."""
     return UNKNOWN if value is None else f"{value:.{digits}g}"
-
-
-def count(amount: int, noun: str) -> str:
-    """`1 swap`, `3 swaps`."""
-    return f"{amount} {noun}{'' if amount == 1 else 's'}"
 
 
 def spread(values: Sequence[float | None], words: Callable[[float], str]) -> str:

@@ -9,9 +9,10 @@ from typing import Any
 from testbed.compiler import CompilerError
 from testbed.controller.spec import GossipGraph
 from testbed.emulation.network.routing import Routes
-from testbed.planning import PolicyError, make_policy
+from testbed.planning import PolicyError
 from testbed.planning.events import load as load_simulator
 from testbed.planning.graphs import Graph, GraphError, make_graph
+from testbed.plugins import policy_named, refusal
 from testbed.run.errors import CannotRun
 from testbed.run.view import declared_view
 from testbed.schemes.assignment import Assignment, GossipAssignment, Setting
@@ -53,11 +54,19 @@ def check_policy(experiment: Experiment, routes: Routes | None = None) -> None:
     sync = experiment.spec.sync
     known = declared_view(experiment.topology, experiment.spec.round_bytes, routes)
     try:
-        make_policy(sync.policy, policy_options(experiment.spec)).plan(known)
+        policy = policy_named(sync.policy, policy_options(experiment.spec))
     except (PolicyError, TypeError, ValueError) as error:
-        fault = Fault("sync.policy", str(error), "a policy and options as docs/experiment.md lists them")
-        raise SpecError(experiment.file, [fault]) from None
+        raise _refused(experiment, str(error)) from None
+    try:
+        policy.plan(known)
+    except Exception as error:
+        raise _refused(experiment, refusal(policy, error)) from None
     assignment_of(experiment)
+
+
+def _refused(experiment: Experiment, why: str) -> SpecError:
+    fault = Fault("sync.policy", why, "a policy and options as docs/experiment.md lists them, or a file: ./mine.py")
+    return SpecError(experiment.file, [fault])
 
 
 def assignment_of(experiment: Experiment) -> Assignment:

@@ -15,6 +15,7 @@ from testbed.controller.client import AdminClient
 from testbed.controller.spec import Newcomer
 from testbed.emulation.standing.orders import hold
 from testbed.emulation.testbed import Testbed
+from testbed.link import pair_name
 from testbed.planning import Pair, PhysicalLink
 from testbed.run import view
 from testbed.spec.event import LinkChange
@@ -78,7 +79,7 @@ class Changes:
     def take(self, a: str, b: str, up: bool, by: By) -> None:
         """A physical pair down or up; routes follow."""
         self._network.take(a, b, up)
-        self._tell("up" if up else "down", f"{a}-{b}", by)
+        self._tell("up" if up else "down", pair_name(a, b), by)
         self.inform()
 
     def kill(self, worker: str, by: By) -> None:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ RUNS = Path("runs")
 #: Room that is kept for the summary of a run whose disk gets full: such a summary takes some 2 KiB.
 RESERVE = ".reserve"
 RESERVE_BYTES = 64 * 1024
+
+#: The states of a run that has no verdict.
+GOING_ON, CUT_OFF = "going on", "cut off"
 
 
 class RunDirectory:
@@ -117,6 +120,71 @@ def _own_process() -> dict[str, Any]:
     process = ProcessIdentity.of(os.getpid())
     assert process is not None
     return asdict(process)
+
+
+@dataclass(frozen=True, slots=True)
+class PastRun:
+    """A run's directory: when it began, what it came to, and how large it is."""
+
+    id: str
+    path: Path
+    experiment: str
+    began_s: float
+    #: The verdict; `finished` or `failed` of a launch without one; `going on`; `cut off` where there is no summary.
+    state: str
+    bytes: int
+
+
+class NotRemoved(ValueError):
+    """A directory that is no run's, or that of a run which goes on; the text says which."""
+
+
+def past_runs(root: Path = RUNS) -> list[PastRun]:
+    """Return the runs in a folder, in the order in which they began."""
+    paths = [file.parent for file in root.glob("*/manifest.json") if not file.parent.is_symlink()]
+    return sorted(filter(None, map(_past_run, paths)), key=lambda run: run.began_s)
+
+
+def remove_run(path: Path) -> PastRun:
+    """Remove a run's directory, and point `latest` at the newest run that is left. Returns what was removed.
+
+    Raises:
+        NotRemoved: there is no run in `path`, or it goes on.
+    """
+    path = path.resolve() if path.is_symlink() else path
+    run = _past_run(path)
+    if run is None:
+        raise NotRemoved(f"{path}: is no run's directory\n    write instead: a name that `testbed runs` lists")
+    if run.state == GOING_ON:
+        raise NotRemoved(f"{path}: the run goes on\n    write instead: `testbed clean --name {run.id}` first")
+    shutil.rmtree(path)
+    latest = path.parent / "latest"
+    if latest.is_symlink() and not latest.exists():
+        latest.unlink()
+        if left := past_runs(path.parent):
+            latest.symlink_to(left[-1].path.name)
+    return run
+
+
+def _past_run(path: Path) -> PastRun | None:
+    """Return the run in a directory; None where its manifest is not one."""
+    try:
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        id_, experiment = str(manifest.get("id", path.name)), str(manifest["experiment"])
+        began_s = float(manifest.get("started_s", path.stat().st_mtime))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    size = sum(file.lstat().st_blocks * 512 for file in path.rglob("*"))
+    return PastRun(id_, path, experiment, began_s, GOING_ON if is_going_on(manifest) else _came_to(path), size)
+
+
+def _came_to(path: Path) -> str:
+    try:
+        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        launched = {True: "finished", False: "failed"}.get(summary.get("finished"), CUT_OFF)
+        return str(summary.get("verdict") or launched)
+    except (OSError, ValueError, AttributeError):
+        return CUT_OFF
 
 
 def is_going_on(manifest: Mapping[str, Any]) -> bool:

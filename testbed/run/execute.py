@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.markup import escape
 
 from testbed.emulation.errors import EmulationError
+from testbed.emulation.interrupt import Interrupted
 from testbed.emulation.undo import in_full
 from testbed.run import fit
 from testbed.run.assignments import check_policy
@@ -74,12 +75,16 @@ def execute(
     except (EmulationError, FileExistsError) as error:
         failed(directory, in_full(error))
         raise CannotRun(in_full(error)) from error
+    except Interrupted as signal_:
+        failed(directory, "the run was interrupted")
+        signal_.records, signal_.page = directory.path, _published(directory.path, publish, display)
+        raise
     except BaseException as error:
         if isinstance(error, OSError) and error.errno in FULL:
             text = f"the disk that {error.filename or directory.path} is on is full ({error.strerror}); make room on it"
             failed(directory, text)
             raise CannotRun(text) from error
-        failed(directory, in_full(error) if isinstance(error, Exception) else "the run was interrupted")
+        failed(directory, in_full(error))
         raise
     finally:
         directory.close()
@@ -109,7 +114,7 @@ def _execute(run: AnyRun, strict: bool, publish: Publish) -> Executed:
         display.say(f"  {line}")
     color = "green" if summary["verdict"] == "trusted" else "yellow"
     display.say(f"  verdict: [bold {color}]{summary['verdict']}[/]")
-    for reason in summary["reasons"]:
+    for reason in (*summary["reasons"], *summary["notes"]):
         display.say(f"    {escape(reason)}")
     if page is not None:
         display.say(f"  report: {page}")

@@ -28,6 +28,7 @@ from testbed.run.terminal.display import Display
 from testbed.run.training import Outcome, Training
 from testbed.run.workers import Workers
 from testbed.spec.experiment import Experiment
+from testbed.spec.units import count
 
 #: How long each part may take before the run ends for it. 16 containers start in 14 s on two cores; the image's
 #: packages may come over a slow network, the first time.
@@ -72,7 +73,7 @@ class Run:
         workers = Workers(testbed, fleet, jobs, experiment.spec.elastic, directory)
         guard.callback(workers.end)
         guard.allow(START_S, "starting the workers")
-        with display.step(f"{len(experiment.topology.workers)} workers in containers"):
+        with display.step(f"{count(len(experiment.topology.workers), 'worker')} in containers"):
             self.connect(testbed, guard)
             workers.start()
         manifest.add(transport=testbed.network.transport.record(), limits=workers.limits())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from testbed.controller.client import AdminError
+from testbed.link import pair_name
 from testbed.run.changes import Changes
 from testbed.run.errors import RunFailed
 from testbed.spec.event import Event
@@ -48,9 +49,8 @@ class Script:
         changes = self._changes
         if event.change:
             changes.change(event.change.scaled(self._experiment.spec.scale), "file")
-        for kind, pair in (("down", event.down), ("up", event.up)):
-            if pair:
-                changes.take(*pair, up=kind == "up", by="file")
+        if event.down or event.up:
+            changes.take(*event.pair, up=event.up is not None, by="file")
         if event.kill:
             changes.kill(event.kill, "file")
         if event.graph:
@@ -66,9 +66,8 @@ def _is_due(event: Event, elapsed_s: float, round_: int) -> bool:
 def words(event: Event) -> str:
     """The event as one would name it."""
     moment = f"at {event.at:g} s" if event.at is not None else f"in round {event.round}"
-    for kind in ("down", "up"):
-        if pair := getattr(event, kind):
-            return f"{kind} {'-'.join(pair)} {moment}"
+    if event.down or event.up:
+        return f"{'down' if event.down else 'up'} {pair_name(*event.pair)} {moment}"
     if event.kill:
         return f"kill {event.kill} {moment}"
     if event.graph:

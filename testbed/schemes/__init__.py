@@ -5,8 +5,15 @@ A scheme's options and what it can do are known without loading PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
 from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 
 from testbed.schemes.scheme import Scheme
 
@@ -42,11 +49,48 @@ SCHEMES: Mapping[str, Scheme] = {
 }
 
 
+#: The group of the entry points by which installed packages offer schemes.
+GROUP = "testbed.schemes"
+
+
 def named(name: str) -> Scheme:
-    """The scheme of that name; ValueError when there is none."""
-    if name not in SCHEMES:
-        raise ValueError(f"no such scheme: {name!r}; there are {', '.join(SCHEMES)}")
-    return SCHEMES[name]
+    """Return the scheme of a name, of a file, `./mine.py`, or of an installed package's entry point. The last two are
+    modules with a SCHEME and a function `build`.
+
+    Raises:
+        ValueError: there is no such scheme, or it can't be loaded.
+    """
+    if name in SCHEMES:
+        return SCHEMES[name]
+    if name.endswith(".py"):
+        return _plugged_in(name, lambda: _module(Path(name).resolve()))
+    for entry in entry_points(group=GROUP, name=name):
+        return _plugged_in(entry.value, entry.load)
+    raise ValueError(f"no such scheme: {name!r}; there are {', '.join(SCHEMES)}, or a file, ./mine.py")
+
+
+def _plugged_in(what: str, load: Callable[[], ModuleType]) -> Scheme:
+    try:
+        module = load()
+    except FileNotFoundError:
+        raise ValueError(f"{what}: there is no such file") from None
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{what} can't be loaded: {type(error).__name__}: {error}") from error
+    scheme = getattr(module, "SCHEME", None)
+    if not isinstance(scheme, Scheme) or not callable(getattr(module, "build", None)):
+        raise ValueError(f"{what} has no SCHEME, or no function build(options, training): docs/scheme.md")
+    return replace(scheme, module=module.__name__)
+
+
+@cache
+def _module(file: Path) -> ModuleType:
+    """Run a file as a module, once."""
+    spec = spec_from_file_location(f"testbed_scheme_{file.stem}", file)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[module.__name__] = module  # dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module
 
 
 __all__ = ["SCHEMES", "Scheme", "named"]

@@ -30,6 +30,7 @@ class Scheme:
     codec       what plans name where a file names none
     inner       the optimizer of local steps, where it is part of the scheme
     source      where it was published
+    module      the module of a plug-in, which has its `build`; empty for the project's own
     """
 
     name: str
@@ -44,6 +45,7 @@ class Scheme:
     codec: str = "fp32"
     inner: str = ""
     source: str
+    module: str = ""
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -65,7 +67,7 @@ class Scheme:
     @property
     def assigns(self) -> bool:
         """Whether it tells its members anything beside the options."""
-        return find_spec(f"testbed.schemes.{self.name}.assignment") is not None
+        return not self.module and find_spec(f"testbed.schemes.{self.name}.assignment") is not None
 
     def assign(self, options: Options, setting: Setting) -> Assignment:
         """What members are told: the folder's `assignment` says so, where there is one; else nothing.
@@ -81,4 +83,4 @@ class Scheme:
     @property
     def algorithm(self) -> ModuleType:
         """The module that runs it, which loads PyTorch."""
-        return import_module(f"testbed.schemes.{self.name}.algorithm")
+        return import_module(self.module or f"testbed.schemes.{self.name}.algorithm")

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.markup import escape
 
 from testbed.emulation.errors import EmulationError
+from testbed.emulation.interrupt import Interrupted
 from testbed.emulation.network.routing import Routes
 from testbed.run.assignments import check_policy
 from testbed.run.conclusion.conclude import conclude, failed
@@ -42,15 +43,19 @@ def simulate(file: Path, overrides: Mapping[str, str], gradients: bool, publish:
     except EmulationError as error:  # data that was not prepared
         failed(directory, str(error))
         raise CannotRun(str(error)) from error
+    except Interrupted as signal_:
+        failed(directory, "the simulation was interrupted")
+        signal_.records = directory.path
+        raise
     except BaseException as error:
-        failed(directory, str(error) if isinstance(error, Exception) else "the simulation was interrupted")
+        failed(directory, str(error))
         raise
     finally:
         directory.close()
     for line in in_words(summary):
         display.say(f"  {line}")
     display.say(f"  verdict: [bold]{summary['verdict']}[/]")
-    for reason in summary["reasons"]:
+    for reason in (*summary["reasons"], *summary["notes"]):
         display.say(f"    {escape(reason)}")
     display.say(f"  report: {page}")
     return Executed(finished=True, verdict=summary["verdict"], directory=directory.path, page=page)

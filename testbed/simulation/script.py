@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from testbed.emulation.network.difference import Difference
+from testbed.link import pair_name
 from testbed.run import view
 from testbed.run.script import words
 from testbed.simulation.stage import Stage
@@ -60,9 +61,8 @@ class SimulatedScript:
         if event.change:
             self._tell("change", event.change.link)
             return
-        for kind, pair in (("down", event.down), ("up", event.up)):
-            if pair:
-                self._tell(kind, "-".join(pair))
+        if event.down or event.up:
+            self._tell("down" if event.down else "up", pair_name(*event.pair))
         if event.swap:
             self._swapped(event.swap)
         self._inform(self._stage.underlay.at(at_s))

@@ -95,11 +95,10 @@ class UnderlayState:
             earlier = self.changes.get(change.link)
             whole = change if earlier is None else change.after(earlier)
             return replace(self, changes={**self.changes, change.link: whole})
-        for pair, up in ((event.down, False), (event.up, True)):
-            if pair:
-                names = {link_name(*pair), link_name(*reversed(pair))}
-                down = self.down - names if up else self.down | names
-                return replace(self, down=down, routes=Routes.over(self.topology, down))
+        if event.down or event.up:
+            names = {link_name(*event.pair), link_name(*reversed(event.pair))}
+            down = self.down - names if event.up else self.down | names
+            return replace(self, down=down, routes=Routes.over(self.topology, down))
         if event.swap:
             return self._swapped(experiment.networks[event.swap])
         return self

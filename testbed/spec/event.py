@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from testbed.link import LinkState
+from testbed.link import LinkState, NoSuchLink, find_link, link_ends, written_link
 from testbed.schemes.graph import GraphKind
-from testbed.spec.load import Pair, Strict
+from testbed.spec.load import Strict
 from testbed.spec.units import Delay, Duration, Loss, Rate
+
+#: A link's name: `paris->tokyo`, also where the file has `paris-tokyo` or [paris, tokyo].
+LinkName = Annotated[
+    str,
+    BeforeValidator(written_link),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2}]}
+    ),
+]
 
 
 class LinkChange(Strict):
     """New values for a directed link; what is left out stays, and null is as the link's file or trace has it again."""
 
-    link: str
+    link: LinkName
     rate: Rate | None = None
     delay: Delay | None = None
     jitter: Delay | None = None
@@ -43,7 +53,7 @@ class LinkChange(Strict):
 class Event(Strict):
     """Something that happens, at a time after training began or when a round is complete: exactly one thing.
 
-    `change` a directed link's values; take a physical pair `down` or `up` (`paris-tokyo` as two names);
+    `change` a directed link's values; take a physical pair `down` or `up`, which either of its two links names;
     `swap` the network for that of another topology file; `kill` a worker's container, where the run is elastic or its
     strategy goes on without it; go over to another communication `graph` (docs/decentralized.md).
     """
@@ -51,11 +61,16 @@ class Event(Strict):
     at: Duration | None = None
     round: int | None = Field(default=None, ge=1)
     change: LinkChange | None = None
-    down: Pair[str] | None = None
-    up: Pair[str] | None = None
+    down: LinkName | None = None
+    up: LinkName | None = None
     swap: str | None = Field(default=None, min_length=1)
     kill: str | None = None
     graph: GraphKind | None = None
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """The two sites of the pair that it takes down or up."""
+        return link_ends(self.down or self.up or "")
 
     @model_validator(mode="after")
     def _one_moment_one_thing(self) -> Self:
@@ -65,3 +80,14 @@ class Event(Strict):
         if len(things) != 1:
             raise ValueError(f"does {' and '.join(things) or 'nothing'} | one of change, down, up, swap, kill, graph")
         return self
+
+    def named(self, known: Collection[str]) -> Event:
+        """Return the event with its link's name as it is among the `known` ones, where one of them is meant."""
+        try:
+            if self.change is not None:
+                link = find_link(self.change.link, known)
+                return self.model_copy(update={"change": self.change.model_copy(update={"link": link})})
+            pairs = {kind: find_link(pair, known) for kind in ("down", "up") if (pair := getattr(self, kind))}
+            return self.model_copy(update=pairs)
+        except NoSuchLink:
+            return self

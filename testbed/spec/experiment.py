@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -10,13 +10,14 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
+from testbed.link import NoSuchLink, find_link, link_name
 from testbed.resources import preset_or_file
 from testbed.schemes import SCHEMES
 from testbed.schemes.options import Misfit
 from testbed.spec.compute import ComputeSection
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.event import Event
-from testbed.spec.load import Source, Strict, misfit, parse_yaml, read_yaml, validate
+from testbed.spec.load import Source, Strict, misfit, parse_yaml, read_kind, validate
 from testbed.spec.program import ProgramSection
 from testbed.spec.sync import SyncField, read_sync
 from testbed.spec.topology import MAX_SCALE, MIN_SCALE, Topology
@@ -225,6 +226,7 @@ class Experiment:
     """A validated experiment: the file's values, its network at the experiment's scale, and the networks it swaps to.
 
     `networks` maps each `swap` event's path, as written, to its topology, `speeds` workers to the traces of theirs.
+    `shortened_from` is the file's number of rounds where an override asks for fewer: its later events never come.
     """
 
     spec: ExperimentFile
@@ -232,6 +234,7 @@ class Experiment:
     networks: dict[str, Topology]
     file: Path
     speeds: Mapping[str, Speeds] = field(default_factory=dict)
+    shortened_from: int | None = None
 
     @classmethod
     def load(cls, file: Path, overrides: Mapping[str, str] | None = None) -> Experiment:
@@ -253,20 +256,24 @@ class Experiment:
 
     @classmethod
     def _load(cls, file: Path, overrides: Mapping[str, str]) -> Experiment:
-        value = read_yaml(file)
+        value = read_kind(file, "an experiment")
+        written = _rounds_in(value)
         for key, text in overrides.items():
             _override(value, key, text, file)
         spec = validate(ExperimentFile, value, file, overrides)
         topology = _scaled(Topology.load(file.parent / spec.topology), spec.scale, file)
         swaps = [event.swap for event in spec.events if event.swap]
         networks = {swap: _scaled(Topology.load(file.parent / swap), spec.scale, file) for swap in swaps}
+        spec = _with_policy_files(spec, file, overrides)
+        spec = _with_links_named(spec, topology, networks.values())
         faults = [*_check_elastic(spec, topology), *_check_link_codecs(spec, topology)]
         faults += _check_hosts(spec, (topology, *networks.values()))
-        faults += [*_check_events(spec, topology, networks), *spec.compute.check(topology)]
+        shortened = written if written and spec.program is None and spec.own_train.rounds < written else None
+        faults += [*_check_events(spec, topology, networks, shortened), *spec.compute.check(topology)]
         faults += spec.program.check(topology, file.parent) if spec.program is not None else []
         if faults:
             raise SpecError(file, faults)
-        return cls(spec, topology, networks, file, spec.compute.read_speeds(topology, file))
+        return cls(spec, topology, networks, file, spec.compute.read_speeds(topology, file), shortened)
 
     @property
     def name(self) -> str:
@@ -302,7 +309,22 @@ class Experiment:
         """Every file it is made of, the traces included."""
         topologies = (self.topology, *self.networks.values())
         networks = (file for topology in topologies for file in (topology.file, *topology.trace_files))
-        return (self.file, *networks, *(self.file.parent / name for name in self.spec.compute.speeds.values()))
+        also = self.spec.sync.options.get("also")
+        policies = (self.spec.sync.policy, *(also if isinstance(also, list) else ()))
+        plugins = (Path(name) for name in policies if str(name).endswith(".py"))
+        return (
+            self.file,
+            *networks,
+            *plugins,
+            *(self.file.parent / name for name in self.spec.compute.speeds.values()),
+        )
+
+
+def _rounds_in(value: Any) -> int | None:
+    """Return the number of rounds that a file asks for, before overrides; None where the file says none."""
+    train = value.get("train") if isinstance(value, Mapping) else None
+    rounds = train.get("rounds") if isinstance(train, Mapping) else None
+    return rounds if isinstance(rounds, int) else None
 
 
 def _override(value: dict[str, Any], key: str, text: str, file: Path) -> None:
@@ -338,7 +360,9 @@ def _can_be(rate_bps: float) -> bool:
     return LEAST_RATE_BPS <= rate_bps <= MOST_RATE_BPS
 
 
-def _check_events(spec: ExperimentFile, topology: Topology, networks: Mapping[str, Topology]) -> list[Fault]:
+def _check_events(
+    spec: ExperimentFile, topology: Topology, networks: Mapping[str, Topology], shortened: int | None
+) -> list[Fault]:
     """What is wrong with the events, each against the network that is in force when it happens.
 
     A swap in a round comes at a time that is not known beforehand; where there is one, links are looked for in all
@@ -352,9 +376,9 @@ def _check_events(spec: ExperimentFile, topology: Topology, networks: Mapping[st
         faults += _check_event(f"events.{number}", event, spec, topology, networks, in_force)
         if spec.program is not None:
             faults += _check_beside_program(f"events.{number}", event)
-        elif event.round is not None and event.round > spec.own_train.rounds:
-            rule = f"round {event.round} never comes: training has {spec.own_train.rounds}"
-            faults.append(Fault(f"events.{number}.round", rule, f"a round from 1 to {spec.own_train.rounds}"))
+        elif event.round is not None and event.round > (most := shortened or spec.own_train.rounds):
+            rule = f"round {event.round} never comes: training has {most}"
+            faults.append(Fault(f"events.{number}.round", rule, f"a round from 1 to {most}"))
     return faults
 
 
@@ -404,6 +428,39 @@ def _check_hosts(spec: ExperimentFile, topologies: Sequence[Topology]) -> list[F
     ]
 
 
+def _with_policy_files(spec: ExperimentFile, file: Path, overrides: Mapping[str, str]) -> ExperimentFile:
+    """Return the file with whole paths of the policies that are named by files. The paths begin in the experiment's
+    folder, or in the current one where the command line names the policies."""
+
+    def whole(name: str, field: str) -> str:
+        folder = Path() if field in overrides else file.parent
+        return str((folder / name).absolute()) if name.endswith(".py") else name
+
+    policy, options = whole(spec.sync.policy, "sync.policy"), dict(spec.sync.options)
+    if isinstance(also := options.get("also"), str | list):
+        named = [also] if isinstance(also, str) else also
+        options["also"] = [whole(str(name), "sync.options") for name in named]
+    if policy == spec.sync.policy and options == spec.sync.options:
+        return spec
+    return spec.model_copy(update={"sync": spec.sync.model_copy(update={"policy": policy, "options": options})})
+
+
+def _with_links_named(spec: ExperimentFile, topology: Topology, networks: Iterable[Topology]) -> ExperimentFile:
+    """Return the file with the names of links as the topologies have them: `paris->tokyo` for `paris-tokyo`."""
+    known = {name for network in (topology, *networks) for name in network.links}
+    pairs = [link_name(a, b) for a in topology.sites for b in topology.sites] if spec.sync.link_codecs else []
+    codecs = {_named(name, pairs): codec for name, codec in spec.sync.link_codecs.items()}
+    sync = spec.sync.model_copy(update={"link_codecs": codecs}) if codecs else spec.sync
+    return spec.model_copy(update={"events": [event.named(known) for event in spec.events], "sync": sync})
+
+
+def _named(name: str, known: Sequence[str]) -> str:
+    try:
+        return find_link(name, known)
+    except NoSuchLink:
+        return name
+
+
 def _check_link_codecs(spec: ExperimentFile, topology: Topology) -> list[Fault]:
     """Sites that do not exist: members send to members of any other site, whether a link joins the two or not."""
     faults = []
@@ -448,8 +505,8 @@ def _check_event(
         faults.append(Fault(f"{field}.graph", rule, f"`strategy:` {_regraphing()}"))
     for kind in ("down", "up"):
         pair = getattr(event, kind)
-        if pair and "->".join(pair) not in known:
-            faults.append(Fault(f"{field}.{kind}", f"no link joins {pair[0]} and {pair[1]} then", _some(known)))
+        if pair and pair not in known:
+            faults.append(Fault(f"{field}.{kind}", f"no link {pair!r} is there then", _some(known)))
     if event.swap and (fault := _check_swap(f"{field}.swap", topology, networks[event.swap])):
         faults.append(fault)
     return faults

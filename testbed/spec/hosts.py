@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from testbed.spec.load import Strict, misfit, read_yaml, validate
+from testbed.spec.load import Strict, misfit, read_kind, validate
 
 #: A cluster is started host by host over SSH, and each pair of hosts is measured: of 32 hosts there are 496 pairs.
 MOST_HOSTS = 32
@@ -78,7 +78,7 @@ class Hosts:
     @classmethod
     def load(cls, file: Path) -> Self:
         """The hosts in a file; SpecError when it is wrong. No host is asked anything."""
-        return cls(validate(HostsFile, read_yaml(file), file), file)
+        return cls(validate(HostsFile, read_kind(file, "a hosts file"), file), file)
 
     @property
     def by_name(self) -> Mapping[str, Host]:

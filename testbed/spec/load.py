@@ -148,6 +148,45 @@ def parse_yaml(text: str) -> Any:
         raise yaml.YAMLError(f"a value does not fit its type ({error})") from error
 
 
+#: The kinds of files of ours → the fields that only that kind has, the endings of its name, and what takes it.
+KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
+    "an experiment": (("train", "topology"), (), "`testbed run`, `simulate` and `compare` take this one"),
+    "a topology": (("sites",), (), "`testbed up`, `launch`, `swap` and `plan` take this one"),
+    "a sweep": (("experiment", "axes"), (), "`testbed sweep` takes this one"),
+    "a hosts file": (("hosts",), (), "`testbed cluster up` and `--hosts-file` take this one"),
+    "a trace": (
+        (),
+        (".csv", ".up", ".down", ".mahimahi"),
+        "`testbed trace show` takes this one",
+    ),
+    "a program": ((), (".py", ".sh"), "`testbed launch TOPOLOGY -- python FILE` runs this one"),
+}
+RUN, RUN_USES = "a run's directory", "`testbed view`, `report`, `export` and `check` take this one"
+
+
+def kind_of(value: Mapping[str, Any]) -> str | None:
+    """Return the kind of file that has such a mapping, by the fields that no other kind has."""
+    return next((kind for kind, (fields, _, _) in KINDS.items() if any(name in value for name in fields)), None)
+
+
+def read_kind(file: Path, wanted: str) -> dict[str, Any]:
+    """Return the mapping in a YAML file of the kind `wanted`. SpecError says which other kind the file is of."""
+    try:
+        value = read_yaml(file)
+    except SpecError:
+        found = next((kind for kind, (_, ends, _) in KINDS.items() if file.suffix.lower() in ends), None)
+        found = RUN if (file / "manifest.json").exists() else found
+        if found is None or not file.exists():
+            raise
+    else:
+        found = kind_of(value)
+        if found in (None, wanted) or any(name in value for name in KINDS[wanted][0]):
+            return value
+    uses = RUN_USES if found == RUN else KINDS[str(found)][2]
+    rule = f"is {found}, where {wanted} is expected"
+    raise SpecError(file, [Fault("file", rule, f"the path of {wanted}; {uses}")])
+
+
 def read_yaml(file: Path) -> dict[str, Any]:
     """The mapping in a YAML file; SpecError when it is missing, no YAML, or no mapping."""
     try:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
-from testbed.spec.load import Strict, misfit, read_yaml, validate
+from testbed.spec.load import Strict, misfit, read_kind, validate
 
 #: At a minute each they take a week.
 MOST_RUNS = 10_000
@@ -104,7 +104,7 @@ class Sweep:
     @classmethod
     def load(cls, file: Path) -> Sweep:
         """The sweep in a file; SpecError when it is wrong. The experiment is not looked at."""
-        return cls(validate(SweepFile, read_yaml(file), file), file)
+        return cls(validate(SweepFile, read_kind(file, "a sweep"), file), file)
 
     @property
     def experiment(self) -> Path:

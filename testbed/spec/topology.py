@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from testbed.link import GilbertElliott, LinkState, Queue, link_name
 from testbed.resources import preset_or_file
 from testbed.spec.errors import Fault, SpecError
-from testbed.spec.load import Pair, Source, Strict, misfit, read_yaml, validate
+from testbed.spec.load import Pair, Source, Strict, misfit, read_kind, validate
 from testbed.spec.units import BurstyLoss, CardRate, Delay, Duration, QueueLimit, Rate, Size, Step
 from testbed.trace.read import TraceFile, read_trace
 from testbed.trace.trace import End, Trace, TraceError
@@ -257,7 +257,7 @@ class Topology:
             SpecError: The file, or a trace that it names, is wrong.
         """
         file = preset_or_file("topology", file)
-        return cls.from_value(read_yaml(file), file)
+        return cls.from_value(read_kind(file, "a topology"), file)
 
     @classmethod
     def from_value(cls, value: Mapping[str, object], file: Path) -> Topology:

@@ -118,6 +118,11 @@ def written(value: float, units: Mapping[str, float]) -> str:
     return f"{value / units[unit]:g}{unit}"
 
 
+def count(amount: int, noun: str) -> str:
+    """Return an amount in words: `1 swap`, `3 swaps`, `2 processes`."""
+    return f"{amount} {noun}{'' if amount == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
 RATE, TIME, PERCENTAGE = _written(RATES, "50mbit"), _written(TIMES, "20ms"), _written({"%": 0.01}, "0.1%")
 CHAIN: dict[str, Any] = {
     "type": "object",

@@ -1,7 +1,8 @@
-"""Commented starts of what a user writes: an experiment, a topology, a scheme, a policy. Each runs as it is.
+"""Commented starts of what a user writes: an experiment, a topology, a scheme, a policy, a form of
+traces. Each runs as it is.
 
-The files beside this one are the starts; `$name` in them is what the user calls it. An experiment and a topology are
-written into the folder where the user is, a scheme and a policy into the checkout that this package is of.
+The files beside this one are the starts; `$name` in them is what the user calls it. An experiment, a topology, a
+policy and a form are written into the folder where the user is, a scheme into the checkout that this package is of.
 """
 
 from __future__ import annotations
@@ -41,22 +42,26 @@ def new_experiment(name: str, folder: Path) -> list[Path]:
     return _write(files)
 
 
-def new_policy(name: str, folder: Path = PACKAGE) -> list[Path]:
-    """`planning/policies/NAME.py` in the package, and its lines in the list of policies."""
-    registry = folder / "planning" / "__init__.py"
-    _check_module(name, folder / "planning" / "policies", registry)
-    text = _with_line(registry, r"from testbed\.planning\.policies import \(\n((?:    \w+,\n)+)\)", f"    {name},\n")
-    text = _with_line(
-        registry, r"__all__ = \[\n(?:    \"[A-Z]\w*\",\n)*((?:    \"\w+\",\n)+)\]", f'    "{name}",\n', text
-    )
-    return _write({folder / "planning" / "policies" / f"{name}.py": _start("policy.template", name)}, {registry: text})
+def new_policy(name: str, folder: Path) -> list[Path]:
+    """`NAME.py` in the folder. StartError where it is there already, or a policy of the project's has the name."""
+    _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
+    policies = PACKAGE / "planning" / "policies"
+    if keyword.iskeyword(name) or (policies / f"{name}.py").exists() or (policies / name).exists():
+        raise StartError(f"{name!r} means something else among policies\n    write instead: another name")
+    return _write({folder / f"{name}.py": _start("policy.template", name)})
+
+
+def new_form(name: str, folder: Path) -> list[Path]:
+    """`NAME.py` in the folder: a form of traces."""
+    _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
+    return _write({folder / f"{name}.py": _start("form.template", name)})
 
 
 def new_scheme(name: str, folder: Path = PACKAGE) -> list[Path]:
     """The folder `schemes/NAME` in the package, and its line in the list of schemes."""
     registry = folder / "schemes" / "__init__.py"
     _check_module(name, folder / "schemes", registry)
-    text = _with_line(registry, r"_FOLDERS = \(\n((?:    \"\w+\",\n)+)\)", f'    "{name}",\n', in_order=False)
+    text = _with_line(registry, r"_FOLDERS = \(\n((?:    \"\w+\",\n)+)\)", f'    "{name}",\n')
     place = folder / "schemes" / name
     files = {
         place / "__init__.py": _start("scheme.template", name),
@@ -70,7 +75,8 @@ KINDS: Mapping[str, Callable[[str, Path], list[Path]]] = {
     "experiment": new_experiment,
     "topology": new_topology,
     "scheme": lambda name, _: new_scheme(name),
-    "policy": lambda name, _: new_policy(name),
+    "policy": new_policy,
+    "form": new_form,
 }
 
 
@@ -95,14 +101,13 @@ def _check_module(name: str, room: Path, registry: Path) -> None:
         raise StartError(f"{name!r} means something else in {room}\n    write instead: another name")
 
 
-def _with_line(file: Path, list_of: str, line: str, text: str | None = None, in_order: bool = True) -> str:
-    """The file's text with another line in the list that the pattern's group has."""
-    text = file.read_text(encoding="utf-8") if text is None else text
+def _with_line(file: Path, list_of: str, line: str) -> str:
+    """The file's text with another line at the end of the list that the pattern's group has."""
+    text = file.read_text(encoding="utf-8")
     found = re.search(list_of, text)
     if found is None:
         raise StartError(f"{file}: its list is not where it was\n    write instead: the line {line.strip()} by hand")
-    lines = [*found[1].splitlines(keepends=True), line]
-    return text[: found.start(1)] + "".join(sorted(lines) if in_order else lines) + text[found.end(1) :]
+    return text[: found.end(1)] + line + text[found.end(1) :]
 
 
 def _write(files: Mapping[Path, str], changed: Mapping[Path, str] | None = None) -> list[Path]:

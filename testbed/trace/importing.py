@@ -6,7 +6,7 @@ one, the line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +87,12 @@ def import_capture(path: Path, step_s: float = STEP_S, flow: Flow | None = None)
     largest = ", ".join(f"{one} {share:.0%}" for one, share in found.largest)
     comments = (of, *([f"largest flows, of all bytes: {largest}"] if largest else []))
     return [_made(path, "pcap", made.trace, *comments)]
+
+
+def import_text(path: Path, read: Callable[[str], Trace], form: str) -> list[ImportedTrace]:
+    """A text of another form, which `read` makes a trace of."""
+    with _naming(path):
+        return [_made(path, form, read(read_text(path)))]
 
 
 def write_imported(found: Sequence[ImportedTrace], sources: Sequence[Path], folder: Path) -> list[Path]:

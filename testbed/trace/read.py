@@ -41,6 +41,12 @@ class TraceFile:
 
 def read_trace(path: Path, end: End = "loop", step_s: float | None = None) -> TraceFile:
     """The trace in a file; `step_s` is for formats that are resampled. TraceError names file, line and remedy."""
+    if path.suffix.lower() in (".yaml", ".yml"):
+        raise TraceError(
+            f"{path}: is a YAML file, and no trace; give a CSV, a packet-delivery file or iperf3's JSON",
+            rule="not-a-trace",
+            file=path,
+        )
     text = read_text(path)
     format_ = format_of(path, text)
     try:

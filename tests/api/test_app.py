@@ -98,6 +98,19 @@ def test_a_change_leaves_what_it_does_not_name_and_null_takes_one_back(site: Sit
     assert site.link() == before, "and with it the tag"
 
 
+def test_a_link_is_named_in_any_of_three_ways(site: Site) -> None:
+    before = site.link()
+    for name in ("paris-tokyo", "[paris,tokyo]"):
+        status, link, _ = site.ask("PATCH", f"/links/{quote(name)}", {"rate": "5mbit"})
+        assert (status, link["source"], link["target"]) == (200, "paris", "tokyo")
+        assert site.ask("GET", f"/links/{quote(name)}")[1] == link
+        status, links, _ = site.ask("PATCH", "/links", {name: {"rate": None}})
+        assert (status, set(links)) == (200, {LINK})
+    assert site.link() == before
+    assert site.ask("PATCH", "/links", {LINK: {"rate": "5mbit"}, "paris-tokyo": {"rate": "6mbit"}})[0] == 422
+    assert site.link() == before
+
+
 def test_a_stale_tag_changes_nothing(site: Site) -> None:
     before = site.link()
     status, link = site.patch({"rate": "5mbit"}, **{"If-Match": f'"{before["tag"]}"'})

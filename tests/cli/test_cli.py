@@ -8,12 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import docker  # noqa: F401 (it makes a socket as it is imported, which a pure test may not)
 import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from testbed import __version__
 from testbed.cli import BAD_INPUT, CANNOT, app
 from testbed.emulation import label
+from testbed.planning import make_policy
+from tests.planning.networks import sites, view_of
 from tests.report.runs import build_run
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
 
@@ -32,6 +36,102 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(*words: str | Path) -> Result:
     return CliRunner().invoke(app, ["run", *map(str, words)])
+
+
+@pytest.mark.pure
+def test_the_version() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"testbed {__version__}\n")
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("verb", "file", "kind"),
+    [
+        ("run", "topology.yaml", "a topology"),
+        ("simulate", "trace.csv", "a trace"),
+        ("compare --policies mst", "train.py", "a program"),
+        ("run", "runs/one", "a run's directory"),
+        ("up", "experiment.yaml", "an experiment"),
+        ("sweep", "topology.yaml", "a topology"),
+        ("cluster up", "sweep.yaml", "a sweep"),
+        ("plan --policy mst --model-bytes 9", "hosts.yaml", "a hosts file"),
+    ],
+)
+def test_a_file_of_another_kind_is_named(folder: Path, verb: str, file: str, kind: str) -> None:
+    files_of_each_kind(folder)
+    result = CliRunner().invoke(app, [*verb.split(), file])
+    assert (result.exit_code, result.stdout) == (BAD_INPUT, "")
+    assert f"{file}: file: is {kind}, where " in result.stderr
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("experiment.yaml", "an experiment: cnn for 3 rounds over three (3 sites, 4 directed links, 4 workers)"),
+        ("topology.yaml", "a topology: 3 sites"),
+        ("sweep.yaml", "a sweep: 2 runs of an experiment"),
+        ("hosts.yaml", "a hosts file: a, b"),
+        ("trace.csv", "a trace"),
+        ("plan.json", "a plan of mst: 2 members"),
+        ("view.json", "a view: 2 members"),
+    ],
+)
+def test_each_kind_of_file_is_checked(folder: Path, file: str, said: str) -> None:
+    files_of_each_kind(folder)
+    result = CliRunner().invoke(app, ["check", file])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert f"{file}: {said}" in result.stdout
+    (folder / file).write_text((folder / file).read_text().replace("r", "", 4))
+    result = CliRunner().invoke(app, ["check", file])
+    assert (result.exit_code, result.stdout) == (BAD_INPUT, "")
+    assert file in result.stderr
+    assert CliRunner().invoke(app, ["check", file, "--baseline", "x.json"]).exit_code == BAD_INPUT
+
+
+def files_of_each_kind(folder: Path) -> None:
+    write(folder)
+    (folder / "sweep.yaml").write_text("name: both\nexperiment: experiment.yaml\nseeds: [1, 2]\n")
+    hosts = {"hosts": {name: {"address": f"10.0.0.{number}"} for number, name in enumerate("ab", 1)}}
+    (folder / "hosts.yaml").write_text(yaml.safe_dump(hosts))
+    (folder / "trace.csv").write_text("time_s,rate_mbps\n0,1\n1,2\n")
+    (folder / "train.py").write_text("import torch\n")
+    view = view_of(sites(("a", "b", 10)), {"a": 1, "b": 1})
+    (folder / "view.json").write_text(json.dumps(view.to_json()))
+    (folder / "plan.json").write_text(json.dumps(make_policy("mst", {}).plan(view).to_json()))
+    (folder / "runs" / "one").mkdir(parents=True)
+    (folder / "runs" / "one" / "manifest.json").write_text("{}")
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(
+    ("main", "lacking", "extra"), [("main", "typer", "[emulate]"), ("sync_main", "fastapi", "[controller]")]
+)
+def test_a_program_without_its_packages_says_what_brings_them(main: str, lacking: str, extra: str) -> None:
+    """As beside the `sync` extra, which a machine of a member has."""
+    program = f"import sys; sys.modules[{lacking!r}] = None; from testbed.__main__ import {main}; sys.exit({main}())"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == CANNOT
+    assert lacking in done.stderr and extra in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.local
+def test_runs_are_listed_and_removed(folder: Path) -> None:
+    assert "no run" in CliRunner().invoke(app, ["runs"]).stdout
+    build_run(folder / "runs" / "one")
+    listed = CliRunner().invoke(app, ["runs"])
+    assert listed.exit_code == 0, listed.output
+    assert "trusted" in listed.stdout
+    (run,) = json.loads(CliRunner().invoke(app, ["runs", "--json"]).stdout)
+    assert (run["state"], run["path"]) == ("trusted", "runs/one")
+    for wrong in (["runs", "rm", "two"], ["runs", "rm", "runs"]):
+        result = CliRunner().invoke(app, wrong)
+        assert (result.exit_code, result.stdout) == (BAD_INPUT, "")
+        assert "write instead" in result.stderr
+    assert CliRunner().invoke(app, ["runs", "rm", "one"]).exit_code == 0
+    assert not (folder / "runs" / "one").exists()
 
 
 def refused(folder: Path, experiment: Path, *words: str) -> str:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from testbed.cli import doctor
 from testbed.emulation.host.doctor import Finding
+from tests.cli.standing import ROOT
 
 
 @pytest.mark.local
@@ -42,6 +47,17 @@ def test_the_first_line_says_whether_the_quickstart_runs_here(
     assert "`sudo make emulate`" not in (broken_line := first_line(capsys, fine, broken)) and "tc" in broken_line
     monkeypatch.setattr(doctor, "_excess", lambda: "its links carry too much; a scale of 0.5 would fit")
     assert "0.5" in first_line(capsys, fine, odd)
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("words", [(), ("--fix",)])
+def test_a_user_who_is_not_root_is_told_what_it_needs(words: tuple[str, ...]) -> None:
+    nobody = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+    command = [sys.executable, "-B", "-m", "testbed", "doctor", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, **nobody)
+    assert done.returncode == 3, done.stderr
+    assert "run it with sudo" in done.stdout
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.pure

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,7 +23,8 @@ from testbed.emulation import label
 from testbed.emulation.containers import engine
 from testbed.emulation.host import fixes
 from testbed.emulation.process import start_ticks
-from tests.spec.files import TOPOLOGY, spoilt
+from tests.cli.standing import environment
+from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt
 
 
 @pytest.fixture(autouse=True)
@@ -123,6 +127,19 @@ def test_a_change_that_is_none() -> None:
     assert "--up" in refused("link", "paris->tokyo", "--up", "--down")
 
 
+@pytest.mark.local
+@pytest.mark.parametrize(
+    "words", ["link paris->tokyo --down", "trace convert x.csv --run runs/latest --link paris->tokyo"]
+)
+def test_a_shell_s_redirection_is_told(words: str, apart: Path) -> None:
+    line = ["sh", "-c", f"{shlex.quote(sys.executable)} -m testbed {words}"]
+    done = subprocess.run(line, cwd=apart, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "made the file tokyo" in done.stderr
+    assert "'paris->tokyo'" in done.stderr
+    assert (apart / "tokyo").read_text() == ""
+
+
 @pytest.mark.pure
 def test_no_network_is_a_state_too() -> None:
     assert testbed("status").stdout == "no network is up\n"
@@ -208,7 +225,14 @@ def test_no_engine_has_no_containers(apart: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.pure
 def test_without_root(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    for words in (("up", str(write(apart, TOPOLOGY))), *VERBS.values(), ("status",), ("clean",)):
+    (apart / "topology.yaml").write_text(write(apart, TOPOLOGY).read_text())
+    experiment, sweep = apart / "experiment.yaml", apart / "sweep.yaml"
+    experiment.write_text(yaml.safe_dump(EXPERIMENT))
+    sweep.write_text("name: both\nexperiment: experiment.yaml\n")
+    runs = [("run", str(experiment)), ("compare", str(experiment), "--policies", "mst"), ("sweep", str(sweep))]
+    networks = [("up", "three.yaml"), ("launch", "three.yaml", "--", "true"), ("worker", "add", "paris")]
+    for words in (*networks, *VERBS.values(), *runs, ("status",), ("clean",), ("clean", "--all")):
         result = testbed(*[str(apart / word) if word == "three.yaml" else word for word in words])
         assert result.exit_code == 3, words
         assert "run it with sudo" in result.stderr
+        assert len(result.stderr.splitlines()) == 1

@@ -90,6 +90,7 @@ def test_a_program_in_a_host_is_as_if_called_directly(andes: Standing) -> None:
     assert_answered(andes, "quito-w0", "cuzco-w0", 2 * (0.010 + 0.015) + LAN_S)
     andes.verb("exec", "lima-r", "--", "sh", "-c", "exit 7", code=7)
     assert andes.verb("exec", "quito-w0", "--", "cat", input="through\n") == "through\n"
+    assert andes.address("lima-w0") in andes.verb("exec", "quito-w0", "--", "getent", "hosts", "lima-w0")
     addresses = json.loads(andes.verb("exec", "quito-w0", "--", "ip", "-j", "address"))
     assert {each["ifname"] for each in addresses} == {"lo", "eth0"}
     andes.verb("exec", "quito", "--", "true", code=2)
@@ -409,7 +410,7 @@ def test_a_swap_that_fails_leaves_the_network_as_it_was(line: Path, folder: Path
 
 def test_mininets_prompt_works_on_it_and_takes_it_down_at_its_end(line: Path) -> None:
     name = f"{MARK}-prompt"
-    asked = "nodes\nquito-w0 ping -nc 2 -w 60 lima-w0\npingall\nexit\n"
+    asked = "nodes\niperf\nquito-w0 getent hosts lima-w0\nquito-w0 ping -nc 2 -w 60 lima-w0\npingall\nexit\n"
     done = subprocess.run(
         command("up", line, "--name", name, "--cli"),
         input=asked,
@@ -420,6 +421,7 @@ def test_mininets_prompt_works_on_it_and_takes_it_down_at_its_end(line: Path) ->
         check=True,
     )
     assert "cuzco-w0" in done.stdout + done.stderr
+    assert "iperf3 --server" in done.stdout + done.stderr
     assert re.search(r"\d packets transmitted, 2 received", done.stdout + done.stderr)
     assert "*** Results: 0% dropped" in done.stdout + done.stderr, "workers and routers reach each other"
     assert left_of(name) == []

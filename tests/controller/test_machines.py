@@ -112,6 +112,31 @@ def last_loss(printed: str) -> float:
     return float(re.findall(r"loss=(\S+)", printed)[-1])
 
 
+def test_one_controller_serves_one_training_after_the_other(tmp_path: Path, machines: tuple[Machine, Machine]) -> None:
+    words = ["--members", "w0,w1", "--listen", "0.0.0.0:7000", "--model-bytes", "500000"]
+    folders = ["--secrets", str(tmp_path / "secrets"), "--out", str(tmp_path / "run")]
+    with ExitStack() as stack:
+        served = machines[0].start(stack, "-m", "testbed.controller.standalone", *words, *folders)
+        until((tmp_path / "run" / "admin.sock").exists)
+        environment: Mapping[str, str] = {
+            "PYTHONPATH": installed(tmp_path),
+            "TESTBED_SCHEME": "diloco:every=32",
+            "TESTBED_CONTROLLER": f"tcp:{machines[0].address}:7000",
+            "TESTBED_MEMBER": "w{RANK}",
+            "TESTBED_TLS": f"{tmp_path}/secrets/tls/w{{RANK}}",
+        }
+        losses = [last_loss(train(machines, **environment)[1]) for _ in range(2)]
+        until((tmp_path / "run" / "2" / "final.json").exists)
+        served.terminate()
+        assert served.wait(PATIENCE_S) == 0
+        told = served.communicate()[1]
+    assert max(losses) < 1.0
+    for out in (tmp_path / "run", tmp_path / "run" / "2"):
+        final = json.loads((out / "final.json").read_text())
+        assert (final["state"], set(final["members"])) == ("done", {"w0", "w1"})
+        assert f"the training in {out} is done" in told
+
+
 def test_a_script_trains_by_a_scheme_over_tls_with_a_twentieth_of_ddp_s_bytes(
     tmp_path: Path, machines: tuple[Machine, Machine]
 ) -> None:

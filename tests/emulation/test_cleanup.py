@@ -16,11 +16,11 @@ import docker
 import pytest
 
 from testbed.emulation import label
-from testbed.emulation.cleanup import Cleaned, clean, sweep
+from testbed.emulation.cleanup import Cleaned, clean, clean_crashed, find, sweep
 from testbed.emulation.containers import engine
 from testbed.emulation.containers import fleet as containers
 from testbed.emulation.process import ProcessIdentity
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.system
 
@@ -124,6 +124,63 @@ def test_what_a_killed_testbed_leaves_is_taken_away(owned: Start) -> None:
     assert clean(None).networks == ("two",)
     assert gone(others)
     assert clean(None) == Cleaned((), (), ())
+
+
+@pytest.mark.tour
+def test_beside_a_network_that_runs_the_rest_of_a_crashed_one_is_taken_away(
+    owned: Start, client: docker.DockerClient, image: str
+) -> None:
+    running, routers = owned("runs")
+    crashed, others = owned("crashed")
+    made = {
+        name: client.containers.create(image, ["none"], labels={containers.LABEL: name}, network_mode="none")
+        for name in ("runs", "crashed", "forgotten")
+    }
+    stray, shell = (
+        subprocess.Popen(["sleep", "60"], env={**os.environ, label.ENVIRONMENT: name})
+        for name in ("../stray", "runs")  # the first may not become a folder's name
+    )
+    try:
+        os.kill(crashed.pid, signal.SIGKILL)
+        assert gone(others)
+        found = {each.network: each for each in find(client)}
+        assert {name for name, each in found.items() if each.owner} == {"runs"}
+        assert found["forgotten"].containers == (made["forgotten"].name,)
+        assert found["../stray"].processes == (stray.pid,)
+        done = clean_crashed(client)
+        assert set(done.networks) == {"crashed", "forgotten", "../stray"}
+        assert set(done.containers) == {made["crashed"].name, made["forgotten"].name}
+        assert stray.wait(PATIENCE_S) == -signal.SIGKILL
+        assert running.poll() is None
+        assert shell.poll() is None
+        assert all(Path(f"/proc/{pid}").exists() for pid in routers)
+        made["runs"].reload()
+        assert label.networks() == ["runs"]
+        assert clean_crashed(client) == Cleaned((), (), ())
+    finally:
+        for process in (stray, shell):
+            process.kill()
+            process.wait()
+        for container in made.values():
+            containers._remove(container)
+
+
+def test_a_program_without_an_environment_is_spared_with_its_network(owned: Start) -> None:
+    """Only its namespace's mark says whose it is."""
+    owned("runs")
+    programs = {
+        name: subprocess.Popen(["env", "-i", *label.marked(["sleep", "60"], {label.ENVIRONMENT: name})])
+        for name in ("runs", "crashed")
+    }
+    try:
+        until(lambda: dict(label.processes()).keys() >= {program.pid for program in programs.values()})
+        assert programs["crashed"].pid in clean_crashed(None).processes
+        assert programs["crashed"].wait(PATIENCE_S) == -signal.SIGKILL
+        assert programs["runs"].poll() is None
+    finally:
+        for program in programs.values():
+            program.kill()
+            program.wait()
 
 
 def test_a_testbed_that_does_not_listen_is_ended(owned: Start, monkeypatch: pytest.MonkeyPatch) -> None:

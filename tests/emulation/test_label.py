@@ -185,7 +185,7 @@ def test_a_trial_inside_a_network_gives_the_label_back() -> None:
 @pytest.mark.local
 def test_two_owners_of_a_name_are_one_too_many() -> None:
     with label.labelled("one") as folder:
-        with pytest.raises(FileExistsError, match="`testbed clean`"), label.labelled("one"):
+        with pytest.raises(FileExistsError, match="`testbed clean --name one`"), label.labelled("one"):
             pass
         assert folder.is_dir()
         assert os.environ[label.ENVIRONMENT] == "one"

@@ -97,7 +97,7 @@ def test_a_link_that_is_not_there_is_answered_with_those_that_are(line: Path) ->
     links = LiveLinks(StillNetwork(Topology.load(line)))  # type: ignore[arg-type]
     assert sorted(links) == ["cuzco->lima", "lima->cuzco", "lima->quito", "quito->lima"]
     assert len(links) == 4
-    assert links["quito->lima"].name == "quito->lima"
+    assert links["quito->lima"].name == links["quito-lima"].name == links["quito", "lima"].name == "quito->lima"
     with pytest.raises(KeyError, match="quito->cuzco"):
         links["quito->cuzco"]
 
@@ -125,6 +125,18 @@ def test_a_link_is_changed_in_place(andes: Testbed) -> None:
     assert andes.links["lima->quito"].state.delay_s == 0.010
     assert link.change(delay="10ms").rate_bps == 5e6, "what is left out stays"
     link.change(rate="20mbit")
+
+
+@pytest.mark.system
+def test_programs_resolve_the_names_of_workers(andes: Testbed) -> None:
+    address = andes.network["lima-w0"].IP()
+    quito = andes.network["quito-w0"]
+    assert address in quito.cmd("getent hosts lima-w0")
+    with quito.popen(["getent", "hosts", "lima-w0"], stdout=subprocess.PIPE, text=True) as resolving:
+        assert address in resolving.communicate()[0]
+    with quito.popen(["getent", "hosts", "no-worker-w9"], stdout=subprocess.PIPE, text=True) as resolving:
+        assert resolving.communicate()[0] == ""
+    assert resolving.returncode == 2
 
 
 @pytest.mark.system

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from testbed.run.conclusion.conclude import failed
-from testbed.run.directory import RunDirectory, is_going_on
+from testbed.run.directory import NotRemoved, RunDirectory, is_going_on, past_runs, remove_run
 
 pytestmark = pytest.mark.local
 
@@ -20,6 +20,33 @@ def test_each_run_has_its_own_and_latest_is_the_newest(tmp_path: Path) -> None:
     latest = tmp_path / "runs" / "latest"
     assert latest.resolve() == runs[-1].path.resolve()
     assert not Path(os.readlink(latest)).is_absolute()  # noqa: PTH115 (what the link itself says)
+
+
+def test_past_runs_are_listed_and_removed(tmp_path: Path) -> None:
+    going, over, cut = (RunDirectory(name, tmp_path) for name in ("going", "over", "cut"))
+    ended = {"pid": 1, "start_ticks": 1, "boot": "earlier"}
+    for run in (over, cut):
+        run.write("manifest.json", {**(run.read_whole("manifest.json") or {}), "process": ended})
+        run.close()
+    over.write("summary.json", {"verdict": "trusted", "reasons": []})
+    (over.path / "traffic.jsonl").write_bytes(1_000_000 * b"x")
+    (tmp_path / "sweep").mkdir()
+    found = {run.experiment: run for run in past_runs(tmp_path)}
+    assert {name: run.state for name, run in found.items()} == {
+        "going": "going on",
+        "over": "trusted",
+        "cut": "cut off",
+    }
+    assert 1_000_000 <= found["over"].bytes < 1_100_000
+    for kept in (going.path, tmp_path / "sweep", tmp_path / "none"):
+        with pytest.raises(NotRemoved):
+            remove_run(kept)
+    assert remove_run(tmp_path / "latest").id == cut.id
+    assert (tmp_path / "latest").resolve() == over.path
+    assert remove_run(over.path).state == "trusted"
+    assert [run.id for run in past_runs(tmp_path)] == [going.id]
+    assert (tmp_path / "latest").resolve() == going.path
+    going.close()
 
 
 def test_two_of_one_name_and_second_in_two_folders_are_two(tmp_path: Path) -> None:

@@ -85,6 +85,9 @@ def test_a_request_to_end_leaves_nothing(tmp_path: Path) -> None:
         running.process.terminate()
         assert running.end() == 130, running.output
     assert running.left_behind == NOTHING
+    page = Path("runs") / running.directory.name / "report.html"
+    assert f"records are in {page.parent}, their page is {page}" in running.lines[-1]
+    assert (tmp_path / page).stat().st_size > 0
 
 
 @pytest.mark.parametrize("line", [*MOMENTS][:-1], ids=[*MOMENTS.values()][:-1])
@@ -132,6 +135,30 @@ main()
 """
 
 
+def test_clean_spares_what_runs_and_all_ends_it_after_a_list(apart: tuple[str, ...], tmp_path: Path) -> None:
+    folders = [tmp_path / "goes-on", tmp_path / "crashes"]
+    for folder in folders:
+        folder.mkdir()
+    with (
+        Running(folders[0], endless(tmp_path), program=apart) as running,
+        Running(folders[1], endless(tmp_path), program=apart) as crashed,
+    ):
+        running.wait_for(TRAINS)
+        crashed.wait_for(TRAINS)
+        crashed.process.kill()
+        crashed.process.wait()
+        said = clean(program=apart)
+        assert f"{running.directory.name} goes on" in said
+        assert crashed.left_behind == NOTHING
+        assert running.process.poll() is None
+        assert running.left_behind != NOTHING
+        listed = clean("--all", program=apart).splitlines()
+        assert listed[0].startswith(f"{running.directory.name}: runs")
+        assert "taken away" in listed[-1]
+        assert running.end() == 130, running.output
+    assert running.left_behind == NOTHING
+
+
 @pytest.mark.tour
 def test_clean_finds_what_is_left_without_being_told_its_name(
     foreign: Container, apart: tuple[str, ...], tmp_path: Path
@@ -147,5 +174,5 @@ def test_clean_finds_what_is_left_without_being_told_its_name(
     assert_said_to_be_cut_off(running)
 
 
-def clean(*words: str, program: Sequence[str] = PROGRAM) -> None:
-    subprocess.run([*program, "clean", *words], check=True)
+def clean(*words: str, program: Sequence[str] = PROGRAM) -> str:
+    return subprocess.run([*program, "clean", *words], check=True, text=True, stdout=subprocess.PIPE).stdout

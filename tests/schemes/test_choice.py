@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.schemes import GROUP
 from testbed.schemes.choice import SchemeChoice
+from testbed.schemes.training import RoundTraining
+from testbed.starts import _start
 
 pytestmark = pytest.mark.pure
 
@@ -35,3 +41,51 @@ def test_a_name_alone_takes_what_its_options_are_by_default() -> None:
 def test_what_says_no_scheme(text: str, name: str) -> None:
     with pytest.raises(ValueError, match=name):
         SchemeChoice.parse(text)
+
+
+def scheme_file(folder: Path, name: str = "mine") -> Path:
+    """Write the start of a scheme as one file: its two modules, one after the other."""
+    texts = [_start(f"{part}.template", name) for part in ("scheme", "algorithm")]
+    future = texts[1].split("from __future__ import annotations\n")[1]
+    own = f"from testbed.schemes.{name} import {name.capitalize()}Options\n"
+    assert own in future
+    file = folder / f"{name}.py"
+    file.write_text(texts[0] + future.replace(own, ""))
+    return file
+
+
+def test_a_scheme_from_a_file_is_around_a_loop_s_steps(tmp_path: Path) -> None:
+    choice = SchemeChoice.parse(f"{scheme_file(tmp_path)}:every=2")
+    assert (choice.scheme.name, choice.scheme.assigns) == ("mine", False)
+    parameters = [torch.full((2,), 3.0)]
+    strategy = choice.scheme.algorithm.build(choice.options, RoundTraining(Mean(), parameters, 1.0))  # type: ignore[arg-type]
+    for _ in range(2):
+        strategy.before_step()
+        strategy.after_step()
+    assert parameters[0].tolist() == [2.0, 2.0], "the mean with a member that has ones"
+
+
+class Mean:
+    """A session with one other member, whose values are all ones."""
+
+    def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: object = None) -> None:
+        tensor.add_(1).div_(2)
+
+
+@pytest.mark.parametrize("text", [None, "x =", "import no_such_module", "raise SystemExit(0)", "SCHEME = 1"])
+def test_a_file_that_has_no_scheme_is_refused(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "other.py"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ValueError, match=str(file)):
+        SchemeChoice.parse(f"{file}:every=2")
+
+
+def test_an_installed_package_s_entry_point_is_a_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    scheme_file(tmp_path, "theirs")
+    installed = tmp_path / "theirs-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text(f"[{GROUP}]\ntheirs = theirs\n")
+    assert SchemeChoice.parse("theirs:every=4").scheme.module == "theirs"

@@ -150,7 +150,7 @@ def test_an_override_obeys_the_file_s_rules(key: str, text: str, field: str, tmp
             "",
         ),
         (
-            EXPERIMENT | {"events": [{"at": "1s", "change": {"link": "tokyo-paris", "rate": "1mbit"}}]},
+            EXPERIMENT | {"events": [{"at": "1s", "change": {"link": "tokyo-dallas", "rate": "1mbit"}}]},
             "events.0.change.link",
             "paris->tokyo",
         ),
@@ -217,6 +217,30 @@ def test_events_are_checked_against_the_network_in_force_then(tmp_path: Path) ->
         with pytest.raises(SpecError) as caught:
             load(swap, early)
         assert caught.value.fields == ("events.1.down",)
+
+
+def test_a_shortened_run_keeps_its_file_s_later_events(tmp_path: Path) -> None:
+    file = write(tmp_path, experiment=EXPERIMENT | {"events": [{"round": 3, "down": "paris-tokyo"}]})
+    assert Experiment.load(file).shortened_from is None
+    assert Experiment.load(file, {"train.rounds": "2"}).shortened_from == 3
+    assert Experiment.load(file, {"train.rounds": "4"}).shortened_from is None
+    with pytest.raises(SpecError) as caught:
+        Experiment.load(file, {"train.rounds": "2", "events.0.round": "4"})
+    assert caught.value.fields
+
+
+@pytest.mark.parametrize("written", ["st-denis->tokyo", "st-denis-tokyo", ["st-denis", "tokyo"], "[st-denis, tokyo]"])
+def test_a_link_is_written_in_any_of_three_ways(tmp_path: Path, written: object) -> None:
+    topology = yaml.safe_load(yaml.safe_dump(TOPOLOGY).replace("paris", "st-denis"))
+    events = [{"at": "1s", "down": written}, {"at": "2s", "up": written}]
+    events.append({"at": "3s", "change": {"link": written, "rate": "1mbit"}})
+    codecs = {} if isinstance(written, list) else {"link_codecs": {written: "fp16"}}
+    experiment = EXPERIMENT | {"events": events, "sync": EXPERIMENT["sync"] | codecs}
+    spec = Experiment.load(write(tmp_path, topology, experiment)).spec
+    link = "st-denis->tokyo"
+    assert [event.down or event.up or (event.change and event.change.link) for event in spec.events] == 3 * [link]
+    assert spec.events[0].pair == ("st-denis", "tokyo")
+    assert spec.sync.link_codecs == ({} if isinstance(written, list) else {link: "fp16"})
 
 
 def test_a_round_that_never_comes_is_refused(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ ROOT = Path(testbed.__file__).parents[1]
 USES_BOTH = """
 import torch
 from pathlib import Path
-from testbed.planning import make_policy
+from testbed.plugins import policy_named
 from testbed.run.assignments import check_policy
 from testbed.run.view import declared_view
 from testbed.schemes import named
@@ -33,11 +33,11 @@ from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
 
 view = declared_view(Topology.load(Path("topologies/smoke.yaml")), 1_000_000)
-tree, = make_policy("my_policy").plan(view).trees
+tree, = policy_named("my_policy.py").plan(view).trees
 assert tree.root.startswith("paris") and len(tree.reduce) == 3, tree
-assert make_policy("my_policy", {"root": "madrid-w0"}).plan(view).trees[0].root == "madrid-w0"
+assert policy_named("my_policy.py", {"root": "madrid-w0"}).plan(view).trees[0].root == "madrid-w0"
 
-overrides = {"sync.strategy": "my_scheme", "sync.policy": "my_policy", "sync.every": "4", "events": "[]"}
+overrides = {"sync.strategy": "my_scheme", "sync.policy": "my_policy.py", "sync.every": "4", "events": "[]"}
 experiment = Experiment.load(Path("experiments/smoke.yaml"), overrides)
 check_policy(experiment)
 
@@ -88,14 +88,14 @@ def test_an_experiment_comes_with_its_network(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["plan", "x"], "experiment, topology, scheme, policy"),
+        (["plan", "x"], "experiment, topology, scheme, policy, form"),
         (["topology", "Mine"], "'Mine'"),
         (["experiment", "../x"], "'../x'"),
         (["scheme", "my-scheme"], "'my-scheme'"),
         (["scheme", "hop"], "'hop'"),
         (["scheme", "class"], "'class'"),
         (["policy", "cpn"], "'cpn'"),
-        (["policy", "predict"], "'predict'"),
+        (["policy", "class"], "'class'"),
     ],
 )
 def test_what_cannot_be_begun_is_said_and_nothing_written(words: list[str], said: str, folder: Path) -> None:
@@ -106,7 +106,7 @@ def test_what_cannot_be_begun_is_said_and_nothing_written(words: list[str], said
 
 
 @pytest.mark.pure
-@pytest.mark.parametrize("kind", ["experiment", "topology"])
+@pytest.mark.parametrize("kind", ["experiment", "topology", "policy", "form"])
 def test_what_is_there_is_not_written_over(kind: str, folder: Path) -> None:
     made = KINDS[kind]("mine", folder)[0]
     made.write_text("mine")
@@ -121,8 +121,8 @@ def test_a_scheme_and_a_policy_run_as_they_are(tmp_path: Path) -> None:
     with pytest.raises(StartError, match=r".venv/bin/testbed"):
         new_scheme("my_scheme", tmp_path / "testbed")
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
-    made = [*new_policy("my_policy", tmp_path / "testbed"), *new_scheme("my_scheme", tmp_path / "testbed")]
-    assert len(made) == 5
+    made = [*new_policy("my_policy", tmp_path), *new_scheme("my_scheme", tmp_path / "testbed")]
+    assert len(made) == 4
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     subprocess.run([sys.executable, "-c", USES_BOTH], cwd=tmp_path, env=environment, check=True)
     for check in (["check"], ["format", "--check"]):

@@ -71,6 +71,19 @@ class MemberListener(Protocol):
         """A member said what can't be, or does not listen: it is no longer heard."""
 
 
+@dataclass(frozen=True, slots=True)
+class EarlyMember:
+    """A member that came for the next training: its hello, and whose connection it is by a socket or a certificate."""
+
+    connection: Connection
+    hello: Hello
+    owner: str | None
+
+
+class _TooEarly(Exception):
+    """A member comes while the training before its own goes on."""
+
+
 class MemberServer:
     """Accepts the members and passes on what they say: each at a Unix socket of its own, and over TCP if asked to.
 
@@ -80,6 +93,9 @@ class MemberServer:
 
     A member's connection is closed at its Goodbye, which tells the member that the Goodbye was read. With
     `stays_after_goodbye` the connection stays open until the member closes it, unless the member left by an error.
+
+    With `takes_next` a member that comes when this training is over, or when it has left it, waits for the next one:
+    `begin_anew`.
     """
 
     def __init__(
@@ -90,7 +106,12 @@ class MemberServer:
         tcp: TcpEndpoint | None = None,
         elastic: bool = False,
         stays_after_goodbye: bool = False,
+        takes_next: bool = False,
     ) -> None:
+        #: Whether the training is over.
+        self.over = False
+        self._early: dict[str, EarlyMember] | None = {} if takes_next else None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._elastic = elastic
         self._stays_after_goodbye = stays_after_goodbye
         self._folder = folder
@@ -121,8 +142,24 @@ class MemberServer:
         at_socket, listening = partial(self._serve, member), _member_socket(self._folder / member)
         self._servers.append(await asyncio.start_unix_server(at_socket, sock=listening, limit=PIECE_BYTES))
 
+    def begin_anew(self, identities: Identities, listener: MemberListener) -> None:
+        """Hang up on the members that are still there, and serve the next training, with those that wait for it."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        self._known.clear()
+        self._identities, self._listener, self.over = identities, listener, False
+        waiting, self._early = (self._early or {}).values(), {}
+        for early in waiting:
+            task = asyncio.create_task(self._serve_connection(early.owner, early.connection, early.hello))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
     async def close(self) -> None:
         """Stop listening and hang up."""
+        for early in (self._early or {}).values():
+            early.connection.send(Stop("the controller was ended"))
+            early.connection.close()
         for server in self._servers:
             server.close()
         for connection in self._connections.values():
@@ -149,6 +186,11 @@ class MemberServer:
         """Whether members come at their sockets alone."""
         return self._tcp is None
 
+    @property
+    def early(self) -> frozenset[str]:
+        """The members that wait for the next training."""
+        return frozenset(self._early or ())
+
     def connected(self, member: str) -> bool:
         """Whether it is there."""
         return member in self._connections
@@ -164,11 +206,16 @@ class MemberServer:
 
     async def _serve(self, owner: str | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A connection at the socket of the member `owner`, or over TCP (None)."""
-        connection = Connection(reader, writer)
+        await self._serve_connection(owner, Connection(reader, writer))
+
+    async def _serve_connection(self, owner: str | None, connection: Connection, hello: Hello | None = None) -> None:
+        """Serve a connection to its end. Its `hello` is given where it waited for this training."""
         member = None
         try:
-            member = await self._admit(owner, connection)
+            member = await self._admit(owner, connection, hello)
             await self._attend(member, connection)
+        except _TooEarly:
+            return  # kept for the next training
         except Contradiction as refusal:
             log.warning("refused a member: %s", refusal)
             connection.send(Stop(reason=brief(str(refusal))))
@@ -179,15 +226,26 @@ class MemberServer:
         finally:
             if member is not None and self._connections.get(member) is connection:
                 del self._connections[member]
-            connection.close()
+            if not self._is_early(connection):
+                connection.close()
 
-    async def _admit(self, owner: str | None, connection: Connection) -> str:
+    async def _admit(self, owner: str | None, connection: Connection, hello: Hello | None) -> str:
         """Who it is that comes in. JoinRefused, ProtocolError or, when it takes long, TimeoutError when nobody may."""
         with self._strangers.one_more(connection):
             async with asyncio.timeout(HELLO_S):
-                if owner is None and self._tcp is not None and self._tcp.tls is not None:
+                if hello is None and owner is None and self._tcp is not None and self._tcp.tls is not None:
                     owner = await connection.secure(self._tcp.tls)
-                hello = self._check(await connection.receive(), owner)
+                hello = self._check(hello or await connection.receive(), owner)
+        if self._early is not None and self._comes_early(hello):
+            before = self._early.get(hello.member)
+            self._early[hello.member] = EarlyMember(connection, hello, owner)
+            if before is not None:
+                before.connection.cut("it came anew")
+            log.info("%s waits for the next training", hello.member)
+            raise _TooEarly
+        if hello.member in self._known and not self._elastic:
+            left = "has left this training, which goes on" if self._has_left(hello.member) else "is there already"
+            raise JoinRefused(f"{hello.member!r} {left}")
         connection.let_in()
         self._let_in(hello, await self._rejoin(hello, connection) if hello.returns else None, connection)
         return hello.member
@@ -208,9 +266,19 @@ class MemberServer:
             raise JoinRefused(f"{hello.member!r} speaks protocol {hello.version}, the controller {PROTOCOL_VERSION}")
         if refusal := self._identities.refusal(hello.member, hello.token, owner):
             raise JoinRefused(refusal)
-        if hello.member in self._known and not self._elastic:
-            raise JoinRefused(f"{hello.member!r} is there already")
         return hello
+
+    def _comes_early(self, hello: Hello) -> bool:
+        """Return whether a member can only be meant for the next training."""
+        if hello.returns:
+            return False
+        return self.over or (not self._elastic and self._has_left(hello.member))
+
+    def _has_left(self, member: str) -> bool:
+        return member in self._known and member not in self._connections
+
+    def _is_early(self, connection: Connection) -> bool:
+        return any(early.connection is connection for early in (self._early or {}).values())
 
     def _let_in(self, hello: Hello, rejoin: Rejoin | None, connection: Connection) -> None:
         """It is there. One that was there before under its name is so no longer."""
@@ -246,9 +314,11 @@ class MemberServer:
         """Pass on a member's messages until its connection ends; None after its Goodbye, else how it did. ProtocolError
         or Contradiction when it says what can't be.
         """
-        done = False
+        done, listener = False, self._listener
         try:
             while message := await connection.receive():
+                if listener is not self._listener:  # the member's training is over
+                    return None
                 speaker = getattr(message, "member", None)
                 if speaker != member:
                     raise Contradiction(f"a {message.kind} in the name of {speaker!r}")

@@ -227,7 +227,7 @@ def _leftovers(_: Probes) -> Finding:
     stale = fixes.stale_networks()
     if not stale:
         return Finding("leftovers", "none")
-    return Finding("leftovers", f"of {', '.join(stale)}, which ended without cleaning up", "testbed clean --name NAME")
+    return Finding("leftovers", f"of {', '.join(stale)}, which ended without cleaning up", "testbed clean")
 
 
 def _working_backend() -> str | None:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 
-from testbed.emulation import cleanup, label
+from testbed.emulation import cleanup
 from testbed.emulation.containers import engine
 from testbed.emulation.host import budget, kernel
 from testbed.emulation.process import how_it_ended
@@ -68,28 +68,22 @@ def start_engine() -> str:
 
 
 def stale_networks() -> list[str]:
-    """Networks of which something is there, but no longer the process that ran them."""
-    names = set(label.networks())
+    """Return the networks of which something is there, but no longer the process that ran them."""
     try:
-        containers = engine.connect().containers.list(all=True, filters={"label": label.LABEL}, ignore_removed=True)
-        names |= {container.labels[label.LABEL] for container in containers}
+        found = cleanup.find(engine.connect())
     except (engine.EngineError, *engine.ENGINE_ERRORS):
-        pass  # no engine, no containers that could be seen
-    return sorted(name for name in names if label.owner(name) is None)
+        found = cleanup.find(None)  # no engine, no containers that could be seen
+    return [each.network for each in found if each.owner is None]
 
 
 def take_leftovers_away() -> str:
     """Take away what is left of networks whose process is gone."""
-    names = stale_networks()
-    failed = []
-    for name in names:
-        try:
-            cleanup.clean_with_engine(name)
-        except engine.EngineError as error:
-            failed.append(str(error))
-    if failed:
-        raise CannotFix(f"took away the rest of {', '.join(names)}, but {failed[0]}")
-    return f"took away what was left of {', '.join(names)}"
+    names = ", ".join(stale_networks())
+    try:
+        done = cleanup.with_engine(cleanup.clean_crashed)
+    except engine.EngineError as error:
+        raise CannotFix(f"took away the rest of {names}, but {error}") from error
+    return f"took away what was left of {', '.join(done.networks)}"
 
 
 def measure_budget(backend: str | None) -> str:

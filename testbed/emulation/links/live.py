@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.emulation.network.network import Network
 from testbed.emulation.shaping import LinkCounters
-from testbed.link import LinkState, link_ends
+from testbed.link import LinkState, NoSuchLink, find_link, link_ends
 from testbed.spec.event import LinkChange
 from testbed.spec.load import validate
 
@@ -63,17 +63,18 @@ class LiveLink:
 
 
 class LiveLinks(Mapping[str, LiveLink]):
-    """The links that are up now, by name: `links["paris->tokyo"]`. A swap may add and remove some."""
+    """The links that are up now, by name: `links["paris->tokyo"]`, also written `links["paris-tokyo"]` or
+    `links["paris", "tokyo"]`. A swap may add and remove some."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
 
-    def __getitem__(self, name: str) -> LiveLink:
-        """KeyError, which names those that there are, when this is none of them."""
-        if name not in self._network.topology.links:
-            there = ", ".join(sorted(self._network.topology.links))
-            raise KeyError(f"no link {name} is up; there are {there}")
-        return LiveLink(name, self._network)
+    def __getitem__(self, name: str | Sequence[str]) -> LiveLink:
+        """Return a link. KeyError, which names those that there are, when this is none of them."""
+        try:
+            return LiveLink(find_link(name, self._network.topology.links), self._network)
+        except NoSuchLink as error:
+            raise KeyError(str(error)) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._network.topology.links)

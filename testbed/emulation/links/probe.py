@@ -19,6 +19,7 @@ from testbed.emulation.network.namespace import inside
 from testbed.emulation.network.network import Network
 from testbed.emulation.shaping.base import passes
 from testbed.link import MTU_FRAME_BYTES, LinkState, link_ends, link_name
+from testbed.spec.units import count
 
 PINGS = 8
 PING_INTERVAL_S = 0.1
@@ -91,7 +92,7 @@ def measure_links(
     """
     in_force = {name: state for name, state in network.links_in_force.states().items() if state.up}
     chosen = [name for name in in_force if names is None or name in set(names)]
-    progress(f"round trips of {len(chosen)} links")
+    progress(f"round trips of {count(len(chosen), 'link')}")
     round_trips = round_trip_errors(network, chosen, in_force)
     found = {name: LinkFidelity(None, round_trips.get(name)) for name in chosen}
     states = {name: in_force[name] for name in chosen if _lets_through(in_force[name])}

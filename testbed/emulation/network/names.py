@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -68,6 +69,12 @@ class Names:
     def mounts(self) -> dict[str, Path]:
         """Return where a container sees which file; nothing before any was written."""
         return _present(self._folder, (HOSTS, RESOLVER))
+
+    def entering(self) -> list[str]:
+        """Return the words before a command that give it these files, in a mount namespace of its own."""
+        files = _present(self._folder, (HOSTS, RESOLVER, SOURCES))
+        binds = [shlex.join(["mount", "--bind", str(file), at]) for at, file in files.items() if Path(at).exists()]
+        return ["unshare", "--mount", "--propagation", "slave", "sh", "-ec", "; ".join([*binds, 'exec "$@"']), "sh"]
 
     def take_on(self, host: str, domain: str) -> None:
         """Give this thread, and all that it starts, a host's name, a domain by which they are found, and these files.

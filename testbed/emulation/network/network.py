@@ -144,6 +144,7 @@ class Network(Mininet):
 
     def _add_worker(self, topology: Topology, worker: Worker, holder: ProcessIdentity, wiring: Wiring) -> None:
         host = self.addHost(worker.name, cls=ContainerHost, holder=holder)
+        host.names = self.names
         index = int(worker.name.rpartition("-w")[2])
         wire = self.addLink(self.router(worker.site), host, cls=Veth, intfName1=f"w{index}", intfName2="eth0")
         address, gateway = self.addressing.worker(worker.site, index), self.addressing.router(worker.site)

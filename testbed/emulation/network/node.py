@@ -19,6 +19,7 @@ from mininet.link import Intf, Link
 from mininet.node import Node
 
 from testbed.emulation.network import device
+from testbed.emulation.network.names import Names
 from testbed.emulation.network.namespace import Namespace, held_by, inside_of, opened
 from testbed.emulation.network.netlink import Netlink
 from testbed.emulation.network.switch import Switch
@@ -119,7 +120,7 @@ class NamespaceNode(Node):
     def _popen(self, cmd: list[str], **params: Any) -> subprocess.Popen[bytes]:
         """Mininet would unshare a namespace for the shell; it joins the node's instead."""
         if cmd[:2] == ["mnexec", "-cdn"]:
-            cmd = ["nsenter", f"--net={self.netns}", "--", "mnexec", "-cd", *cmd[2:]]
+            cmd = [*self._entering(), "mnexec", "-cd", *cmd[2:]]
         return super()._popen(cmd, **params)
 
     def cmd(self, *args: Any, **kwargs: Any) -> str:
@@ -132,8 +133,12 @@ class NamespaceNode(Node):
 
     def popen(self, *args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
         """A process in the node's network namespace and the host's file system, so images need no tools."""
-        kwargs.setdefault("mncmd", ["nsenter", f"--net={self.netns}", "--"])
+        kwargs.setdefault("mncmd", self._entering())
         return super().popen(*args, **kwargs)
+
+    def _entering(self) -> list[str]:
+        """Return the words before a command that is to run here."""
+        return ["nsenter", f"--net={self.netns}", "--"]
 
     def terminate(self) -> None:
         """Close what was opened; the namespace goes with the process that holds it."""
@@ -176,6 +181,12 @@ class Router(NamespaceHost):
 
 class ContainerHost(NamespaceNode):
     """A worker's container as a Mininet host: the namespace is the container's, joined by its first process."""
+
+    #: What gives programs that are started here the workers' names.
+    names: Names | None = None
+
+    def _entering(self) -> list[str]:
+        return [*super()._entering(), *(self.names.entering() if self.names is not None else ())]
 
 
 class Interface(Intf):

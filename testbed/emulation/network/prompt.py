@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from mininet.cli import CLI
-from mininet.log import setLogLevel
+from mininet.log import error, setLogLevel
 
 from testbed.emulation.containers.fleet import ProgramContainers
 from testbed.emulation.network.network import Network
@@ -13,11 +13,22 @@ from testbed.emulation.standing.answering import answering
 from testbed.emulation.testbed import Backend, Step
 from testbed.spec.topology import Topology
 
+#: Two commands at the prompt that measure what a TCP connection carries.
+USES_IPERF3 = "A iperf3 --server --one-off --daemon, then B iperf3 --client A"
+
 
 class Prompt(CLI):
     """Reads and runs commands until `exit` or the end of its input. What it prints is Mininet's to say."""
 
     identchars = CLI.identchars + "-"
+
+    def do_iperf(self, line: str) -> None:
+        """Refuse Mininet's command, which ends every `iperf` of this machine."""
+        error(
+            f"iperf: Mininet's would end every iperf of this machine, also others'\n    write instead: {USES_IPERF3}\n"
+        )
+
+    do_iperfudp = do_iperf
 
     def __init__(self, network: Network) -> None:
         setLogLevel("info")  # `nodes`, `net` and `dump` print by it

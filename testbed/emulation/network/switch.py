@@ -14,6 +14,7 @@ carry the network's label, and they end with the process that started them.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from abc import ABC, abstractmethod
@@ -214,6 +215,8 @@ def _complaint(name: SwitchName) -> str | None:
         return f"there is no {', '.join(missing)}; apt-get install {PACKAGE}"
     if name == "openvswitch-user":
         return None if Path("/dev/net/tun").exists() else "there is no /dev/net/tun; modprobe tun"
+    if os.geteuid() != 0:
+        return "trying it needs root; run it with sudo"
     # In a scratch namespace, which takes the datapath along. The kernel loads the module for it.
     try:
         with closing(Namespace()) as scratch:

@@ -20,6 +20,7 @@ from testbed.emulation.links.history import History
 from testbed.emulation.standing import status
 from testbed.emulation.standing.orders import changes_of, check_site, hold, in_words, pairs_of
 from testbed.emulation.testbed import Swapped, Testbed
+from testbed.link import pair_name
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class Desk(Subject):
                 self._happened("change", change.link)
             for a, b, up in pairs_of(patches):
                 network.take(a, b, up)
-                self._happened("up" if up else "down", f"{a}-{b}")
+                self._happened("up" if up else "down", pair_name(a, b))
 
     def swap(self, file: Path) -> dict[str, Any]:
         with in_words():

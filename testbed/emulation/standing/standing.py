@@ -24,7 +24,8 @@ def running() -> list[str]:
 def client(network: str) -> ApiClient:
     """Who asks a network's owner; where there is none, each request fails."""
     path = _socket(network, RUN_SOCKET)
-    return ApiClient(path if path.exists() else _socket(network, SOCKET), f"the network {network}")
+    remedy = f"`testbed clean --name {network}` takes it away"
+    return ApiClient(path if path.exists() else _socket(network, SOCKET), f"the network {network}", remedy)
 
 
 def _with(socket: str) -> list[str]:

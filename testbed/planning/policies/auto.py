@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from testbed.plan import Plan
 from testbed.planning.choice import FEWER
 from testbed.planning.cost import CostModel
-from testbed.planning.policy import Policy, PolicyError, make_policy, policy_names, register
+from testbed.planning.policy import Policy, PolicyError, is_own, make_policy, own_policy_names, register
 from testbed.planning.trial import affordable, tried_s
 from testbed.planning.view import View
+
+log = logging.getLogger(__name__)
 
 #: Plans predicted to take longer than the best by more than this factor are not tried. Rings are predicted worst: by
 #: 1.57 times what a trial says on NetStorm's nine sites with round trips.
@@ -34,12 +38,15 @@ Judged = tuple[float, Plan]
 class Auto(Policy):
     """Whichever policy suits the network (our design): every policy plans, and the quickest plan is taken.
 
-    Asked are all policies, as they are without options, whose plans are judged by a round's seconds. Those near the
-    best prediction are tried by simulation, on networks of up to 16 members; of nearly equal ones the fewest trees
-    win. The plan keeps the name of the policy that made it, so that a swap shows which policy took over. It takes as
-    long as all the others together, half of it packing: 230 ms for 6 members, 180 ms for 9, 620 ms for 16 (medians of
-    three networks of `benchmarks.support.wans` each, two cores), 6 s for 64.
+    Asked are the project's own policies and those that `also` names, as they are without options, whose plans are
+    judged by a round's seconds. One that raises is left out, and a line in the log says so. Those near the best
+    prediction are tried by simulation, on networks of up to 16 members; of nearly equal ones the fewest trees win. The
+    plan keeps the name of the policy that made it, so that a swap shows which policy took over. It takes as long as all
+    the others together, half of it packing: 230 ms for 6 members, 180 ms for 9, 620 ms for 16 (medians of three
+    networks of `benchmarks.support.wans` each, two cores), 6 s for 64.
     """
+
+    also: tuple[str, ...] = ()
 
     def plan(self, view: View) -> Plan:
         return self._ranked(view, None)[0]
@@ -65,18 +72,37 @@ class Auto(Policy):
 
     def _plans(self, view: View, last: Plan | None) -> list[Plan]:
         """What each policy makes of the view. PolicyError with every one's reason when none makes anything of it."""
-        others = [make_policy(name) for name in policy_names() if name != self.name]
+        names = dict.fromkeys((*own_policy_names(), *self.also))
+        others = [make_policy(name) for name in names if name != self.name]
         plans, reasons = [], []
         for policy in others:
             if policy.measure is not None:
                 continue  # its rounds are not like the others'
             try:
-                plans.append(policy.plan(view) if last is None else policy.replan(view, last))
+                made = policy.plan(view) if last is None else policy.replan(view, last)
+                if not is_own(policy):
+                    CostModel(view).predict(made)  # raises where the plan is for another network
+                plans.append(made)
             except PolicyError as error:
                 reasons.append(str(error))
+                _leave_out(policy, str(error))
+            except Exception as error:
+                if is_own(policy):
+                    raise
+                _leave_out(policy, f"{type(error).__name__}: {error}")
         if not plans:
             raise PolicyError(f"auto: no policy has a plan: {'; '.join(reasons)}")
         return plans
+
+
+def _leave_out(policy: Policy, why: str) -> None:
+    if not is_own(policy):
+        _log_once(policy.name, why)
+
+
+@cache
+def _log_once(name: str, why: str) -> None:
+    log.warning("auto leaves out the policy %s: %s", name, why)
 
 
 def _predicted(view: View, plans: list[Plan]) -> list[Judged]:

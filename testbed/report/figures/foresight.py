@@ -23,6 +23,7 @@ from testbed.report.figures.marks import draw_marks
 from testbed.report.record import RunRecord
 from testbed.report.replanning import AHEAD, Score, predictions, promises, whole_rounds
 from testbed.report.series import StepFunction
+from testbed.spec.units import count
 
 #: The figure is some 720 points wide: more steps than twice as many are not seen.
 STEPS = 1_400
@@ -61,7 +62,7 @@ def draw_foresight(record: RunRecord, score: Score) -> Drawing | None:
         draw_marks([axes], record.marks, record.end_s)
         figure.legend(loc="upper left", ncols=4, bbox_to_anchor=(TIME_LEFT - 0.012, 1.02), handletextpad=0.5)
         ratios = score.calibration
-        words = f"{len(predicted)} predictions over {len(rounds)} rounds"
+        words = f"{count(len(predicted), 'prediction')} over {count(len(rounds), 'round')}"
         if ratios:
             words += f"; predicted : measured {median(ratios):.2f} at the median"
         return Drawing(figure, "foresight", "Whole rounds, as expected and as they came", f"{words}.")

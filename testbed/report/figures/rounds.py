@@ -53,7 +53,8 @@ def draw_rounds(record: RunRecord) -> Drawing | None:
         over_time(axes, record.end_s)
         draw_marks([axes], record.marks, record.end_s)
         words = "; ".join(
-            f"{_name(record, epoch)}: {len(rounds)} rounds, median {text.seconds(median(r.seconds for r in rounds))}"
+            f"{_name(record, epoch)}: {text.count(len(rounds), 'round')}, "
+            f"median {text.seconds(median(r.seconds for r in rounds))}"
             for epoch, rounds in record.epochs.items()
         )
         return Drawing(figure, "rounds", "Time per round", f"{words}.")

@@ -125,7 +125,7 @@ def failed(directory: RunDirectory, reason: str) -> None:
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    return {"verdict": verdict.verdict, "reasons": list(verdict.reasons)}
+    return {"verdict": verdict.verdict, "reasons": list(verdict.reasons), "notes": list(verdict.notes)}
 
 
 def _identical(directory: RunDirectory) -> bool | None:
@@ -174,6 +174,7 @@ def _evidence(
         duplicated_updates=sum(r.duplicated for r in rounds),
         identical_parameters=identical,
         missed_events=outcome.missed_events,
+        shortened_from=experiment.shortened_from,
         alike=experiment.spec.program is None and experiment.spec.sync.scheme.alike,
         hosts=outcome.host_reasons,
         idle=[why for why in (*outcome.idle, _unused_links(experiment, outcome, traffic)) if why],

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from testbed.spec.units import count
+
 #: The first round of a scheme around a script is the members' comparison of their parameters (`check_alike`).
 COMPARISONS = {"scheme": 1, "wan": 0}
 
@@ -24,7 +26,7 @@ def unused_links(links: Collection[str], sites: Collection[str], wan_bytes: int)
     """
     if wan_bytes or not links:
         return ""
-    nothing = f"no link was used, so nothing was emulated: 0 bytes went over {len(links)} links"
+    nothing = f"no link was used, so nothing was emulated: 0 bytes went over {count(len(links), 'link')}"
     if len(sites) < 2:
         return f"{nothing}, since all processes were in {', '.join(sites)}; write instead: workers of several sites"
     return (

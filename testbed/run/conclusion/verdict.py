@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from testbed.spec.units import count
+
 # Tolerances. Each has the reason for its size; a run that passes one is `suspect`, with the figure.
 
 #: Relative error of a link's rate, and error in seconds of its idle round trip, by shaping backend.
@@ -76,33 +78,46 @@ class Evidence:
     by_hand: Sequence[str] = ()
     hosts: Sequence[str] = ()
     idle: Sequence[str] = ()
+    #: The rounds that the file asks for, where the command line asked for fewer: later events are then not missed.
+    shortened_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     verdict: Literal["trusted", "suspect", "simulated"]
     reasons: tuple[str, ...]
+    #: Remarks that cast no doubt on the figures.
+    notes: tuple[str, ...] = ()
 
 
 def judge(evidence: Evidence) -> Verdict:
     """`trusted`, or `suspect` with every reason. A simulation is neither, whatever it came to."""
     if evidence.backend == SIMULATED:
-        return Verdict("simulated", (SIMULATION, *_missed(evidence)))
+        return Verdict("simulated", (SIMULATION, *_missed(evidence)), _notes(evidence))
     reasons = [*evidence.idle]
     reasons += [reason for name, link in evidence.links.items() for reason in _link(name, link, evidence.backend)]
     reasons += _replay(evidence.links)
     reasons += [*_host(evidence), *evidence.hosts]
     if evidence.lost_updates or evidence.duplicated_updates:
-        reasons.append(f"{evidence.lost_updates} updates lost, {evidence.duplicated_updates} counted twice")
+        reasons.append(f"{count(evidence.lost_updates, 'update')} lost, {evidence.duplicated_updates} counted twice")
     if evidence.alike and evidence.identical_parameters is not True:
         reasons.append("the workers' parameters differ after the last round")
     reasons += _missed(evidence)
     if evidence.by_hand:
         reasons.append(f"changed by hand, which the files do not say: {', '.join(evidence.by_hand)}")
-    return Verdict("suspect" if reasons else "trusted", tuple(reasons))
+    return Verdict("suspect" if reasons else "trusted", tuple(reasons), _notes(evidence))
+
+
+def _notes(evidence: Evidence) -> tuple[str, ...]:
+    if evidence.shortened_from is None or not evidence.missed_events:
+        return ()
+    never = ", ".join(evidence.missed_events)
+    return (f"a shortened run, of {evidence.shortened_from} rounds in the file: these events never came: {never}",)
 
 
 def _missed(evidence: Evidence) -> list[str]:
+    if evidence.shortened_from is not None:
+        return []
     return [f"the event {event} never happened: training had ended" for event in evidence.missed_events]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from testbed.run.conclusion.verdict import SIMULATED
+from testbed.spec.units import count
 
 
 def in_words(summary: Mapping[str, Any]) -> list[str]:
@@ -13,7 +14,7 @@ def in_words(summary: Mapping[str, Any]) -> list[str]:
     if "not_judged" in summary:
         swaps = sum(swap["kind"] == "network" for swap in summary["swaps"])
         took = f"the command ended on all workers after {summary['training']['wall_seconds']:.0f} s"
-        return [f"{took}; {swaps} network swaps", *(f"not judged: {what}" for what in summary["not_judged"])]
+        return [f"{took}; {count(swaps, 'network swap')}", *(f"not judged: {what}" for what in summary["not_judged"])]
     training, sync, swaps = summary["training"], summary["sync"], summary["swaps"]
     loss, accuracy = training["final_loss"], training["final_accuracy"]
     learned = [f"loss {loss:.4f}"] if loss is not None else []
@@ -32,8 +33,9 @@ def in_words(summary: Mapping[str, Any]) -> list[str]:
     elif gap and identical is None:
         end = f"no two workers were more than {gap['widest']} apart"
     return [
-        "; ".join([f"{training['rounds']} {unit}s in {training['wall_seconds']:.0f} s", *learned, end]),
+        "; ".join([f"{count(training['rounds'], unit)} in {training['wall_seconds']:.0f} s", *learned, end]),
         f"{unit}: {seconds['p50']:.2f} s at the median, {seconds['p95']:.2f} s at the 95th percentile",
         *(["; ".join(told)] if told else []),
-        f"{kinds.count('plan')} plan swaps, {kinds.count('network')} network swaps, {lost} updates lost or doubled",
+        f"{count(kinds.count('plan'), 'plan swap')}, {count(kinds.count('network'), 'network swap')}, "
+        f"{count(lost, 'update')} lost or doubled",
     ]

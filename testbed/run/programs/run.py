@@ -21,6 +21,7 @@ from testbed.run.story import Story
 from testbed.run.terminal.display import Display
 from testbed.run.training import Outcome
 from testbed.spec.experiment import Experiment
+from testbed.spec.units import count
 
 
 class ProgramRun:
@@ -58,7 +59,7 @@ class ProgramRun:
         measured = build(experiment, testbed, fleet.image, directory, display, strict)
         self.fits = measured.fits
         guard.allow(START_S, "starting the containers")
-        with display.step(f"{len(experiment.topology.workers)} workers in containers"):
+        with display.step(f"{count(len(experiment.topology.workers), 'worker')} in containers"):
             testbed.start(fleet, self._containers.requests())
         measured.manifest.add(transport=testbed.network.transport.record(), **self._containers.record(fleet))
         programs = ExperimentPrograms(experiment, testbed, fleet.client, directory, display.pass_on)

@@ -24,6 +24,7 @@ from testbed.scaleout.split.fleet import SplitFleet
 from testbed.scaleout.split.start import Machines, fitting_plan, own_address, settings_of, start_hosts, way_in
 from testbed.scaleout.split.whole import SplitTestbed
 from testbed.spec.experiment import Experiment
+from testbed.spec.units import count
 
 
 class SplitRun(Run):
@@ -42,7 +43,7 @@ class SplitRun(Run):
         experiment, display = self.experiment, self.display
         guard.allow(IMAGE_S, "starting the hosts")
         token = secrets.token_bytes(16)
-        with display.step(f"{len(self._machines)} hosts, and the ways between them"):
+        with display.step(f"{count(len(self._machines), 'host')}, and the ways between them"):
             self._hosts = guard.enter_context(start_hosts(self._machines, token))
             plan, excess = fitting_plan(experiment, self._hosts, self._machines)
         if excess is not None:

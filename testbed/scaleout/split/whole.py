@@ -18,6 +18,7 @@ from testbed.scaleout.split.record import SplitRecord
 from testbed.scaleout.split.replay import SplitReplay
 from testbed.scaleout.split.split import HostSamples, SplitHosts
 from testbed.scaleout.split.testbed import PartRequest, PartSettings
+from testbed.spec.units import count
 
 
 class SplitTestbed(Testbed):
@@ -43,7 +44,7 @@ class SplitTestbed(Testbed):
         shape alike."""
         self._stack.enter_context(label.labelled(self.name))
         self.control.mkdir(mode=0o700)
-        with self._step(f"{len(self._plan.hosts)} hosts, shaping backends probed"):
+        with self._step(f"{count(len(self._plan.hosts), 'host')}, shaping backends probed"):
             parts = self._hosts.each("open", lambda host: (self._request(host),))
         self._record = SplitRecord(self._plan, parts)
         self._samples = HostSamples(self._hosts, self._plan.floors, self._put_in_force)
@@ -54,7 +55,7 @@ class SplitTestbed(Testbed):
 
     def build(self) -> None:
         cut = len(self._plan.placing.cut_links(self._topology.links))
-        with self._step(f"{len(self._topology.links)} directed links, {cut} of them cut"):
+        with self._step(f"{count(len(self._topology.links), 'directed link')}, {cut} of them cut"):
             self.network.build()
         self._samples.start()
         self._stack.callback(self._samples.stop)

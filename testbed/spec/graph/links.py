@@ -9,7 +9,7 @@ from pathlib import Path
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.graph.delay import delay_ms, great_circle_km, positions_of
 from testbed.spec.graph.site_graph import GraphEdge, Position, SiteGraph, some
-from testbed.spec.units import LEAST_LINK_BPS, MOST_DELAY_S, MOST_LINK_BPS
+from testbed.spec.units import LEAST_LINK_BPS, MOST_DELAY_S, MOST_LINK_BPS, count
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _of_positions(
     if names := [graph.called(node) for node in estimated if node in ends]:
         yield f"Without a position, and counted as being amid their neighbours: {some(names)}."
     if nowhere := sum(edge.source not in positions or edge.target not in positions for edge in measured):
-        yield f"Without a length or positions, and with the delay that was asked for: {nowhere} links."
+        yield f"Without a length or positions, and with the delay that was asked for: {count(nowhere, 'link')}."
 
 
 def _of_rates(edges: list[GraphEdge], defaults: Defaults) -> Iterator[str]:

@@ -16,7 +16,7 @@ from testbed.controller.server.admin import make_app
 from testbed.controller.server.member_server import SOCKET
 from testbed.controller.service import ControllerService
 from testbed.controller.spec import Elasticity
-from testbed.protocol import MAX_LINE_BYTES, Goodbye, Hello, Prepare, Report, Stop, encode
+from testbed.protocol import MAX_LINE_BYTES, Goodbye, Hello, Prepare, Rejoin, Report, Stop, Welcome, encode
 from tests.controller.fleet import Fleet, Member, connect
 from tests.controller.runs import group_of, mesh, running, spec_of, training
 from tests.waiting import PATIENCE_S, happens
@@ -194,5 +194,47 @@ def test_a_member_that_comes_anew_takes_the_place_of_its_connection(tmp_path: Pa
             assert await last_words(first) == ""
             assert controller.server.connected(BAD) and controller.state == "waiting"
             second.writer.close()
+
+    asyncio.run(scene())
+
+
+def test_who_comes_for_the_next_training_waits_for_it(tmp_path: Path) -> None:
+    """Also while the training before goes on, which only that member has left."""
+
+    async def scene() -> None:
+        spec, sockets = spec_of(VIEW), tmp_path / "s"
+        first = ControllerService(spec, sockets, tmp_path / "1", takes_next=True)
+        await first.start()
+        fleet = Fleet(sockets, VIEW)
+        await fleet.join()
+        twice = await connect(sockets, OTHERS[0])
+        assert isinstance(refusal := await twice.read(), Stop) and "there already" in refusal.reason
+        fleet.members[BAD].send(Goodbye(BAD, 0))
+        await happens(lambda: not first.server.connected(BAD))
+        early = [await connect(sockets, BAD)]
+        await happens(lambda: BAD in first.server.early)
+        assert first.state == "running"
+        for name in OTHERS:
+            fleet.members[name].send(Goodbye(name, 0))
+        await asyncio.wait_for(first.finished.wait(), PATIENCE_S)
+        early.append(await connect(sockets, OTHERS[0]))
+        await first.close(keep_server=True)
+        await fleet.hang_up()
+        second = ControllerService(spec, sockets, tmp_path / "2", takes_next=True, before=first)
+        await second.start()
+        try:
+            await happens(lambda: second.hellos.keys() == {BAD, OTHERS[0]})
+            stream = await asyncio.open_unix_connection(sockets / OTHERS[1] / SOCKET)
+            returning = Member(OTHERS[1], *stream)
+            returning.send(Hello(OTHERS[1], ("10.0.0.1", 4000), returns=True))
+            returning.send(Rejoin(OTHERS[1], {}, {}, 1, False, 0))
+            assert isinstance(refusal := await returning.read(), Stop) and "over" in refusal.reason
+            early += [await connect(sockets, name) for name in OTHERS[1:]]
+            assert all([isinstance(await member.read(), Welcome) for member in early])
+            assert (first.state, second.state) == ("done", "running")
+        finally:
+            await second.close()
+            for member in early:
+                member.writer.close()
 
     asyncio.run(scene())

@@ -57,6 +57,19 @@ def test_what_goes_around_a_link_s_shaping_is_told() -> None:
     assert reason.startswith("a->b: 1.2 MB ")
 
 
+def test_later_events_of_a_run_that_was_shortened_are_noted() -> None:
+    missed = replace(FINE, missed_events=["down a-b at 70 s"])
+    assert judge(missed).verdict == "suspect"
+    assert judge(missed).notes == ()
+    shortened = judge(replace(missed, shortened_from=180))
+    assert (shortened.verdict, shortened.reasons) == ("trusted", ())
+    (note,) = shortened.notes
+    assert "down a-b at 70 s" in note and "180" in note
+    assert judge(replace(FINE, shortened_from=180)).notes == ()
+    simulated = judge(replace(missed, backend="simulated", shortened_from=180))
+    assert len(simulated.reasons) == len(simulated.notes) == 1
+
+
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 @pytest.mark.parametrize("field", ["rate_error", "rtt_error_s", "replay_late_p99_s"])
 def test_a_figure_that_is_no_number_is_not_trusted(field: str, value: float) -> None:
@@ -81,7 +94,7 @@ def test_a_figure_that_is_no_number_is_not_trusted(field: str, value: float) -> 
             replace(FINE, overruns=[1.11] * 6 + [1.0] * 94),
             "6%",
         ),
-        (FINE, replace(FINE, lost_updates=1), "1 updates"),
+        (FINE, replace(FINE, lost_updates=1), "1 update"),
         (FINE, replace(FINE, duplicated_updates=2), "0 updates"),
         (FINE, replace(FINE, identical_parameters=False), "parameters"),
         (FINE, replace(FINE, identical_parameters=None), "parameters"),

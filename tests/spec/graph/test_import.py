@@ -128,7 +128,7 @@ SAMPLE_FILES: dict[str, tuple[list[str], dict[str, tuple[float, float]], list[st
         {"helsinki->arhus": (7, 100)},
         [
             "Left out, since another edge between the same nodes is as short: 1 of 2 edges.",
-            "Without a length or positions, and with the delay that was asked for: 1 links.",
+            "Without a length or positions, and with the delay that was asked for: 1 link.",
             "Without a rate, and with 100 Mbit/s: 1 of 1 links.",
         ],
     ),

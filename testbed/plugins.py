@@ -1,0 +1,142 @@
+"""Policies and forms of traces that are not the project's own: from files, or from installed packages' entry points.
+
+`./mine.py` names a file that registers one policy, or one with the `read` function of a form. Another name that the
+project does not have is looked for among the entry points of a group.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from testbed.planning import Policy, PolicyError, make_policy
+from testbed.planning.policy import REGISTRY, is_own
+from testbed.trace.trace import Trace, TraceError
+
+GROUP, FORMS = "testbed.policies", "testbed.traces"
+
+#: The option of `auto` that names policies which it asks beside the project's own.
+ALSO = "also"
+
+#: The names of the policies that files registered.
+_LOADED: dict[Path, str] = {}
+
+
+def is_file(name: str) -> bool:
+    """Return whether a policy is named by its file."""
+    return name.endswith(".py")
+
+
+def policy_named(name: str, options: Mapping[str, Any] | None = None) -> Policy:
+    """Return the policy of a name, a file or an entry point. PolicyError where there is none, or it can't be loaded."""
+    given = dict(options or {})
+    if ALSO in given:
+        also = [given[ALSO]] if isinstance(given[ALSO], str) else given[ALSO]
+        given[ALSO] = tuple(_registered(str(other)) for other in also)
+    return make_policy(_registered(name), given)
+
+
+def form_named(name: str) -> Callable[[str], Trace]:
+    """Return what makes a trace of a file's text: the function `read` of a file, or an entry point's. Both the load and
+    the function raise TraceError alone."""
+    try:
+        if is_file(name):
+            read = getattr(_module(Path(name).resolve()), "read", None)
+        else:
+            read = next((entry.load() for entry in entry_points(group=FORMS, name=name)), None)
+    except (Exception, SystemExit) as error:
+        raise TraceError(f"{name} can't be loaded: {_placed(error)}", rule="not-loaded") from error
+    if not callable(read):
+        rule = (
+            "has no function `read(text)`" if is_file(name) else f"is no file ./NAME.py, nor an entry point of {FORMS}"
+        )
+        raise TraceError(f"{name} {rule}", rule="no-form")
+
+    def traced(text: str) -> Trace:
+        try:
+            trace = read(text)
+        except TraceError:
+            raise
+        except Exception as error:
+            raise TraceError(f"the form {name} raised {_placed(error)}", rule="form-raised") from error
+        if not isinstance(trace, Trace):
+            raise TraceError(f"the form {name} returned a {type(trace).__name__}, and no Trace", rule="form-returned")
+        return trace
+
+    return traced
+
+
+def refusal(policy: Policy, error: Exception) -> str:
+    """Return what an error that a policy raised says, with its place. Re-raises an error of the project's own."""
+    if is_own(policy) and not isinstance(error, ValueError):
+        raise error
+    return str(error) if isinstance(error, PolicyError) else f"policy {policy.name} raised {_placed(error)}"
+
+
+def _registered(name: str) -> str:
+    """Return the name in the registry of what is named, which is loaded first where it is not there."""
+    if is_file(name):
+        file = Path(name).resolve()
+        if file not in _LOADED:
+            _LOADED[file] = _load_file(file)
+        return _LOADED[file]
+    if name not in REGISTRY:
+        for entry in entry_points(group=GROUP, name=name):
+            registered = _registered_by(f"the entry point {entry.value}", entry.load)
+            if registered != name:
+                rule = f"registers {registered!r}; write @register({name!r})"
+                raise PolicyError(f"the entry point {entry.value} {rule}", rule="entry-point", given=name)
+    return name
+
+
+def _load_file(file: Path) -> str:
+    if not file.is_file():
+        raise PolicyError(f"{file}: there is no such file", rule="no-file", file=file)
+    return _registered_by(str(file), lambda: _module(file))
+
+
+def _module(file: Path) -> ModuleType:
+    """Run a file as a module. Raises whatever the file raises."""
+    module_spec = importlib.util.spec_from_file_location(f"testbed_plugin_{file.stem}_{len(_LOADED)}", file)
+    assert module_spec is not None and module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[module.__name__] = module  # dataclasses look themselves up there
+    sys.path.append(str(file.parent))  # for modules beside the file
+    module_spec.loader.exec_module(module)
+    return module
+
+
+def _registered_by(what: str, load: Callable[[], object]) -> str:
+    """Return the name of the one policy that `load` registers. PolicyError where it is not one, or has a taken name."""
+    before = dict(REGISTRY)
+    try:
+        load()
+    except (Exception, SystemExit) as error:
+        REGISTRY.clear()
+        REGISTRY.update(before)
+        raise PolicyError(f"{what} can't be loaded: {_placed(error)}", rule="not-loaded") from error
+    names = [name for name, policy in REGISTRY.items() if before.get(name) is not policy]
+    wrong = "registers no policy" if not names else f"registers {', '.join(names)}: one a file" * (len(names) > 1)
+    if taken := [name for name in names if name in before]:
+        wrong = f"registers {taken[0]!r}, which another policy is called"
+    if wrong:
+        REGISTRY.clear()
+        REGISTRY.update(before)
+        raise PolicyError(f"{what} {wrong}; write @register('a_name_of_its_own') above one class", rule="registered")
+    return names[0]
+
+
+def _placed(error: BaseException) -> str:
+    """Return an error with the file and line where it was raised."""
+    trace, place = error.__traceback__, ""
+    while trace is not None:
+        place = f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}"
+        trace = trace.tb_next
+    if isinstance(error, SyntaxError) and error.filename:
+        place = f"{error.filename}, line {error.lineno}"
+    return f"{type(error).__name__}: {error} ({place})"
