@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from testbed.run.conclusion.verdict import SIMULATED
+from testbed.telemetry.round_span import MEANING
 
 
 def in_words(summary: Mapping[str, Any]) -> list[str]:
@@ -13,7 +14,7 @@ def in_words(summary: Mapping[str, Any]) -> list[str]:
     if "not_judged" in summary:
         swaps = sum(swap["kind"] == "network" for swap in summary["swaps"])
         took = f"the command ended on all workers after {summary['training']['wall_seconds']:.0f} s"
-        return [f"{took}; {swaps} network swaps", *(f"not judged: {what}" for what in summary["not_judged"])]
+        return [f"{took}; {_count(swaps, 'network swap')}", *(f"not judged: {what}" for what in summary["not_judged"])]
     training, sync, swaps = summary["training"], summary["sync"], summary["swaps"]
     loss, accuracy = training["final_loss"], training["final_accuracy"]
     learned = [f"loss {loss:.4f}"] if loss is not None else []
@@ -33,7 +34,13 @@ def in_words(summary: Mapping[str, Any]) -> list[str]:
         end = f"no two workers were more than {gap['widest']} apart"
     return [
         "; ".join([f"{training['rounds']} {unit}s in {training['wall_seconds']:.0f} s", *learned, end]),
-        f"{unit}: {seconds['p50']:.2f} s at the median, {seconds['p95']:.2f} s at the 95th percentile",
+        f"{unit}: {seconds['p50']:.2f} s at the median, {seconds['p95']:.2f} s at the 95th percentile"
+        + ("" if gap else f" ({MEANING})"),
         *(["; ".join(told)] if told else []),
-        f"{kinds.count('plan')} plan swaps, {kinds.count('network')} network swaps, {lost} updates lost or doubled",
+        f"{_count(kinds.count('plan'), 'plan swap')}, {_count(kinds.count('network'), 'network swap')}, "
+        f"{_count(lost, 'update')} lost or doubled",
     ]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
