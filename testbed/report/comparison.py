@@ -13,6 +13,7 @@ from testbed.report.figures.comparison import draw_progress, draw_spread
 from testbed.report.figures.network import draw_network
 from testbed.report.figures.rounds import draw_rounds
 from testbed.report.figures.waiting import draw_time_spent
+from testbed.report.opening import comparison_opening
 from testbed.report.record import RunRecord
 from testbed.report.replanning import score as score_of
 from testbed.report.tables import Cell, Table
@@ -27,6 +28,7 @@ def comparison_values(records: Sequence[RunRecord]) -> dict[str, Any]:
     differing = [*_differing_names(facts), *(name for name in _differing_names(settings) if name not in told)]
     return {
         "title": f"{len(records)} runs side by side",
+        "opening": comparison_opening(records, list(runs)),
         "badges": {label: tables.badge(record) for label, record in runs.items()},
         "outcome": _outcome(runs),
         "by_policy": _by_policy(records, _policies(records)),
@@ -107,15 +109,15 @@ def _by_policy(records: Sequence[RunRecord], policies: Sequence[str]) -> Table |
                 Cell(policy),
                 Cell(str(len(own))),
                 _spread(rounds, text.seconds),
-                _spread([each.get("ratio_to_lower_bound") for each in sync], text.number),
-                _spread([each.get("ratio_to_bound") for each in sync], text.number),
+                _spread([each.get("ratio_to_lower_bound") for each in sync], text.times),
+                _spread([each.get("ratio_to_bound") for each in sync], text.times),
                 _spread([each.get("final_accuracy") for each in training], lambda share: text.percent(share, 1)),
                 _spread([each.get("wall_seconds") for each in training], text.seconds),
                 _spread([each.get("wan_bytes") for each in sync], text.size),
             )
         )
-    bounds = ("times the lower bound", "times the bound")
-    columns = ("a round, median", *bounds, "final accuracy", "training took", "over the WAN")
+    bounds = ("over the lower bound", "over the bound")
+    columns = ("a round, median", *bounds, "test accuracy", "training took", "over the WAN")
     return Table("By policy", (("policy", False), ("runs", True), *((name, True) for name in columns)), tuple(rows))
 
 

@@ -13,9 +13,11 @@ import pytest
 from testbed.api.entry import write_entry
 from testbed.api.server import ApiServer
 from testbed.emulation import label
+from testbed.report.page import write_report
 from testbed.report.player import RecordedRun
 from tests.cli.standing import LAN_S, Standing, up, write
 from tests.page.browser import Browser, Tab
+from tests.page.pictures import SHEET, WIDTHS, report_tab
 from tests.report.runs import DROP_S, ZERO_S, build_run
 
 pytestmark = pytest.mark.system
@@ -300,6 +302,59 @@ def test_no_figure_runs_over_its_tile(recording: Path, browser: Browser, width: 
     tab.resize(width, 1000)
     over = "[...document.querySelectorAll('#figures dd')].filter(one => one.scrollWidth > one.clientWidth + 1)"
     assert tab.value(f"{over}.map(one => one.textContent)") == []
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run with its report."""
+    run = build_run(tmp_path_factory.mktemp("reported") / "run")
+    write_report(run)
+    return run
+
+
+#: Names in a figure that cover a part of one another, and those that reach out of it. Slanted ones have boxes that are
+#: larger than they are.
+HIDDEN = """
+[...document.querySelectorAll("svg.figure")].flatMap(figure => {
+  const names = [...figure.querySelectorAll("text")].filter(one => one.textContent.trim())
+    .filter(one => !/rotate\\((?!-?0|-90)/.test(one.getAttribute("transform") ?? ""));
+  const boxes = names.map(one => [one.textContent.trim(), one.getBoundingClientRect()]);
+  const all = figure.getBoundingClientRect();
+  const out = boxes.filter(([, box]) => box.left < all.left - 2 || box.right > all.right + 2 || box.top < all.top - 2);
+  const covered = boxes.flatMap(([name, box], place) => boxes.slice(place + 1).filter(([, other]) => {
+    const across = Math.min(box.right, other.right) - Math.max(box.left, other.left);
+    const up = Math.min(box.bottom, other.bottom) - Math.max(box.top, other.top);
+    return across > 2 && up > 0.35 * Math.min(box.height, other.height);
+  }).map(([other]) => `${figure.getAttribute("aria-label")}: ${name} and ${other}`));
+  return [...out.map(([name]) => `out: ${name}`), ...covered];
+})
+"""
+
+
+@pytest.mark.parametrize("width", [*WIDTHS, None])
+def test_nothing_of_a_report_hides_anything_on_a_screen_or_in_print(
+    report: Path, browser: Browser, width: int | None
+) -> None:
+    tab = report_tab(browser, report, SHEET if width is None else width)
+    if width is None:
+        tab.show_as_print()
+    tiles = "[...document.querySelectorAll('.key dt, .key dd, .opening p')]"
+    assert tab.value(f"{tiles}.filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)") == []
+    assert tab.value("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert tab.value(HIDDEN) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_report_keeps_nobody_out(report: Path, browser: Browser, scheme: str) -> None:
+    tab = report_tab(browser, report, WIDTHS[0])
+    tab.prefer(scheme)
+    assert tab.violations() == []
+
+
+def test_a_report_answers_on_the_first_screen(report: Path, browser: Browser) -> None:
+    tab = report_tab(browser, report, WIDTHS[1], 800)
+    bottom = tab.value("document.querySelector('.opening').getBoundingClientRect().bottom")
+    assert bottom < 800
 
 
 def test_a_network_that_is_gone_offers_no_inputs(tmp_path: Path, browser: Browser) -> None:

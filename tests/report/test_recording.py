@@ -45,7 +45,8 @@ def test_a_recording_says_what_was_when(run: Path) -> None:
 
 TOPOLOGY = """
 name: quickstart
-sites: {toronto: {workers: 2}, washington: {}, london: {}, madrid: {workers: 2}, tokyo: {workers: 2}}
+sites:
+  {toronto: {workers: 2}, washington: {workers: 1}, london: {workers: 1}, madrid: {workers: 2}, tokyo: {workers: 2}}
 links:
   - {between: [washington, london], delay: 37.5ms, trace: {file: a.csv}}
   - {between: [toronto, washington], rate: 40mbit, delay: 9.5ms, backward: {trace: {file: b.csv}}}
