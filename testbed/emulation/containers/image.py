@@ -314,7 +314,11 @@ def digits_folder() -> Path:
                 [sys.executable, str(CONTAINERS / "digits.py"), str(baked)],
                 "The digits come with scikit-learn: `make setup` installs it.",
             )
-            baked.rename(digits)
+            try:
+                baked.rename(digits)
+            except OSError:
+                if not digits.exists():  # else another process made the same meanwhile
+                    raise
     return digits
 
 
