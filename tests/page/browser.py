@@ -95,6 +95,7 @@ class Tab:
     def resize(self, width: int, height: int) -> None:
         """As on a screen of this size."""
         self.do("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.do("Emulation.setScrollbarsHidden", hidden=True)  # a picture of a whole page would lack their width
 
     def prefer(self, scheme: str) -> None:
         """As for a user who prefers `light` or `dark`."""
