@@ -1,8 +1,8 @@
 """Large changes of the rate of a link in use, which a trace makes and no event announces. Pure.
 
-Looks come about once a second. A link's rate has stepped when the median of its newest LOOKS rates differs from the
-median of the rates before them by more than FACTOR, and lies outside all of these: a rate that always goes up and down
-by as much makes no step.
+Looks come about once a second. A link's rate has stepped when the newest LOOKS rates all lie outside of those before
+them, and their median differs from the median of those by more than FACTOR. A rate that always goes up and down by as
+much makes hardly any step: one drawn anew each second between a third and three times makes one in 45 minutes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 from statistics import median
 from typing import Any
@@ -19,11 +20,14 @@ from testbed.link import link_ends
 #: A rate that changes by more than this factor is told.
 FACTOR = 1.5
 
-#: One second's rate alone may be a trace's noise; the median of three is not.
+#: One second's rate alone may be a trace's noise; three are not.
 LOOKS = 3
 
 #: The rates before the newest ones: at least so many, and at most so many, about half a minute.
-LEAST_BEFORE, MOST_BEFORE = 5, 30
+LEAST_BEFORE, MOST_BEFORE = 10, 30
+
+#: One direction of a pair may be noticed so many looks later than the other, where its trace is noisy.
+WAITS = 2
 
 #: A link is in use that carried at least this part of its rate over the looks that are remembered. On the quickstart on
 #: a busy host, links of the plan in force carried 5 % and more, and those that only the controller's probes passed 2 %
@@ -71,20 +75,21 @@ class _Rates:
             self.low, self.high = inf, 0.0
         self.looks.append((at_s, rate_bps, carried))
         self.low, self.high = min(self.low, rate_bps), max(self.high, rate_bps)
-        if self.high <= self.low * FACTOR or len(self.looks) < LEAST_BEFORE + LOOKS or not self._in_use():
+        if self.high <= self.low * FACTOR or len(self.looks) < LEAST_BEFORE + LOOKS:
             return None
-        before, newest = list(self.looks)[:-LOOKS], list(self.looks)[-LOOKS:]
-        rates = [rate for _, rate, _ in before]
-        usual, now = median(rates), median(rate for _, rate, _ in newest)
-        dropped, rose = now < min(usual / FACTOR, *rates), now > max(usual * FACTOR, *rates)
-        if not (dropped or rose):
+        newest = [self.looks[place] for place in range(-LOOKS, 0)]
+        after = [rate for _, rate, _ in newest]
+        before = [rate for _, rate, _ in islice(self.looks, len(self.looks) - LOOKS)]
+        if min(before) <= max(after) and max(before) >= min(after):
             return None
-        middle = (usual * now) ** 0.5
-        since = next(at_s for at_s, rate, _ in newest if (rate < middle) == (now < middle))
-        while self.looks[0][0] < since:
-            self.looks.popleft()
-        self.low, self.high = min(rate for _, rate, _ in self.looks), max(rate for _, rate, _ in self.looks)
-        return RateStep(since, "", usual, now)
+        usual, now = median(before), median(after)
+        if max(usual, now) <= FACTOR * min(usual, now) or not self._in_use():
+            return None
+        middle = (usual * now) ** 0.5  # the first of the newest may still be nearer to those before
+        since = [look for look in newest if (look[1] < middle) == (now < middle)]
+        self.looks = deque(since, self.looks.maxlen)
+        self.low, self.high = min(rate for _, rate, _ in since), max(rate for _, rate, _ in since)
+        return RateStep(since[0][0], "", usual, now)
 
     def _in_use(self) -> bool:
         (began_s, _, first), (ended_s, _, last) = self.looks[0], self.looks[-1]
@@ -97,7 +102,8 @@ class RateSteps:
 
     def __init__(self) -> None:
         self._links: dict[str, _Rates] = {}
-        self._single: dict[str, RateStep] = {}  # of the look before: the other direction may step a look later
+        #: Steps without their other direction so far, and for how many looks they have waited for it.
+        self._single: dict[str, tuple[RateStep, int]] = {}
 
     def look(self, at_s: float, rates: Mapping[str, float | None], carried: Mapping[str, int]) -> list[RateStep]:
         """Take the links' rates (bit/s; None while a link is down) and the bytes that they have carried, at a moment.
@@ -115,7 +121,7 @@ class RateSteps:
 
     def rest(self) -> list[RateStep]:
         """Return the steps that wait for another look, where there is none."""
-        return self._paired({})
+        return self._paired({}, last=True)
 
     def forget(self, links: Iterable[str] | None = None) -> None:
         """Begin anew with some links, or with all: their rates have changed for a reason that is told already."""
@@ -123,21 +129,22 @@ class RateSteps:
             self._links.pop(link, None)
             self._single.pop(link, None)
 
-    def _paired(self, found: Mapping[str, RateStep]) -> list[RateStep]:
-        """Return the steps before these, and those of these that have their other direction; the others wait."""
-        ready, single = [], {}
-        for link, step in {**self._single, **found}.items():
+    def _paired(self, found: Mapping[str, RateStep], last: bool = False) -> list[RateStep]:
+        """Return the steps that have their other direction, and those that have waited for it long enough."""
+        ready = []
+        for link, step in found.items():
             source, target = link_ends(link)
-            back = found.get(f"{target}->{source}") or self._single.get(f"{target}->{source}")
-            if back is not None and back.kind == step.kind and (link in found or back.target in found):
-                if source < target:
-                    since = min(step.at_s, back.at_s)
-                    ready.append(RateStep(since, f"{source}-{target}", step.before_bps, step.after_bps))
-            elif link in found:
-                single[link] = step
+            other, _ = self._single.get(f"{target}->{source}", (None, 0))
+            if other is not None and other.kind == step.kind:
+                del self._single[f"{target}->{source}"]
+                pair = "-".join(sorted((source, target)))
+                ready.append(RateStep(min(step.at_s, other.at_s), pair, step.before_bps, step.after_bps))
             else:
-                ready.append(step)
-        self._single = single
+                self._single[link] = (step, -1)
+        for link, (step, waited) in list(self._single.items()):
+            self._single[link] = (step, waited + 1)
+            if waited + 1 == WAITS or last:
+                ready.append(self._single.pop(link)[0])
         return ready
 
 
@@ -154,6 +161,7 @@ def recorded_steps(
         events: The run's own events, in order: a link that they change is looked at anew.
     """
     found = RateSteps()
+    tracks = {link: track for link, track in tracks.items() if _may_step(track[1])}
     places = dict.fromkeys(tracks, 0)
     announced = deque(event for event in events if event["kind"] in ("change", "swap"))
     steps: list[RateStep] = []
@@ -170,3 +178,8 @@ def recorded_steps(
             rates[link] = values[place - 1] if place else None
         steps += found.look(at_s, rates, carried)
     return [*steps, *found.rest()]
+
+
+def _may_step(rates: Sequence[float | None]) -> bool:
+    known = [rate for rate in rates if rate is not None]
+    return bool(known) and max(known) > FACTOR * min(known)
