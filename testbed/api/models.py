@@ -116,12 +116,19 @@ class NetworkStatus(Overview):
 
 
 class EventResource(ApiModel):
-    """Something that happened; `by` hand, where a person asked for it."""
+    """Something that happened; `by` hand, where a person asked for it.
+
+    A `change` of a link has all values that are in force over its file or trace since. A `drop` or a `rise` is a large
+    change of a rate by a trace, on a link in use.
+    """
 
     at_s: float
     kind: str
     target: str
     by: Literal["hand"] | None = None
+    changed: LinkValues | None = None
+    before_bps: float | None = None
+    after_bps: float | None = None
 
 
 class LinkPatch(ApiModel):

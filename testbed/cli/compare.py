@@ -68,10 +68,12 @@ def compare(
         compared = Compared(planned, made)
         side_by_side = _side_by_side(compared)
     if json_:
-        print(json.dumps({point.labels["policy"]: compared.figures(point) for point in compared.points}))
+        print(json.dumps({point.labels["policy"]: compared.outcome(point) for point in compared.points}))
     else:
         print_comparison(compared)
         out.print(f"  side by side: {side_by_side}", markup=False)
+        if finished := _finished(compared):
+            out.print(f"  as CSV: testbed export {' '.join(map(str, finished))} --form csv", markup=False)
     _exit(compared, strict)
 
 
@@ -120,8 +122,12 @@ def _side_by_side(compared: Compared) -> Path | None:
     """The page of those that came to their end."""
     from testbed.report.page import write_comparison
 
-    finished = [run.directory for point in compared.points for run in compared.at(point) if run.finished]
+    finished = _finished(compared)
     return write_comparison(finished, finished[-1].parent / "comparison.html") if finished else None
+
+
+def _finished(compared: Compared) -> list[Path]:
+    return [run.directory for point in compared.points for run in compared.at(point) if run.finished]
 
 
 def _exit(compared: Compared, strict: bool) -> None:

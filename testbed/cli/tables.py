@@ -5,23 +5,25 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from testbed.plan import Plan
 from testbed.report import text
 from testbed.spec.units import count
+from testbed.telemetry.round_span import MEANING
 
 if TYPE_CHECKING:
     from testbed.run.directory import PastRun
     from testbed.run.sweep.compared import Compared
 
-#: In a file or a pipe nothing is cut off.
-PIPE_WIDTH = 160
+#: In a file or a pipe nothing is cut off: a line is as long as it must be, up to a width that no table has.
+PIPE_WIDTH, WIDEST = 160, 100_000
 
 #: Columns of words.
 LEFT = ("run", "verdict", "host", "link", "address", "root", "group")
@@ -44,8 +46,8 @@ def print_status(networks: Iterable[Mapping[str, Any]], others: Mapping[str, int
         )
         if network["failure"]:
             console.print(f"[red]{network['failure']}[/]")
-        console.print(_hosts(network["hosts"]))
-        console.print(_links(network["links"]))
+        _print_table(_hosts(network["hosts"]))
+        _print_table(_links(network["links"]))
     for name, pid in others.items():
         crashed = "left by a crash; `testbed clean` takes it away, and nothing that runs"
         said = f"an experiment that runs (process {pid})" if pid else crashed
@@ -96,29 +98,46 @@ def print_swap(name: str, done: Mapping[str, Any]) -> None:
 
 def print_comparison(compared: Compared) -> None:
     """A row for each point: medians over its runs, with the least and the most where they differ."""
+    from testbed.run.sweep.compared import TO_LOSS
+
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    columns = ("a round", "times the lower bound", "the bound", "test accuracy", "training", "over the WAN")
     points = compared.points
+    loss = "the loss" if compared.loss is None else f"loss {compared.loss:.3g}"
+    columns: Mapping[str, tuple[str, Callable[[float], str]]] = {
+        "round, s": ("seconds_per_round_p50", text.number),
+        "training, s": ("wall_seconds", text.number),
+        f"to {loss}, s": (TO_LOSS, text.number),
+        "test accuracy, %": ("final_accuracy", lambda share: f"{100 * share:.1f}"),
+        "over the lower bound, ×": ("ratio_to_lower_bound", text.number),
+        "over the bound, ×": ("ratio_to_bound", text.number),
+        "over the WAN, MB": ("wan_bytes", lambda count: f"{count / 1e6:.4g}"),
+    }
     for axis in points[0].labels:
         table.add_column(axis)
     for column in columns:
         table.add_column(column, justify="right")
     table.add_column("verdicts")
     for point in points:
-        own = compared.figures(point)
-        spread = own["spread"]
-        cells = (
-            text.spread(spread["seconds_per_round_p50"], text.seconds),
-            text.spread(spread["ratio_to_lower_bound"], text.number),
-            text.spread(spread["ratio_to_bound"], text.number),
-            text.spread(spread["final_accuracy"], lambda share: text.percent(share, 1)),
-            text.spread(spread["wall_seconds"], text.seconds),
-            text.spread(spread["wan_bytes"], text.size),
-        )
+        own = compared.outcome(point)
+        cells = (text.spread(own["spread"][name], words) for name, words in columns.values())
         verdicts = Counter(own["verdicts"])
         told = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
         table.add_row(*(Text(label) for label in point.labels.values()), *cells, told)
-    console.print(table)
+    _print_table(table)
+    console.print(f"a round counts {MEANING}, in the median; with several runs, medians (least to most)")
+
+
+def _print_table(table: Table, markup: bool = True) -> None:
+    """Print a table: in a file or a pipe without folding a line, however long that is."""
+    if console.is_terminal:
+        console.print(table, markup=markup)
+        return
+    for column in table.columns:
+        column.no_wrap = True
+    before, widest = console.width, console.options.update(width=WIDEST, markup=markup)
+    console.width = max(before, Measurement.get(console, widest, table).maximum)
+    console.print(table, markup=markup)
+    console.width = before
 
 
 def print_plan(plan: Plan, figures: Mapping[str, Any]) -> None:
@@ -127,7 +146,7 @@ def print_plan(plan: Plan, figures: Mapping[str, Any]) -> None:
     for tree in plan.trees:
         ways = (_depth(tree.reduce), _depth(tree.broadcast))
         table.add_row(tree.root, f"{tree.share:.1%}", *map(str, ways), str(len(tree.keys)) if tree.keys else "")
-    console.print(table)
+    _print_table(table)
     seconds, ratio = figures["predicted_seconds"], ""
     if figures["bound_seconds"]:
         ratio = (
@@ -155,7 +174,7 @@ def _print_reasons(why: Mapping[str, Any]) -> None:
         rounds = _table("policy", "seconds a round")
         for name, seconds in why["round_s"].items():
             rounds.add_row(name, f"{seconds:.3f}")
-        console.print(rounds)
+        _print_table(rounds)
         return
     titles = ("steps", "period", "phase", "compute", "ring", "round trip", "bytes", "ms a step", "skew", "stale")
     table = _table("group", *titles)
@@ -168,7 +187,7 @@ def _print_reasons(why: Mapping[str, Any]) -> None:
             *(f"{1e3 * group[name]:.0f}" for name in ("compute_s", "ring_s", "rtt_s", "transfer_s", "s_per_step")),
             *(f"{group[name]:.2f}" for name in ("skew_bits", "stale_rounds")),
         )
-    console.print(table, markup=False)
+    _print_table(table, markup=False)
     terms = " + ".join(f"{value:.3f} {name}" for name, value in why["factor"].items())
     console.print(
         f"cost {1e3 * why['cost_s_per_step']:.1f} ms a step = {1e3 * why['slowest_s_per_step']:.1f} ms at the slowest "

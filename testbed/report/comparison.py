@@ -13,9 +13,12 @@ from testbed.report.figures.comparison import draw_progress, draw_spread
 from testbed.report.figures.network import draw_network
 from testbed.report.figures.rounds import draw_rounds
 from testbed.report.figures.waiting import draw_time_spent
+from testbed.report.opening import comparison_opening
 from testbed.report.record import RunRecord
 from testbed.report.replanning import score as score_of
-from testbed.report.tables import Cell, Table
+from testbed.report.tables import Cell, KeyFigure, Table
+from testbed.run.conclusion.time_to_loss import Curve, common_loss, seconds_to
+from testbed.run.sweep.compared import TO_LOSS, figures_in
 
 
 def comparison_values(records: Sequence[RunRecord]) -> dict[str, Any]:
@@ -27,6 +30,7 @@ def comparison_values(records: Sequence[RunRecord]) -> dict[str, Any]:
     differing = [*_differing_names(facts), *(name for name in _differing_names(settings) if name not in told)]
     return {
         "title": f"{len(records)} runs side by side",
+        "opening": comparison_opening(records, list(runs)),
         "badges": {label: tables.badge(record) for label, record in runs.items()},
         "outcome": _outcome(runs),
         "by_policy": _by_policy(records, _policies(records)),
@@ -36,6 +40,31 @@ def comparison_values(records: Sequence[RunRecord]) -> dict[str, Any]:
         "common": {name: value for name, value in next(iter(facts.values()), {}).items() if name not in differing},
         "differing": _differing({label: settings[label] | facts[label] for label in runs}, differing),
     }
+
+
+def figures_by_run(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    """A row for each run, for a file: what it was, its verdict, and the figures of a comparison with units by their
+    names, as `testbed compare` has them."""
+    curves = [_curve(record) for record in records]
+    loss = common_loss(curves)
+    return [
+        {
+            "run": label,
+            "policy": record.policy,
+            "seed": record.manifest.get("seed"),
+            "verdict": tables.badge(record).verdict,
+            **figures_in(record.summary if record.finished else {}),
+            TO_LOSS: seconds_to(loss, curve),
+            "loss": loss,
+            "directory": str(record.path),
+        }
+        for label, record, curve in zip(labels(records), records, curves, strict=True)
+    ]
+
+
+def _curve(record: RunRecord) -> Curve:
+    """The training loss over time of a run that came to its end."""
+    return list(zip(*record.metric("loss"), strict=True)) if record.finished else []
 
 
 def drawings_of(runs: Mapping[str, RunRecord]) -> list[Drawing]:
@@ -78,6 +107,11 @@ def labels(records: Sequence[RunRecord]) -> list[str]:
 def _outcome(runs: dict[str, RunRecord]) -> Table:
     """A row for each run, a column for each of its key figures."""
     figures = {label: {f.name: f for f in tables.key_figures(record)} for label, record in runs.items()}
+    curves = {label: _curve(record) for label, record in runs.items()}
+    loss = common_loss(curves.values())
+    for label, curve in curves.items() if loss is not None else ():
+        name = f"to loss {text.number(loss)}"
+        figures[label][name] = KeyFigure(name, text.seconds(seconds_to(loss, curve)))
     names = list(dict.fromkeys(name for each in figures.values() for name in each))
     rows = tuple(
         (
@@ -98,6 +132,7 @@ def _by_policy(records: Sequence[RunRecord], policies: Sequence[str]) -> Table |
     if len(policies) == len(records):
         return None
     rows = []
+    loss = common_loss([_curve(record) for record in records])
     for policy in policies:
         own = [record for record in records if record.policy == policy]
         sync, training = [r.section("sync") for r in own], [r.section("training") for r in own]
@@ -107,15 +142,17 @@ def _by_policy(records: Sequence[RunRecord], policies: Sequence[str]) -> Table |
                 Cell(policy),
                 Cell(str(len(own))),
                 _spread(rounds, text.seconds),
-                _spread([each.get("ratio_to_lower_bound") for each in sync], text.number),
-                _spread([each.get("ratio_to_bound") for each in sync], text.number),
+                _spread([each.get("ratio_to_lower_bound") for each in sync], text.times),
+                _spread([each.get("ratio_to_bound") for each in sync], text.times),
                 _spread([each.get("final_accuracy") for each in training], lambda share: text.percent(share, 1)),
                 _spread([each.get("wall_seconds") for each in training], text.seconds),
+                _spread([seconds_to(loss, _curve(record)) for record in own], text.seconds),
                 _spread([each.get("wan_bytes") for each in sync], text.size),
             )
         )
-    bounds = ("times the lower bound", "times the bound")
-    columns = ("a round, median", *bounds, "final accuracy", "training took", "over the WAN")
+    bounds = ("over the lower bound", "over the bound")
+    learned = "to the loss" if loss is None else f"to loss {text.number(loss)}"
+    columns = ("a round, median", *bounds, "test accuracy", "training took", learned, "over the WAN")
     return Table("By policy", (("policy", False), ("runs", True), *((name, True) for name in columns)), tuple(rows))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from testbed.atomic_file import replacing, write_text
 from testbed.report import frames
-from testbed.report.comparison import drawings_of, labels
+from testbed.report.comparison import drawings_of, figures_by_run, labels
 from testbed.report.figures.canvas import Drawing, FigureForm
 from testbed.report.figures.run import draw_run
 from testbed.report.record import RunRecord
@@ -116,7 +116,7 @@ def _tables(records: Sequence[RunRecord]) -> Mapping[str, DataFrame]:
     if len(records) == 1:
         return {name: table(records[0]) for name, table in frames.TABLES.items()}
     runs = dict(zip(labels(records), records, strict=True))
-    return {
+    return {"comparison": frames.frame(figures_by_run(records))} | {
         name: frames.together({label: table(record) for label, record in runs.items()})
         for name, table in frames.TABLES.items()
     }

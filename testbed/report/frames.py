@@ -106,6 +106,11 @@ def together(of_runs: Mapping[str, DataFrame]) -> DataFrame:
     return _pandas().concat(found, ignore_index=True)
 
 
+def frame(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
+    """Rows as a table, whose columns are those of the first."""
+    return _frame(tuple(rows[0]) if rows else (), rows)
+
+
 def check(form: Literal["csv", "parquet"]) -> None:
     """PandasMissing or PyarrowMissing where a frame could not be written in this form."""
     _pandas()

@@ -16,8 +16,10 @@ from testbed.atomic_file import write_text
 from testbed.report import conducted, tables
 from testbed.report.comparison import comparison_values
 from testbed.report.figures.run import draw_run
+from testbed.report.opening import opening
 from testbed.report.record import RunRecord
 from testbed.report.replanning import score as score_of
+from testbed.telemetry.round_span import MEANING
 
 REPORT = "report.html"
 
@@ -61,8 +63,17 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["first_upper"] = lambda words: words[:1].upper() + words[1:]
+    environment.filters["code"] = _with_code
     environment.filters["svg"] = lambda drawing: Markup(drawing.svg)
     return environment
+
+
+def _with_code(words: str) -> Markup:
+    """A sentence whose commands, in backquotes, are set as code."""
+    parts = words.split("`")
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if odd % 2 else part for odd, part in enumerate(parts)
+    )
 
 
 def _run_values(record: RunRecord) -> dict[str, Any]:
@@ -72,9 +83,12 @@ def _run_values(record: RunRecord) -> dict[str, Any]:
         "record": record,
         "when": _when(record),
         "badge": tables.badge(record),
+        "opening": opening(record, score),
+        "round_meaning": MEANING,
         "key_figures": tables.key_figures(record),
         **draw_run(record, score),
-        **tables.of_scores({"": score} if score else {}),
+        "known": score.known_sentences() if score else [],
+        "foreseen": score.done_sentences() if score else [],
         "swaps": tables.swaps(record, score),
         "considered": tables.considered(record),
         "choices": conducted.choices(record),

@@ -20,6 +20,7 @@ from testbed.report import text
 from testbed.report.errors import NotARun
 from testbed.run.conclusion.summary import RoundFigures, fewest, rounds_of
 from testbed.schema import ProtocolError, convert_to
+from testbed.telemetry.rate_steps import RateStep, recorded_steps
 from testbed.telemetry.store import read_lines
 
 _REPORT_FIELDS = frozenset(Report.__struct_fields__)
@@ -63,6 +64,8 @@ class Mark:
     at_s: float
     kind: Literal["plan", "network", "event"]
     label: str
+    #: The label where there is no room for the whole.
+    short: str = ""
 
 
 @dataclass(frozen=True)
@@ -222,10 +225,27 @@ class RunRecord:
             if event["kind"] == "swap":
                 yield Mark(event["at_s"], "network", "network swap")
 
+    @cached_property
+    def steps(self) -> tuple[RateStep, ...]:
+        """The large changes of rates by traces, on links in use."""
+        tracks = {
+            link: ([state.at_s for state in states], [state.rate_bps if state.passes else None for state in states])
+            for link, states in self.states.items()
+        }
+        samples = ((sample.at_s, sample.bytes) for sample in self.samples)
+        return tuple(recorded_steps(tracks, samples, self.events))
+
+    @cached_property
+    def happened(self) -> tuple[Mapping[str, Any], ...]:
+        """The events and the steps of rates, in the order of time; from the raw records where the run left no
+        summary."""
+        found = [*(self.summary["events"] if self.finished else self.events), *(one.to_event() for one in self.steps)]
+        return tuple(sorted(found, key=lambda event: float(event["at_s"])))
+
     def _event_marks(self) -> Iterator[Mark]:
-        for event in self.summary["events"] if self.finished else self.events:
+        for event in self.happened:
             if event["kind"] != "swap":  # marked as what it is: a network swap
-                yield Mark(event["at_s"], "event", f"{event['target']} {event['kind']}")
+                yield Mark(max(event["at_s"], 0.0), "event", f"{event['target']} {event['kind']}", event["kind"])
 
 
 def _estimates_of(decisions: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:

@@ -6,7 +6,7 @@ What changes with time is said column by column, which is a fifth of the text th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -14,13 +14,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from testbed.link import link_ends
+from testbed.link import link_ends, link_name
 from testbed.report.errors import NotARun
 from testbed.report.forked import ForkedCall
-from testbed.report.link_states import link_columns
+from testbed.report.link_states import Columns, link_columns
 from testbed.report.member import site_of
 from testbed.run.conclusion.spent import spent
-from testbed.spec.load import parse_yaml
+from testbed.spec.errors import SpecError
+from testbed.spec.load import parse_yaml, validate
+from testbed.spec.topology import TopologyFile
+from testbed.telemetry.rate_steps import recorded_steps
+from testbed.telemetry.round_span import span_of
 
 #: Of each link, and of the counters, one value is kept in so many seconds …
 STEP_S = 1.0
@@ -76,18 +80,22 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
     samples = _one_a_step(samples, seconds / steps)
     workers = sorted({report.member for report in reports})
     links = await_links()
+    summary, topologies = _whole(path / "summary.json") or {}, _topologies(manifest)
+    events = _since(path / "events.jsonl", began)
     return {
         "network": _overview(path, manifest),
-        "sites": _sites(manifest, workers, links),
+        "sites": _sites(topologies, workers, links),
         "hosts": {name: {"kind": "worker", "site": site_of(name)} for name in workers},
         "seconds": seconds,
         "links": links,
+        "traced": _traced(manifest, topologies, events),
+        "changes": _changes(events, summary),
         "traffic_s": [sample.at_s - began for sample in samples],
         "bytes": _by_link(samples),
         "rounds": rounds,
-        "events": _since(path / "events.jsonl", began),
+        "events": sorted([*events, *_steps(links, samples, began, events)], key=lambda event: event["at_s"]),
         "decisions": _since(path / "decisions.jsonl", began),
-        "plans": _plans(path, rounds),
+        "plans": _plans(path, summary, rounds),
         "verdict": _verdict(path),
     }
 
@@ -113,16 +121,89 @@ def _overview(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _sites(manifest: Mapping[str, Any], workers: Sequence[str], links: Iterable[str]) -> dict[str, dict[str, Any]]:
+def _topologies(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The parsed topology files of all networks that the run knew from its begin, by their paths."""
+    found = {}
+    for name, text in (manifest.get("inputs") or {}).items():
+        value = parse_yaml(text) if text.lstrip().startswith(("name", "#", "{", "sites")) else None
+        if isinstance(value, dict) and isinstance(value.get("sites"), dict):
+            found[name] = value
+    return found
+
+
+def _sites(
+    topologies: Mapping[str, Mapping[str, Any]], workers: Sequence[str], links: Iterable[str]
+) -> dict[str, dict[str, Any]]:
     """Those of all networks that the run was over, as their files have them; or as links and workers tell of them."""
     told = [*map(site_of, workers), *(site for link in links for site in link_ends(link))]
     found: dict[str, dict[str, Any]] = {site: _site({}, site, workers) for site in told}
-    for text in (manifest.get("inputs") or {}).values():
-        value = parse_yaml(text) if text.lstrip().startswith(("name", "#", "{", "sites")) else None
-        sites = value.get("sites") if isinstance(value, dict) else None
-        for name, site in (sites if isinstance(sites, dict) else {}).items():
+    for topology in topologies.values():
+        for name, site in topology["sites"].items():
             found[name] = _site(site if isinstance(site, dict) else {}, name, workers)
     return found
+
+
+def _traced(
+    manifest: Mapping[str, Any], topologies: Mapping[str, Mapping[str, Any]], events: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Since when which links had a trace: from the begin, and from each network swap on. `links` is None of a network
+    whose file the run did not keep."""
+    own = str(manifest["spec"].get("topology"))
+    first = [topology for name, topology in topologies.items() if name.endswith(own)]
+    found = [{"at_s": 0.0, "links": _traced_in(*first[:1])}]
+    for event in events:
+        if event["kind"] == "swap":
+            others = [topology for topology in topologies.values() if topology.get("name") == event["target"]]
+            found.append({"at_s": event["at_s"], "links": _traced_in(*others[:1])})
+    return found
+
+
+def _traced_in(topology: Mapping[str, Any] | None = None) -> list[str] | None:
+    try:
+        entries = validate(TopologyFile, topology or {}, Path("topology")).links
+    except SpecError:
+        return None
+    directions = (
+        pair
+        for entry in entries
+        for pair in ((entry.between, entry.forward.over(entry)), (entry.between[::-1], entry.backward.over(entry)))
+    )
+    return [link_name(*ends) for ends, properties in directions if properties.trace is not None]
+
+
+def _changes(events: Iterable[Mapping[str, Any]], summary: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """By link, the values that were in force over its file or trace since each change of them, by event or by hand; a
+    network swap that changes the link ends them. `changed` is None where the record does not say the values: runs of
+    before 27 November 2026."""
+    swaps = {swap.get("target"): swap for swap in summary.get("swaps") or () if swap.get("kind") == "network"}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for event in events:
+        if event["kind"] == "change":
+            found.setdefault(event["target"], []).append({"at_s": event["at_s"], "changed": event.get("changed")})
+        elif event["kind"] == "swap":
+            swap = swaps.get(event["target"]) or {}
+            for link in (*swap.get("changed", ()), *swap.get("removed", ())):
+                if link in found:
+                    found[link].append({"at_s": event["at_s"], "changed": {}})
+    return found
+
+
+def _steps(
+    links: Mapping[str, Columns], samples: Sequence[TrafficLine], began: float, events: Iterable[Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """The steps of rates, as events."""
+    tracks = {
+        name: (
+            columns["at_s"],
+            [
+                rate if up and there else None
+                for rate, up, there in zip(columns["rate_bps"], columns["up"], columns["there"], strict=True)
+            ],
+        )
+        for name, columns in links.items()
+    }
+    for step in recorded_steps(tracks, ((one.at_s - began, one.bytes) for one in samples), events):
+        yield step.to_event()
 
 
 def _site(known: Mapping[str, Any], name: str, workers: Sequence[str]) -> dict[str, Any]:
@@ -140,7 +221,7 @@ def _rounds(reports: Sequence[ReportLine], began: float) -> list[dict[str, Any]]
             "round": number,
             "epoch": max(one.epoch for one in its),
             "finished_s": max(one.finished_s for one in its) - began,
-            "seconds": max(one.finished_s for one in its) - max(one.started_s for one in its),
+            "seconds": span_of((one.started_s, one.finished_s) for one in its).seconds,
             "metrics": _means(its),
             "workers": {one.member: _spent(one) for one in its},
         }
@@ -163,9 +244,8 @@ def _means(reports: Sequence[ReportLine]) -> dict[str, float]:
     return {name: sum(each) / len(each) for name, each in values.items()}
 
 
-def _plans(path: Path, rounds: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _plans(path: Path, summary: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Each plan, and since when it was in force: when its first round was over, or from the begin."""
-    summary = _whole(path / "summary.json") or {}
     swaps = {swap.get("epoch"): swap for swap in summary.get("swaps") or () if swap.get("kind") == "plan"}
     first: dict[int, float] = {}
     for done in rounds:
@@ -204,12 +284,13 @@ def _by_link(samples: Sequence[TrafficLine]) -> dict[str, list[int | None]]:
 
 
 def _since(file: Path, began: float) -> list[dict[str, Any]]:
-    """Records with their times since training began, without estimates, of which there are many."""
+    """Records with their times since training began, without estimates, of which there are many. The first plan is
+    decided on before that: it is shown at 0."""
     found = []
     for line in _complete(file).splitlines():
         record = json.loads(line)
         record.pop("estimates", None)
-        found.append({**record, "at_s": record["at_s"] - began})
+        found.append({**record, "at_s": max(record["at_s"] - began, 0.0)})
     return found
 
 

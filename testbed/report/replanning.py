@@ -107,22 +107,25 @@ class Score:
 
     #: Headings, and what they mean: of what was known, and of what was foreseen and done.
     KNOWN: ClassVar[tuple[str, ...]] = (
-        *("off, median", "p90", f"above {FAR_ABOVE:g} ×", f"below {FAR_BELOW:g} ×", "in interval", "known"),
-        *("steps noticed", f"within {SOON_S:g} s"),
+        *("half of the estimates within", "9 of 10 within", f"above {FAR_ABOVE:g} × the truth"),
+        *(f"below {FAR_BELOW:g} × the truth", "truth in the interval", "links in use known"),
+        *("large changes noticed", f"within {SOON_S:g} s"),
     )
     KNOWN_NOTES: ClassVar[tuple[str, ...]] = (
-        f"estimates up to {SILENCE_S:g} s old against the mean rate over their samples' time; known: of links in use",
-        f"steps: by {STEP:g} and more on links in use, noticed within {NOTICED_S:g} s or {NOTICED_ROUNDS} rounds; "
-        f"within {SOON_S:g} s: or within the link's round trip, where that is longer",
+        f"estimates up to {SILENCE_S:g} s old are held against the mean rate over their samples' time",
+        f"large changes are by {STEP:g} × and more, on links in use; in time is within {NOTICED_S:g} s or "
+        f"{NOTICED_ROUNDS} rounds; within {SOON_S:g} s: or within the link's round trip, where that is longer",
     )
     DONE: ClassVar[tuple[str, ...]] = (
-        *("predicted : measured", "within 20 %", "next round within", "swaps", "promised", "brought", "right"),
+        *("predicted ÷ measured", f"predictions within {WITHIN:.0%}", f"rounds within {WITHIN:.0%}", "swaps"),
+        *("saving promised", "saving brought", "no slower"),
         *("as promised", "shorter", "trials", "their time"),
     )
     DONE_NOTES: ClassVar[tuple[str, ...]] = (
-        f"predicted: of the plan in force, against the median of its next {AHEAD} whole rounds; p10, median, p90; next "
-        "round within 20 %: how often the very next one is as near to that median, so how steady the rounds were",
-        "swaps that no event forced; right: the new plan is no slower than the old one by the true rates afterwards",
+        f"a prediction is of whole rounds of the plan in force, and is held against the median of the next {AHEAD}: "
+        "the quotients that 1 of 10 lies below, half, and 9 of 10; the very next round lies as near to that median as "
+        "often as is said, which says how steady rounds were",
+        "swaps are those that no event forced; one is no slower by the links' true rates afterwards",
         f"of those that stayed for {AHEAD} rounds: as promised, if their median is within {PROMISED_WITHIN:.0%} of it, "
         "and shorter than the rounds before, since the newest step of a link in use",
         "trials: plans that did not stay, since the one before took less; they are no swaps; their time: what their "
@@ -208,6 +211,71 @@ class Score:
             f"{sum(self.in_time)} of {len(self.in_time)}",
             f"{sum(self.soon)} of {len(self.soon)}",
         ]
+
+    def known_sentences(self) -> list[str]:
+        """What was known of links, a sentence a figure."""
+        off = [abs(error) for error in self.errors]
+        half, most = percentile(off, 0.5), percentile(off, 0.9)
+        told = []
+        if half is not None and most is not None:
+            told.append(
+                f"9 of 10 estimates of a link's rate were within {text.percent(most)} of the truth, and half of them "
+                f"within {text.percent(half)}."
+            )
+            told.append(
+                f"{text.percent(self.far_above)} of them were above {FAR_ABOVE:g} times the truth, and "
+                f"{text.percent(self.far_below)} below {FAR_BELOW:g} times."
+            )
+        if self.held:
+            told.append(f"{text.percent(_share(self.held))} of the intervals that came with estimates held the truth.")
+        if self.known:
+            told.append(f"Of the links in use, {text.percent(_share(self.known))} were known at a time.")
+        if self.in_time:
+            told.append(
+                f"{sum(self.in_time)} of {text.count(len(self.in_time), 'large change')} of their rates "
+                f"(by {STEP:g} times and more) were noticed within {NOTICED_S:g} s or {NOTICED_ROUNDS} rounds, and "
+                f"{sum(self.soon)} of {len(self.soon)} within {SOON_S:g} s or a round trip."
+            )
+        return told
+
+    def done_sentences(self) -> list[str]:
+        """How predictions came true and what swaps brought, a sentence a figure."""
+        told = []
+        low, middle, high = (percentile(self.calibration, share) for share in (0.1, 0.5, 0.9))
+        if low is not None and middle is not None and high is not None:
+            told.append(
+                f"Predicted whole rounds were {middle:.2f} times as long as those that came, at the median, and 8 of "
+                f"10 between {low:.2f} and {high:.2f} times."
+            )
+            near, steady = (
+                text.percent(_share(abs(ratio - 1) <= WITHIN for ratio in ratios))
+                for ratios in (self.calibration, self.first_rounds)
+            )
+            told.append(
+                f"{near} of the predictions were within {text.percent(WITHIN)}; {steady} of single rounds lie as near "
+                f"to the median of {AHEAD}, so that no prediction of a round can do better."
+            )
+        if self.swaps:
+            swaps = f"{text.count(len(self.swaps), 'swap')} that no event forced promised"
+            told.append(f"{swaps} to save {text.percent(self.promised)} of a whole round at the median; {self._came}.")
+        right, judged = self.right
+        if judged:
+            told.append(
+                f"{right} of {text.count(judged, 'new plan')} were no slower than the old one by the links' true rates."
+            )
+        if self.trials:
+            told.append(
+                f"{text.count(len(self.trials), 'trial')} of a plan ended with the old plan's return, and took "
+                f"{text.percent(self.trials_share, 1)} of the time."
+            )
+        return told
+
+    @property
+    def _came(self) -> str:
+        if self.brought is None:
+            return "no rounds came to compare them with"
+        change = "shorter" if self.brought >= 0 else "longer"
+        return f"rounds became {text.percent(abs(self.brought))} {change}"
 
     def done_cells(self) -> list[str]:
         """A row under DONE."""

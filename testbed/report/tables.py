@@ -96,21 +96,21 @@ def key_figures(record: RunRecord) -> list[KeyFigure]:
     lost, doubled = sum(r.lost for r in record.reports), sum(r.duplicated for r in record.reports)
     rounds = training.get("rounds", len(record.rounds))
     figures = [
-        KeyFigure("final accuracy", text.percent(last_accuracy, 1), f"loss {text.number(last_loss)}"),
+        KeyFigure("test accuracy", text.percent(last_accuracy, 1), f"loss {text.number(last_loss)}"),
         KeyFigure(
             "rounds", str(rounds), f"of {asked}" if asked and asked != rounds else f"{len(record.members)} members"
         ),
         KeyFigure("training took", text.seconds(training.get("wall_seconds", record.end_s or None)), "wall time"),
         KeyFigure("a round, median", text.seconds(rate["p50"]), f"95 % within {text.seconds(rate['p95'])}"),
         KeyFigure(
-            "times the lower bound",
-            text.number(sync.get("ratio_to_lower_bound")),
-            f"end to end, at least {text.seconds(sync.get('lower_bound_seconds'))}",
+            "over the lower bound",
+            text.times(sync.get("ratio_to_lower_bound")),
+            f"which is {text.seconds(sync.get('lower_bound_seconds'))}, end to end",
         ),
         KeyFigure(
-            "times the bound",
-            text.number(sync.get("ratio_to_bound")),
-            f"without delays, {text.seconds(sync.get('bound_seconds'))}",
+            "over the bound",
+            text.times(sync.get("ratio_to_bound")),
+            f"which is {text.seconds(sync.get('bound_seconds'))}, without delays",
         ),
         KeyFigure(
             "over the WAN", text.size(carried), f"{text.size(carried / rounds if carried and rounds else None)} a round"
@@ -201,18 +201,16 @@ def considered(record: RunRecord) -> str:
 
 
 def events(record: RunRecord) -> Table | None:
-    """What the experiment did to the network meanwhile."""
-    found = record.summary["events"] if record.finished else record.events
-    rows = [(_clock(event["at_s"]), event["kind"], str(event["target"])) for event in found]
-    return Table("Events", (("at", False), ("event", False), ("target", False)), _cells(rows)) if rows else None
-
-
-def _cells(rows: Iterable[Sequence[str]]) -> tuple[tuple[Cell, ...], ...]:
-    return tuple(tuple(Cell(cell) for cell in row) for row in rows)
+    """What happened to the network meanwhile, by the experiment's file, by hand and by traces."""
+    rows = [
+        (_clock(event["at_s"]), event["kind"], str(event["target"]), text.event_figures(event))
+        for event in record.happened
+    ]
+    return _table("Events", ("at", "event", "target", "by"), rows, words=4) if rows else None
 
 
 def _clock(at_s: float | None) -> str:
-    return text.UNKNOWN if at_s is None else f"{at_s:.1f} s"
+    return text.UNKNOWN if at_s is None else f"{max(at_s, 0.0):.1f} s"  # the first plan is decided on before 0 s
 
 
 def links(record: RunRecord) -> Table | None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
+from typing import Any
 
 from testbed.spec.units import count as count
 
 UNKNOWN = "–"
+
+#: The kinds of events that an experiment's file has; others happen to members.
+IN_FILES = ("change", "down", "up", "swap", "kill", "graph")
 
 
 def seconds(value: float | None) -> str:
@@ -51,6 +55,27 @@ def percent(share: float | None, digits: int = 0) -> str:
 def number(value: float | None, digits: int = 3) -> str:
     """`digits` significant digits."""
     return UNKNOWN if value is None else f"{value:.{digits}g}"
+
+
+def times(value: float | None) -> str:
+    """A ratio as `3.21 ×`."""
+    return UNKNOWN if value is None else f"{value:.3g} ×"
+
+
+def event_figures(event: Mapping[str, Any]) -> str:
+    """By what an event happened, with its figures: `its trace: 29 to 5.12 Mbit/s`."""
+    if event.get("after_bps") is not None:
+        return f"its trace: {mbit(event['before_bps'])} to {mbit(event['after_bps'])} Mbit/s"
+    changed = event.get("changed") or {}
+    written: Mapping[str, Callable[[float], str]] = {
+        "rate_bps": lambda value: f"{mbit(value)} Mbit/s",
+        "delay_s": lambda value: f"delay {milliseconds(value)}",
+        "jitter_s": lambda value: f"jitter {milliseconds(value)}",
+        "loss": lambda value: f"loss {percent(value, 2)}",
+    }
+    values = [words(changed[name]) for name, words in written.items() if changed.get(name) is not None]
+    by = "hand" if event.get("by") == "hand" else "the experiment" if event["kind"] in IN_FILES else UNKNOWN
+    return f"{by}: {', '.join(values)}" if values else by
 
 
 def spread(values: Sequence[float | None], words: Callable[[float], str]) -> str:

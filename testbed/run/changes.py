@@ -23,9 +23,12 @@ from testbed.spec.topology import Topology
 
 
 class Happening(Protocol):
-    """Hears what happens: its kind, its target, and by whom."""
+    """Hears what happens: its kind, its target, and by whom; of a change of a link, all values that are in force over
+    its file or trace by then."""
 
-    def __call__(self, kind: str, target: str, by: By) -> None: ...
+    def __call__(
+        self, kind: str, target: str, by: By, *, changed: Mapping[str, float | None] | None = None
+    ) -> None: ...
 
 
 class WorkerPrograms(Protocol):
@@ -73,8 +76,8 @@ class Changes:
 
     def change(self, change: LinkChange, by: By) -> None:
         """Other values for a link, which stay in force over its trace."""
-        self._network.links_in_force.change(change)
-        self._tell("change", change.link, by)
+        changed = self._network.links_in_force.change(change)
+        self._tell("change", change.link, by, changed=changed.values())
 
     def take(self, a: str, b: str, up: bool, by: By) -> None:
         """A physical pair down or up; routes follow."""

@@ -16,6 +16,7 @@ from testbed.plan import Plan
 from testbed.run.conclusion.passed import apart_s
 from testbed.run.directory import RunDirectory
 from testbed.run.terminal.display import Display, Snapshot
+from testbed.telemetry.rate_steps import RateSteps
 
 
 class Story:
@@ -29,6 +30,8 @@ class Story:
         self.display = display
         self._samples: tuple[Mapping[str, Any], ...] = ()  # the last two: all would be 9 MiB an hour
         self._told: list[str] = []
+        self._states: dict[str, LinkState] = {}
+        self._steps = RateSteps()
         self.events: list[dict[str, Any]] = []
         self.plans: dict[int, dict[str, Any]] = {}
         self.status: Mapping[str, Any] = {}
@@ -42,23 +45,51 @@ class Story:
 
     def put_in_force(self, at_s: float, link: str, state: LinkState) -> None:
         """A link has another state since `at_s`, on the monotonic clock."""
+        self._states[link] = state
         self.directory.append("links.jsonl", link_record(unix_seconds(at_s), link, state))
         self.announce()
 
     def sampled(self, sample: Mapping[str, Any]) -> None:
-        """The sampler has another sample."""
+        """The sampler has another sample. Steps of rates are told and shown as events; `links.jsonl` has what they are
+        found in, so they stand in no file of their own."""
         self._samples = (*self._samples[-1:], sample)
         self.directory.append("traffic.jsonl", sample)
+        rates = {link: state.rate_bps if state.up else None for link, state in self._states.copy().items()}
+        for step in self._steps.look(sample["at_s"], rates, sample["bytes"]):
+            self.events.append(step.to_event())
+            self._told.append(str(step))
         self.announce()
 
-    def happened(self, kind: str, target: str, by: By | None = None, at_s: float | None = None) -> None:
-        """Something has happened to the network or to a member, now unless `at_s` (Unix time) says when. What was done
-        `by` a person's hand is marked."""
+    def happened(
+        self,
+        kind: str,
+        target: str,
+        by: By | None = None,
+        at_s: float | None = None,
+        changed: Mapping[str, float | None] | None = None,
+    ) -> None:
+        """Record that something has happened to the network or to a member.
+
+        Args:
+            kind: The event's kind, as in an experiment's file.
+            target: The link, the pair, the worker or the network.
+            by: `hand`, where a person asked for it.
+            at_s: The moment (Unix time), if it is not now.
+            changed: All values of a link that are in force over its file or trace after this change.
+        """
         self._told.append(f"{kind} {target}" + (" by hand" if by == "hand" else ""))
-        record = {"at_s": time.time() if at_s is None else at_s, "kind": kind, "target": target}
-        self.events.append({**record, "by": by} if by == "hand" else record)
-        self.directory.append("events.jsonl", self.events[-1])
+        record: dict[str, Any] = {"at_s": time.time() if at_s is None else at_s, "kind": kind, "target": target}
+        record |= {"by": by} if by == "hand" else {}
+        record |= {"changed": dict(changed)} if changed is not None else {}
+        if kind in ("change", "swap"):
+            self._steps.forget([target] if kind == "change" else None)
+        self.events.append(record)
+        self.directory.append("events.jsonl", record)
         self.announce()
+
+    def tell(self) -> None:
+        """Print the events that were not printed yet, where no progress is shown."""
+        self.display.tell(self._told)
 
     @property
     def by_hand(self) -> list[dict[str, Any]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from testbed.emulation.network.difference import Difference
 from testbed.link import pair_name
@@ -18,11 +18,17 @@ from testbed.spec.experiment import Experiment
 LOOK_S = 0.2
 
 
-class SimulatedScript:
-    """Has events happen; `swaps` are those of the network, as the summary has them. `tell` hears of each (kind,
-    target)."""
+class Tell(Protocol):
+    """Hears of an event; see SimulatedScript."""
 
-    def __init__(self, experiment: Experiment, stage: Stage, tell: Callable[[str, str], None]) -> None:
+    def __call__(self, kind: str, target: str, changed: Mapping[str, float | None] | None = None) -> None: ...
+
+
+class SimulatedScript:
+    """Has events happen; `swaps` are those of the network, as the summary has them. `tell` hears of each its kind, its
+    target and, of a change of a link, all values that are in force over its file or trace by then."""
+
+    def __init__(self, experiment: Experiment, stage: Stage, tell: Tell) -> None:
         self._experiment = experiment
         self._stage = stage
         self._tell = tell
@@ -59,7 +65,8 @@ class SimulatedScript:
         self._waiting.remove(event)
         self.changed()
         if event.change:
-            self._tell("change", event.change.link)
+            link = event.change.link
+            self._tell("change", link, self._stage.underlay.at(at_s).changes[link].values())
             return
         if event.down or event.up:
             self._tell("down" if event.down else "up", pair_name(*event.pair))

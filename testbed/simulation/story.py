@@ -14,6 +14,7 @@ from testbed.run.manifest import Manifest
 from testbed.run.terminal.display import Display, Snapshot
 from testbed.simulation.stage import Stage
 from testbed.spec.experiment import Experiment
+from testbed.telemetry.rate_steps import RateSteps
 
 #: Rounds may take a millisecond each, and who watches sees four frames a second.
 SHOWN_EACH_S = 0.25
@@ -29,6 +30,7 @@ class SimulatedStory:
         self._display = display
         self._stage = stage
         self._happened: list[str] = []
+        self._steps = RateSteps()
         self._states: Mapping[str, LinkState] = {}
         self._metrics: dict[str, float | None] = {}
         self._seen_s = -1.0
@@ -44,15 +46,19 @@ class SimulatedStory:
         """It has ended, so long after it began."""
         self._manifest.add(ended_s=self._stage.agenda.clocks.zero_s + at_s)
 
-    def happened(self, kind: str, target: str) -> None:
-        """Something has happened to the network, now."""
+    def happened(self, kind: str, target: str, changed: Mapping[str, float | None] | None = None) -> None:
+        """Record that something has happened to the network, as a run's story does."""
         self._happened.append(f"{kind} {target}")
-        record = {"at_s": self._stage.agenda.clocks.unix(), "kind": kind, "target": target}
-        self._directory.append("events.jsonl", record)
+        record: dict[str, Any] = {"at_s": self._stage.agenda.clocks.unix(), "kind": kind, "target": target}
+        self._directory.append("events.jsonl", record | ({} if changed is None else {"changed": dict(changed)}))
+        if kind in ("change", "swap"):
+            self._steps.forget([target] if kind == "change" else None)
 
     def sampled(self, sample: Mapping[str, Any]) -> None:
-        """What links carried is sampled once more."""
+        """Record what links have carried, and tell of steps of their rates."""
         self._directory.append("traffic.jsonl", sample)
+        rates = {name: state.rate_bps if state.up else None for name, state in self._states.items()}
+        self._happened += map(str, self._steps.look(sample["at_s"], rates, sample["bytes"]))
 
     def watch(self, number: int, until_s: float) -> None:
         """A round is over; links are known up to a moment."""

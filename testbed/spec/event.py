@@ -32,6 +32,10 @@ class LinkChange(Strict):
     jitter: Delay | None = None
     loss: Loss | None = None
 
+    def values(self) -> dict[str, float | None]:
+        """Return the values by the names that a link's state has for them; None for each that is not given."""
+        return {"rate_bps": self.rate, "delay_s": self.delay, "jitter_s": self.jitter, "loss": self.loss}
+
     def after(self, earlier: LinkChange) -> LinkChange:
         """Both in one: what is left out here is as it was changed before."""
         return earlier.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})

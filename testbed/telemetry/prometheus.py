@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from testbed.link import link_ends
+from testbed.telemetry.round_span import MEANING
 
 #: Goes with what `metrics` returns, in the header `Content-Type`.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -49,9 +50,7 @@ def _of_run(run: Status) -> Iterator[Metric]:
     yield _gauge("run_state", "Whether the run is in this state.", states, "state")
     yield _gauge("run_rounds", "Rounds that the run is to make.", run["rounds"])
     yield _counter("rounds", "Rounds that all members completed.", run["round"] or 0)
-    yield _gauge(
-        "round_duration_seconds", "The newest round, from the last entry to the last end.", run["round_seconds"]
-    )
+    yield _gauge("round_duration_seconds", f"The newest round, {MEANING}.", run["round_seconds"])
     yield _gauge("plan_epoch", "The epoch of the plan in force.", run["epoch"])
     policies = {(policy,): 1 for policy in (run["policy"],) if policy is not None}
     yield _gauge("plan_info", "The policy by which the plan in force was made.", policies, "policy")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import subprocess
@@ -94,10 +95,22 @@ class Tab:
     def resize(self, width: int, height: int) -> None:
         """As on a screen of this size."""
         self.do("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.do("Emulation.setScrollbarsHidden", hidden=True)  # a picture of a whole page would lack their width
 
     def prefer(self, scheme: str) -> None:
         """As for a user who prefers `light` or `dark`."""
         self.do("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def show_as_print(self) -> None:
+        """Show the page as it is printed."""
+        self.do("Emulation.setEmulatedMedia", media="print")
+
+    def print_to(self, file: Path) -> None:
+        """Print the page into a PDF file, on A4 with margins of 1 cm."""
+        centimetre = 1 / 2.54
+        margins = {f"margin{side}": centimetre for side in ("Top", "Bottom", "Left", "Right")}
+        printed = self.do("Page.printToPDF", paperWidth=21 * centimetre, paperHeight=29.7 * centimetre, **margins)
+        file.write_bytes(base64.b64decode(printed["data"]))
 
     def violations(self) -> list[str]:
         """What axe finds in the page as it is now that keeps people out: serious or worse, each with where it is."""

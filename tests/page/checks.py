@@ -13,10 +13,12 @@ import pytest
 from testbed.api.entry import write_entry
 from testbed.api.server import ApiServer
 from testbed.emulation import label
+from testbed.report.page import write_report
 from testbed.report.player import RecordedRun
 from tests.cli.standing import LAN_S, Standing, up, write
 from tests.page.browser import Browser, Tab
-from tests.report.runs import build_run
+from tests.page.pictures import SHEET, WIDTHS, report_tab
+from tests.report.runs import DROP_S, ZERO_S, build_run
 
 pytestmark = pytest.mark.system
 
@@ -47,6 +49,14 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The file that leads to the page of a run that is over."""
     folder = tmp_path_factory.mktemp("recorded")
     run = build_run(folder / "run")
+    values = {"rate_bps": 5e6, "delay_s": None, "jitter_s": None, "loss": None}
+    change = {"kind": "change", "target": "london->madrid", "by": "hand", "changed": values}
+    before, *after = (run / "events.jsonl").read_text().splitlines()
+    lines = [json.dumps({"at_s": ZERO_S + 50, **change}), before, *after]
+    (run / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    first, *others = (run / "decisions.jsonl").read_text().splitlines()
+    early = json.dumps(json.loads(first) | {"at_s": ZERO_S - 3.2, "adopted": True, "epoch": 0})
+    (run / "decisions.jsonl").write_text("".join(f"{line}\n" for line in [early, *others]))
     with ApiServer(RecordedRun(run), folder / "view.sock", 0) as server:
         assert server.port is not None
         yield write_entry(folder, server.port, server.token)
@@ -213,6 +223,152 @@ def test_a_recording_is_played_and_moved_through(recording: Path, browser: Brows
     tab.resize(360, 740)
     assert tab.value("document.documentElement.scrollWidth") <= 360
     check_quiet(tab)
+
+
+def recorded_page(browser: Browser, recording: Path) -> Tab:
+    tab = browser.tab()
+    tab.open(f"file://{recording}")
+    tab.until("document.querySelectorAll('#map .link').length && document.querySelectorAll('#log li').length")
+    return tab
+
+
+def move_to(tab: Tab, seconds: float) -> None:
+    tab.value(f"""{{
+      const scrubber = document.getElementById("scrubber");
+      scrubber.value = {seconds};
+      scrubber.dispatchEvent(new Event("input"));
+    }}""")
+
+
+def choose(tab: Tab, link: str) -> str:
+    """What the page says of a link."""
+    tab.value(f"document.querySelector('[data-link=\"{link}\"]').dispatchEvent(new MouseEvent('click'))")
+    return str(tab.until(f"document.getElementById('chosen').textContent === '{link}' && {SAID}"))
+
+
+SAID = "document.getElementById('said').textContent"
+
+
+def test_a_run_that_is_over_offers_no_inputs_and_says_what_was_changed_by_hand(
+    recording: Path, browser: Browser
+) -> None:
+    tab = recorded_page(browser, recording)
+    inputs = "[...document.querySelectorAll('form input, form button, #stop, #undo, #pause')]"
+    move_to(tab, 40)
+    assert "by hand" not in choose(tab, "london->madrid")
+    assert tab.value(f"{inputs}.filter(one => one.checkVisibility()).length") == 0
+    assert not tab.value("document.getElementById('can-change').checkVisibility()")
+    move_to(tab, 60)
+    said = tab.until(f"{SAID}.includes('by hand') && {SAID}")
+    assert "by hand: rate" in said
+    assert "trace" not in said, "the record does not say whether it had one"
+    tab.until("[...document.querySelectorAll('#links button')].some(one => one.title.includes('changed by hand'))")
+    check_quiet(tab)
+
+
+def test_the_drop_of_a_trace_is_on_the_time_line_and_in_the_log(recording: Path, browser: Browser) -> None:
+    tab = recorded_page(browser, recording)
+    tab.until("document.querySelectorAll('#timeline .event.step').length >= 2")
+    titles = tab.value("[...document.querySelectorAll('#timeline .step title')].map(one => one.textContent)")
+    drop = next(title for title in titles if "drop london-washington" in title)
+    assert DROP_S - 2 <= float(drop.split(" s:")[0]) <= DROP_S + 2
+    assert "Mbit/s" in drop
+    tab.until("document.getElementById('log').textContent.includes('drop london-washington')")
+    check_quiet(tab)
+
+
+def test_nothing_is_decided_before_0(recording: Path, browser: Browser) -> None:
+    tab = recorded_page(browser, recording)
+    moments = tab.value("[...document.querySelectorAll('#decisions .when')].map(one => one.textContent)")
+    assert moments[-1] == "0.0 s"
+    assert not any(moment.startswith("-") for moment in moments)
+
+
+def test_what_is_planned_counts_both_directions_of_a_tree(recording: Path, browser: Browser) -> None:
+    tab = recorded_page(browser, recording)
+    tree = {"root": "a-w0", "reduce": {"b-w0": "a-w0"}, "broadcast": {"b-w0": "a-w0"}, "share": 1}
+    state = {"plans": {"0": {"plan": {"trees": [tree]}, "swap": None}}}
+    asked = f"import('/page/state.js').then(state => state.plannedOver({json.dumps(state)}, LINK))"
+    assert tab.value(asked.replace("LINK", "'b->a'")) == ["1 edge to a-w0"]
+    assert tab.value(asked.replace("LINK", "'a->b'")) == ["1 edge from a-w0"]
+    assert tab.value(asked.replace("LINK", "'a->c'")) == []
+    assert "1 edge from washington-w0" in choose(tab, "washington->london")
+    check_quiet(tab)
+
+
+@pytest.mark.parametrize("width", [360, 1000, 1280, 1600])
+def test_no_figure_runs_over_its_tile(recording: Path, browser: Browser, width: int) -> None:
+    tab = recorded_page(browser, recording)
+    tab.resize(width, 1000)
+    over = "[...document.querySelectorAll('#figures dd')].filter(one => one.scrollWidth > one.clientWidth + 1)"
+    assert tab.value(f"{over}.map(one => one.textContent)") == []
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run with its report."""
+    run = build_run(tmp_path_factory.mktemp("reported") / "run")
+    write_report(run)
+    return run
+
+
+#: Names in a figure that cover a part of one another, and those that reach out of it. Slanted ones have boxes that are
+#: larger than they are.
+HIDDEN = """
+[...document.querySelectorAll("svg.figure")].flatMap(figure => {
+  const names = [...figure.querySelectorAll("text")].filter(one => one.textContent.trim())
+    .filter(one => !/rotate\\((?!-?0|-90)/.test(one.getAttribute("transform") ?? ""));
+  const boxes = names.map(one => [one.textContent.trim(), one.getBoundingClientRect()]);
+  const all = figure.getBoundingClientRect();
+  const out = boxes.filter(([, box]) => box.left < all.left - 2 || box.right > all.right + 2 || box.top < all.top - 2);
+  const covered = boxes.flatMap(([name, box], place) => boxes.slice(place + 1).filter(([, other]) => {
+    const across = Math.min(box.right, other.right) - Math.max(box.left, other.left);
+    const up = Math.min(box.bottom, other.bottom) - Math.max(box.top, other.top);
+    return across > 2 && up > 0.35 * Math.min(box.height, other.height);
+  }).map(([other]) => `${figure.getAttribute("aria-label")}: ${name} and ${other}`));
+  return [...out.map(([name]) => `out: ${name}`), ...covered];
+})
+"""
+
+
+@pytest.mark.parametrize("width", [*WIDTHS, None])
+def test_nothing_of_a_report_hides_anything_on_a_screen_or_in_print(
+    report: Path, browser: Browser, width: int | None
+) -> None:
+    tab = report_tab(browser, report, SHEET if width is None else width)
+    if width is None:
+        tab.show_as_print()
+    tiles = "[...document.querySelectorAll('.key dt, .key dd, .opening p')]"
+    assert tab.value(f"{tiles}.filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)") == []
+    assert tab.value("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert tab.value(HIDDEN) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_report_keeps_nobody_out(report: Path, browser: Browser, scheme: str) -> None:
+    tab = report_tab(browser, report, WIDTHS[0])
+    tab.prefer(scheme)
+    assert tab.violations() == []
+
+
+def test_a_report_answers_on_the_first_screen(report: Path, browser: Browser) -> None:
+    tab = report_tab(browser, report, WIDTHS[1], 800)
+    bottom = tab.value("document.querySelector('.opening').getBoundingClientRect().bottom")
+    assert bottom < 800
+
+
+def test_a_network_that_is_gone_offers_no_inputs(tmp_path: Path, browser: Browser) -> None:
+    sites = {"quito": {"workers": 1}, "lima": {"workers": 1}}
+    file = write(tmp_path, "gone", sites, ("quito", "lima", "20mbit", "10ms"))
+    with up(file, f"t{os.getpid()}-gone", "--open") as made:
+        tab = browser.tab()
+        tab.open(f"file://{label.state_folder(made.name) / 'page.html'}")
+        tab.until("document.querySelectorAll('#map .link').length === 2")
+        tab.value(CHOOSE)
+        tab.until("document.getElementById('apply').checkVisibility()")
+    tab.until("document.getElementById('alert').textContent.includes('testbed view')")
+    tab.until("!document.getElementById('apply').checkVisibility()")
+    assert not tab.value("document.getElementById('stop').checkVisibility()")
 
 
 def test_without_the_token_the_page_says_how_to_get_in(network: Standing, browser: Browser) -> None:

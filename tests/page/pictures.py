@@ -1,8 +1,11 @@
-"""The documentation's pictures of the page, made of a run that is over: `python -m tests.page.pictures runs/latest`.
+"""Pictures made of a run that is over, the documentation's: `python -m tests.page.pictures runs/latest`.
 
 docs/page.webp        the page as it plays the run, which moves
 docs/page-dark.png    one moment of it in dark, docs/page-phone.png on a phone
 docs/report.png       the head of its report
+
+`--widths FOLDER` makes others, to look at: the whole report and the page at each width of a screen, in light and in
+dark, and the report in print.
 """
 
 from __future__ import annotations
@@ -24,6 +27,9 @@ from tests.page.browser import Browser, Tab
 DOCS = Path(__file__).parents[2] / "docs"
 
 WIDE, PHONE = (1360, 1200), (390, 844)
+
+#: The widths of screens, and of a sheet of A4 between margins of 1 cm at 96 pixels an inch.
+WIDTHS, SHEET = (1000, 1280, 1600), 718
 
 #: The moving picture: so many moments of the run, each shown for so long; the last one for longer.
 MOMENTS, MOMENT_MS, LAST_MS = 48, 250, 2500
@@ -49,7 +55,14 @@ def main() -> int:
     parser.add_argument("run", type=Path, help="a run's directory, such as runs/latest")
     parser.add_argument("--link", default="washington->london", help="the link that is chosen")
     parser.add_argument("--out", type=Path, default=DOCS, metavar="FOLDER")
+    parser.add_argument("--widths", type=Path, metavar="FOLDER", help="the run's pages at several widths, instead")
     args = parser.parse_args()
+    if args.widths is not None:
+        args.widths.mkdir(parents=True, exist_ok=True)
+        with Browser() as browser:
+            for file in save_widths(browser, args.run, args.link, args.widths):
+                print(file)
+        return 0
     with Browser() as browser:
         with viewed(args.run) as page:
             tab = opened(browser, page, args.link, WIDE, "light")
@@ -58,14 +71,46 @@ def main() -> int:
             moment(tab, STANDS_FOR).save(args.out / "page-dark.png", optimize=True)
             tab = opened(browser, page, args.link, PHONE, "light")
             moment(tab, STANDS_FOR).save(args.out / "page-phone.png", optimize=True)
-        tab = browser.tab()
-        tab.resize(*WIDE)
-        tab.open(f"file://{(args.run / 'report.html').resolve()}")
-        tab.until("document.readyState === 'complete'")
+        tab = report_tab(browser, args.run, WIDE[0])
         picture(tab).save(args.out / "report.png", optimize=True)
     for file in ("page.webp", "page-dark.png", "page-phone.png", "report.png"):
         print(f"{args.out / file}: {(args.out / file).stat().st_size / 1e3:.0f} kB")
     return 0
+
+
+def report_tab(browser: Browser, run: Path, width: int, height: int = WIDE[1]) -> Tab:
+    """Return a tab with a run's report, drawn."""
+    tab = browser.tab()
+    tab.resize(width, height)
+    tab.open(f"file://{(run / 'report.html').resolve()}")
+    tab.until("document.readyState === 'complete'")
+    return tab
+
+
+def save_widths(browser: Browser, run: Path, link: str, folder: Path) -> Iterator[Path]:
+    """Save the report and the page at each width, in light and in dark, and the report as it is printed."""
+    for scheme in ("light", "dark"):
+        for width in WIDTHS:
+            tab = report_tab(browser, run, width)
+            tab.prefer(scheme)
+            yield saved(picture(tab, whole=True), folder / f"report-{width}-{scheme}.png")
+    tab = report_tab(browser, run, SHEET)
+    tab.print_to(folder / "report.pdf")
+    yield folder / "report.pdf"
+    tab.show_as_print()
+    yield saved(picture(tab, whole=True), folder / "report-print.png")
+    with viewed(run) as page:
+        for scheme in ("light", "dark"):
+            for width in WIDTHS:
+                tab = opened(browser, page, link, (width, WIDE[1]), scheme)
+                moment(tab, STANDS_FOR)
+                yield saved(picture(tab, whole=True), folder / f"page-{width}-{scheme}.png")
+
+
+def saved(shot: Image.Image, file: Path) -> Path:
+    """Save a picture and return its file."""
+    shot.save(file)
+    return file
 
 
 @contextmanager
@@ -100,10 +145,10 @@ def moment(tab: Tab, part: float) -> Image.Image:
     return picture(tab)
 
 
-def picture(tab: Tab) -> Image.Image:
-    """What is on the screen."""
+def picture(tab: Tab, whole: bool = False) -> Image.Image:
+    """Return what is on the screen, or the `whole` page."""
     tab.do("Page.bringToFront")
-    shot = base64.b64decode(tab.do("Page.captureScreenshot", format="png")["data"])
+    shot = base64.b64decode(tab.do("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"])
     return Image.open(io.BytesIO(shot)).convert("RGB")
 
 

@@ -77,6 +77,12 @@ def test_several_runs_have_the_figures_that_set_them_side_by_side_and_a_column_t
     assert "network.svg" not in written
     found = rows(Path("runs/comparison/rounds.csv"))
     assert Counter(row["run"] for row in found) == {"mst": 12, "netstorm": 9}
+    one, two = rows(Path("runs/comparison/comparison.csv"))
+    assert (one["run"], two["run"], one["verdict"]) == ("mst", "netstorm", "trusted")
+    assert one["loss"] == two["loss"], "the loss that both reached"
+    for row, record in ((one, RunRecord.read(run)), (two, RunRecord.read(other))):
+        assert float(row["wall_seconds"]) == record.summary["training"]["wall_seconds"]
+        assert 0 < float(row["seconds_to_loss"]) <= record.end_s
 
 
 def test_curves_are_written_for_tensorboard_by_round(run: Path, tmp_path: Path) -> None:

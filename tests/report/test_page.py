@@ -9,6 +9,7 @@ import pytest
 
 from testbed.report.errors import NotARun
 from testbed.report.page import write_comparison, write_report
+from testbed.telemetry.round_span import MEANING
 from tests.report.runs import MEMBERS, PAIRS, ZERO_S, build_run, without_plans
 
 pytestmark = pytest.mark.pure
@@ -113,6 +114,48 @@ def test_the_page_tells_the_run(html: str) -> None:
         assert f"{b} → {a}" in text
 
 
+QUESTIONS = ("What happened?", "Can it be trusted?", "What was it compared with?")
+
+
+def answers(html: str) -> dict[str, str]:
+    """What the page opens with, by its questions."""
+    parts = re.findall(r"<h2>([^<]*\?)</h2>(.*?)</div>", html, flags=re.DOTALL)
+    return {question: _Page(f"<div>{answer}</div>").text for question, answer in parts}
+
+
+def test_the_first_screen_says_what_happened_what_can_be_trusted_and_what_was_compared(html: str) -> None:
+    assert html.index("What was it compared with?") < html.index("<svg")
+    happened, trusted, compared = (answers(html)[question] for question in QUESTIONS)
+    assert "8 workers at 5 sites" in happened and "97.2 % test accuracy" in happened
+    assert re.search(r"30 s: london-washington dropped from [\d.]+ to [\d.]+ Mbit/s, by its trace", happened)
+    assert "70 s: toronto-tokyo went down" in happened and "100 s: the network was swapped" in happened
+    assert "3 other plans" in happened and "no update was lost" in happened
+    assert trusted.startswith("Yes")
+    assert re.search(r"within [\d.]+ % of what was asked \(2% is allowed\)", trusted)
+    assert "1.2 times the 0.38 s" in compared and MEANING in compared and "testbed compare" in compared
+
+
+def test_a_run_without_bounds_says_that_it_was_compared_with_none(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=12)
+    summary = json.loads((run / "summary.json").read_text())
+    summary["sync"] |= dict.fromkeys(
+        ("bound_seconds", "ratio_to_bound", "lower_bound_seconds", "ratio_to_lower_bound"), None
+    )
+    (run / "summary.json").write_text(json.dumps(summary))
+    assert "none is known" in answers(write_report(run).read_text(encoding="utf-8"))[QUESTIONS[2]]
+
+
+def test_what_was_changed_by_hand_is_told_with_its_values(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=12)
+    values = {"rate_bps": 5e6, "delay_s": 0.02, "jitter_s": None, "loss": None}
+    summary = json.loads((run / "summary.json").read_text())
+    summary["events"] = [{"at_s": 4.0, "kind": "change", "target": "london->madrid", "by": "hand", "changed": values}]
+    (run / "summary.json").write_text(json.dumps(summary))
+    html = write_report(run).read_text(encoding="utf-8")
+    assert "london->madrid was changed, by hand" in answers(html)[QUESTIONS[0]]
+    assert "hand: 5 Mbit/s, delay 20 ms" in _Page(html).text
+
+
 def test_the_run_s_own_text_stays_text(html: str) -> None:
     assert "&lt;b&gt;not bold&lt;/b&gt;" in html
     assert "<b>not bold" not in html
@@ -121,7 +164,7 @@ def test_the_run_s_own_text_stays_text(html: str) -> None:
 def follow(run: Path, knowledge: str = "measured") -> None:
     """Have a run's controller say what it held of a link, and judge by it the plans that it considered."""
     link = {"rate_bps": 39e6, "low_bps": 38e6, "high_bps": 42e6, "age_s": 0.5, "over_s": 2.0}
-    looks = [{"at_s": ZERO_S + at, "links": {"london->frankfurt": link}} for at in range(3, 60)]
+    looks = [{"at_s": ZERO_S + at, "links": {"london->madrid": link}} for at in range(3, 60)]
     (run / "estimates.jsonl").write_text("".join(json.dumps(look) + "\n" for look in looks))
     decisions, last = [], None
     for line in (run / "decisions.jsonl").read_text().splitlines():
@@ -142,8 +185,9 @@ def test_what_the_controller_knew_and_foresaw_is_told(tmp_path: Path, ends: bool
         (run / "summary.json").unlink()
     html = write_report(run).read_text(encoding="utf-8")
     text = _Page(html).text
-    for words in ("Known of links", "in interval", "Foreseen and done", "predicted : measured", "brought", "right"):
-        assert words in text
+    assert re.search(r"9 of 10 estimates of a link's rate were within \d+ % of the truth", text)
+    assert re.search(r"\d+ % of the predictions were within 20 %", text)
+    assert re.search(r"\d swaps? that no event forced promised to save \d+ % of a whole round", text)
     assert "Whole rounds, as expected and as they came" in text
     assert "estimated, with its interval" in text
     swapped = next(row for row in re.findall(r"<tr>.*?</tr>", html, flags=re.DOTALL) if ">plan 1<" in row)
@@ -155,7 +199,7 @@ def test_a_controller_that_is_told_the_truth_is_not_held_against_it(tmp_path: Pa
     run = build_run(tmp_path / "run", rounds=40)
     follow(run, "oracle")
     text = _Page(write_report(run).read_text(encoding="utf-8")).text
-    for words in ("Known of links", "Foreseen", "promised", "estimated, with"):
+    for words in ("estimates of a link", "Predict", "promised", "estimated, with"):
         assert words not in text
 
 
@@ -203,6 +247,10 @@ def test_runs_side_by_side(tmp_path: Path) -> None:
     for label in ("star, seed 1", "star, seed 2", "mst, seed 1", "mst, seed 2"):
         assert label in page.text
     assert "By policy" in page.text
+    happened, trusted, compared = answers(html).values()
+    assert re.search(r"was the shortest in mst, seed \d with [\d.]+ s, and [12][\d.]* times as long in star", happened)
+    assert trusted.startswith("4 of 4 runs are trusted")
+    assert "star, mst" in compared and "seed 1, 2" in compared
     assert len(page.ids) == len(set(page.ids))
     assert all(reference.startswith("#") for reference in page.references)
 
@@ -212,7 +260,7 @@ def test_what_controllers_knew_is_set_side_by_side(tmp_path: Path) -> None:
     for run, knowledge in zip(runs, ("measured", "measured", "oracle"), strict=True):
         follow(run, knowledge)
     html = write_comparison(runs, tmp_path / "comparison.html").read_text(encoding="utf-8")
-    table = html[html.index("Known of links") : html.index("Foreseen and done")]
+    table = html[html.index("9 of 10 within") : html.index("predicted ÷ measured")]
     assert re.findall(r'<tr><td class="">(\w+)<', table) == ["star", "mst"], "the third was told the truth"
 
 

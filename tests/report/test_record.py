@@ -7,7 +7,7 @@ import pytest
 
 from testbed.report.errors import NotARun
 from testbed.report.record import RunRecord
-from tests.report.runs import DOWN_S, MEMBERS, NETWORK_S, UP_S, build_run, without_plans
+from tests.report.runs import DOWN_S, DROP_S, MEMBERS, NETWORK_S, UP_S, build_run, without_plans
 
 pytestmark = pytest.mark.pure
 
@@ -39,7 +39,10 @@ def test_marks_are_the_same_with_and_without_a_summary(tmp_path: Path) -> None:
     assert not crashed.finished
     assert [mark.label for mark in crashed.marks] == [mark.label for mark in whole]
     assert [mark.at_s for mark in crashed.marks] == pytest.approx([mark.at_s for mark in whole], abs=0.2)
-    assert {mark.at_s for mark in whole if mark.kind == "event"} == {DOWN_S, UP_S}
+    events = [mark for mark in whole if mark.kind == "event"]
+    assert {mark.at_s for mark in events if mark.short in ("down", "up")} == {DOWN_S, UP_S}
+    drop = next(mark for mark in events if mark.label == "london-washington drop")
+    assert drop.at_s == pytest.approx(DROP_S, abs=1.5)
     assert [mark.at_s for mark in whole if mark.kind == "network"] == [NETWORK_S]
 
 

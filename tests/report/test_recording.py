@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from testbed.api.server import ApiServer
 from testbed.report.errors import NotARun
 from testbed.report.player import RecordedRun
 from testbed.report.recording import recording_of
-from tests.report.runs import DOWN_S, MEMBERS, PAIRS, UP_S, build_run
+from tests.report.runs import DOWN_S, DROP_S, MEMBERS, NETWORK_S, PAIRS, UP_S, ZERO_S, build_run
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +41,88 @@ def test_a_recording_says_what_was_when(run: Path) -> None:
     assert first["active_s"] == 0.0 and others and all(plan["swap"]["active_s"] > 0 for plan in others)
     assert recording["seconds"] >= recording["rounds"][-1]["finished_s"]
     assert recording["verdict"] == {"verdict": "trusted", "reasons": []}
+
+
+TOPOLOGY = """
+name: quickstart
+sites:
+  {toronto: {workers: 2}, washington: {workers: 1}, london: {workers: 1}, madrid: {workers: 2}, tokyo: {workers: 2}}
+links:
+  - {between: [washington, london], delay: 37.5ms, trace: {file: a.csv}}
+  - {between: [toronto, washington], rate: 40mbit, delay: 9.5ms, backward: {trace: {file: b.csv}}}
+  - {between: [london, madrid], rate: 40mbit, delay: 13.5ms}
+  - {between: [toronto, tokyo], rate: 25mbit, delay: 81ms}
+"""
+OTHER = TOPOLOGY.replace("name: quickstart", "name: quickstart-uplink").replace("trace: {file: a.csv}", "rate: 30mbit")
+
+
+def told(run: Path, *events: dict[str, Any], **manifest: Any) -> dict[str, Any]:
+    """The recording of a run of whose events and manifest there is more."""
+    file = run / "events.jsonl"
+    lines = [
+        *map(json.loads, file.read_text().splitlines()),
+        *({**one, "at_s": ZERO_S + one["at_s"]} for one in events),
+    ]
+    lines.sort(key=lambda line: float(line["at_s"]))
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    known = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(known | manifest))
+    return recording_of(run)
+
+
+@pytest.mark.pure
+def test_a_link_changed_by_hand_is_so_in_the_recording_until_a_swap_of_networks_changes_it(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run")
+    values = {"rate_bps": 5e6, "delay_s": None, "jitter_s": None, "loss": None}
+    change = {"kind": "change", "target": "london->madrid", "by": "hand"}
+    summary = json.loads((run / "summary.json").read_text())
+    network = next(swap for swap in summary["swaps"] if swap["kind"] == "network")
+    network |= {"target": "quickstart-uplink", "changed": ["london->madrid"], "removed": []}
+    (run / "summary.json").write_text(json.dumps(summary))
+    recording = told(run, {"at_s": 20.0, **change}, {"at_s": 50.0, **change, "changed": values})
+    assert recording["changes"] == {
+        "london->madrid": [
+            {"at_s": pytest.approx(20.0), "changed": None},  # as earlier versions recorded it
+            {"at_s": pytest.approx(50.0), "changed": values},
+            {"at_s": pytest.approx(NETWORK_S), "changed": {}},
+        ]
+    }
+    event = next(event for event in recording["events"] if event.get("changed"))
+    assert event["by"] == "hand"
+
+
+@pytest.mark.pure
+def test_which_links_had_a_trace_is_what_the_files_say_and_unknown_without_them(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run")
+    assert [one["links"] for one in recording_of(run)["traced"]] == [None, None]
+    spec = {"topology": "../topologies/quickstart.yaml", "train": {"rounds": 160}, "sync": {"policy": "mst"}}
+    inputs = {
+        "experiments/../topologies/quickstart.yaml": TOPOLOGY,
+        "experiments/../topologies/other.yaml": OTHER,
+    }
+    first, second = told(run, spec=spec, inputs=inputs)["traced"]
+    assert first == {"at_s": 0.0, "links": ["washington->london", "london->washington", "washington->toronto"]}
+    assert second == {"at_s": pytest.approx(NETWORK_S), "links": ["washington->toronto"]}
+
+
+@pytest.mark.pure
+def test_the_drop_in_a_trace_is_an_event_and_its_end_another(run: Path) -> None:
+    found = [event for event in recording_of(run)["events"] if "after_bps" in event]
+    ends = [(event["kind"], event["target"], event["at_s"]) for event in found]
+    assert ("drop", "london-washington", pytest.approx(DROP_S, abs=1.5)) in ends
+    drop = found[0]
+    assert drop["before_bps"] / drop["after_bps"] == pytest.approx(6, rel=0.3)
+    times = [event["at_s"] for event in recording_of(run)["events"]]
+    assert times == sorted(times)
+
+
+@pytest.mark.pure
+def test_what_was_decided_before_training_began_is_shown_at_0(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=12)
+    first, *others = (run / "decisions.jsonl").read_text().splitlines()
+    early = json.dumps(json.loads(first) | {"at_s": ZERO_S - 3.2})
+    (run / "decisions.jsonl").write_text("\n".join([early, *others]) + "\n")
+    assert recording_of(run)["decisions"][0]["at_s"] == 0.0
 
 
 @pytest.mark.local

@@ -54,7 +54,7 @@ class Growing(Recorder):
     def address(self, worker: Worker) -> str:
         return f"an address of {worker.name}"
 
-    def tell(self, kind: str, target: str, by: str) -> None:
+    def tell(self, kind: str, target: str, by: str, *, changed: Any = None) -> None:
         self.told.append((kind, target))
 
 

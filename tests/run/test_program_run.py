@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
 from testbed.report.page import write_report
 from testbed.report.record import RunRecord
@@ -74,8 +76,10 @@ def records(file: Path) -> list[dict[str, Any]]:
 
 
 def test_a_command_is_run_judged_and_shown(experiment: Path) -> None:
-    done = execute(experiment, {}, False, write_report, Display())
+    printed = io.StringIO()
+    done = execute(experiment, {}, False, write_report, Display(Console(file=printed)))
     assert done.finished
+    assert "change quito->lima" in printed.getvalue()
     summary = json.loads((done.directory / "summary.json").read_text())
     assert any("compute" in what for what in summary["not_judged"])
     assert not any("slower" in reason or "parameters" in reason for reason in summary["reasons"])

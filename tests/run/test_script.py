@@ -36,8 +36,9 @@ class Recorder:
         self.swaps: list[dict[str, Any]] = []
         self.informed: list[tuple[Any, Any]] = []
 
-    def change(self, change: LinkChange) -> None:
+    def change(self, change: LinkChange) -> LinkChange:
         self.said.append(("change", change.link, change.rate))
+        return change
 
     def take(self, a: str, b: str, up: bool) -> None:
         self.said.append(("up" if up else "down", a, b))
@@ -64,8 +65,8 @@ class Recorder:
     def kill(self, worker: str) -> None:
         self.said.append(("kill", worker))
 
-    def tell(self, kind: str, target: str, by: str) -> None:
-        assert by == "file"
+    def tell(self, kind: str, target: str, by: str, *, changed: Any = None) -> None:
+        assert by == "file" and (changed is not None) == (kind == "change")
         self.told.append((kind, target))
 
 

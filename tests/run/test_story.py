@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 import weakref
 from collections.abc import Mapping
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from testbed.api.models import EventResource
 from testbed.api.stream import State, update_between
 from testbed.link import LinkState
 from testbed.run.directory import RunDirectory
@@ -51,6 +54,34 @@ def test_what_arrived_is_that_of_the_last_second_and_older_samples_are_not_kept(
     story.follow(STATUS, states)
     assert display.snapshot.throughput == {"a->b": 8000 * (9**2 - 8**2)}
     assert sum(each() is not None for each in kept) == 2
+
+
+def test_a_drop_in_a_trace_is_an_event_for_who_looks_and_a_line_in_the_terminal(tmp_path: Path) -> None:
+    printed = io.StringIO()
+    story = Story(RunDirectory("story", tmp_path), Display(Console(file=printed)))
+    for second in range(20):
+        story.put_in_force(time.monotonic(), "a->b", LinkState(30e6 if second < 10 else 5e6, 0.01))
+        story.sampled({**taken(second, 1_000_000 * second), "at_s": 100.0 + second})
+        story.tell()
+    (event,) = story.events
+    assert (event["kind"], event["target"], event["at_s"]) == ("drop", "a->b", 110.0)
+    assert EventResource.model_validate(event).after_bps == 5e6
+    assert printed.getvalue().count("drop a->b") == 1
+    assert not (story.directory.path / "events.jsonl").exists(), "no event of the experiment's own"
+    assert story.by_hand == []
+
+
+def test_a_change_is_recorded_with_all_that_is_in_force_over_the_file(tmp_path: Path) -> None:
+    printed = io.StringIO()
+    story = Story(RunDirectory("story", tmp_path), Display(Console(file=printed)))
+    changed = {"rate_bps": 5e6, "delay_s": None, "jitter_s": None, "loss": None}
+    story.happened("change", "a->b", "hand", changed=changed)
+    (event,) = story.directory.read("events.jsonl")
+    assert event["changed"] == changed and event["by"] == "hand"
+    EventResource.model_validate(event)
+    story.tell()
+    story.tell()
+    assert printed.getvalue().count("change a->b by hand") == 1
 
 
 def test_a_plan_that_comes_into_force_is_an_update_for_who_was_shown_it_before(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_the_summary_has_the_contracts_fields(smoke: Running) -> None:
             *("kind", "epoch", "requested_s", "active_s", "pause_ms", "lost_updates", "duplicated_updates"),
         }
     for event in value["events"]:
-        assert event.keys() == {"kind", "target", "at_s"}
+        assert event.keys() == {"kind", "target", "at_s", *(["changed"] if event["kind"] == "change" else [])}
     assert len(value["links"]) == 6
     for link in value["links"].values():
         assert link.keys() == {"rate_error_pct", "rtt_error_ms", "replay_late_ms_p99"}

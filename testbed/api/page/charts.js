@@ -68,6 +68,7 @@ export class Charts {
   }
 
   #showRounds(rounds, zero) {
+    at("round-meaning").hidden = false;
     const newest = `${rounds.length}/${rounds.at(-1).round}`;
     if (newest === this.#shown) return;
     this.#shown = newest;

@@ -3,7 +3,7 @@
 import { ask } from "./api.js";
 import { LinkChart } from "./charts.js";
 import { at, element } from "./dom.js";
-import { planInForce, siteOf } from "./state.js";
+import { changesOf, plannedOver, planInForce, siteOf } from "./state.js";
 import { carried } from "./use.js";
 import { delay, FIELDS, rate, share, shown, written } from "./units.js";
 
@@ -46,12 +46,14 @@ export class Editor {
     this.redraw();
   }
 
-  show(state, readOnly) {
+  /** `readOnly` while one looks at what was; `over` once nothing can be changed any more, which offers no inputs. */
+  show(state, readOnly, over) {
     this.state = state;
     const links = state.links ?? {};
     for (const name of this.#chosen) if (!links[name]) this.#chosen.delete(name);
     at("editor").hidden = !this.#chosen.size;
     at("none-chosen").hidden = Boolean(this.#chosen.size);
+    at("changing").hidden = at("can-change").hidden = over;
     if (!this.#chosen.size) return;
     const names = [...this.#chosen], first = links[names[0]], alone = names.length === 1;
     at("chosen").textContent = alone ? names[0] : `${names.length} links`;
@@ -118,18 +120,23 @@ export class Editor {
 /** Asked, measured and planned of one link. */
 function toldOf(state, name, link) {
   const estimate = estimateOf(state, name);
-  const edges = edgesOver(state, name);
-  const planned = ["planned", edges.length ? edges.join(", ") : "no tree's edge joins these two"];
+  const edges = plannedOver(state, name);
+  const planned = ["planned", edges.length ? edges.join("; ") : "no tree's edge joins these two"];
   return [
-    ["asked", link.up ? askedOf(link) : "down"],
+    ["asked", link.up ? askedOf(state, name, link) : "down"],
     ["measured", `${rate(carried(name))} passed${estimate ? `; taken for ${rate(estimate.rate_bps)}` : ""}`],
     ...planInForce(state) ? [planned] : [],
   ];
 }
 
-function askedOf(link) {
-  const byHand = Object.entries(FIELDS).filter(([, key]) => link.changed[key] != null).map(([field]) => field);
-  const by = `by its ${link.replayed ? "trace" : "file"}${byHand.length ? `, and by hand: ${byHand.join(", ")}` : ""}`;
+function askedOf(state, name, link) {
+  const source = link.replayed === null ? [] : [`by its ${link.replayed ? "trace" : "file"}`];
+  const changes = d3.group(changesOf(state, name), ([, by]) => by);
+  const changed = [...changes].map(([by, fields]) => {
+    const named = fields.map(([field]) => field).filter(Boolean);
+    return named.length ? `${by}: ${named.join(", ")}` : `changed ${by}`;
+  });
+  const by = [...source, ...changed].join(", and ");
   return `${rate(link.rate_bps)}, ${delay(link.delay_s)}, loss ${share(link.loss)} ${by}`;
 }
 
@@ -139,14 +146,6 @@ const betweenSites = (state, ends) => ends.map(end => siteOf(state, end)).join("
 function estimateOf(state, name) {
   const known = Object.entries(state.training?.estimates ?? {});
   return known.find(([edge]) => edge === name || betweenSites(state, edge.split("->")) === name)?.[1];
-}
-
-/** The edges between a link's sites that the plan in force has, tree by tree. */
-function edgesOver(state, name) {
-  return (planInForce(state)?.plan.trees ?? []).flatMap(tree => {
-    const count = Object.entries(tree.reduce).filter(ends => betweenSites(state, ends) === name).length;
-    return count ? [`${count} edge${count > 1 ? "s" : ""} to ${tree.root} (${share(tree.share)})`] : [];
-  });
 }
 
 /** What makes of a link what it was before a patch, as far as that named anything. */

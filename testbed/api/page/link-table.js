@@ -1,6 +1,7 @@
 // All links as a table. Of hundreds of rows those in sight are kept up to date, and the others as they come there.
 
 import { at, write } from "./dom.js";
+import { changesOf } from "./state.js";
 import { carried } from "./use.js";
 import { delay, mbit, share } from "./units.js";
 
@@ -9,16 +10,17 @@ const SPARE_ROWS = 2;
 
 /** `choose(name, more)` is called for a link that is chosen, `isChosen(name)` asked of each. */
 export class LinkTable {
-  #links = {};
+  #state = {};
 
   constructor(choose, isChosen) {
     this.choose = choose;
     this.isChosen = isChosen;
-    at("links").parentElement.onscroll = () => this.show(this.#links);
+    at("links").parentElement.onscroll = () => this.show(this.#state);
   }
 
-  show(links) {
-    this.#links = links;
+  show(state) {
+    this.#state = state;
+    const links = state.links ?? {};
     const [top, bottom] = inSight();
     const rows = d3.select("#links tbody").selectAll("tr").data(Object.entries(links), ([name]) => name)
       .join(enter => this.#newRows(enter));
@@ -26,7 +28,7 @@ export class LinkTable {
       const row = nodes[place];
       if (row.filled && (place < top || place > bottom)) return;
       row.filled = true;
-      fill(row, entry);
+      fill(row, entry, state);
     });
   }
 
@@ -46,11 +48,11 @@ function inSight() {
   return [top, top + Math.ceil(box.clientHeight / height) + 2 * SPARE_ROWS];
 }
 
-function fill(row, [name, link]) {
-  const byHand = Object.values(link.changed).some(value => value != null);
+function fill(row, [name, link], state) {
+  const [, by] = changesOf(state, name)[0] ?? [];
   const texts = [mbit(link.rate_bps), delay(link.delay_s), share(link.loss), mbit(carried(name))];
-  write(row.cells[0].firstChild, byHand ? `${name} ✎` : name);
-  row.cells[0].firstChild.title = byHand ? `${name}, changed by hand` : name;
+  write(row.cells[0].firstChild, by ? `${name} ✎` : name);
+  row.cells[0].firstChild.title = by ? `${name}, changed ${by}` : name;
   if (!link.up) texts[0] = "down";
   texts.forEach((text, column) => write(row.cells[column + 1], text));
 }

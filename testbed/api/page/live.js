@@ -7,8 +7,11 @@ const AGAIN_MS = 1000;
 /** What the server closes with where the token is not the right one. */
 const NOT_LET_IN = 1008;
 
-/** Calls `show(state)` at most once a frame when something changed, and `say(text)` when there is no connection. */
-export function followLive(show, say) {
+/**
+ * Calls `show(state)` at most once a frame when something changed; `say(text)` and `end()` when there is no connection
+ * any more.
+ */
+export function followLive(show, say, end) {
   let state = {}, number = 0, drawing = false;
 
   const drawSoon = () => {
@@ -41,11 +44,12 @@ export function followLive(show, say) {
       drawSoon();
     };
     socket.onclose = event => {
+      end();
       if (event.code === NOT_LET_IN) {
         say("Not let in: open the link to this page anew.");
         return;
       }
-      say("What this page is of has ended, or does not answer; trying again …");
+      say("What this page is of has ended, or does not answer: `testbed view` shows a run that is over. Trying again …");
       setTimeout(connect, AGAIN_MS);
     };
   };

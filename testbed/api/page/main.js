@@ -22,6 +22,7 @@ const say = text => { at("alert").textContent = text; };
 
 let current = {}, moment = 0;
 let past = null, player = null; // one of them, by what this page is of
+let over = false; // nothing can be asked any more of what this page is of
 let zero = 0; // since when times are shown: Unix seconds, 0 in a recording
 
 const editor = new Editor(say, () => {
@@ -44,7 +45,7 @@ function show(state, at_s) {
 function draw() {
   if (!current.network) return;
   network.show(current);
-  editor.show(current, player !== null || past.looking);
+  editor.show(current, over || past.looking, over);
 }
 
 /** Figures, tables, curves and lists. */
@@ -52,9 +53,9 @@ const tellSoon = paced(() => {
   if (!current.network) return;
   const source = player ?? past;
   tellFacts(current, moment - zero);
-  offerOrders(current, player !== null);
+  offerOrders(current, over);
   if (current.network.failure) say(current.network.failure);
-  table.show(current.links ?? {});
+  table.show(current);
   charts.show(current, zero, source.passed);
   editor.draw(source.historyOf);
   drawTimeline(current, zero, moment, source.end, player?.goTo);
@@ -64,15 +65,22 @@ const tellSoon = paced(() => {
 try {
   const { kind } = await ask("GET", "/status");
   if (kind === "recording") {
+    over = true;
     player = new Player(await ask("GET", "/recording"), show);
     player.goTo(player.end);
   } else {
     past = new Past(show);
+    const end = () => {
+      over = true;
+      draw();
+      tellSoon();
+    };
     followLive(state => {
+      over = false;
       const now = Date.now() / 1000;
       zero ||= now - (state.network?.replay?.elapsed_s ?? 0);
       past.follow(state, now, zero);
-    }, say);
+    }, say, end);
   }
 } catch (error) {
   tellNothing("");

@@ -42,12 +42,12 @@ function parsed(text) {
 }
 
 /** Show the orders that can be given now. */
-export function offerOrders({ network, sites = {}, training = {} }, recorded) {
-  at("pause").hidden = recorded || !network.replay.links;
+export function offerOrders({ network, sites = {}, training = {} }, over) {
+  at("pause").hidden = over || !network.replay.links;
   at("pause").textContent = network.replay.paused ? "Let traces go on" : "Hold traces";
-  at("stop").hidden = at("undo").hidden = at("add-form").hidden = recorded;
+  at("stop").hidden = at("undo").hidden = at("add-form").hidden = over;
   offerSites(Object.keys(sites).sort());
-  at("policy-form").hidden = at("plan-from-file").hidden = recorded || !training.policy;
+  at("policy-form").hidden = at("plan-from-file").hidden = over || !training.policy;
 }
 
 /** Where one more worker can be; the one that is chosen stays chosen. */

@@ -45,6 +45,7 @@ const asStreamed = ({ plan, swap, active_s }) => ({ plan, swap: swap && { ...swa
 
 function linksAt(recording, seconds, second) {
   const links = {}, traffic = {};
+  const { links: traced } = recording.traced[Math.max(last(recording.traced, seconds, one => one.at_s), 0)];
   for (const [name, link] of Object.entries(recording.links)) {
     const step = last(link.at_s, seconds);
     if (step < 0 || !link.there[step]) continue;
@@ -57,15 +58,21 @@ function linksAt(recording, seconds, second) {
       loss: link.loss[step],
       jitter_s: 0,
       up: link.up[step],
-      replayed: link.at_s.length > 2,
+      replayed: traced && traced.includes(name),
       declared: {},
-      changed: {},
+      changed: changedAt(recording.changes[name] ?? [], seconds),
       tag: "",
     };
     const bytes = recording.bytes[name];
     if (bytes && second >= 0) traffic[name] = { bytes: bytes[second] ?? 0 };
   }
   return { links, traffic };
+}
+
+/** The values over a link's file or trace at a moment; null where they were changed, and the record lacks to what. */
+function changedAt(changes, seconds) {
+  const place = last(changes, seconds, change => change.at_s);
+  return place < 0 ? {} : changes[place].changed;
 }
 
 function trainingAt(recording, rounds) {
@@ -121,7 +128,14 @@ export class Player {
     return [times, bytes[name] ? perSecond(times, bytes[name]) : times.map(() => null), rates];
   };
 
+  /** Go to a moment from anywhere: by way of the second before it, since what links carry is told by the difference. */
   goTo = seconds => {
+    const { traffic_s: times } = this.recording, before = times[last(times, seconds) - 1];
+    if (before !== undefined) this.show(stateAt(this.recording, before), before);
+    this.#goOn(seconds);
+  };
+
+  #goOn = seconds => {
     this.#now = Math.min(Math.max(seconds, 0), this.end);
     at("scrubber").value = this.#now;
     at("moment").textContent = `${this.#now.toFixed(1)} s of ${this.end.toFixed(0)} s`;
@@ -142,7 +156,7 @@ export class Player {
 
   #step(time) {
     if (!this.#playing) return;
-    this.goTo(this.#now + Number(at("speed").value) * (time - this.#before) / 1000);
+    this.#goOn(this.#now + Number(at("speed").value) * (time - this.#before) / 1000);
     this.#before = time;
     if (this.#now >= this.end) this.#toggle();
     else requestAnimationFrame(next => this.#step(next));

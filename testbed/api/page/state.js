@@ -1,5 +1,7 @@
 // What views ask of a state as the API has it.
 
+import { FIELDS, rate, share, shown } from "./units.js";
+
 /** The site of a member: its host's, or what its name says where it has none any more. */
 export const siteOf = (state, member) => state.hosts?.[member]?.site ?? member.replace(/-w\d+$/, "");
 
@@ -20,5 +22,53 @@ export function plansInForce(state) {
 /** The plan in force; undefined where members go by none. */
 export const planInForce = state => plansInForce(state).at(-1);
 
+/** What the plan in force sends over a link, tree by tree: sums towards the root, and means back from it. */
+export function plannedOver(state, name) {
+  const { trees = [], groups = [] } = planInForce(state)?.plan ?? {};
+  const over = ends => ends.map(end => siteOf(state, end)).join("->") === name;
+  const inWords = (tree, where) => {
+    const up = Object.entries(tree.reduce).filter(over).length;
+    const down = Object.entries(tree.broadcast).filter(([child, parent]) => over([parent, child])).length;
+    if (!up && !down) return [];
+    const ways = [up && `${edges(up)} to ${tree.root}`, down && `${edges(down)} from ${up ? "it" : tree.root}`];
+    const part = tree.share < 1 ? ` (${share(tree.share)} of the model)` : "";
+    return [where + ways.filter(Boolean).join(", ") + part];
+  };
+  return [
+    ...trees.flatMap(tree => inWords(tree, "")),
+    ...groups.flatMap(group => group.trees.flatMap(tree => inWords(tree, "in a group "))),
+  ];
+}
+
+const edges = count => `${count} edge${count === 1 ? "" : "s"}`;
+
+/**
+ * The fields of a link whose values are in force over its file or trace, each with who changed it: "by hand" or "by an
+ * event". A record of an earlier version does not say which fields: then there is one, "".
+ */
+export function changesOf(state, name) {
+  const { changed } = state.links[name], by = {};
+  let before = {}, newest = "hand"; // of a network that has been up for long, the oldest events are not there any more
+  for (const event of Object.values(state.events ?? {})) {
+    if (event.kind !== "change" || event.target !== name) continue;
+    newest = event.by;
+    for (const [key, value] of Object.entries(event.changed ?? {})) {
+      if (value !== before[key]) by[key] = { who: newest };
+    }
+    before = event.changed ?? {};
+  }
+  const said = who => who === "hand" ? "by hand" : "by an event";
+  if (changed === null) return [["", said(newest)]];
+  const fields = Object.entries(FIELDS).filter(([, key]) => changed[key] != null);
+  return fields.map(([field, key]) => [field, said((by[key] ?? { who: newest }).who)]);
+}
+
 /** An event in words. */
 export const inWords = event => `${event.kind} ${event.target}${event.by ? ", by hand" : ""}`;
+
+/** The figures of an event: the rates of a step, or the values that a change has left in force. */
+export function moreOf({ before_bps, after_bps, changed }) {
+  if (after_bps != null) return `by its trace: ${rate(before_bps)} to ${rate(after_bps)}`;
+  const values = Object.entries(FIELDS).filter(([, key]) => changed?.[key] != null);
+  return values.map(([field, key]) => `${field} ${shown[field](changed[key])}`).join(", ");
+}

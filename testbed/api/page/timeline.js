@@ -1,7 +1,7 @@
 // The time from begin to end: which plan was in force when, what happened, and where one looks.
 
 import { at } from "./dom.js";
-import { inWords, plansInForce } from "./state.js";
+import { inWords, moreOf, plansInForce } from "./state.js";
 
 const PLANS_Y = 0, PLAN_HEIGHT = 20, EVENTS_Y = 34, AXIS_Y = 56, TICKS_Y = 74;
 const SIDE = 8; // half a scrubber's thumb, so that a moment is above its place there
@@ -45,7 +45,8 @@ function drawPlans(svg, x, plans, zero, end) {
 
 /** An event is a mark, with its words where there is room before the next. */
 function drawEvents(svg, x, events, zero, goTo) {
-  const placed = events.map(event => ({ event, x: x(event.at_s - zero) })).sort((one, other) => one.x - other.x);
+  const placed = events.map(event => ({ event, x: x(Math.max(event.at_s - zero, 0)) }))
+    .sort((one, other) => one.x - other.x);
   const room = place => (placed[place + 1]?.x ?? x.range()[1]) - placed[place].x - 2 * MARK;
   const groups = svg.selectAll("g.event").data(placed).join(enter => {
     const group = enter.append("g");
@@ -54,11 +55,15 @@ function drawEvents(svg, x, events, zero, goTo) {
     group.append("title");
     return group;
   });
-  groups.attr("class", ({ event }) => `event${event.by ? " hand" : ""}${goTo ? " goes" : ""}`)
+  const kind = event => event.by ? " hand" : event.after_bps == null ? "" : " step";
+  groups.attr("class", ({ event }) => `event${kind(event)}${goTo ? " goes" : ""}`)
     .attr("transform", mark => `translate(${mark.x},${EVENTS_Y})`)
     .on("click", (_, { event }) => goTo?.(event.at_s));
   groups.select("text").text(({ event }, place) => fitting(inWords(event), room(place)));
-  groups.select("title").text(({ event }) => `${(event.at_s - zero).toFixed(1)} s: ${inWords(event)}`);
+  groups.select("title").text(({ event }) => {
+    const more = moreOf(event);
+    return `${Math.max(event.at_s - zero, 0).toFixed(1)} s: ${inWords(event)}${more && `; ${more}`}`;
+  });
 }
 
 function drawAxis(svg, x, width) {
@@ -68,8 +73,8 @@ function drawAxis(svg, x, width) {
     .attr("x", x).attr("y", TICKS_Y).attr("text-anchor", "middle").text(tick => `${tick} s`);
 }
 
-/** A text that fits into so many pixels: whole, or its first word, or nothing. */
+/** A text that fits into so many pixels: whole, or its first two words, or the first, or nothing. */
 function fitting(text, width) {
-  const fits = words => words.length * LETTER <= width;
-  return [text, text.split(/[:, ]/).slice(0, 2).join(" ")].find(fits) ?? "";
+  const fits = words => words.length * LETTER <= width, words = text.split(/[:, ]/);
+  return [text, words.slice(0, 2).join(" "), words[0]].find(fits) ?? "";
 }

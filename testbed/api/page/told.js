@@ -1,7 +1,7 @@
 // What is told in words: the verdict, workers, decisions, the log.
 
 import { at, element, write } from "./dom.js";
-import { inWords, plansInForce } from "./state.js";
+import { inWords, moreOf, plansInForce } from "./state.js";
 import { seconds } from "./units.js";
 
 const SHOWN = 200;
@@ -44,6 +44,7 @@ function logOf(state) {
   const events = Object.values(state.events ?? {}).map(event => ({
     at_s: event.at_s,
     text: inWords(event),
+    more: moreOf(event),
     kind: event.by ? "hand" : "",
   }));
   const plans = plansInForce(state).filter(({ since }) => since !== null).map(({ epoch, plan, since, why }) => ({
@@ -69,7 +70,7 @@ function withoutRepeats(decisions) {
 function explained(decision, rounds) {
   const { at_s, policy, adopted, why, epoch, proposed_s, current_s } = decision;
   const promised = adopted && proposed_s != null && current_s
-    ? `promised ${seconds(proposed_s)} a round in the place of ${seconds(current_s)}`
+    ? `promised ${seconds(proposed_s)} a whole round in the place of ${seconds(current_s)}`
     : "";
   const came = adopted ? whatCame(epoch, rounds) : "";
   return {
@@ -80,11 +81,13 @@ function explained(decision, rounds) {
   };
 }
 
+/** The median whole rounds after a plan came into force, and before: what was promised is of whole rounds too. */
 function whatCame(epoch, rounds) {
-  const first = rounds.findIndex(round => round.epoch === epoch);
+  const whole = d3.pairs(rounds, (one, next) => ({ epoch: next.epoch, seconds: next.finished_s - one.finished_s }));
+  const first = whole.findIndex(round => round.epoch === epoch);
   if (first <= 0) return "";
   const median = list => seconds(d3.median(list, round => round.seconds));
-  const before = rounds.slice(Math.max(0, first - ROUNDS), first), after = rounds.slice(first, first + ROUNDS);
+  const before = whole.slice(Math.max(0, first - ROUNDS), first), after = whole.slice(first, first + ROUNDS);
   return `came ${median(after)} after ${median(before)}`;
 }
 
@@ -128,7 +131,8 @@ function list(id, entries, zero, empty) {
   told[id] = key;
   const items = newest.map(({ at_s, text, more, kind }) => {
     const item = element("li");
-    item.append(element("span", `${(at_s - zero).toFixed(1)} s`, "when"), element("span", text, kind));
+    const since = Math.max(at_s - zero, 0); // the first plan is decided on before training begins
+    item.append(element("span", `${since.toFixed(1)} s`, "when"), element("span", text, kind));
     if (more) item.append(element("span", more, "more"));
     return item;
   });

@@ -28,8 +28,12 @@ export class Trees {
     const { epoch = null, plan } = planInForce(state) ?? {};
     if (epoch === this.#epoch && !anew) return;
     this.#epoch = epoch;
-    const old = this.layer.selectAll("g.tree:not(.old)").classed("old", true);
-    setTimeout(() => old.remove(), FADES_MS);
+    if (anew) {
+      this.layer.selectAll("g.tree").remove(); // they would fade where no site is any more
+    } else {
+      const old = this.layer.selectAll("g.tree:not(.old)").classed("old", true);
+      setTimeout(() => old.remove(), FADES_MS);
+    }
     const trees = plan?.trees ?? [];
     const wanted = this.#offerRoots(trees);
     trees.forEach((tree, number) => {

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from testbed.controller.contradiction import Contradiction
 from testbed.planning import Pair
 from testbed.protocol import PeerSample, Report, Train
+from testbed.telemetry.round_span import RoundSpan, span_of
 
 #: Rounds over which it is looked how long members compute: now and then one evaluates its model too.
 COMPUTED = 8
@@ -47,12 +48,13 @@ class ReportedRound:
     def summary(self) -> RoundSummary:
         """It in short."""
         its = self.reports.values()
+        span = span_of((report.started_s, report.finished_s) for report in its)
         return RoundSummary(
             number=self.number,
             epoch=max(report.epoch for report in its),
             began_s=min(report.started_s for report in its),
-            entered_s=max(report.started_s for report in its),
-            finished_s=max(report.finished_s for report in its),
+            entered_s=span.entered_s,
+            finished_s=span.finished_s,
             lost=sum(report.lost for report in its),
             duplicated=sum(report.duplicated for report in its),
             metrics=means(its),
@@ -96,8 +98,8 @@ class RoundSummary:
 
     @property
     def seconds(self) -> float:
-        """The time of the round: from when the last member entered to when the last finished."""
-        return self.finished_s - self.entered_s
+        """The length of the round, as `telemetry.round_span` defines it."""
+        return RoundSpan(self.entered_s, self.finished_s).seconds
 
     def to_json(self) -> dict[str, Any]:
         """It for those who watch."""

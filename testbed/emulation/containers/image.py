@@ -320,7 +320,11 @@ def digits_folder() -> Path:
                 [sys.executable, str(CONTAINERS / "digits.py"), str(baked)],
                 f"The digits come with scikit-learn: `{INSTALL}` installs it.",
             )
-            baked.rename(digits)
+            try:
+                baked.rename(digits)
+            except OSError:
+                if not digits.exists():  # else another process made the same meanwhile
+                    raise
     return digits
 
 

@@ -141,8 +141,15 @@ class Links:
         with self._lock:
             self._collect()
 
-    def change(self, change: LinkChange) -> None:
-        """Values that stay in force over the trace. KeyError for a link that is not there."""
+    def change(self, change: LinkChange) -> LinkChange:
+        """Put values in force that stay over the trace.
+
+        Returns:
+            All values of the link that are in force over its file or trace by now.
+
+        Raises:
+            KeyError: The link is not there.
+        """
         with self._lock:
             if change.link not in self._links:
                 raise KeyError(f"no link {change.link} is up; there are {', '.join(sorted(self._links))}")
@@ -150,6 +157,7 @@ class Links:
             self._changes[change.link] = change if earlier is None else change.after(earlier)
             self._collect()
             self._apply([change.link])
+            return self._changes[change.link]
 
     def take(self, names: Iterable[str], up: bool, elsewhere: Iterable[str] = ()) -> None:
         """Take links up or down. KeyError for one that is not there. What is `elsewhere`, in a part of the network that

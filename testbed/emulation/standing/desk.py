@@ -58,8 +58,8 @@ class Desk(Subject):
         network = self._testbed.network
         with in_words():
             for change in changes_of(patches, network.links_in_force.asked()):
-                network.links_in_force.change(change)
-                self._happened("change", change.link)
+                changed = network.links_in_force.change(change).values()
+                self._happened("change", change.link, changed=changed)
             for a, b, up in pairs_of(patches):
                 network.take(a, b, up)
                 self._happened("up" if up else "down", pair_name(a, b))
@@ -88,10 +88,11 @@ class Desk(Subject):
         self._happened("stop", reason)
         os.kill(os.getpid(), signal.SIGTERM)  # as `down` ends it
 
-    def _happened(self, kind: str, target: str) -> None:
+    def _happened(self, kind: str, target: str, **more: Any) -> None:
         log.info("%s %s", kind, target)
         self._count += 1
-        self._events.append((self._count, {"at_s": time.time(), "kind": kind, "target": target, "by": "hand"}))
+        event = {"at_s": time.time(), "kind": kind, "target": target, "by": "hand", **more}
+        self._events.append((self._count, event))
         self.tell()
 
 

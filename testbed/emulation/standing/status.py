@@ -19,6 +19,7 @@ from testbed.emulation.network.node import NamespaceNode
 from testbed.emulation.shaping import LinkCounters
 from testbed.emulation.testbed import Testbed
 from testbed.link import LinkState, link_ends
+from testbed.spec.event import LinkChange
 from testbed.spec.topology import Topology
 
 #: How many of a link's last replay ticks the lateness is of: a minute at 100 ms. A network may stay up for weeks.
@@ -122,10 +123,7 @@ def _declared(asked: Asked) -> dict[str, float | None]:
 
 
 def _changed(asked: Asked) -> dict[str, float | None]:
-    change = asked.change
-    if change is None:
-        return dict.fromkeys(("rate_bps", "delay_s", "jitter_s", "loss"))
-    return {"rate_bps": change.rate, "delay_s": change.delay, "jitter_s": change.jitter, "loss": change.loss}
+    return (asked.change or LinkChange(link=asked.link.name)).values()
 
 
 def _sites(topology: Topology) -> dict[str, dict[str, Any]]:

@@ -59,14 +59,17 @@ def _write_names(axes: Axes, marks: Sequence[Mark], end_s: float) -> None:
     placed: list[_Name] = []
     # From the right, so that a name goes above those of the marks that it runs over.
     for mark, at in reversed(list(zip(marks, all_at, strict=True))):
-        name = _place(at, len(mark.label) * _CHARACTER_POINTS + 8, width, placed, all_at)
-        if name is None:
+        for label in filter(None, (mark.label, mark.short)):
+            name = _place(at, len(label) * _CHARACTER_POINTS + 8, width, placed, all_at)
+            if name is not None:
+                break
+        else:
             continue
         placed.append(name)
         colour, _ = _LOOK[mark.kind]
         flush = name.left == name.at
         axes.annotate(
-            mark.label,
+            label,
             (mark.at_s, 1.0),
             xycoords=("data", "axes fraction"),
             xytext=(2 if flush else -2, 4 + name.row * ROW_POINTS),

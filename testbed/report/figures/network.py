@@ -45,6 +45,13 @@ ALIKE = 1.05
 #: Names on more links than these would cover the map.
 MOST_LABELS = 10
 
+#: Sizes of names, and a character's width in parts of its size.
+SITE_NAME_POINTS, LABEL_POINTS, CHARACTER = 8.5, 6.8, 0.58
+
+#: Where along a link its label may stand; and what it costs to stand far from the middle, or aside, in parts of the
+#: label's area that something would hide.
+ALONG, FAR, ASIDE = (0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74), 0.15, 0.5
+
 Point = tuple[float, float]
 
 #: Keeps names legible over lines.
@@ -206,6 +213,7 @@ def _draw_links(
     at_s: float,
 ) -> None:
     fastest = max((state.rate_bps for states in record.states.values() for state in states), default=1.0)
+    labels = Labels(axes, positions)
     for a, b in pairs:
         pair = _pair(record, a, b, at_s)
         if pair is None:
@@ -216,17 +224,73 @@ def _draw_links(
         if len(pairs) > MOST_LABELS:
             continue
         axes.text(
-            (x0 + x1) / 2,
-            (y0 + y1) / 2,
+            *labels.place(pair.label, positions[a], positions[b]),
             pair.label,
             ha="center",
             va="center",
-            fontsize=6.8,
+            fontsize=LABEL_POINTS,
             color=MUTED,
             linespacing=1.05,
             bbox=_BEHIND,
             zorder=5,
         )
+
+
+class Labels:
+    """Finds room for the labels of links: beside sites and their names, and beside one another. `taken` is where
+    something stands."""
+
+    def __init__(self, axes: Axes, positions: Mapping[str, Point]) -> None:
+        figure = axes.get_figure(root=True)
+        assert figure is not None
+        left, right = axes.get_xlim()
+        self._unit = (right - left) / (axes.get_position().width * figure.get_figwidth() * 72)  # of a point
+        self.taken: list[_Box] = []
+        for site, (x, y) in positions.items():
+            name = len(site) * SITE_NAME_POINTS * CHARACTER * self._unit / 2
+            self.taken.append(_Box(x - SITE_RADIUS, y - SITE_RADIUS, x + SITE_RADIUS, y + SITE_RADIUS))
+            self.taken.append(_Box(x - name, y - SITE_RADIUS - 0.14, x + name, y - SITE_RADIUS))
+
+    def place(self, label: str, start: Point, stop: Point) -> Point:
+        """Return where a label of a link between two places hides the least: on the link, or else beside it."""
+        lines = label.split("\n")
+        width = max(map(len, lines)) * LABEL_POINTS * CHARACTER * self._unit / 2
+        height = len(lines) * LABEL_POINTS * 1.15 * self._unit / 2
+        (x0, y0), (x1, y1) = start, stop
+        length = math.hypot(x1 - x0, y1 - y0) or 1.0
+        across = ((y0 - y1) / length, (x1 - x0) / length)
+        aside = abs(across[0]) * width + abs(across[1]) * height
+        area = 4 * width * height
+
+        def hidden(away: float, part: float) -> tuple[float, _Box]:
+            x, y = x0 + part * (x1 - x0) + away * aside * across[0], y0 + part * (y1 - y0) + away * aside * across[1]
+            box = _Box.around(x, y, width, height)
+            far = ASIDE * abs(away) + abs(part - 0.5)
+            return sum(box.shared(other) for other in self.taken) + FAR * area * far, box
+
+        tries = (hidden(away, part) for away in (0.0, 0.8, -0.8, 1.1, -1.1, 1.5, -1.5) for part in ALONG)
+        _, best = min(tries, key=lambda one: one[0])
+        self.taken.append(best)
+        return (best.left + best.right) / 2, (best.low + best.high) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    left: float
+    low: float
+    right: float
+    high: float
+
+    @classmethod
+    def around(cls, x: float, y: float, width: float, height: float) -> _Box:
+        """Return the box with this middle; `width` and `height` are halves."""
+        return cls(x - width, y - height, x + width, y + height)
+
+    def shared(self, other: _Box) -> float:
+        """The area that both cover."""
+        across = min(self.right, other.right) - max(self.left, other.left)
+        up = min(self.high, other.high) - max(self.low, other.low)
+        return max(across, 0.0) * max(up, 0.0)
 
 
 def _draw_sites(axes: Axes, record: RunRecord, positions: Mapping[str, Point]) -> dict[str, Point]:
@@ -235,7 +299,15 @@ def _draw_sites(axes: Axes, record: RunRecord, positions: Mapping[str, Point]) -
     for site, (x, y) in positions.items():
         axes.add_artist(Circle((x, y), SITE_RADIUS, facecolor=PAPER, edgecolor=MUTED, linewidth=0.8, zorder=2))
         axes.text(
-            x, y - SITE_RADIUS - 0.025, site, ha="center", va="top", fontsize=8.5, color=INK, bbox=_BEHIND, zorder=7
+            x,
+            y - SITE_RADIUS - 0.025,
+            site,
+            ha="center",
+            va="top",
+            fontsize=SITE_NAME_POINTS,
+            color=INK,
+            bbox=_BEHIND,
+            zorder=7,
         )
         local = [member for member in record.members if site_of(member) == site]
         radius = 0.0 if len(local) == 1 else SITE_RADIUS * 0.58

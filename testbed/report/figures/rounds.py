@@ -28,6 +28,9 @@ from testbed.run.conclusion.summary import RoundFigures
 #: Rounds so many times slower than the median would press all others flat on a linear scale.
 LOG_ABOVE = 12.0
 
+#: A bound at less than this part of the axis has no room for its name below it.
+BOUND_BELOW = 0.15
+
 #: Width of a character of an epoch's name; an epoch shorter than its name goes without.
 NAME_POINTS = 4.5
 
@@ -100,12 +103,13 @@ def _draw_bound(axes: Axes, record: RunRecord) -> list[float]:
     else:
         return []
     axes.stairs(values, edges, baseline=None, color=INK, linewidth=1.0, linestyle=(0, (4, 2)), zorder=3.5)
+    low = values[0] < BOUND_BELOW * max(round_.seconds for round_ in record.rounds)
     axes.annotate(
         "bound",
         (0, values[0]),
-        xytext=(3, -3),
+        xytext=(3, 3 if low else -3),
         textcoords="offset points",
-        va="top",
+        va="bottom" if low else "top",
         fontsize=8,
         color=MUTED,
         style="italic",

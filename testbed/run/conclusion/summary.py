@@ -9,14 +9,14 @@ from statistics import quantiles
 from typing import Any
 
 from testbed.controller.allreduce.swaps import pause_ms
+from testbed.telemetry.round_span import RoundSpan, span_of
 
 Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class RoundFigures:
-    """One round over all members. Times are Unix seconds; `seconds` runs from when the last member entered it to
-    when the last one finished it."""
+    """One round over all members. Times are Unix seconds."""
 
     number: int
     epoch: int
@@ -27,7 +27,8 @@ class RoundFigures:
 
     @property
     def seconds(self) -> float:
-        return self.finished_s - self.entered_s
+        """The length of the round, as `telemetry.round_span` defines it."""
+        return RoundSpan(self.entered_s, self.finished_s).seconds
 
 
 def rounds_of(reports: Sequence[Record], members: int) -> list[RoundFigures]:
@@ -35,18 +36,19 @@ def rounds_of(reports: Sequence[Record], members: int) -> list[RoundFigures]:
     by_round: dict[int, list[Record]] = {}
     for report in reports:
         by_round.setdefault(report["round"], []).append(report)
-    return [
-        RoundFigures(
-            number=number,
-            epoch=max(r["epoch"] for r in found),
-            entered_s=max(r["started_s"] for r in found),
-            finished_s=max(r["finished_s"] for r in found),
-            lost=sum(r["lost"] for r in found),
-            duplicated=sum(r["duplicated"] for r in found),
-        )
-        for number, found in sorted(by_round.items())
-        if len(found) >= members
-    ]
+    return [_figures(number, found) for number, found in sorted(by_round.items()) if len(found) >= members]
+
+
+def _figures(number: int, reports: Sequence[Record]) -> RoundFigures:
+    span = span_of((report["started_s"], report["finished_s"]) for report in reports)
+    return RoundFigures(
+        number=number,
+        epoch=max(report["epoch"] for report in reports),
+        entered_s=span.entered_s,
+        finished_s=span.finished_s,
+        lost=sum(report["lost"] for report in reports),
+        duplicated=sum(report["duplicated"] for report in reports),
+    )
 
 
 def fewest(members: int, passages: Sequence[Record]) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 from testbed.run.conclusion.verdict import SIMULATED
 from testbed.spec.units import count
+from testbed.telemetry.round_span import MEANING
 
 
 def in_words(summary: Mapping[str, Any]) -> list[str]:
@@ -34,7 +35,8 @@ def in_words(summary: Mapping[str, Any]) -> list[str]:
         end = f"no two workers were more than {gap['widest']} apart"
     return [
         "; ".join([f"{count(training['rounds'], unit)} in {training['wall_seconds']:.0f} s", *learned, end]),
-        f"{unit}: {seconds['p50']:.2f} s at the median, {seconds['p95']:.2f} s at the 95th percentile",
+        f"{unit}: {seconds['p50']:.2f} s at the median, {seconds['p95']:.2f} s at the 95th percentile"
+        + ("" if gap else f" ({MEANING})"),
         *(["; ".join(told)] if told else []),
         f"{count(kinds.count('plan'), 'plan swap')}, {count(kinds.count('network'), 'network swap')}, "
         f"{count(lost, 'update')} lost or doubled",

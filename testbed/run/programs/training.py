@@ -56,6 +56,7 @@ class ProgramTraining:
             guard.allow(LOOK_S, "a look at the run's parts, with the events that were due,")
             self._steering.wait(0.0)
             self._steering.play(replay.elapsed_s, 0)
+            self._story.tell()
             if broken := network.shaper.failure() or replay.failure or self._sampler.failure:
                 raise RunFailed(f"the emulation broke: {broken}")
             check_room([directory, Path("/")])

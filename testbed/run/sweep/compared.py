@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 from typing import Any
 
+from testbed.run.conclusion.time_to_loss import Curve, common_loss, read_curve, seconds_to
 from testbed.run.execute import Executed
 from testbed.run.sweep.planned_run import PlannedRun, Point
 
@@ -20,6 +22,10 @@ FIGURES = {
     "wall_seconds": ("training", "wall_seconds"),
     "wan_bytes": ("sync", "wan_bytes"),
 }
+
+
+#: The figure that takes all runs together: seconds until a run came to the loss that all reached.
+TO_LOSS = "seconds_to_loss"
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,28 @@ class Compared:
         """The runs that were made at a point, in their order."""
         return [self.made[run.key] for run in self.planned if run.point is point and run.key in self.made]
 
+    @cached_property
+    def loss(self) -> float | None:
+        """The lowest loss that all finished runs reached; None where none has a loss."""
+        return common_loss(self._curves.values())
+
+    @cached_property
+    def _curves(self) -> dict[str, Curve]:
+        return {key: read_curve(run.directory) for key, run in self.made.items() if run.finished}
+
+    def seconds_to_loss(self, run: PlannedRun) -> float | None:
+        """How long after training began a run came to `loss`; None where it did not, or was not made."""
+        return seconds_to(self.loss, self._curves.get(run.key, ()))
+
+    def outcome(self, point: Point) -> dict[str, Any]:
+        """A point's `figures`, and when its runs came to `loss`."""
+        found = self.figures(point)
+        finished = [
+            run for run in self.planned if run.point is point and run.key in self.made and self.made[run.key].finished
+        ]
+        found["spread"][TO_LOSS] = [self.seconds_to_loss(run) for run in finished]
+        return {**found, TO_LOSS: _median(found["spread"][TO_LOSS]), "loss": self.loss}
+
     def figures(self, point: Point) -> dict[str, Any]:
         """Medians over a point's finished runs, each with what it was in every run under `spread`."""
         runs = self.at(point)
@@ -60,7 +88,11 @@ class Compared:
 
 def figures_of(run: Executed) -> dict[str, float | None]:
     """The figures of a run that came to its end."""
-    summary = json.loads((run.directory / "summary.json").read_text(encoding="utf-8"))
+    return figures_in(json.loads((run.directory / "summary.json").read_text(encoding="utf-8")))
+
+
+def figures_in(summary: Mapping[str, Any]) -> dict[str, float | None]:
+    """The figures in a summary; None for those that it lacks."""
     return {name: _at(summary, path) for name, path in FIGURES.items()}
 
 
@@ -72,5 +104,5 @@ def _median(values: Sequence[float | None]) -> float | None:
 def _at(summary: Mapping[str, Any], path: Sequence[str]) -> float | None:
     value: Any = summary
     for name in path:
-        value = value[name]
+        value = value.get(name) if isinstance(value, Mapping) else None
     return None if value is None else float(value)

@@ -20,7 +20,7 @@ from testbed.atomic_file import write_text
 from testbed.run.directory import RUNS, give_back
 from testbed.run.errors import CannotRun
 from testbed.run.execute import Executed
-from testbed.run.sweep.compared import FIGURES, Compared, figures_of
+from testbed.run.sweep.compared import FIGURES, TO_LOSS, Compared, figures_of
 from testbed.run.sweep.planned_run import PlannedRun, Point
 from testbed.telemetry.store import Records, read_records
 
@@ -90,17 +90,18 @@ def _run_rows(compared: Compared) -> Iterator[dict[str, Any]]:
         if run.key in compared.made:
             made = compared.made[run.key]
             figures = figures_of(made) if made.finished else dict.fromkeys(FIGURES)
+            figures[TO_LOSS] = compared.seconds_to_loss(run)
             verdict = made.verdict if made.finished else "failed"
             ids = {"seed": run.seed, "repeat": run.repeat, "run": made.directory.name, "verdict": verdict}
             yield {**run.point.labels, **ids, **figures}
 
 
 def _point_row(compared: Compared, point: Point) -> dict[str, Any]:
-    figures = compared.figures(point)
+    figures = compared.outcome(point)
     verdicts = figures["verdicts"]
     counts = {"runs": len(verdicts)} | {each: verdicts.count(each) for each in ("trusted", "suspect", "failed")}
     row: dict[str, Any] = {**point.labels, **counts}
-    for name in FIGURES:
+    for name in (*FIGURES, TO_LOSS):
         known = [value for value in figures["spread"][name] if value is not None]
         row |= {
             name: figures[name],

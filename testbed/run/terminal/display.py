@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -105,10 +105,14 @@ class Display:
         said = [fitted(Text.from_markup(line), self.console) for line in (*lines, *events)]
         self._live.update(Group(self._progress, *said[:2], _link_table(snapshot), *said[2:]))
 
-    def _print_line(self, snapshot: Snapshot) -> None:
-        for event in snapshot.events[self._said :]:
+    def tell(self, events: Sequence[str]) -> None:
+        """Print those of the run's events that were not printed yet."""
+        for event in events[self._said :]:
             self.say(f"  {event}")
-        self._said = max(self._said, len(snapshot.events))
+        self._said = max(self._said, len(events))
+
+    def _print_line(self, snapshot: Snapshot) -> None:
+        self.tell(snapshot.events)
         now = time.monotonic()
         if now - self._last_line_s >= LINE_EVERY_S:
             self._last_line_s = now
@@ -124,7 +128,7 @@ def _figures(snapshot: Snapshot) -> str:
     if snapshot.accuracy is not None:
         parts.append(f"accuracy {snapshot.accuracy:.1%}")
     if snapshot.seconds_per_round is not None:
-        parts.append(f"{snapshot.seconds_per_round:.2f} s a round")
+        parts.append(f"last round {snapshot.seconds_per_round:.2f} s")
     if snapshot.plan is not None:
         parts.append(f"plan {snapshot.plan.epoch} ({snapshot.plan.policy})")
     return "  ".join(parts)

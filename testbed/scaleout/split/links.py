@@ -18,14 +18,14 @@ class SplitLinks(Links):
         super().__init__(shaper, lambda *_: None)
         self._hosts, self._host_of = hosts, host_of
 
-    def change(self, change: LinkChange) -> None:
+    def change(self, change: LinkChange) -> LinkChange:
         """Raises what the host does, and nothing has changed."""
         own = self._host_of[link_ends(change.link)[0]]
         if change.link in self.asked():
             state = self._hosts.call(own, "part.change", change)
             for other in self._hosts.hosts.keys() - {own}:
                 self._hosts.call(other, "part.note", change.link, state)
-        super().change(change)  # or says which links there are
+        return super().change(change)  # or says which links there are
 
     def put_in_force(self, link: str, state: LinkState) -> None:
         """A host says that a link has another state."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from docker.errors import APIError
 
-from testbed.emulation.containers.image import KIND_LABEL, remove_superseded
+from testbed.emulation.containers import image
+from testbed.emulation.containers.image import KIND_LABEL, digits_folder, remove_superseded
 
 pytestmark = pytest.mark.pure
 
@@ -51,3 +53,16 @@ def test_what_has_gone_meanwhile_or_is_in_use_is_no_error(refused: int) -> None:
 def test_what_the_engine_can_t_do_is() -> None:
     with pytest.raises(APIError):
         removed([made("1", "worker", "worker:1")], 500)
+
+
+def test_digits_that_another_process_made_meanwhile_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"digits-{image.hash_of([image.hash_of_file(image.CONTAINERS / 'digits.py')])}"
+
+    def bake(words: list[str], remedy: str) -> None:
+        for folder, file in ((Path(words[-1]), "ours"), (tmp_path / name, "theirs")):
+            folder.mkdir()
+            (folder / file).write_text("")
+
+    monkeypatch.setattr(image, "BUILD", tmp_path)
+    monkeypatch.setattr(image, "command", bake)
+    assert [file.name for file in digits_folder().iterdir()] == ["theirs"]

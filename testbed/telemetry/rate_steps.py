@@ -1,0 +1,185 @@
+"""Large changes of the rate of a link in use, which a trace makes and no event announces. Pure.
+
+Looks come about once a second. A link's rate has stepped when the newest LOOKS rates all lie outside of those before
+them, and their median differs from the median of those by more than FACTOR. A rate that always goes up and down by as
+much makes hardly any step: one drawn anew each second between a third and three times makes one in 45 minutes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from math import inf
+from statistics import median
+from typing import Any
+
+from testbed.link import link_ends
+
+#: A rate that changes by more than this factor is told.
+FACTOR = 1.5
+
+#: One second's rate alone may be a trace's noise; three are not.
+LOOKS = 3
+
+#: The rates before the newest ones: at least so many, and at most so many, about half a minute.
+LEAST_BEFORE, MOST_BEFORE = 10, 30
+
+#: One direction of a pair may be noticed so many looks later than the other, where its trace is noisy.
+WAITS = 2
+
+#: A link is in use that carried at least this part of its rate over the looks that are remembered. On the quickstart on
+#: a busy host, links of the plan in force carried 5 % and more, and those that only the controller's probes passed 2 %
+#: at most.
+IN_USE = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class RateStep:
+    """A step: since `at_s`, a link, or both directions of a pair (`paris-tokyo`), has another rate."""
+
+    at_s: float
+    target: str
+    before_bps: float
+    after_bps: float
+
+    @property
+    def kind(self) -> str:
+        """`drop` or `rise`."""
+        return "drop" if self.after_bps < self.before_bps else "rise"
+
+    def to_event(self) -> dict[str, Any]:
+        """The step as an event, beside those of the experiment's file."""
+        rates = {"before_bps": self.before_bps, "after_bps": self.after_bps}
+        return {"at_s": self.at_s, "kind": self.kind, "target": self.target, **rates}
+
+    def __str__(self) -> str:
+        rates = f"{self.before_bps / 1e6:.3g} -> {self.after_bps / 1e6:.3g} Mbit/s"
+        return f"{self.kind} {self.target}: {rates} by its trace"
+
+
+@dataclass(slots=True)
+class _Rates:
+    """One link's newest looks: when, its rate, and the bytes that it had carried by then. All rates since the last step
+    lie between `low` and `high`."""
+
+    looks: deque[tuple[float, float, int]] = field(default_factory=lambda: deque(maxlen=MOST_BEFORE + LOOKS))
+    low: float = inf
+    high: float = 0.0
+
+    def add(self, at_s: float, rate_bps: float, carried: int) -> RateStep | None:
+        """Take one more look; the step that it completes."""
+        if self.looks and carried < self.looks[-1][2]:
+            self.looks.clear()  # the link was made anew
+            self.low, self.high = inf, 0.0
+        self.looks.append((at_s, rate_bps, carried))
+        self.low, self.high = min(self.low, rate_bps), max(self.high, rate_bps)
+        if self.high <= self.low * FACTOR or len(self.looks) < LEAST_BEFORE + LOOKS:
+            return None
+        newest = [self.looks[place] for place in range(-LOOKS, 0)]
+        after = [rate for _, rate, _ in newest]
+        before = [rate for _, rate, _ in islice(self.looks, len(self.looks) - LOOKS)]
+        if min(before) <= max(after) and max(before) >= min(after):
+            return None
+        usual, now = median(before), median(after)
+        if max(usual, now) <= FACTOR * min(usual, now) or not self._in_use():
+            return None
+        middle = (usual * now) ** 0.5  # the first of the newest may still be nearer to those before
+        since = [look for look in newest if (look[1] < middle) == (now < middle)]
+        self.looks = deque(since, self.looks.maxlen)
+        self.low, self.high = min(rate for _, rate, _ in since), max(rate for _, rate, _ in since)
+        return RateStep(since[0][0], "", usual, now)
+
+    def _in_use(self) -> bool:
+        (began_s, _, first), (ended_s, _, last) = self.looks[0], self.looks[-1]
+        could = median(rate for _, rate, _ in self.looks) * (ended_s - began_s)
+        return could > 0 and 8 * (last - first) >= IN_USE * could
+
+
+class RateSteps:
+    """Finds the steps of all links of a network."""
+
+    def __init__(self) -> None:
+        self._links: dict[str, _Rates] = {}
+        #: Steps without their other direction so far, and for how many looks they have waited for it.
+        self._single: dict[str, tuple[RateStep, int]] = {}
+
+    def look(self, at_s: float, rates: Mapping[str, float | None], carried: Mapping[str, int]) -> list[RateStep]:
+        """Take the links' rates (bit/s; None while a link is down) and the bytes that they have carried, at a moment.
+
+        Returns:
+            The steps that are known to be complete by now, one for both directions of a pair where these step alike.
+        """
+        found: dict[str, RateStep] = {}
+        for link, rate_bps in rates.items():
+            if rate_bps is None or link not in carried:
+                self._links.pop(link, None)
+            elif step := self._links.setdefault(link, _Rates()).add(at_s, rate_bps, carried[link]):
+                found[link] = RateStep(step.at_s, link, step.before_bps, step.after_bps)
+        return self._paired(found)
+
+    def rest(self) -> list[RateStep]:
+        """Return the steps that wait for another look, where there is none."""
+        return self._paired({}, last=True)
+
+    def forget(self, links: Iterable[str] | None = None) -> None:
+        """Begin anew with some links, or with all: their rates have changed for a reason that is told already."""
+        for link in list(self._links) if links is None else links:
+            self._links.pop(link, None)
+            self._single.pop(link, None)
+
+    def _paired(self, found: Mapping[str, RateStep], last: bool = False) -> list[RateStep]:
+        """Return the steps that have their other direction, and those that have waited for it long enough."""
+        ready = []
+        for link, step in found.items():
+            source, target = link_ends(link)
+            other, _ = self._single.get(f"{target}->{source}", (None, 0))
+            if other is not None and other.kind == step.kind:
+                del self._single[f"{target}->{source}"]
+                pair = "-".join(sorted((source, target)))
+                ready.append(RateStep(min(step.at_s, other.at_s), pair, step.before_bps, step.after_bps))
+            else:
+                self._single[link] = (step, -1)
+        for link, (step, waited) in list(self._single.items()):
+            self._single[link] = (step, waited + 1)
+            if waited + 1 == WAITS or last:
+                ready.append(self._single.pop(link)[0])
+        return ready
+
+
+def recorded_steps(
+    tracks: Mapping[str, tuple[Sequence[float], Sequence[float | None]]],
+    samples: Iterable[tuple[float, Mapping[str, int]]],
+    events: Iterable[Mapping[str, Any]],
+) -> list[RateStep]:
+    """Find the steps of a run that is over, as they were told while it went on.
+
+    Args:
+        tracks: Link → moments, and the rate (bit/s) since each; None while the link is down or not there.
+        samples: Moments, with the bytes that each link had carried by then.
+        events: The run's own events, in order: a link that they change is looked at anew.
+    """
+    found = RateSteps()
+    tracks = {link: track for link, track in tracks.items() if _may_step(track[1])}
+    places = dict.fromkeys(tracks, 0)
+    announced = deque(event for event in events if event["kind"] in ("change", "swap"))
+    steps: list[RateStep] = []
+    for at_s, carried in samples:
+        while announced and announced[0]["at_s"] <= at_s:
+            event = announced.popleft()
+            found.forget([event["target"]] if event["kind"] == "change" else None)
+        rates = {}
+        for link, (moments, values) in tracks.items():
+            place = places[link]
+            while place < len(moments) and moments[place] <= at_s:
+                place += 1
+            places[link] = place
+            rates[link] = values[place - 1] if place else None
+        steps += found.look(at_s, rates, carried)
+    return [*steps, *found.rest()]
+
+
+def _may_step(rates: Sequence[float | None]) -> bool:
+    known = [rate for rate in rates if rate is not None]
+    return bool(known) and max(known) > FACTOR * min(known)

@@ -1,0 +1,33 @@
+"""How long a round takes: the definition that the terminal, the page, reports, summaries and comparisons share. Pure.
+
+A round runs from when its last member has entered it to when its last member has finished it. The computing before it
+is left out, since no plan changes that; so the rounds of a training add up to less than the training took. Where
+something else is meant, it is called a whole round: from the end of one round to the end of the next, with computing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+#: The definition, as headings and captions say it.
+MEANING = "from the last worker's entry to the last worker's end"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSpan:
+    """A round over all its members. Times are Unix seconds."""
+
+    entered_s: float
+    finished_s: float
+
+    @property
+    def seconds(self) -> float:
+        """The length of the round."""
+        return self.finished_s - self.entered_s
+
+
+def span_of(moments: Iterable[tuple[float, float]]) -> RoundSpan:
+    """Return the span of a round, given when each member entered it and when each member finished it."""
+    entered, finished = zip(*moments, strict=True)
+    return RoundSpan(max(entered), max(finished))

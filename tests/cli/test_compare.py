@@ -1,0 +1,82 @@
+"""The table that `testbed compare` ends with, and the comparison that the tutorial shows."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from testbed.cli import app, tables
+from testbed.run.execute import Executed
+from testbed.run.sweep.compared import Compared
+from testbed.run.sweep.planned_run import PlannedRun, Point
+from tests.report.runs import build_run
+
+pytestmark = pytest.mark.pure
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
+    """Two policies with two seeds, the one of which takes twice as long for a round."""
+    folder = tmp_path_factory.mktemp("compared")
+    planned, made = [], {}
+    for policy, slower in (("star:placement=worst", 2.0), ("mst", 1.0)):
+        point = Point({"policy": policy}, {}, policy)
+        for seed in (1, 2):
+            run = PlannedRun(point, seed)
+            directory = build_run(folder / f"{policy.partition(':')[0]}-{seed}", 40, seed, policy, slower)
+            planned.append(run)
+            made[run.key] = Executed(True, "trusted", directory)
+    return Compared(planned, made)
+
+
+def printed(compared: Compared, monkeypatch: pytest.MonkeyPatch, **console: object) -> list[str]:
+    out = io.StringIO()
+    monkeypatch.setattr(tables, "console", Console(file=out, highlight=False, soft_wrap=True, **console))  # type: ignore[arg-type]
+    tables.print_comparison(compared)
+    return out.getvalue().splitlines()
+
+
+def test_headings_name_units_and_a_pipe_folds_nothing(compared: Compared, monkeypatch: pytest.MonkeyPatch) -> None:
+    heading, star, mst, meaning = printed(compared, monkeypatch, width=40)
+    columns = re.split(r" {2,}", heading.strip())
+    assert columns[:4] == ["policy", "round, s", "training, s", f"to loss {compared.loss:.3g}, s"]
+    assert columns[4:] == [
+        *("test accuracy, %", "over the lower bound, ×", "over the bound, ×", "over the WAN, MB", "verdicts"),
+    ]
+    assert star.startswith("star:placement=worst") and star.rstrip().endswith("2 trusted")
+    assert "last worker's entry" in meaning
+    cells = [[float(re.match(r"[\d.]+", cell)[0]) for cell in re.split(r" {2,}", row)[1:4]] for row in (star, mst)]  # type: ignore[index]
+    assert all(slow > fast for slow, fast in zip(*cells, strict=True)), "rounds, the whole, and to the loss"
+
+
+def test_the_json_has_the_loss_and_when_each_run_came_to_it(compared: Compared) -> None:
+    star, mst = (json.loads(json.dumps(compared.outcome(point))) for point in compared.points)
+    assert star["loss"] == mst["loss"] == compared.loss
+    assert mst["seconds_to_loss"] < star["seconds_to_loss"] <= star["wall_seconds"]
+    assert len(star["spread"]["seconds_to_loss"]) == 2
+    assert {"seconds_per_round_p50", "ratio_to_bound", "final_accuracy", "wan_bytes", "verdicts"} <= star.keys()
+
+
+def test_the_tutorial_s_comparison_shows_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = re.search(r"compare experiments/mine.yaml --policies (\S+)", (DOCS / "tutorial.md").read_text())
+    assert command
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, ["new", "experiment", "mine"]).exit_code == 0
+    seconds = []
+    for policy in command[1].split(","):
+        words = ("plan", "topologies/mine.yaml", "--policy", policy, "--model-bytes", "604000", "--json")
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+        seconds.append(json.loads(done.stdout)["simulated_seconds"])
+    assert len(seconds) > 1
+    for one, other in combinations(seconds, 2):
+        assert max(one, other) > 1.2 * min(one, other), "seeds alone make rounds differ by less"
