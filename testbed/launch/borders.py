@@ -40,8 +40,8 @@ NOT_LOADED = re.compile(r"failed to map segment from shared object")
 DENIED = re.compile(rf"(?:{OUT}|/dev/shm)/\S*?['\"]?: [Pp]ermission denied|[Pp]ermission denied: '(?:{OUT}|/dev/shm)/")
 
 NO_PROGRAMS = f"/dev/shm and {OUT} hold no programs or libraries (noexec): put them into /tmp, which does"
-READ_ONLY = f"a container may write to /tmp, /dev/shm and {OUT} alone; what is in {OUT} at the end is kept"
-NO_ROOM = f"/tmp, /dev/shm and {OUT} are as large as --tmp, --shm and --out say"
+READ_ONLY = f"a container may write to {FILES}, /tmp, /dev/shm and {OUT} alone; what is new in {FILES} or {OUT} is kept"
+NO_ROOM = f"/tmp and /dev/shm are as large as --tmp and --shm say, {OUT} and what is new in {FILES} each as --out says"
 NEEDS_COMPILER = "its image has no C++ compiler with Python's headers: name one that has by --image (docs/launch.md)"
 
 

@@ -9,9 +9,11 @@ import docker
 
 from testbed.emulation.testbed import Testbed
 from testbed.launch.errors import BadCommand, LaunchFailed
+from testbed.launch.out import Kept, kept_in_words
 from testbed.launch.program import ContainerStarter
 from testbed.launch.programs import Programs
 from testbed.launch.ranks import Peer, Rank, ranks_of
+from testbed.launch.working_folder import make_writable
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import RunFailed
 from testbed.run.programs.figures import ProgramFigures
@@ -46,6 +48,9 @@ class ExperimentPrograms:
             Rank(rank.worker, rank.name, rank.environment | program.environment)
             for rank in ranks_of(commands, peers, program.nproc)
         ]
+        self.kept: dict[str, Kept] = {}  # what was copied from each worker, once all has ended
+        self._workers = sorted({rank.worker for rank in self.ranks})
+        self._out = directory.path / "out"
         self.sums: PlannedSums | None = None
         if program.planned:
             self.sums = PlannedSums(
@@ -61,6 +66,8 @@ class ExperimentPrograms:
         does not do its part."""
         if self.sums is not None:
             self._ends.enter_context(self.sums)
+        for note in make_writable(self._network.container(worker).holder for worker in self._workers):
+            self._say(f"WARNING: {note}")
         try:
             self._programs.start()
         except BadCommand as error:
@@ -79,10 +86,12 @@ class ExperimentPrograms:
             raise RunFailed(str(failure))
 
     def end(self) -> None:
-        """End what still runs, and take what was left in OUT."""
+        """End what still runs, and take what was left."""
         self._programs.end()
-        for worker in sorted({rank.worker for rank in self.ranks}):
-            self._figures.take(worker, self._network.container(worker))
+        for worker in self._workers:
+            self.kept[worker] = self._figures.take(worker, self._network.container(worker))
+        for line in kept_in_words(self.kept, self._out):
+            self._say(f"  {line}")
         self._ends.close()
 
     def idle(self) -> list[str]:
