@@ -12,7 +12,7 @@ from testbed.emulation.process import ProcessIdentity
 from testbed.launch.errors import BadCommand
 from testbed.launch.out import Kept, clear_out, take_out
 from testbed.launch.program import ContainerStarter, HostStarter, Starter
-from testbed.launch.ranks import Peer, Rank, ranks_of
+from testbed.launch.ranks import Peer, Rank, alone, ranks_of
 from testbed.launch.working_folder import make_writable
 from testbed.schemes.choice import SchemeChoice
 
@@ -54,6 +54,14 @@ class Command:
             SchemeChoice.parse(self.scheme or "gradients")
         except ValueError as error:
             raise BadCommand(f"--scheme {self.scheme}: {error}", field="scheme", given=self.scheme) from None
+        chosen = dict.fromkeys(self.workers or there)
+        if len(chosen) > 1 and (option := alone(self.words)):
+            raise BadCommand(
+                f"torchrun {option} starts a training of its own on each of {len(chosen)} workers, which never meet\n"
+                f"    write instead: torchrun without {option}, or --workers {next(iter(chosen))}",
+                field="command",
+                given=option,
+            )
         for name in self.workers or ():
             if name not in there:
                 raise BadCommand(

@@ -40,7 +40,7 @@ OVERLAY_OPTIONS = "redirect_dir=off,metacopy=off,index=off"
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 _OPEN_TREE_CLONE, _AT_RECURSIVE, _AT_EMPTY_PATH, _AT_FDCWD = 1, 0x8000, 0x1000, -100
 _MOVE_MOUNT_F_EMPTY_PATH = 4
-_MOUNT_ATTR_IDMAP = 0x100000
+_MOUNT_ATTR_RDONLY, _MOUNT_ATTR_IDMAP = 1, 0x100000
 _CLONE_NEWNS, _CLONE_FS = 0x20000, 0x200
 _MS_NOSUID, _MS_NODEV, _MNT_DETACH = 2, 4, 2
 
@@ -121,8 +121,10 @@ class _Layers:
                 )
             self._overlay()
             for point, tree in below.items():
-                with suppress(OSError):  # its place was removed meanwhile
-                    _attach(tree, point)
+                # The engine's "read-only" is of the mount alone that it was told of, not of others in the folder.
+                with suppress(OSError):
+                    _set_attributes(tree, _MOUNT_ATTR_RDONLY, _AT_RECURSIVE)
+                _attach(tree, point)
         return notes
 
     def _submounts(self) -> list[str]:
@@ -132,8 +134,7 @@ class _Layers:
 
     def _map_owners(self) -> None:
         with _cloned(FILES) as tree:
-            attributes = struct.pack("QQQQ", _MOUNT_ATTR_IDMAP, 0, 0, self.mapping)
-            _system_call(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, attributes, len(attributes))
+            _set_attributes(tree, _MOUNT_ATTR_IDMAP, mapping=self.mapping)
             _attach(tree, FILES)
 
     def _overlay(self) -> None:
@@ -219,6 +220,11 @@ def _cloned(point: str, flags: int = 0) -> Iterator[int]:
         yield tree
     finally:
         os.close(tree)
+
+
+def _set_attributes(tree: int, attributes: int, flags: int = 0, mapping: int = 0) -> None:
+    told = struct.pack("QQQQ", attributes, 0, 0, mapping)
+    _system_call(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH | flags, told, len(told))
 
 
 def _attach(tree: int, point: str) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -368,6 +369,30 @@ def test_what_ended_a_program_is_named_a_limit_on_memory_too(folder: Path, tmp_p
         }.items():
             launching = Launching(tmp_path, "--name", small.name, "--workers", "oslo-w0", "--", "sh", "-c", script)
             launching.line(f"failed: oslo-w0 {how}; it had said nothing")
+
+
+@pytest.mark.system
+def test_a_launch_whose_controller_has_gone_fails_and_says_so(fjords: Standing, tmp_path: Path) -> None:
+    launching = Launching(tmp_path, "--name", fjords.name, "--scheme", "local_sgd:every=4", "--", "python", "waits.py")
+    launching.line("SAYS")
+    (controller,) = controllers_of(fjords.name)
+    os.kill(controller, signal.SIGKILL)
+    code, said = launching.end()
+    assert code == 1
+    assert "the controller was ended by signal 9" in said
+    summary = launching.summary()
+    assert (summary["finished"], summary["scheme"]["state"]) == (False, "failed")
+    assert "signal 9" in summary["scheme"]["failure"]
+
+
+def controllers_of(network: str) -> list[int]:
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it ended
+            words = file.read_bytes()
+            if b"testbed.controller" in words and f"/{network}/".encode() in words:
+                found.append(int(file.parent.name))
+    return found
 
 
 def names_in(folder: Path) -> list[str]:

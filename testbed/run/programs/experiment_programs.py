@@ -12,7 +12,7 @@ from testbed.launch.errors import BadCommand, LaunchFailed
 from testbed.launch.out import Kept, kept_in_words
 from testbed.launch.program import ContainerStarter
 from testbed.launch.programs import Programs
-from testbed.launch.ranks import Peer, Rank, ranks_of
+from testbed.launch.ranks import Peer, Rank, alone, ranks_of
 from testbed.launch.working_folder import make_writable
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import RunFailed
@@ -20,6 +20,16 @@ from testbed.run.programs.figures import ProgramFigures
 from testbed.run.programs.planned_sums import PlannedSums
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
+
+
+def check_command(experiment: Experiment) -> None:
+    """Raise SpecError where one command for all workers would have each train alone."""
+    program, workers = experiment.spec.program, experiment.topology.workers
+    assert program is not None
+    words = [] if isinstance(program.command, dict) else program.command
+    if len(workers) > 1 and (option := alone(words)):
+        rule = f"torchrun {option} starts a training of its own on each of {len(workers)} workers, which never meet"
+        raise SpecError(experiment.file, [Fault("train.command", rule, f"torchrun without {option}")])
 
 
 class ExperimentPrograms:
@@ -77,9 +87,16 @@ class ExperimentPrograms:
             raise RunFailed(str(error)) from error
 
     def wait(self, look: Callable[[], None]) -> None:
-        """Until all have ended well. RunFailed names the first that has not. `look` is called meanwhile."""
+        """Until all have ended well. RunFailed names the first that has not, or says that their controller has ended.
+        `look` is called meanwhile."""
+
+        def look_here_too() -> None:
+            if self.sums is not None:
+                self.sums.check()
+            look()
+
         try:
-            failure = self._programs.wait(look)
+            failure = self._programs.wait(look_here_too)
         except LaunchFailed as error:
             raise RunFailed(str(error)) from error
         if failure is not None:
@@ -93,6 +110,11 @@ class ExperimentPrograms:
         for line in kept_in_words(self.kept, self._out):
             self._say(f"  {line}")
         self._ends.close()
+
+    def check(self) -> None:
+        """Raise RunFailed where their controller gave up, once all has ended."""
+        if self.sums is not None and self.sums.failure:
+            raise RunFailed(self.sums.failure)
 
     def idle(self) -> list[str]:
         """Return what was there for nothing, once all has ended."""

@@ -60,10 +60,11 @@ def carry_out(network: str, command: Command, directory: RunDirectory, display: 
             stack.callback(keep)
             stack.callback(programs.end)
             programs.start()
-            failure = programs.wait(lambda: _check(recorder, directory))
+            failure = programs.wait(lambda: _check(recorder, directory, sums))
             if failure is not None:
                 display.pass_on(f"failed: {failure}")
-        reason = "" if failure is None else str(failure)
+        controller = sums.failure if sums is not None else ""
+        reason = controller if failure is None else str(failure)
     except Exception as error:
         reason = in_full(error)
         raise
@@ -75,7 +76,9 @@ def carry_out(network: str, command: Command, directory: RunDirectory, display: 
     display.pass_on(f"  {len(ranks)} processes, {time.time() - began_s:.1f} s; logs and traffic in {directory.path}")
     for why in (directory.read_whole("summary.json") or {})["idle"]:
         display.warn(why)
-    return failure is None
+    if failure is None and reason:
+        display.pass_on(f"failed: {reason}")
+    return not reason
 
 
 def passed_on(ranks: Sequence[Rank], display: Display) -> Told:
@@ -105,8 +108,10 @@ def by_hand(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [event for event in events if event.get("by") == "hand"]
 
 
-def _check(recorder: Recorder, directory: RunDirectory) -> None:
+def _check(recorder: Recorder, directory: RunDirectory, sums: PlannedSums | None) -> None:
     recorder.check()
+    if sums is not None:
+        sums.check()
     check_room([directory.path])
 
 

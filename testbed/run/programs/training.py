@@ -79,6 +79,7 @@ class ProgramTraining:
         )
         if self._programs.sums is not None:
             self._manifest.add(**{self._programs.sums.name: self._programs.sums.outcome})
+        self._programs.check()
         self._fidelity.keep()
         return Outcome(
             fidelity=self._fidelity.measured,
