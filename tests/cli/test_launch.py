@@ -471,18 +471,19 @@ print("loaded from", library)
 
 
 @pytest.mark.system
-def test_compiled_code_is_loaded_from_tmp_and_elsewhere_that_place_is_named(
+def test_compiled_code_is_loaded_from_two_places_and_elsewhere_one_is_named(
     fjords: Standing, folder: Path, tmp_path: Path
 ) -> None:
     (folder / "loads.py").write_text(LOADS)
     words = ("--name", fjords.name, "--workers", "oslo-w0", "--", "python", "loads.py")
-    launching = Launching(tmp_path, *words)
-    launching.line("loaded from /tmp/")
-    assert launching.end()[0] == 0
+    for place in ("/tmp", "/work"):
+        launching = Launching(tmp_path, *words, place)
+        launching.line(f"loaded from {place}/")
+        assert launching.end()[0] == 0
     for place in ("/out", "/dev/shm"):
         launching = Launching(tmp_path, *words, place)
         launching.line("failed: oslo-w0 ended with exit code 1")
-        launching.line("hold no programs or libraries .* /tmp, which does")
+        launching.line("hold no programs or libraries .* /tmp or /work, which do")
         assert launching.end()[0] == 1
 
 
