@@ -26,7 +26,11 @@ def _room(where: str, usual: str) -> Any:
 Files = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", file_okay=False, exists=True, help="a folder that they see, as /work", rich_help_panel=OWN
+        metavar="DIR",
+        file_okay=False,
+        exists=True,
+        help="a folder that they see, as /work",
+        rich_help_panel=OWN,
     ),
 ]
 Image = Annotated[
@@ -37,7 +41,7 @@ Image = Annotated[
 ]
 Tmp = Annotated[float, _room("/tmp", "64MiB")]
 Shm = Annotated[float, _room("/dev/shm", "64MiB")]
-Out = Annotated[float, _room("/out", "256MiB")]
+Out = Annotated[float, _room("/out, and for what changes in /work", "256MiB")]
 
 #: What they have by default, in bytes. As numbers with a fraction they are taken as they are, where a text has a unit.
 TMP, SHM, OUT = float(TMP_BYTES), float(SHM_BYTES), float(OUT_BYTES)

@@ -39,9 +39,9 @@ NO_COMPILER = re.compile(
 NOT_LOADED = re.compile(r"failed to map segment from shared object")
 DENIED = re.compile(rf"(?:{OUT}|/dev/shm)/\S*?['\"]?: [Pp]ermission denied|[Pp]ermission denied: '(?:{OUT}|/dev/shm)/")
 
-NO_PROGRAMS = f"/dev/shm and {OUT} hold no programs or libraries (noexec): put them into /tmp, which does"
-READ_ONLY = f"a container may write to /tmp, /dev/shm and {OUT} alone; what is in {OUT} at the end is kept"
-NO_ROOM = f"/tmp, /dev/shm and {OUT} are as large as --tmp, --shm and --out say"
+NO_PROGRAMS = f"/dev/shm and {OUT} hold no programs or libraries (noexec): put them into /tmp or {FILES}, which do"
+READ_ONLY = f"a container may write to {FILES}, /tmp, /dev/shm and {OUT} alone; what is new in {FILES} or {OUT} is kept"
+NO_ROOM = f"/tmp and /dev/shm are as large as --tmp and --shm say, {OUT} and what is new in {FILES} each as --out says"
 NEEDS_COMPILER = "its image has no C++ compiler with Python's headers: name one that has by --image (docs/launch.md)"
 
 
@@ -147,6 +147,16 @@ class Borders:
 
 #: Those of a container that sees no folder of this machine.
 NO_FILES = Borders(None)
+
+
+def host_hints(words: Sequence[str], said: Sequence[str]) -> Iterator[str]:
+    """Yield what to do about a command of this machine that failed, by its words and what it said."""
+    yield from line_end_hints(words, None)
+    if module := NO_MODULE.search("\n".join(said)):
+        yield (
+            f"this machine's {words[0]} has no {module[1]}: install it there, or leave out --on-host and name it in a "
+            "file of requirements, --image requirements.txt"
+        )
 
 
 def line_end_hints(words: Sequence[str], folder: Path | None) -> Iterator[str]:

@@ -10,9 +10,10 @@ from typing import Any, Literal
 from testbed.emulation.containers import engine
 from testbed.emulation.process import ProcessIdentity
 from testbed.launch.errors import BadCommand
-from testbed.launch.out import clear_out, take_out
+from testbed.launch.out import Kept, clear_out, take_out
 from testbed.launch.program import ContainerStarter, HostStarter, Starter
-from testbed.launch.ranks import Peer, Rank, ranks_of
+from testbed.launch.ranks import Peer, Rank, alone, ranks_of
+from testbed.launch.working_folder import make_writable
 from testbed.schemes.choice import SchemeChoice
 
 #: The hosts of a network's status, by name.
@@ -53,6 +54,14 @@ class Command:
             SchemeChoice.parse(self.scheme or "gradients")
         except ValueError as error:
             raise BadCommand(f"--scheme {self.scheme}: {error}", field="scheme", given=self.scheme) from None
+        chosen = dict.fromkeys(self.workers or there)
+        if len(chosen) > 1 and (option := alone(self.words)):
+            raise BadCommand(
+                f"torchrun {option} starts a training of its own on each of {len(chosen)} workers, which never meet\n"
+                f"    write instead: torchrun without {option}, or --workers {next(iter(chosen))}",
+                field="command",
+                given=option,
+            )
         for name in self.workers or ():
             if name not in there:
                 raise BadCommand(
@@ -71,15 +80,21 @@ class Command:
             return ContainerStarter(engine.connect(), network, launch, self._commands(hosts))
         return HostStarter(network, launch, self._commands(hosts), _holders(hosts))
 
-    def clear_out(self, hosts: Hosts) -> None:
-        """Remove what an earlier launch left in the OUT of its workers' containers."""
-        for name in () if self.on_host else self._chosen(hosts):
-            clear_out(_holders(hosts)[name])
+    def prepare(self, hosts: Hosts) -> list[str]:
+        """Remove what an earlier launch left in its workers' containers, and have FILES be writable. Return what does
+        not hold of that, for a person."""
+        if self.on_host:
+            return []
+        holders = [_holders(hosts)[name] for name in self._chosen(hosts)]
+        for holder in holders:
+            clear_out(holder)
+        return make_writable(holders)
 
-    def take_out(self, hosts: Hosts, target: Path) -> None:
-        """Copy what it left there, into a folder for each worker."""
-        for name in () if self.on_host else self._chosen(hosts):
-            take_out(_holders(hosts)[name], target / name)
+    def take_out(self, hosts: Hosts, target: Path) -> dict[str, Kept]:
+        """Copy what its programs left in their containers into a folder for each worker. Return what was copied."""
+        if self.on_host:
+            return {}
+        return {name: take_out(_holders(hosts)[name], target / name) for name in self._chosen(hosts)}
 
     def _commands(self, hosts: Hosts) -> dict[str, Sequence[str]]:
         return dict.fromkeys(self._chosen(hosts), self.words)

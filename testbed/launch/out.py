@@ -1,4 +1,4 @@
-"""What programs leave in their containers' OUT: taken from there as it is, while the container runs.
+"""What programs leave in OUT and change in FILES: copied while their container runs.
 
 The container may be anybody's, so no link in it is followed, nothing that is no plain file is opened, and no more is
 taken than it had room for: a file with holes may be larger than all memory, and is then left where it is.
@@ -9,33 +9,73 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from testbed.emulation.containers.fleet import OUT
-from testbed.emulation.process import ProcessIdentity
+from testbed.emulation.containers.fleet import CHANGES, FILES, OUT
+from testbed.emulation.process import PROC, ProcessIdentity
+
+#: In CHANGES: what is new or changed in FILES.
+UPPER = "upper"
+
+#: What an interpreter makes beside each module that it imports from FILES, and nobody misses.
+CACHES = ("__pycache__",)
+
+#: Where in a worker's folder a file of FILES goes whose name one of OUT has.
+BESIDE = Path(FILES.strip("/"))
+
+#: Of what is left where it is, as many names are kept.
+MOST_NAMES = 20
 
 CHUNK_BYTES = 1 << 20
 
 
-def take_out(container: ProcessIdentity, target: Path) -> None:
+@dataclass(slots=True)
+class Kept:
+    """What was copied from one worker's container."""
+
+    files: int = 0
+    size: int = 0  # in bytes
+    #: What was not copied, with the reason.
+    left_out: list[str] = field(default_factory=list)
+
+    def record(self) -> dict[str, Any]:
+        """For a summary."""
+        return {"files": self.files, "bytes": self.size, "left_out": self.left_out[:MOST_NAMES]}
+
+
+def take_out(container: ProcessIdentity, target: Path) -> Kept:
     """Copy what is there into the folder `target`, which is made where there is something. Nothing where the container
     has ended, or has no OUT."""
-    root = _opened(container)
-    if root is None:
-        return
-    try:
-        file_system = os.fstatvfs(root)
-        left = file_system.f_blocks * file_system.f_frsize
-        for folder, _, files, descriptor in os.fwalk(".", dir_fd=root):
-            for name in files:
-                left -= _copy(name, descriptor, target / folder / name, left)
-    finally:
-        os.close(root)
+    kept = Kept()
+    for place in (OUT, f"{CHANGES}/{UPPER}"):
+        root = _opened(container, place)
+        if root is None:
+            continue
+        try:
+            _take(root, target, kept)
+        finally:
+            os.close(root)
+    return kept
+
+
+def kept_in_words(kept: Mapping[str, Kept], folder: Path) -> Iterator[str]:
+    """Yield what is to be said of what was copied into a folder for each worker: nothing where nothing was left."""
+    files, size = sum(each.files for each in kept.values()), sum(each.size for each in kept.values())
+    if files:
+        noun = "file" if files == 1 else "files"
+        yield f"{files} {noun} that the programs made or changed, {_size(size)}, in {folder}"
+    left_out = [f"{worker}: {name}" for worker, each in kept.items() for name in each.left_out]
+    if left_out:
+        more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+        yield f"not copied: {left_out[0]}{more}"
 
 
 def clear_out(container: ProcessIdentity) -> None:
-    """Remove what is there: an earlier launch left it."""
-    root = _opened(container)
+    """Remove what is in OUT: an earlier launch left it."""
+    root = _opened(container, OUT)
     if root is None:
         return
     try:
@@ -49,11 +89,22 @@ def clear_out(container: ProcessIdentity) -> None:
         os.close(root)
 
 
-def _opened(container: ProcessIdentity) -> int | None:
-    """A container's OUT; None where it is no file system of its own, which bounds it."""
+def has_own_mounts(container: ProcessIdentity) -> bool:
+    """Return whether a process still lives, and sees other mounts than this one does."""
+    try:
+        theirs, ours = (container.folder / "ns/mnt").stat(), (PROC / "self/ns/mnt").stat()
+    except OSError:
+        return False
+    return container.is_running and not os.path.samestat(theirs, ours)
+
+
+def _opened(container: ProcessIdentity, place: str) -> int | None:
+    """Open a folder of a container; None where it is no file system of its own, which bounds it."""
+    if not has_own_mounts(container):
+        return None
     above = container.folder / "root"
     try:
-        root = os.open(f"{above}{OUT}", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        root = os.open(f"{above}{place}", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return None
     if container.is_running and os.fstat(root).st_dev != above.stat().st_dev:
@@ -62,19 +113,62 @@ def _opened(container: ProcessIdentity) -> int | None:
     return None
 
 
-def _copy(name: str, folder: int, target: Path, most_bytes: int) -> int:
+def _take(root: int, target: Path, kept: Kept) -> None:
+    """Copy the plain files below an open folder, as many bytes as its file system has room for."""
+    file_system = os.fstatvfs(root)
+    room = file_system.f_blocks * file_system.f_frsize
+    for folder, folders, files, descriptor in os.fwalk(".", dir_fd=root):
+        folders[:] = [name for name in folders if name not in CACHES]
+        for name in [*files, *(each for each in folders if _is_link(each, descriptor))]:
+            inside = Path(folder, name)
+            taken = _copy(name, descriptor, _free(inside, target), room)
+            if isinstance(taken, str):
+                kept.left_out += [f"{inside} ({taken})"] if taken else []
+                continue
+            room -= taken
+            kept.files, kept.size = kept.files + 1, kept.size + taken
+
+
+def _free(inside: Path, target: Path) -> Path:
+    """Return where a file goes in `target`: to its own place, or below BESIDE where that is taken."""
+    place = target / inside
+    while place.exists() or any(above.is_file() for above in place.parents if target in above.parents):
+        inside = BESIDE / inside
+        place = target / inside
+    return place
+
+
+def _is_link(name: str, folder: int) -> bool:
+    return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+
+
+def _copy(name: str, folder: int, target: Path, most_bytes: int) -> int | str:
+    """Copy a plain file. Return how many bytes it has, or why it was left out; empty where nothing is missed."""
     try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISCHR(found.st_mode):
+            return ""  # an overlay's mark of a file that was removed
+        if stat.S_ISLNK(found.st_mode):
+            return "a link"
+        if not stat.S_ISREG(found.st_mode):
+            return "no plain file"
         source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     except OSError:
-        return 0  # it is a link, or not there any more
+        return ""  # it is not there any more
     taken = 0
     with os.fdopen(source, "rb") as file:
         found = os.fstat(source)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > most_bytes:
-            return 0
+        if not stat.S_ISREG(found.st_mode):
+            return "no plain file"
+        if found.st_size > most_bytes:
+            return "it has holes, and is larger than its file system"
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("wb") as copy:
             while piece := file.read(min(CHUNK_BYTES, most_bytes - taken)):
                 copy.write(piece)
                 taken += len(piece)
     return taken
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"

@@ -27,7 +27,7 @@ from testbed.emulation.containers.proof import proven_process
 from testbed.emulation.network.names import Names, without_proxies
 from testbed.emulation.network.namespace import inside_of
 from testbed.emulation.process import ProcessIdentity, how_it_ended, now_ticks, signal_in_words
-from testbed.launch.borders import NO_FILES, Borders, line_end_hints
+from testbed.launch.borders import NO_FILES, Borders, host_hints, line_end_hints
 from testbed.launch.errors import BadCommand, LaunchFailed
 from testbed.launch.ranks import Rank
 
@@ -143,7 +143,7 @@ class HostProgram:
         return how_it_ended(self._process.wait())
 
     def hints(self, said: Sequence[str]) -> Sequence[str]:
-        return list(line_end_hints(self._command, None))
+        return list(host_hints(self._command, said))
 
 
 @dataclass(frozen=True, slots=True)

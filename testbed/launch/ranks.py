@@ -21,6 +21,8 @@ INTERFACE = "eth0"
 #: What starts a process for each of a worker's ranks by itself.
 AGENTS = ("torchrun",)
 AGENT_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+#: Its options without a value.
+AGENT_SWITCHES = ("--standalone", "--no-python", "--run-path", "--use-env", "--virtual-local-rank", "--help", "-h")
 
 #: What runs the command that its own options are followed by.
 _TOOLS = "uv poetry pdm pipenv hatch pixi rye conda mamba micromamba"
@@ -79,45 +81,69 @@ def ranks_of(commands: Mapping[str, Sequence[str]], peers: Sequence[Peer], nproc
 def is_agent(command: Sequence[str]) -> bool:
     """Return whether a command is torchrun: by this name, as Python's module, or by one of the two behind what runs it
     (`uv run torchrun`, `bash -c "cd sub && torchrun …"`)."""
+    return agent_words(command) is not None
+
+
+def alone(command: Sequence[str]) -> str:
+    """Return the option by which a command is a torchrun that meets no other worker's; empty where it has none."""
+    words = iter(agent_words(command) or ())
+    for word in words:
+        name, _, value = word.partition("=")
+        name = name.replace("_", "-")
+        if not word.startswith("-") or name in ("-m", "--module"):
+            return ""  # the script, whose own words follow
+        if name == "--standalone":
+            return word
+        if not value and name not in AGENT_SWITCHES:
+            value = next(words, "")
+        if name == "--nnodes" and value in ("1", "1:1"):
+            return f"{name} {value}"
+    return ""
+
+
+def agent_words(command: Sequence[str]) -> Sequence[str] | None:
+    """Return the words that torchrun gets of a command: its options, the script and what follows; None where the
+    command is no torchrun."""
     if not command:
-        return False
+        return None
     program, options = command[0].rpartition("/")[2], command[1:]
     if program in AGENTS:
-        return True
+        return options
     if PYTHON.fullmatch(program):
-        return _is_agent_of_python(options)
+        return _agent_of_python(options)
     if program in SHELLS:
         scripts = (after for option, after in pairwise(options) if re.fullmatch(r"-[a-z]*c", option))
-        return any(map(is_agent, _simple_commands(next(scripts, ""))))
+        found = map(agent_words, _simple_commands(next(scripts, "")))
+        return next((words for words in found if words is not None), None)
     if program in WRAPPERS:
-        return _is_agent_of_wrapper(options)
-    return False
+        return _agent_of_wrapper(options)
+    return None
 
 
-def _is_agent_of_python(options: Sequence[str]) -> bool:
-    words = iter(options)
-    for word in words:
+def _agent_of_python(options: Sequence[str]) -> Sequence[str] | None:
+    at = 0
+    while at < len(options):
+        word = options[at]
         if word == "-m":
-            return next(words, "") in AGENT_MODULES
+            return options[at + 2 :] if options[at + 1 : at + 2] != [] and options[at + 1] in AGENT_MODULES else None
         if word == "-c" or not word.startswith("-"):
-            return word.rpartition("/")[2] in AGENTS
-        if word in PYTHON_VALUES:
-            next(words, "")
-    return False
+            return options[at + 1 :] if word.rpartition("/")[2] in AGENTS else None
+        at += 2 if word in PYTHON_VALUES else 1
+    return None
 
 
-def _is_agent_of_wrapper(options: Sequence[str]) -> bool:
+def _agent_of_wrapper(options: Sequence[str]) -> Sequence[str] | None:
     """Go by the first word that is a program or a script: what stands before it are the wrapper's options, some with
     values, and what stands after it belongs to it."""
     for at, word in enumerate(options):
         program = word.rpartition("/")[2]
         if program in AGENTS or program in SHELLS or program in WRAPPERS or PYTHON.fullmatch(program):
-            return is_agent(options[at:])
+            return agent_words(options[at:])
         if word in ("-m", "--module"):
-            return options[at + 1 : at + 2] != [] and options[at + 1] in AGENT_MODULES
+            return _agent_of_python(["-m", *options[at + 1 :]])
         if word.endswith((".py", ".sh")):
-            return False
-    return False
+            return None
+    return None
 
 
 def _simple_commands(script: str) -> Iterator[list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -369,9 +371,47 @@ def test_what_ended_a_program_is_named_a_limit_on_memory_too(folder: Path, tmp_p
             launching.line(f"failed: oslo-w0 {how}; it had said nothing")
 
 
-#: Leaves in /out what is to be taken, what is not, and what is called larger than it can be.
+@pytest.mark.system
+def test_a_launch_whose_controller_has_gone_fails_and_says_so(fjords: Standing, tmp_path: Path) -> None:
+    launching = Launching(tmp_path, "--name", fjords.name, "--scheme", "local_sgd:every=4", "--", "python", "waits.py")
+    launching.line("SAYS")
+    (controller,) = controllers_of(fjords.name)
+    os.kill(controller, signal.SIGKILL)
+    code, said = launching.end()
+    assert code == 1
+    assert "the controller was ended by signal 9" in said
+    summary = launching.summary()
+    assert (summary["finished"], summary["scheme"]["state"]) == (False, "failed")
+    assert "signal 9" in summary["scheme"]["failure"]
+
+
+def controllers_of(network: str) -> list[int]:
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it ended
+            words = file.read_bytes()
+            if b"testbed.controller" in words and f"/{network}/".encode() in words:
+                found.append(int(file.parent.name))
+    return found
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+#: Leaves in /out what is to be taken, what is not, and what is called larger than it can be; and changes its folder.
 LEAVES = """
 import os
+print("found", sorted(os.listdir()), "notes", open("notes.txt").read(), "below", os.listdir("sub"))
+open("notes.txt", "a").write(" and " + os.environ["TESTBED_WORKER"])
+open("checkpoint.pt", "w").write("new")
+open("sub/deep.txt", "w").write("new")
+os.remove("gone.txt")
+try:
+    open("large", "wb").write(bytes(8 << 20))
+except OSError as error:
+    print("bounded:", error.strerror)
+    os.remove("large")
 os.chdir("/out")
 sizes = {path: os.statvfs(path).f_blocks * os.statvfs(path).f_frsize >> 20 for path in ("/tmp", "/dev/shm", "/out")}
 print("room", sizes, "files", os.access("/work", os.W_OK), "root", os.access("/", os.W_OK))
@@ -387,18 +427,36 @@ with open("z", "wb") as file:
 
 
 @pytest.mark.system
-def test_what_is_left_in_out_is_taken_and_no_more(fjords: Standing, folder: Path, tmp_path: Path) -> None:
+def test_what_is_left_is_taken_and_no_more_and_a_folder_that_programs_change_stays_as_it_was(
+    fjords: Standing, folder: Path, tmp_path: Path
+) -> None:
     (folder / "leaves.py").write_text(LEAVES)
+    (folder / "sub").mkdir()
+    for name in ("notes.txt", "gone.txt"):
+        (folder / name).write_text("old")
+    for path in (folder, folder / "sub", folder / "notes.txt"):  # of whom this machine knows nothing
+        os.chown(path, 4321, 4321)
+    before = names_in(folder)
     for _ in range(2):  # what the first left is not in the way of the second
         launching = Launching(tmp_path, "--name", fjords.name, "--", "python", "leaves.py")
+        assert launching.line("found (.*)")[1] == f"{before} notes old below []"
+        assert launching.line("bounded: (.*)")[1] == os.strerror(errno.ENOSPC)
         room = {"/tmp": 8, "/dev/shm": 16, "/out": 4}
-        assert launching.line(r"room (.*)")[1] == f"{room} files False root False"
+        assert launching.line(r"room (.*)")[1] == f"{room} files True root False"
+        launching.line("8 files that the programs made or changed")
         assert launching.end()[0] == 0
     out = tmp_path / "runs/latest/out"
     assert {worker.name: (worker / "a/b/kept.txt").read_text() for worker in out.iterdir()} == {
         name: name for name in ("oslo-w0", "bergen-w0")
     }
-    assert [path.name for path in (out / "oslo-w0").iterdir()] == ["a"]
+    assert sorted(path.name for path in (out / "oslo-w0").iterdir()) == ["a", "checkpoint.pt", "notes.txt", "sub"]
+    assert (out / "oslo-w0/notes.txt").read_text() == "old and oslo-w0"
+    assert (names_in(folder), names_in(folder / "sub")) == (before, [])
+    assert (folder / "notes.txt").read_text() == "old"
+    assert "/work" not in [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    kept = json.loads((tmp_path / "runs/latest/summary.json").read_text())["kept"]["oslo-w0"]
+    assert kept["files"] == 4
+    assert [name.split()[0] for name in kept["left_out"]].count("z") == 1
 
 
 #: What torch.compile, cpp_extension, Numba and cffi do: put a library into a temporary folder, and load it.
@@ -413,18 +471,19 @@ print("loaded from", library)
 
 
 @pytest.mark.system
-def test_compiled_code_is_loaded_from_tmp_and_elsewhere_that_place_is_named(
+def test_compiled_code_is_loaded_from_two_places_and_elsewhere_one_is_named(
     fjords: Standing, folder: Path, tmp_path: Path
 ) -> None:
     (folder / "loads.py").write_text(LOADS)
     words = ("--name", fjords.name, "--workers", "oslo-w0", "--", "python", "loads.py")
-    launching = Launching(tmp_path, *words)
-    launching.line("loaded from /tmp/")
-    assert launching.end()[0] == 0
+    for place in ("/tmp", "/work"):
+        launching = Launching(tmp_path, *words, place)
+        launching.line(f"loaded from {place}/")
+        assert launching.end()[0] == 0
     for place in ("/out", "/dev/shm"):
         launching = Launching(tmp_path, *words, place)
         launching.line("failed: oslo-w0 ended with exit code 1")
-        launching.line("hold no programs or libraries .* /tmp, which does")
+        launching.line("hold no programs or libraries .* /tmp or /work, which do")
         assert launching.end()[0] == 1
 
 

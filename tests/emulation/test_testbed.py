@@ -17,6 +17,7 @@ from testbed.emulation import label
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.links.live import LiveLinks
 from testbed.emulation.network.holders import Namespaces, idle
+from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.testbed import Testbed
 from testbed.link import LinkState
 from testbed.run.conclusion.verdict import RTT_TOLERANCE_S
@@ -209,12 +210,17 @@ def test_an_error_inside_leaves_nothing(line: Path) -> None:
         asleep = testbed.network["quito-w0"].popen(["sh", "-c", "echo; exec sleep 600"], stdout=subprocess.PIPE)
         assert asleep.stdout.readline() == b"\n"
         helper = subprocess.Popen(["sleep", "600"])
+        script = "echo; exec env -i sleep 600"  # of which nothing but its namespaces tells that it is the network's
+        cleared = testbed.network["lima-w0"].popen(["sh", "-c", script], stdout=subprocess.PIPE, env={"PATH": "/bin"})
+        assert cleared.stdout.readline() == b"\n"
+        (daemon,) = map(int, testbed.network["quito-r"].cmd("env -i setsid sleep 600 & echo $!").split()[-1:])
         assert open_namespaces() > before
         raise ZeroDivisionError
     assert left_of(name) == []
     assert open_namespaces() == before
     assert dict(os.environ) == environment
-    assert asleep.wait(PATIENCE_S) == helper.wait(PATIENCE_S) == -signal.SIGKILL
+    assert asleep.wait(PATIENCE_S) == helper.wait(PATIENCE_S) == cleared.wait(PATIENCE_S) == -signal.SIGKILL
+    assert ProcessIdentity.of(daemon) is None
 
 
 @pytest.mark.system

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.launch.borders import NEEDS_COMPILER, NO_FILES, NO_PROGRAMS, NO_ROOM, READ_ONLY, Borders
+from testbed.launch.borders import NEEDS_COMPILER, NO_FILES, NO_PROGRAMS, NO_ROOM, READ_ONLY, Borders, host_hints
 
 pytestmark = pytest.mark.pure
 
@@ -175,3 +175,10 @@ def test_whatever_a_command_and_its_output_say_hints_are_no_error(words: list[st
     said = [f"can't open file '{word}': No such file or directory; Permission denied: '/work/{word}'" for word in words]
     borders.hints(words, said)
     assert len(borders.seen(words)) == len(words)
+
+
+def test_a_module_that_this_machine_has_not_is_named_with_both_ways() -> None:
+    (hint,) = host_hints(["python3", "train.py"], ["Traceback", "ModuleNotFoundError: No module named 'tqdm.auto'"])
+    assert "python3 has no tqdm:" in hint
+    assert "--image requirements.txt" in hint
+    assert list(host_hints(["python3", "train.py"], ["ValueError"])) == []

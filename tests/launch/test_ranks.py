@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.launch.ranks import Peer, is_agent, ranks_of
+from testbed.launch.ranks import Peer, alone, is_agent, ranks_of
 
 pytestmark = pytest.mark.pure
 
@@ -104,10 +104,31 @@ def test_torchrun_is_known_by_its_name_also_behind_what_runs_it(line: str, agent
     assert is_agent(shlex.split(line)) == agent
 
 
+@pytest.mark.parametrize(
+    ("line", "option"),
+    [
+        ("torchrun --standalone train.py", "--standalone"),
+        ("torchrun --nproc-per-node 2 --standalone --no-python ./train", "--standalone"),
+        ("uv run bash -c 'exec torchrun --nproc_per_node=gpu --standalone train.py'", "--standalone"),
+        ("python -m torch.distributed.run --run-path --nnodes=1:1 train.py", "--nnodes 1:1"),
+        ("uv run -m torch.distributed.run --nnodes 1 train.py", "--nnodes 1"),
+        ("torchrun --nnodes 2 --node-rank 1 train.py", ""),
+        ("torchrun --rdzv-id --standalone train.py", ""),
+        ("torchrun train.py --standalone", ""),
+        ("torchrun -m train --nnodes 1", ""),
+        ("python train.py --standalone", ""),
+        ("torchrun --nnodes", ""),
+    ],
+)
+def test_a_torchrun_that_meets_no_other_is_known_by_its_option(line: str, option: str) -> None:
+    assert alone(shlex.split(line)) == option
+
+
 @given(
     words=st.lists(
-        st.sampled_from(["bash", "uv", "python", "-c", "-m", "--", "'", "a b", "torchrun", "", "\\"]), max_size=6
+        st.sampled_from(["bash", "uv", "python", "-c", "-m", "--", "'", "a b", "torchrun", "", "\\", "--nnodes"]),
+        max_size=6,
     )
 )
 def test_any_command_may_be_asked_about(words: list[str]) -> None:
-    is_agent(words)
+    assert not alone(words)

@@ -65,7 +65,9 @@ OPEN = stat.S_IROTH | stat.S_IXOTH
 FILES = "/work"
 #: Where a program's container has room for what it is to leave.
 OUT = "/out"
-#: Files in it; each takes some 1 KiB of the kernel's memory.
+#: Where a container keeps what its programs change in FILES (`launch.working_folder`). Only root may look into it.
+CHANGES = "/run/testbed-changes"
+#: Files in each of the two; each takes some 1 KiB of the kernel's memory.
 MOST_FILES = 16_384
 
 
@@ -76,7 +78,8 @@ class ContainerDied(RuntimeError):
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
     """What one worker's container runs: `command` are the arguments of `entrypoint`, or of the image's own; None is
-    nothing, until something is started in it. It sees the folder `files` as FILES, read-only."""
+    nothing, until something is started in it. It sees the folder `files` as FILES, which no program of it changes on
+    this machine."""
 
     worker: Worker
     command: Sequence[str] | None
@@ -102,8 +105,8 @@ class ContainerRequest:
 @dataclass(frozen=True, slots=True)
 class ScratchSpace:
     """Where a container can write, in bytes each: file systems in memory, which count as the container's own. Without
-    `out_bytes` it has no OUT. Each of the image's `volumes` is as large as /tmp: by itself the engine would put it on
-    the host's disk, as large as that is."""
+    `out_bytes` it has neither OUT nor CHANGES. Each of the image's `volumes` is as large as /tmp: by itself the engine
+    would put it on the host's disk, as large as that is."""
 
     tmp_bytes: int = TMP_BYTES
     shm_bytes: int = SHM_BYTES
@@ -119,12 +122,13 @@ class ScratchSpace:
         tmpfs["/tmp"] = f"exec,size={self.tmp_bytes}"
         if self.out_bytes:
             tmpfs[OUT] = f"size={self.out_bytes},{own}"
+            tmpfs[CHANGES] = f"size={self.out_bytes},uid=0,gid=0,mode=700,nr_inodes={MOST_FILES}"
         return {"tmpfs": tmpfs, "shm_size": self.shm_bytes}
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramContainers:
-    """Containers for programs that are not ours: they find `files` in FILES, read-only, and may write to `scratch`.
+    """Containers for programs that are not ours: they find `files` in FILES, and may write to `scratch`.
 
     `image` is a name that the engine knows, or the path of a Dockerfile or a requirements file; None is the usual one.
     """

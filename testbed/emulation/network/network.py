@@ -124,7 +124,7 @@ class Network(Mininet):
     def add_site(self, site: str) -> None:
         """Make a router, which nothing leads to as yet; none for a site that is on another host."""
         if self.share.has(site):
-            router = self.addHost(f"{site}-r", cls=Router)
+            router = self.addHost(f"{site}-r", cls=Router, network=self.name)
             set_up_router(router, self.addressing.router(site), self.switch, self.share.mtu)
 
     def add(
@@ -143,7 +143,7 @@ class Network(Mininet):
         wiring.bring_up()
 
     def _add_worker(self, topology: Topology, worker: Worker, holder: ProcessIdentity, wiring: Wiring) -> None:
-        host = self.addHost(worker.name, cls=ContainerHost, holder=holder)
+        host = self.addHost(worker.name, cls=ContainerHost, holder=holder, network=self.name)
         host.names = self.names
         index = int(worker.name.rpartition("-w")[2])
         wire = self.addLink(self.router(worker.site), host, cls=Veth, intfName1=f"w{index}", intfName2="eth0")

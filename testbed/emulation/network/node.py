@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from mininet.link import Intf, Link
 from mininet.node import Node
 
+from testbed.emulation import label
 from testbed.emulation.network import device
 from testbed.emulation.network.names import Names
 from testbed.emulation.network.namespace import Namespace, held_by, inside_of, opened
@@ -42,10 +43,15 @@ def mac_of(address: IPv4Interface) -> str:
 
 class NamespaceNode(Node):
     """A node that is the network namespace that the process or thread `holder` holds. Nothing happens in it before it
-    is asked."""
+    is asked.
 
-    def __init__(self, name: str, holder: ProcessIdentity, **params: Any) -> None:
+    What is started in it by `popen` or `cmd` is in a UTS namespace with the mark of its `network`, so it is found and
+    ended with that also where it has cleared its environment.
+    """
+
+    def __init__(self, name: str, holder: ProcessIdentity, network: str = "", **params: Any) -> None:
         self.holder = holder
+        self._labels = {label.ENVIRONMENT: network} if network else {}
         self._netlink: Netlink | None = None
         super().__init__(name, **params)
 
@@ -137,8 +143,9 @@ class NamespaceNode(Node):
         return super().popen(*args, **kwargs)
 
     def _entering(self) -> list[str]:
-        """Return the words before a command that is to run here."""
-        return ["nsenter", f"--net={self.netns}", "--"]
+        """Return the words before a command that is to run here. The command keeps the process number."""
+        enter = ["nsenter", f"--net={self.netns}", "--"]
+        return [*enter, *label.marked([], self._labels)] if self._labels else enter
 
     def terminate(self) -> None:
         """Close what was opened; the namespace goes with the process that holds it."""
@@ -159,9 +166,9 @@ def _write_settings(settings: Iterable[str]) -> None:
 class NamespaceHost(NamespaceNode):
     """A node with a namespace of its own."""
 
-    def __init__(self, name: str, **params: Any) -> None:
+    def __init__(self, name: str, network: str = "", **params: Any) -> None:
         self._namespace = Namespace()
-        super().__init__(name, self._namespace.holder, **params)
+        super().__init__(name, self._namespace.holder, network, **params)
 
     def terminate(self) -> None:
         super().terminate()

@@ -77,6 +77,7 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
         value["sync"] |= iterations.sync(final, reports, experiment.spec.own_train.batch)
     if experiment.spec.program is not None:
         value["training"]["identical_parameters"] = None
+        value["training"]["start_seconds"] = summary.start_seconds(traffic, began)
         value["sync"] |= {"policy": None, "strategy": None}
         value["not_judged"] = list(NOT_JUDGED)
     directory.use_reserve()
@@ -165,10 +166,13 @@ def _evidence(
             unshaped_bytes=sum(sample["unshaped_bytes"].get(name, 0) for sample in traffic),
         )
     declared = {w.name: experiment.spec.compute.step_seconds(w) for w in _topology(experiment, outcome).workers}
+    started_s = outcome.training_started_s
+    if experiment.spec.program is not None:
+        started_s += summary.start_seconds(traffic, started_s)
     return Evidence(
         backend=outcome.backend,
         links=links,
-        cpu=[sample["cpu"] for sample in traffic],
+        cpu=[sample["cpu"] for sample in traffic if experiment.spec.program is None or sample["at_s"] > started_s],
         overruns=[1 + r["late_s"] / declared[r["member"]] for r in reports if declared[r["member"]] > 0],
         lost_updates=sum(r.lost for r in rounds),
         duplicated_updates=sum(r.duplicated for r in rounds),

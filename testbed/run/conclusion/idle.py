@@ -35,18 +35,32 @@ def unused_links(links: Collection[str], sites: Collection[str], wan_bytes: int)
     )
 
 
+def controller_failure(name: str, setting: str, outcome: Mapping[str, Any]) -> str:
+    """Return how the controller of such programs failed, which fails a launch or a run; empty where it did not.
+
+    The arguments are those of `unused_controller`.
+    """
+    if outcome["state"] != "failed":
+        return ""
+    return f"{_asked(name, setting)}: the controller gave up: {outcome['failure'] or 'it does not say why'}"
+
+
+def _asked(name: str, setting: str) -> str:
+    return f"backend {setting}" if name == "wan" else f"scheme {setting}"
+
+
 def unused_controller(name: str, setting: str, outcome: Mapping[str, Any]) -> str:
-    """Return why a controller was there for nothing, or gave up; empty where there were rounds by its plans.
+    """Return why a controller was there for nothing; empty where there were rounds by its plans, or it gave up.
 
     `name` is what the processes were to have of it, `wan` or `scheme`, and `setting` which; `outcome` says who joined,
     the number of the last round, and how it ended.
     """
-    asked = f"backend {setting}" if name == "wan" else f"scheme {setting}"
+    asked = _asked(name, setting)
+    if controller_failure(name, setting, outcome):
+        return ""
     if not outcome["joined"]:
         why = f"none {NEVER_CAME[name]}, or its image is without this package"
         return f"{asked}: no process came to the controller: {why}"
-    if outcome["state"] == "failed":
-        return f"{asked}: the controller gave up: {outcome['failure']}"
     if (outcome["round"] or 0) <= COMPARISONS[name]:
         return f"{asked}: 0 rounds, so nothing was synchronized: {NO_ROUND[name]}"
     return ""

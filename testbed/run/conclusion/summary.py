@@ -13,6 +13,10 @@ from testbed.telemetry.round_span import RoundSpan, span_of
 
 Record = Mapping[str, Any]
 
+#: The longest that the start of programs which are not ours may take: torchrun imports PyTorch twice, on a host that is
+#: busy with several workers. The start is no part of their training.
+START_S = 30.0
+
 
 @dataclass(frozen=True, slots=True)
 class RoundFigures:
@@ -94,6 +98,22 @@ def last_metric(reports: Sequence[Record], name: str) -> float | None:
     newest = max(number for number, _ in found)
     values: list[float] = [value for number, value in found if number == newest]
     return sum(values) / len(values)
+
+
+def start_seconds(samples: Sequence[Record], began_s: float) -> float:
+    """Return how long after `began_s` programs started, imported and computed before they first used a link: START_S at
+    most, and to the second, since samples are a second apart."""
+    last: Mapping[str, int] = {}
+    for number, sample in enumerate(samples):
+        used = any(count > last.get(link, 0) for link, count in sample["bytes"].items())
+        if number > 0 and used and sample["at_s"] >= began_s:
+            return _start_until(samples[number - 1], began_s)
+        last = sample["bytes"]
+    return _start_until(samples[-1], began_s) if samples else 0.0
+
+
+def _start_until(sample: Record, began_s: float) -> float:
+    return min(START_S, max(0.0, float(sample["at_s"]) - began_s))
 
 
 def wan_bytes(samples: Sequence[Record], began_s: float) -> int:

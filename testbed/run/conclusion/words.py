@@ -14,7 +14,10 @@ def in_words(summary: Mapping[str, Any]) -> list[str]:
     """A line each, made of its `summary.json`."""
     if "not_judged" in summary:
         swaps = sum(swap["kind"] == "network" for swap in summary["swaps"])
-        took = f"the command ended on all workers after {summary['training']['wall_seconds']:.0f} s"
+        training = summary["training"]
+        took = f"the command ended on all workers after {training['wall_seconds']:.0f} s"
+        if (start_s := training.get("start_seconds") or 0.0) >= 1.0:
+            took += f", of which {start_s:.0f} s were its start, before any byte went over a link"
         return [f"{took}; {count(swaps, 'network swap')}", *(f"not judged: {what}" for what in summary["not_judged"])]
     training, sync, swaps = summary["training"], summary["sync"], summary["swaps"]
     loss, accuracy = training["final_loss"], training["final_accuracy"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from testbed.emulation.network.node import ContainerHost
-from testbed.launch.out import take_out
+from testbed.launch.out import Kept, take_out
 from testbed.run.directory import RunDirectory
 from testbed.telemetry.curves import EVENTS, Figures, figures_in, figures_of
 
@@ -26,13 +26,14 @@ class ProgramFigures:
         if (figures := figures_in(line)) is not None:
             self._keep(program, figures)
 
-    def take(self, worker: str, node: ContainerHost) -> None:
-        """What a worker's programs left in OUT, and the figures in it."""
+    def take(self, worker: str, node: ContainerHost) -> Kept:
+        """Copy what a worker's programs left, and keep the figures in it. Return what was copied."""
         target = self._directory.path / "out" / worker
-        take_out(node.holder, target)
+        kept = take_out(node.holder, target)
         for file in sorted(target.rglob(EVENTS)):
             for figures in figures_of(file):
                 self._keep(worker, figures)
+        return kept
 
     def _keep(self, name: str, figures: Figures) -> None:
         at_s = time.time() if figures.at_s is None else figures.at_s

@@ -10,6 +10,7 @@ from typing import Any
 from testbed.emulation.containers import engine
 from testbed.emulation.undo import UndoStack, in_full
 from testbed.launch.command import Command
+from testbed.launch.out import Kept, kept_in_words
 from testbed.launch.output import Told
 from testbed.launch.programs import Programs
 from testbed.launch.ranks import Rank
@@ -40,32 +41,44 @@ def carry_out(network: str, command: Command, directory: RunDirectory, display: 
     starter = command.starter(network, status["hosts"], directory.id)
     programs = Programs(starter, ranks, directory.id, directory.path / "logs", passed_on(ranks, display))
     began_s, reason = time.time(), INTERRUPTED
+    kept: dict[str, Kept] = {}
+
+    def keep() -> None:
+        out = directory.path / "out"
+        kept.update(command.take_out(status["hosts"], out))
+        for line in kept_in_words(kept, out):
+            display.pass_on(f"  {line}")
+
     try:
         with UndoStack() as stack:
             stack.callback(recorder.stop)
             recorder.start()
-            command.clear_out(status["hosts"])
+            for note in command.prepare(status["hosts"]):
+                display.warn(note)
             if sums is not None:
                 stack.enter_context(sums)
-            stack.callback(command.take_out, status["hosts"], directory.path / "out")
+            stack.callback(keep)
             stack.callback(programs.end)
             programs.start()
-            failure = programs.wait(lambda: _check(recorder, directory))
+            failure = programs.wait(lambda: _check(recorder, directory, sums))
             if failure is not None:
                 display.pass_on(f"failed: {failure}")
-        reason = "" if failure is None else str(failure)
+        controller = sums.failure if sums is not None else ""
+        reason = controller if failure is None else str(failure)
     except Exception as error:
         reason = in_full(error)
         raise
     finally:
-        _summarize(directory, ranks, programs.codes, began_s, reason, sums)
+        _summarize(directory, ranks, programs.codes, began_s, reason, sums, kept)
     if changed := by_hand(directory.read("events.jsonl")):
         done = ", ".join(f"{event['kind']} {event['target']}" for event in changed)
         display.pass_on(f"  changed by hand meanwhile: {done}")
     display.pass_on(f"  {len(ranks)} processes, {time.time() - began_s:.1f} s; logs and traffic in {directory.path}")
     for why in (directory.read_whole("summary.json") or {})["idle"]:
         display.warn(why)
-    return failure is None
+    if failure is None and reason:
+        display.pass_on(f"failed: {reason}")
+    return not reason
 
 
 def passed_on(ranks: Sequence[Rank], display: Display) -> Told:
@@ -95,8 +108,10 @@ def by_hand(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [event for event in events if event.get("by") == "hand"]
 
 
-def _check(recorder: Recorder, directory: RunDirectory) -> None:
+def _check(recorder: Recorder, directory: RunDirectory, sums: PlannedSums | None) -> None:
     recorder.check()
+    if sums is not None:
+        sums.check()
     check_room([directory.path])
 
 
@@ -107,6 +122,7 @@ def _summarize(
     began_s: float,
     reason: str,
     sums: PlannedSums | None,
+    kept: Mapping[str, Kept],
 ) -> None:
     """Write `summary.json`; an exit code is None where a program was ended with the others."""
     directory.use_reserve()
@@ -126,6 +142,7 @@ def _summarize(
         "events": events,
         "wan_bytes": carried,
         "idle": [why for why in idle if why],
+        "kept": {worker: each.record() for worker, each in kept.items()},
         **({} if sums is None else {sums.name: sums.outcome}),
     }
     directory.write("summary.json", summary)

@@ -9,7 +9,7 @@ import fcntl
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ from testbed.launch.errors import BadCommand
 from testbed.launch.ranks import Rank
 from testbed.link import LinkState
 from testbed.protocol import Job
-from testbed.run.conclusion.idle import unused_controller
-from testbed.run.service import ADDRESS, ControllerProcess
+from testbed.run.conclusion.idle import controller_failure, unused_controller
+from testbed.run.service import ADDRESS, ControllerFailed, ControllerProcess
 from testbed.run.view import declared_states, view_of
 from testbed.spec.topology import Topology
 
@@ -95,10 +95,23 @@ class PlannedSums:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(AdminError):  # it may be what has ended
+        try:
             status = self._controller.admin.status()
             self.outcome = {name: status[name] for name in ("state", "failure", "joined", "round", "epoch", "swaps")}
+        except AdminError as error:
+            self.outcome |= {"state": "failed", "failure": self._why_gone() or str(error)}
         self._stack.close()
+
+    def check(self) -> None:
+        """Raise ControllerFailed when the controller's process has ended."""
+        self._controller.check()
+
+    def _why_gone(self) -> str:
+        try:
+            self.check()
+        except ControllerFailed as error:
+            return str(error)
+        return ""
 
     def told(self, rank: Rank, on_host: bool = False) -> Rank:
         """A process that is told of the controller: where it is, in a container or on this machine, and its name."""
@@ -111,3 +124,9 @@ class PlannedSums:
         """Return why the controller was there for nothing; empty where it was not."""
         (setting,) = self._variables.values()
         return unused_controller(self.name, setting, self.outcome)
+
+    @property
+    def failure(self) -> str:
+        """Return how the controller failed, once it is over; empty where it did not."""
+        (setting,) = self._variables.values()
+        return controller_failure(self.name, setting, self.outcome)

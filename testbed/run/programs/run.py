@@ -14,7 +14,7 @@ from testbed.run.directory import RunDirectory
 from testbed.run.guards.guard import Guard
 from testbed.run.measured import build
 from testbed.run.programs.containers import ExperimentContainers
-from testbed.run.programs.experiment_programs import ExperimentPrograms
+from testbed.run.programs.experiment_programs import ExperimentPrograms, check_command
 from testbed.run.programs.training import ProgramTraining
 from testbed.run.run import BUILD_S, IMAGE_S, START_S, Run
 from testbed.run.story import Story
@@ -33,6 +33,7 @@ class ProgramRun:
         self.directory = directory
         self.display = display
         self.fits: bool | None = None
+        check_command(experiment)
         self._containers = ExperimentContainers(experiment)
 
     def execute(self, strict: bool = False) -> Outcome:

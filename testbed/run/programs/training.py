@@ -76,9 +76,11 @@ class ProgramTraining:
             offload=network.offload,
             transport=network.transport.record(),
             by_hand=self._story.by_hand,
+            kept={worker: each.record() for worker, each in self._programs.kept.items()},
         )
         if self._programs.sums is not None:
             self._manifest.add(**{self._programs.sums.name: self._programs.sums.outcome})
+        self._programs.check()
         self._fidelity.keep()
         return Outcome(
             fidelity=self._fidelity.measured,

@@ -17,7 +17,7 @@ from docker.models.containers import Container
 from requests import ConnectionError
 
 from testbed.emulation.containers import fleet as fleet_module
-from testbed.emulation.containers.fleet import OUT, ContainerDied, ContainerRequest, Fleet, ScratchSpace
+from testbed.emulation.containers.fleet import CHANGES, OUT, ContainerDied, ContainerRequest, Fleet, ScratchSpace
 from testbed.emulation.containers.proof import ForeignEngineError
 from testbed.emulation.interrupt import Interrupted
 from testbed.emulation.process import ProcessIdentity
@@ -149,4 +149,5 @@ def test_a_container_that_ended_before_the_engine_noticed_is_not_a_foreign_engin
 def test_compiled_code_can_be_loaded_from_tmp_and_the_image_s_volumes_alone() -> None:
     tmpfs = ScratchSpace(out_bytes=1 << 20, volumes=("/data",)).settings()["tmpfs"]
     assert {place for place, options in tmpfs.items() if "exec" in options.split(",")} == {"/tmp", "/data"}
-    assert set(tmpfs) == {"/tmp", "/data", OUT}
+    assert set(tmpfs) == {"/tmp", "/data", OUT, CHANGES}
+    assert "mode=700" in tmpfs[CHANGES].split(","), "what programs change in their folder is not theirs to look at"

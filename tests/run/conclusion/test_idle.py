@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from testbed.run.conclusion.idle import unused_controller, unused_links
+from testbed.run.conclusion.idle import controller_failure, unused_controller, unused_links
 from testbed.run.conclusion.verdict import judge
 from tests.run.conclusion.test_verdict import FINE
 
@@ -33,7 +33,8 @@ def test_links_without_a_byte_are_named_with_the_way() -> None:
         ("scheme", {"joined": ["a", "b"], "round": None, "state": "done"}, "0 rounds"),
         ("scheme", {"joined": ["a", "b"], "round": 1, "state": "done"}, "0 rounds"),
         ("wan", {"joined": ["a", "b"], "round": None, "state": "done"}, "0 rounds"),
-        ("wan", {"joined": ["a", "b"], "round": 9, "state": "failed", "failure": "Broken pipe"}, "Broken pipe"),
+        ("wan", {"joined": ["a", "b"], "round": 9, "state": "failed", "failure": "Broken pipe"}, ""),
+        ("scheme", {"joined": [], "round": None, "state": "failed", "failure": "Broken pipe"}, ""),
         ("scheme", {"joined": ["a", "b"], "round": 2, "state": "done"}, ""),
         ("wan", {"joined": ["a", "b"], "round": 1, "state": "done"}, ""),
     ],
@@ -43,6 +44,16 @@ def test_a_controller_that_was_there_for_nothing_says_why(name: str, outcome: di
     assert said in found
     assert bool(said) == bool(found)
     assert not found or "diloco:every=32" in found
+
+
+@pytest.mark.parametrize("joined", [[], ["a", "b"]])
+@pytest.mark.parametrize("failure", ["Broken pipe", ""])
+def test_a_controller_that_gave_up_is_a_failure_with_its_reason(joined: list[str], failure: str) -> None:
+    outcome = {"joined": joined, "round": 9, "state": "failed", "failure": failure}
+    found = controller_failure("scheme", "diloco:every=32", outcome)
+    assert "diloco:every=32" in found
+    assert failure in found
+    assert controller_failure("scheme", "diloco:every=32", outcome | {"state": "done"}) == ""
 
 
 def test_a_verdict_says_what_did_nothing() -> None:

@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.run.conclusion.summary import (
+    START_S,
     RoundFigures,
     last_metric,
     pause_around,
     percentile,
     rounds_of,
+    start_seconds,
     updates_around,
     wan_bytes,
 )
@@ -23,6 +25,16 @@ pytestmark = pytest.mark.pure
 def report(number: int, member: str, started: float, finished: float, **more: Any) -> dict[str, Any]:
     base = {"epoch": 1, "lost": 0, "duplicated": 0, "metrics": {}}
     return {"round": number, "member": member, "started_s": started, "finished_s": finished, **base, **more}
+
+
+def test_the_start_of_programs_lasts_until_a_link_is_used() -> None:
+    samples = [{"at_s": float(at), "bytes": {"ab": 5, "ba": 10 if at > 12 else 0}} for at in range(50)]
+    assert start_seconds(samples, 2.0) == 10.0
+    assert start_seconds(samples[:10], 2.0) == 7.0, "no link was used"
+    assert start_seconds(samples, 20.0) == 29.0
+    late = [{**sample, "bytes": {}} for sample in samples]
+    assert start_seconds(late, 2.0) == START_S, "what takes longer than imports do is training"
+    assert start_seconds([], 2.0) == 0.0
 
 
 def test_a_round_runs_from_the_last_to_enter_to_the_last_to_finish() -> None:

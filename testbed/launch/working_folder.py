@@ -1,0 +1,240 @@
+"""The folder FILES of a worker's container, made writable: what programs change there stays in the container.
+
+Three mounts lie on each other at FILES, all of them in the container's own mount namespace, which they end with:
+
+    overlay   what programs see and write; what is new or changed lies in CHANGES     mounted here, at a launch's start
+    lower     the folder, in which its owner's files belong to the workers' user      mounted here
+    bind      the folder of this machine, read-only                                   mounted by the engine
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import stat
+import struct
+import subprocess
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from testbed.emulation.containers.fleet import CHANGES, FILES
+from testbed.emulation.network.namespace import call
+from testbed.emulation.process import ProcessIdentity
+from testbed.launch.out import UPPER, has_own_mounts
+
+#: In CHANGES, beside UPPER: what the overlay needs for itself.
+SCRATCH = "scratch"
+
+#: Features that leave a file's content, or a folder's, outside the upper folder. A kernel may have them on by itself.
+OVERLAY_OPTIONS = "redirect_dir=off,metacopy=off,index=off"
+
+#: Numbers of system calls that older C libraries have no name for, the same on all machines that Docker runs on.
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+_OPEN_TREE_CLONE, _AT_RECURSIVE, _AT_EMPTY_PATH, _AT_FDCWD = 1, 0x8000, 0x1000, -100
+_MOVE_MOUNT_F_EMPTY_PATH = 4
+_MOUNT_ATTR_RDONLY, _MOUNT_ATTR_IDMAP = 1, 0x100000
+_CLONE_NEWNS, _CLONE_FS = 0x20000, 0x200
+_MS_NOSUID, _MS_NODEV, _MNT_DETACH = 2, 4, 2
+
+#: How many ids there are: (uid_t) -1 is none.
+_IDS = 2**32 - 1
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """The user and group of a folder, and those that programs run as."""
+
+    folder: tuple[int, int]
+    programs: tuple[int, int]
+
+
+def make_writable(containers: Iterable[ProcessIdentity]) -> list[str]:
+    """Have the programs of containers, named by their first processes, write to FILES; what earlier ones have changed
+    there is gone. Containers without FILES are left as they are.
+
+    Returns:
+        What does not hold, one sentence each: an older kernel keeps FILES read-only, or lets programs make files there
+        and not change those that are there.
+    """
+    notes: dict[str, None] = {}
+    with ExitStack() as stack:
+        mappings: dict[Owners, int] = {}
+        for container in containers:
+            points = _mount_points(container) if has_own_mounts(container) else []
+            if FILES not in points:
+                continue
+            if CHANGES not in points:
+                note = f"{FILES} is read-only: its network is of an earlier version; take it down and up again"
+                notes[note] = None
+                continue
+            try:
+                _in_mounts_of(container, partial(_take_away, points.count(FILES) - 1))
+                owners = _owners(container)
+                if owners not in mappings:
+                    mappings[owners] = stack.enter_context(_mapping(owners))
+                layers = _Layers(points, owners, mappings[owners])
+                notes |= dict.fromkeys(_in_mounts_of(container, layers.mount))
+            except FileNotFoundError:
+                continue  # it has ended: whatever is to be started in it says so
+            except OSError as error:
+                notes[f"{FILES} is read-only: this kernel does not let it be changed ({error.strerror})"] = None
+    return list(notes)
+
+
+def _take_away(layers: int) -> None:
+    """Take an earlier launch's layers off FILES."""
+    for _ in range(layers):
+        call("umount2", FILES.encode(), _MNT_DETACH)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layers:
+    """What is to be mounted in one container: `points` are its mount points, and `mapping` the descriptor of a user
+    namespace, -1 where this machine makes none."""
+
+    points: list[str]
+    owners: Owners
+    mapping: int
+
+    def mount(self) -> list[str]:
+        """Mount them, by a thread that is in the container's mount namespace. Return what does not hold."""
+        notes = []
+        with ExitStack() as stack:
+            below = {point: stack.enter_context(_cloned(point, _AT_RECURSIVE)) for point in self._submounts()}
+            try:
+                if self.owners.folder != self.owners.programs:
+                    self._map_owners()
+            except OSError as error:
+                notes.append(
+                    f"programs can make files in {FILES}, and change none that are there: this kernel or its file "
+                    f"system maps no owners ({error.strerror})"
+                )
+            self._overlay()
+            for point, tree in below.items():
+                # The engine's "read-only" is of the mount alone that it was told of, not of others in the folder.
+                with suppress(OSError):
+                    _set_attributes(tree, _MOUNT_ATTR_RDONLY, _AT_RECURSIVE)
+                _attach(tree, point)
+        return notes
+
+    def _submounts(self) -> list[str]:
+        """Return the mounts within the folder that have none above them: an overlay does not show these."""
+        found = sorted({point for point in self.points if point.startswith(f"{FILES}/")})
+        return [point for point in found if not any(point.startswith(f"{other}/") for other in found)]
+
+    def _map_owners(self) -> None:
+        with _cloned(FILES) as tree:
+            _set_attributes(tree, _MOUNT_ATTR_IDMAP, mapping=self.mapping)
+            _attach(tree, FILES)
+
+    def _overlay(self) -> None:
+        upper, scratch = Path(CHANGES, UPPER), Path(CHANGES, SCRATCH)
+        for folder in (upper, scratch):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        # The lower folder is named by where this thread is, since what it is called is about to be covered.
+        os.chdir(FILES)
+        upper.chmod(stat.S_IMODE(Path().stat().st_mode) | stat.S_IRWXU)
+        os.chown(upper, *self.owners.programs)
+        folders = f"lowerdir=.,upperdir={upper},workdir={scratch}"
+        flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV)
+        call("mount", b"testbed", FILES.encode(), b"overlay", flags, f"{folders},{OVERLAY_OPTIONS}".encode())
+
+
+def _in_mounts_of(container: ProcessIdentity, act: Callable[[], T]) -> T:
+    """Return what `act` returns in a container's mount namespace, called in a thread of its own, the only one that
+    enters. FileNotFoundError where the container has ended; whatever `act` raises."""
+    done: Future[T] = Future()
+
+    def enter_and_act() -> None:
+        try:
+            with (container.folder / "ns/mnt").open("rb") as namespace:
+                if not has_own_mounts(container):
+                    raise FileNotFoundError
+                call("unshare", _CLONE_FS)  # this thread's root and folder are its own from here on
+                call("setns", namespace.fileno(), _CLONE_NEWNS)
+            done.set_result(act())
+        except BaseException as error:  # it goes on in the caller's thread
+            done.set_exception(error)
+
+    threading.Thread(target=enter_and_act, name="mounts").start()
+    return done.result()
+
+
+def _mount_points(container: ProcessIdentity) -> list[str]:
+    """Return where in a container something is mounted, the first mounted first; a place can be there twice."""
+    try:
+        lines = (container.folder / "mountinfo").read_text().splitlines()
+    except OSError:
+        return []  # it has ended
+    return [re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), line.split()[4]) for line in lines]
+
+
+def _owners(container: ProcessIdentity) -> Owners:
+    found = (container.folder / f"root{FILES}").stat()
+    status = dict(line.split(":", 1) for line in (container.folder / "status").read_text().splitlines())
+    return Owners((found.st_uid, found.st_gid), (int(status["Uid"].split()[1]), int(status["Gid"].split()[1])))
+
+
+@contextmanager
+def _mapping(owners: Owners) -> Iterator[int]:
+    """Yield the descriptor of a user namespace by which a mount shows the folder's owner as the programs' user, that
+    user as the owner, and all others as they are; -1 where this machine makes no user namespaces."""
+    command = ["unshare", "--user", "sh", "-c", "echo; read _"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as holder:
+        assert holder.stdout is not None
+        if not holder.stdout.readline():
+            yield -1
+            return
+        proc = Path(f"/proc/{holder.pid}")
+        for kind, mine, theirs in zip(("uid", "gid"), owners.folder, owners.programs, strict=True):
+            (proc / f"{kind}_map").write_text(_swapped(mine, theirs))
+        with (proc / "ns/user").open("rb") as namespace:
+            yield namespace.fileno()
+
+
+def _swapped(one: int, other: int) -> str:
+    """Return the map of a user namespace in which two ids stand for each other and the rest for themselves."""
+    low, high = sorted((one, other))
+    swaps = [(low, high, 1), (high, low, 1)] if low != high else [(low, low, 1)]
+    kept = [(0, low), (low + 1, high), (high + 1, _IDS)]
+    ranges = [*swaps, *((start, start, end - start) for start, end in kept if end > start)]
+    return "".join(f"{inside} {outside} {count}\n" for inside, outside, count in sorted(ranges))
+
+
+@contextmanager
+def _cloned(point: str, flags: int = 0) -> Iterator[int]:
+    """Yield the descriptor of a copy of a mount, which is mounted nowhere yet."""
+    tree = _system_call(_OPEN_TREE, _AT_FDCWD, point.encode(), _OPEN_TREE_CLONE | os.O_CLOEXEC | flags)
+    try:
+        yield tree
+    finally:
+        os.close(tree)
+
+
+def _set_attributes(tree: int, attributes: int, flags: int = 0, mapping: int = 0) -> None:
+    told = struct.pack("QQQQ", attributes, 0, 0, mapping)
+    _system_call(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH | flags, told, len(told))
+
+
+def _attach(tree: int, point: str) -> None:
+    _system_call(_MOVE_MOUNT, tree, b"", _AT_FDCWD, point.encode(), _MOVE_MOUNT_F_EMPTY_PATH)
+
+
+def _system_call(number: int, *arguments: int | bytes) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    words = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+    if (result := libc.syscall(ctypes.c_long(number), *words)) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return int(result)

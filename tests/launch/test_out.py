@@ -1,0 +1,83 @@
+"""What programs leave in their containers, copied from trees that this test makes."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from testbed.emulation.process import ProcessIdentity
+from testbed.launch.out import Kept, _take, has_own_mounts, kept_in_words
+
+pytestmark = pytest.mark.local
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Path:
+    left = tmp_path / "left"
+    for name in ("a/b/kept.txt", "runs/model.pt", "sub/__pycache__/x.pyc", "sub/log"):
+        (left / name).parent.mkdir(parents=True, exist_ok=True)
+        (left / name).write_text(name)
+    return left
+
+
+def take(root: Path, target: Path, kept: Kept) -> None:
+    descriptor = os.open(root, os.O_RDONLY)
+    try:
+        _take(descriptor, target, kept)
+    finally:
+        os.close(descriptor)
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_plain_files_are_copied_without_caches_and_what_is_left_out_is_named(left: Path, tmp_path: Path) -> None:
+    (left / "latest").symlink_to("a/b/kept.txt")
+    (left / "etc").symlink_to("/etc")
+    os.mkfifo(left / "sub/pipe")
+    os.mknod(left / "removed", stat.S_IFCHR, os.makedev(0, 0))  # as an overlay marks a file that is gone
+    with (left / "holes").open("wb") as file:
+        file.truncate(1 << 43)
+    kept = Kept()
+    take(left, tmp_path / "out", kept)
+    copied = files(tmp_path / "out")
+    assert copied == {name: name for name in ("a/b/kept.txt", "runs/model.pt", "sub/log")}
+    assert (kept.files, kept.size) == (3, sum(map(len, copied)))
+    assert sorted(name.split()[0] for name in kept.left_out) == ["etc", "holes", "latest", "sub/pipe"]
+
+
+def test_files_of_two_places_do_not_overwrite_each_other(left: Path, tmp_path: Path) -> None:
+    out, kept = tmp_path / "out", Kept()
+    take(left, out, kept)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "runs").write_text("a file where a folder is")
+    (other / "a/b/kept.txt").mkdir(parents=True)
+    (other / "a/b/kept.txt/deep").write_text("a folder where a file is")
+    (other / "new").write_text("new")
+    before = files(out)
+    take(other, out, kept)
+    assert files(out) == before | {
+        "work/runs": "a file where a folder is",
+        "work/a/b/kept.txt/deep": "a folder where a file is",
+        "new": "new",
+    }
+    assert kept.files == 6
+
+
+def test_what_was_kept_is_said_and_nothing_where_nothing_was() -> None:
+    out = Path("runs/x/out")
+    assert list(kept_in_words({}, out)) == list(kept_in_words({"a": Kept()}, out)) == []
+    said, left_out = kept_in_words({"a": Kept(2, 1_500_000), "b": Kept(1, 0, ["x (a link)", "y (a link)"])}, out)
+    assert said.startswith("3 files") and "1.5 MB" in said and str(out) in said
+    assert "b: x (a link)" in left_out and "1 more" in left_out
+
+
+def test_a_process_with_this_ones_mounts_is_no_container() -> None:
+    own = ProcessIdentity.of(os.getpid())
+    assert own is not None
+    assert not has_own_mounts(own)
