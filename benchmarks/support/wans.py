@@ -1,4 +1,4 @@
-"""A seeded family of wide-area networks to judge re-planning on: published round trips, rates that change.
+"""Seeded wide-area networks to judge re-planning on: published round trips, rates that change.
 
 Sites are regions of `topologies/ibm-cloud-10.yaml`, 10 to 250 ms apart. Links are the shortest ones that keep every
 site within two ways out, and none is longer than a detour over others, so that each carries the traffic of its ends.
@@ -12,10 +12,20 @@ Each direction has 5 to 40 Mbit/s; what becomes of it in a minute is the network
     lte         as recorded LTE links, scaled up; without a recording, chains of four states
 
 The model is as large as makes a round by tree packing take about ROUND_S.
+
+Two classes are like networks that users have, and are watched for three minutes; their seeds have other sites, too:
+
+    regions     links of 9 to 28 Mbit/s that stay, but for two pairs: the one that the first plan sends most over falls
+                to an eighth from 41 to 120 s, and another one goes back and forth between 8 and 24 Mbit/s
+    cloud       stationary rates with rare excursions, and a cap at each site's egress. All traffic of `london` passes
+                the link to `london-hub`, a site without workers; hubs are joined as sites are, by faster links
+
+Lai et al. (HotCloud 2018) and García-Dorado (2017) found clouds to be like the latter.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,14 +38,19 @@ import yaml
 
 from testbed.emulation.network.routing import Routes
 from testbed.planning import make_policy, simulate
-from testbed.run.view import view_of
+from testbed.run.view import declared_view, view_of
 from testbed.spec.topology import Topology
 from testbed.trace.csv import write_csv
 from testbed.trace.generate import Drop, Markov, OrnsteinUhlenbeck, UniformRedraw
 from testbed.trace.mahimahi import parse_mahimahi
 from testbed.trace.trace import Row, Trace
 
-Kind = Literal["constant", "wander", "redraw", "drop", "fades", "lte"]
+Kind = Literal["constant", "wander", "redraw", "drop", "fades", "lte", "regions", "cloud"]
+
+#: A topology as its file has it.
+_Network = dict[str, Any]
+
+TOPOLOGY, WAYS = "topology.yaml", ("forward", "backward")
 
 REGIONS = Path(__file__).parents[2] / "topologies" / "ibm-cloud-10.yaml"
 
@@ -63,6 +78,24 @@ REDRAW_S = 20.0
 LTE_STEP_S = 0.5
 LTE_MEAN_BPS = 20e6
 
+#: Seconds of the traces that a run is measured for.
+WINDOW_S = 65.0
+CLASS_WINDOW_S, CLASS_DURATION_S = 180.0, 240.0
+
+#: Of regions: rates, round trips, the bytes of a model, the pair that falls, and the one that goes back and forth, for
+#: this long at a time.
+REGION_RATES_BPS, REGION_RTTS_S = (9e6, 28e6), (0.065, 0.216)
+REGION_BYTES = 1_600_000
+FALL, FALL_S = 1 / 8, (41.0, 120.0)
+FLAP_BPS, FLAP_S = (24e6, 8e6), (10.0, 20.0)
+
+#: Of clouds: a site's egress, and links between hubs. What comes in is not capped: that link is as fast as the LAN's
+#: of other kinds. Rates are steady within a twentieth. Once in EXCURSION_EACH_S, in the mean, a link has this part of
+#: its rate for so many seconds.
+EGRESS_BPS, HUB_BPS, INGRESS_BPS, HUB_DELAY_S = (10e6, 24e6), (18e6, 48e6), 100e6, 0.0005
+STEADY = 0.05
+EXCURSION_EACH_S, EXCURSION_S, EXCURSION = 900.0, (10.0, 60.0), (0.25, 0.6)
+
 
 @dataclass(frozen=True, slots=True)
 class Wan:
@@ -81,60 +114,103 @@ class Wan:
     def name(self) -> str:
         return f"{self.kind}-{self.sites}"
 
+    @property
+    def window_s(self) -> float:
+        """The seconds of its traces that a run is measured for."""
+        return CLASS_WINDOW_S if self.kind in ("regions", "cloud") else WINDOW_S
+
     def write(self, folder: Path) -> dict[str, Any]:
         """The network's files, into `folder`; what an experiment on it says of topology, training and compute."""
         draw = Random(f"{self.name}-{self.seed}")
         topology = self._topology(draw)
         self._traces(draw, topology, folder)
-        (folder / "topology.yaml").write_text(yaml.safe_dump(topology, sort_keys=False))
+        _save(topology, folder)
+        parameters = REGION_BYTES // 4 if self.kind == "regions" else self._parameters(folder / TOPOLOGY)
         return {
-            "topology": "topology.yaml",
-            "train": {"model": "synthetic", "parameters": self._parameters(folder / "topology.yaml")},
+            "topology": TOPOLOGY,
+            "train": {"model": "synthetic", "parameters": parameters},
             "compute": {"step_time": f"{STEP_S * 1e3:g}ms"},
         }
 
     def _topology(self, draw: Random) -> dict[str, Any]:
         regions = Topology.load(REGIONS)
         delay_s = {(link.source, link.target): link.state.delay_s for link in regions.links.values()}
+        if self.kind == "regions":
+            return self._regions(draw, sorted(regions.sites), delay_s)
         sites = sorted(draw.sample(sorted(regions.sites), self.sites))
-        links = _links(sites, delay_s)
+        links = _links(sites, _pairs(sites, delay_s, 0.0, MOST_RTT_S))
+        if self.kind == "cloud":
+            return self._cloud(draw, sites, links, delay_s)
         if self.rtt_s is not None:
             delay_s = dict.fromkeys(delay_s, self.rtt_s / 2)
         return {
             "name": self.name,
             "sites": {site: {"workers": 1, "speed": draw.choice(SPEEDS)} for site in sites},
             "lan": {"rate": "1gbit", "delay": "0.1ms"},
+            "links": [_pair(a, b, delay_s[a, b], _rate(draw), _rate(draw)) for a, b in links],
+        }
+
+    def _regions(self, draw: Random, regions: Sequence[str], delay_s: Mapping[tuple[str, str], float]) -> _Network:
+        """Sites that are joined by links of REGION_RTTS_S alone, each to two others at least."""
+        links: list[tuple[str, str]] = []
+        while not links:
+            sites = sorted(draw.sample(regions, self.sites))
+            pairs = _pairs(sites, delay_s, *REGION_RTTS_S)
+            whole = nx.Graph(pairs.keys())
+            if len(whole) == len(sites) and nx.is_connected(whole) and min(dict(whole.degree).values()) >= 2:
+                links = _links(sites, pairs)
+        return {
+            "name": self.name,
+            "sites": {site: {"workers": 1} for site in sites},
+            "lan": {"rate": "1gbit", "delay": "0.1ms"},
             "links": [
-                {
-                    "between": [a, b],
-                    "delay": f"{1e3 * delay_s[a, b]:g}ms",
-                    **{way: {"rate": _rate(draw)} for way in ("forward", "backward")},
-                }
-                for a, b in links
+                _pair(a, b, delay_s[a, b], *(_rate(draw, *REGION_RATES_BPS) for _ in range(2))) for a, b in links
             ],
         }
 
-    def _traces(self, draw: Random, topology: Mapping[str, Any], folder: Path) -> None:
+    def _cloud(
+        self,
+        draw: Random,
+        sites: Sequence[str],
+        links: Sequence[tuple[str, str]],
+        delay_s: Mapping[tuple[str, str], float],
+    ) -> _Network:
+        hubs = {site: f"{site}-hub" for site in sites}
+        return {
+            "name": self.name,
+            "sites": {
+                **{site: {"workers": 1, "speed": draw.choice(SPEEDS)} for site in sites},
+                **{hub: {"workers": 0} for hub in hubs.values()},
+            },
+            "lan": {"rate": "1gbit", "delay": "0.1ms"},
+            "links": [
+                *(_pair(site, hub, HUB_DELAY_S, _rate(draw, *EGRESS_BPS), INGRESS_BPS) for site, hub in hubs.items()),
+                *(_pair(hubs[a], hubs[b], delay_s[a, b], *(_rate(draw, *HUB_BPS) for _ in range(2))) for a, b in links),
+            ],
+        }
+
+    def _traces(self, draw: Random, topology: _Network, folder: Path) -> None:
         """Give every link its trace, or its rate where nothing changes."""
         pairs = topology["links"]
+        if self.kind == "regions":
+            _fall_and_flap(draw, topology, folder)
+            return
         if self.kind == "constant":
             for pair in pairs:
-                for way in ("forward", "backward"):
-                    pair[way] = {"rate": f"{pair[way]['rate'] / 1e3:g}kbit"}
+                for way in WAYS:
+                    pair[way] = _steady(pair[way]["rate"])
             return
-        busiest = max(pairs, key=lambda pair: min(pair[way]["rate"] for way in ("forward", "backward")))
+        busiest = max(pairs, key=lambda pair: min(pair[way]["rate"] for way in WAYS))
         faded = draw.sample(range(len(pairs)), len(pairs))
         for number, pair in enumerate(pairs):
-            for way in ("forward", "backward"):
+            for way in WAYS:
                 trace = self._trace(draw, pair[way]["rate"])
                 if self.kind == "drop" and pair is busiest:
                     trace = Trace(Drop(*DROP_S, DROP).over(trace.rows))
                 if self.kind == "fades":
                     begin_s = FADES_S[0] * faded.index(number) % 60
                     trace = Trace(Drop(begin_s, begin_s + FADES_S[1], FADE).over(trace.rows))
-                file = f"{'-'.join(pair['between'])}-{way}.csv"
-                write_csv(folder / file, trace)
-                pair[way] = {"trace": {"file": file, "end": "hold"}}
+                pair[way] = _traced(pair, way, trace, folder)
 
     def _trace(self, draw: Random, mean_bps: float) -> Trace:
         seed = draw.randrange(2**32)
@@ -142,6 +218,9 @@ class Wan:
             return UniformRedraw(LEAST_BPS, MOST_BPS, REDRAW_S, DURATION_S, seed).trace()
         if self.kind == "lte":
             return _lte(seed, self.recorded)
+        if self.kind == "cloud":
+            steady = OrnsteinUhlenbeck(mean_bps, STEADY, RETURN_S, STEP_OF_TRACE_S, CLASS_DURATION_S, seed).trace()
+            return _excursions(draw, steady)
         spread = 0.05 if self.kind == "drop" else 0.33 if self.kind == "wander" else 0.1
         return OrnsteinUhlenbeck(mean_bps, spread, RETURN_S, STEP_OF_TRACE_S, DURATION_S, seed).trace()
 
@@ -170,6 +249,9 @@ FAMILY: Sequence[tuple[Kind, int]] = (
     ("redraw", 4),
 )
 
+#: The networks of the two classes.
+CLASSES: Sequence[tuple[Kind, int]] = (("regions", 6), ("cloud", 6))
+
 
 def _packed_s(topology: Topology, model_bytes: int, at_s: float) -> float:
     """Simulated seconds of a round by tree packing on the network as it is then."""
@@ -178,18 +260,93 @@ def _packed_s(topology: Topology, model_bytes: int, at_s: float) -> float:
     return simulate(make_policy("packing").plan(view), view).seconds
 
 
-def _rate(draw: Random) -> float:
-    return round(draw.uniform(LEAST_BPS, MOST_BPS), -3)
+def _fall_and_flap(draw: Random, topology: _Network, folder: Path) -> None:
+    """Let the pair of links that the first plan sends most over fall, and another one go back and forth."""
+    pairs, steady = topology["links"], [{way: pair[way]["rate"] for way in WAYS} for pair in topology["links"]]
+    flapping = draw.randrange(len(pairs))
+    steady[flapping] = dict.fromkeys(WAYS, FLAP_BPS[0])
+    for pair, rates in zip(pairs, steady, strict=True):
+        pair.update({way: _steady(rates[way]) for way in WAYS})
+    _save(topology, folder)
+    sent = first_plan_bytes(folder / TOPOLOGY, REGION_BYTES)
+    loads = [sum(sent.get("->".join(ends), 0.0) for ends in _both_ways(pair)) for pair in pairs]
+    falling = max((number for number in range(len(pairs)) if number != flapping), key=loads.__getitem__)
+    turns_s = [0.0]
+    while turns_s[-1] < CLASS_DURATION_S:
+        turns_s.append(round(turns_s[-1] + draw.uniform(*FLAP_S), 1))
+    for way in WAYS:
+        rate_bps = steady[falling][way]
+        fall = Trace((Row(0.0, rate_bps), Row(FALL_S[0], rate_bps * FALL), Row(FALL_S[1], rate_bps)))
+        pairs[falling][way] = _traced(pairs[falling], way, fall, folder)
+        flap = Trace(tuple(Row(at_s, FLAP_BPS[number % 2]) for number, at_s in enumerate(turns_s[:-1])))
+        pairs[flapping][way] = _traced(pairs[flapping], way, flap, folder)
 
 
-def _links(sites: Sequence[str], delay_s: Mapping[tuple[str, str], float]) -> list[tuple[str, str]]:
-    """The pairs of sites that are joined: a shortest spanning tree, then the shortest others that the routes would
-    use, until each site has two and there are DEGREE for each in the mean."""
-    pairs = {
-        tuple(sorted(pair)): delay
+def first_plan_bytes(file: Path, model_bytes: int) -> Mapping[str, float]:
+    """Return the bytes of a round that the first plan by `auto` sends over each link, of a model of so many bytes."""
+    view = declared_view(Topology.load(file), model_bytes)
+    plan = make_policy("auto").plan(view)
+    sent: defaultdict[str, float] = defaultdict(float)
+    for source, target, tree in plan.edges():
+        for link in view.routes[source, target]:
+            sent[link] += plan.trees[tree].share * model_bytes
+    return sent
+
+
+def _excursions(draw: Random, steady: Trace) -> Trace:
+    """A trace with rare times of less than its rate."""
+    rows, at_s = steady.rows, draw.expovariate(1 / EXCURSION_EACH_S)
+    while at_s < CLASS_DURATION_S:
+        ends_s = at_s + draw.uniform(*EXCURSION_S)
+        rows = Drop(at_s, ends_s, draw.uniform(*EXCURSION)).over(rows)
+        at_s = ends_s + draw.expovariate(1 / EXCURSION_EACH_S)
+    return Trace(rows)
+
+
+def _pair(a: str, b: str, delay_s: float, forward_bps: float, backward_bps: float) -> dict[str, Any]:
+    """The entry of a pair of links; the rates are numbers until each way has its trace."""
+    rates = {"forward": {"rate": forward_bps}, "backward": {"rate": backward_bps}}
+    return {"between": [a, b], "delay": f"{1e3 * delay_s:g}ms", **rates}
+
+
+def _both_ways(pair: Mapping[str, Any]) -> tuple[tuple[str, str], tuple[str, str]]:
+    a, b = pair["between"]
+    return (a, b), (b, a)
+
+
+def _steady(rate_bps: float) -> dict[str, Any]:
+    return {"rate": f"{rate_bps / 1e3:g}kbit"}
+
+
+def _traced(pair: Mapping[str, Any], way: str, trace: Trace, folder: Path) -> dict[str, Any]:
+    """Write a link's trace. Returns what the topology says of it."""
+    file = f"{'-'.join(pair['between'])}-{way}.csv"
+    write_csv(folder / file, trace)
+    return {"trace": {"file": file, "end": "hold"}}
+
+
+def _save(topology: _Network, folder: Path) -> None:
+    (folder / TOPOLOGY).write_text(yaml.safe_dump(topology, sort_keys=False))
+
+
+def _rate(draw: Random, least_bps: float = LEAST_BPS, most_bps: float = MOST_BPS) -> float:
+    return round(draw.uniform(least_bps, most_bps), -3)
+
+
+def _pairs(
+    sites: Sequence[str], delay_s: Mapping[tuple[str, str], float], least_s: float, most_s: float
+) -> dict[tuple[str, str], float]:
+    """The pairs of sites with a round trip of `least_s` to `most_s`, and each one's delay."""
+    return {
+        (min(pair), max(pair)): delay
         for pair, delay in delay_s.items()
-        if set(pair) <= set(sites) and delay <= MOST_RTT_S / 2
+        if set(pair) <= set(sites) and least_s <= 2 * delay <= most_s
     }
+
+
+def _links(sites: Sequence[str], pairs: Mapping[tuple[str, str], float]) -> list[tuple[str, str]]:
+    """The pairs that are joined: a shortest spanning tree, then the shortest others that the routes would use, until
+    each site has two and there are DEGREE for each in the mean."""
     whole = nx.Graph()
     whole.add_weighted_edges_from((a, b, delay) for (a, b), delay in pairs.items())
     graph = nx.minimum_spanning_tree(whole)

@@ -1,4 +1,4 @@
-"""Runs that last for a window of time on a network of `benchmarks.support.wans`."""
+"""Runs that last for a window of time on a network of `benchmarks.support.wans`, emulated or simulated."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+from rich.console import Console
+
 from benchmarks.support.campaign import Enough, load, run_of
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.wans import Wan
 from testbed.report.record import RunRecord
 from testbed.run.directory import RunDirectory
+from testbed.run.terminal.display import Display
+from testbed.simulation.training import train
 from testbed.spec.experiment import Experiment
-
-#: Of the trace. What the members need to join comes before it.
-WINDOW_S = 65.0
 
 Mode = Literal["hold", "follow", "oracle"]
 MODES: Mapping[Mode, Mapping[str, Any]] = {
@@ -70,10 +71,21 @@ class Window:
         return now > self._ends_s
 
 
-def measure(cell: Cell, server: ForkServer | None, window_s: float = WINDOW_S) -> tuple[RunRecord, Experiment]:
-    """Run a cell; what it recorded."""
+def measure(cell: Cell, server: ForkServer | None, window_s: float | None = None) -> tuple[RunRecord, Experiment]:
+    """Emulate a cell's run, for the network's window or for as long as is said. What the members need to join comes
+    before it. Returns the run's record and its experiment."""
     with TemporaryDirectory() as folder:
         experiment = load(cell.experiment(Path(folder)), Path(folder))
         with closing(RunDirectory(experiment.name)) as directory, suppress(Enough):
-            run_of(experiment, directory, server, Window(window_s).over).execute()
+            run_of(experiment, directory, server, Window(window_s or cell.wan.window_s).over).execute()
+    return RunRecord.read(directory.path), experiment
+
+
+def simulate(cell: Cell, window_s: float | None = None) -> tuple[RunRecord, Experiment]:
+    """Simulate a cell's run: the real controller, members, links and probes on simulated time."""
+    with TemporaryDirectory() as folder:
+        experiment = load(cell.experiment(Path(folder)), Path(folder))
+        until_s = window_s or cell.wan.window_s
+        with closing(RunDirectory(f"{experiment.name}-simulated")) as directory:
+            train(experiment, directory, Display(Console(quiet=True)), gradients=False, until_s=until_s)
     return RunRecord.read(directory.path), experiment

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from testbed.planning import Pair
 from testbed.protocol import Goodbye, Report
@@ -35,8 +36,15 @@ class GossipSimulation:
         }
         self._gossips = gossips
 
-    def run(self) -> float:
-        """All iterations; when the last member was done, in seconds after training began. RunFailed when one can't."""
+    def run(self, until_s: float = inf) -> float:
+        """Simulate all iterations, or those that begin before `until_s`, where the training is cut off.
+
+        Returns:
+            When the last member was done, in seconds after training began; `until_s` where members were cut off.
+
+        Raises:
+            RunFailed: an iteration can't end.
+        """
         agenda, controller = self._stage.agenda, self._stage.controller
         controller.begin()
         self._script.changed = self._network.refresh
@@ -44,16 +52,18 @@ class GossipSimulation:
         for member in self._members.values():
             agenda.enter(0.0, member.resume)
         try:
-            while len(self._left) < len(self._members):
+            while len(self._left) < len(self._members) and agenda.due_s <= until_s:
                 agenda.next()
         finally:
             for member in self._members.values():
                 member.close()
-        ended_s = agenda.clocks.now_s
+        cut_off = len(self._left) < len(self._members)
+        ended_s = until_s if cut_off else agenda.clocks.now_s
         agenda.play(ended_s)
         self._story.watch(self._lowest, ended_s)
-        self._traffic.sample()
-        controller.finish()
+        self._traffic.sample(until_s)
+        if not cut_off:
+            controller.finish()
         return ended_s
 
     def _member(self, name: str) -> Gossiper:

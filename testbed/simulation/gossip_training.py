@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from testbed.simulation.gossip import GossipSimulation
 from testbed.simulation.gossips import gossips_of
 from testbed.simulation.models import congestion_of, elements_of
@@ -12,10 +14,15 @@ from testbed.spec.experiment import Experiment
 
 
 def gossiping(
-    experiment: Experiment, stage: Stage, script: SimulatedScript, story: SimulatedStory, gradients: bool
+    experiment: Experiment,
+    stage: Stage,
+    script: SimulatedScript,
+    story: SimulatedStory,
+    gradients: bool,
+    until_s: float = inf,
 ) -> float:
-    """Members that gossip, to their end: seconds after training began."""
+    """Simulate members that gossip, to their end or to `until_s`. Returns the seconds that training took."""
     story.begins(experiment, {"model": "messages", "congestion": congestion_of(experiment), "gradients": gradients})
     jobs, clock = stage.controller.spec.jobs, stage.agenda.clocks.monotonic
     with gossips_of(jobs, elements_of(experiment), gradients, clock) as gossips:
-        return GossipSimulation(stage, script, gossips, story).run()
+        return GossipSimulation(stage, script, gossips, story).run(until_s)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import count
+from math import inf
 
 from testbed.plan import Plan
 from testbed.protocol import Goodbye
@@ -55,8 +56,15 @@ class Simulation:
         self._observation = Observation(stage, list(members.compute), members.measure)
         stage.controller.attend(partial(hold_s, stage), self._observation.probe)
 
-    def run(self) -> float:
-        """All rounds; when the last member was done, in seconds after training began. RunFailed when one can't end."""
+    def run(self, until_s: float = inf) -> float:
+        """Simulate all rounds, or those that begin before `until_s`, where the training is cut off.
+
+        Returns:
+            When the last member was done, in seconds after training began; `until_s` where members were cut off.
+
+        Raises:
+            RunFailed: a round can't end.
+        """
         agenda, controller = self._stage.agenda, self._stage.controller
         controller.begin()
         for number in count(1):
@@ -76,10 +84,12 @@ class Simulation:
             self.script.round_over(number, max(done.finished_s.values()))
             self._traffic.add(done)
             goes_on_s = [its.at_s for its in self._progress.values()] if self._overlap else done.finished_s.values()
-            until_s = min(goes_on_s)
-            self._traffic.sample(until_s)
-            agenda.play(until_s)
-            self._story.watch(number, max(done.finished_s.values()))
+            next_s = min(*goes_on_s, until_s)
+            self._traffic.sample(next_s)
+            agenda.play(next_s)
+            self._story.watch(number, min(max(done.finished_s.values()), until_s))
+            if next_s == until_s:
+                return until_s
             self._learning.go_on(MeanHeld(number, plan.epoch, plan.among_all(number)))
         for name, progress in self._progress.items():
             goodbye = Goodbye(name, progress.rounds, self._learning.digest(name), progress.metrics)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from math import inf
 
 from testbed.emulation.network.routing import Routes
 from testbed.run.directory import RunDirectory
@@ -18,15 +19,32 @@ from testbed.spec.experiment import Experiment
 
 
 def train(
-    experiment: Experiment, directory: RunDirectory, display: Display, gradients: bool, routes: Routes | None = None
+    experiment: Experiment,
+    directory: RunDirectory,
+    display: Display,
+    gradients: bool,
+    routes: Routes | None = None,
+    until_s: float = inf,
 ) -> Outcome:
-    """The whole of it; `routes` are those of the network at the start, where they are known already. RunFailed when a
-    round can't come to its end."""
+    """Simulate a training.
+
+    Args:
+        experiment: The experiment.
+        directory: Where the records are written.
+        display: Shows the progress.
+        gradients: Whether members learn for real.
+        routes: The network's routes at the start, where they are known already.
+        until_s: Seconds after training began at which it is cut off: members then say no goodbye, as those of a run
+            that is interrupted.
+
+    Raises:
+        RunFailed: a round can't come to its end.
+    """
     stage = Stage.of(experiment, directory.path, routes or Routes.over(experiment.topology))
     story = SimulatedStory(directory, display, stage)
     simulate = gossiping if experiment.spec.sync.scheme.exchange == "gossip" else in_rounds
     with closing(stage.controller), display.live(experiment.spec.own_train.rounds):
         script = SimulatedScript(experiment, stage, story.happened)
-        ended_s = simulate(experiment, stage, script, story, gradients)
+        ended_s = simulate(experiment, stage, script, story, gradients, until_s)
     story.ended(ended_s)
     return outcome_of(stage, script, ended_s)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from testbed.plan import Plan, Tree
 from testbed.planning import Member, PhysicalLink, View
-from testbed.protocol import Report
+from testbed.protocol import Report, Train
 from testbed.report.record import LinkRecord, RunRecord
-from testbed.report.replanning import Score, percentile, score
+from testbed.report.replanning import Score, TrialScore, percentile, score
 
 pytestmark = pytest.mark.pure
 
@@ -39,9 +41,13 @@ def report(number: int, epoch: int, ended_s: float) -> Report:
 
 
 def record(
-    ends: list[tuple[int, float]], decisions: list[Mapping[str, Any]], estimates: list[Mapping[str, Any]]
+    ends: list[tuple[int, float]],
+    decisions: list[Mapping[str, Any]],
+    estimates: list[Mapping[str, Any]],
+    **others: Any,
 ) -> RunRecord:
-    """A run whose rounds ended under these epochs at these times; a->b falls, and all other links stay."""
+    """A run whose rounds ended under these epochs at these times; a->b falls, and all other links stay, unless `others`
+    has the field."""
     states = {name: (LinkRecord(0.0, BEFORE_BPS, 0.01),) for name in view().links if "w0" not in name}
     states["a->b"] = (LinkRecord(0.0, BEFORE_BPS, 0.01), LinkRecord(FALLS_S, AFTER_BPS, 0.01))
     found = RunRecord(
@@ -54,10 +60,11 @@ def record(
         reports=tuple(report(number, epoch, ended_s) for number, (epoch, ended_s) in enumerate(ends, 1)),
         decisions=tuple({"view": "views/0000.json", **decision} for decision in decisions),
         estimates=tuple(estimates),
-        plans={0: OVER_B, 1: DIRECT},
+        plans={0: OVER_B, 1: DIRECT, 2: OVER_B.with_epoch(2)},
         zero_s=0.0,
         gaps=(),
     )
+    found = replace(found, **others)
     found.__dict__["members"] = ("a-w0",)  # one reports for all
     found.__dict__["_views"] = {"views/0000.json": view()}
     return found
@@ -87,14 +94,34 @@ def test_what_is_known_counts_for_the_links_that_the_plan_in_force_uses() -> Non
     assert sorted(found.known) == [False, False, True, True], "c->b was never measured, a->c is not used"
 
 
-@pytest.mark.parametrize(("at_s", "said_bps", "seconds", "in_time"), [(12.0, 12e6, 2.0, True), (15.0, 9e6, 5.0, False)])
+@pytest.mark.parametrize(
+    ("at_s", "said_bps", "seconds", "in_time", "soon"),
+    [(12.0, 12e6, 2.0, True, True), (12.5, 12e6, 2.5, True, False), (15.0, 9e6, 5.0, False, False)],
+)
 def test_a_step_is_noticed_when_the_estimate_is_nearer_to_the_new_rate(
-    at_s: float, said_bps: float, seconds: float, in_time: bool
+    at_s: float, said_bps: float, seconds: float, in_time: bool, soon: bool
 ) -> None:
     looks = [look(11.0, a_b={"rate_bps": 25e6, "age_s": 0.1}), look(at_s, a_b={"rate_bps": said_bps, "age_s": 0.1})]
     found = score(record(SECONDLY, [FIRST], looks))
     assert found.noticed_s == (seconds,)
     assert found.in_time == (in_time,)
+    assert found.soon == (soon,)
+
+
+def test_a_step_of_a_long_link_is_noticed_soon_within_its_round_trip() -> None:
+    looks = [look(12.5, a_b={"rate_bps": 10e6, "age_s": 0.1})]
+    states = record(SECONDLY, [FIRST], looks).states
+    long = {**states, "b->a": (LinkRecord(0.0, BEFORE_BPS, 2.6),)}
+    assert score(record(SECONDLY, [FIRST], looks)).soon == (False,)
+    assert score(record(SECONDLY, [FIRST], looks, states=long)).soon == (True,)
+
+
+@pytest.mark.parametrize(("noticed_s", "counts"), [(11.0, True), (13.0, False)])
+def test_a_step_counts_where_the_plan_leaves_the_link_once_it_was_noticed(noticed_s: float, counts: bool) -> None:
+    ends = [*((0, float(second)) for second in range(1, 12)), *((1, float(second)) for second in range(12, 30))]
+    looks = [look(noticed_s, a_b={"rate_bps": 10e6, "age_s": 0.1})]
+    found = score(record(ends, [FIRST], looks))
+    assert found.in_time == ((True,) if counts else ())
 
 
 def test_a_step_that_is_never_noticed_is_not_in_time() -> None:
@@ -119,7 +146,53 @@ def test_a_swap_is_held_against_rounds_before_and_after_and_against_the_true_rat
     assert (one.promised, one.brought) == pytest.approx((0.25, 0.5))
     assert one.true is not None and one.true > 0.3, "over b the fallen link carries a's whole part"
     assert found.right == (1, 1)
-    assert found.done_cells()[-4:] == ["1", "25 %", "50 %", "1 of 1"]
+    assert found.done_cells()[3:7] == ["1", "25 %", "50 %", "1 of 1"]
+    assert one.stayed and one.off == pytest.approx(1 / 1.5 - 1) and one.shorter
+    assert found.as_promised == 0.0, "a third shorter than promised"
+
+
+def test_a_swap_after_a_step_is_held_against_the_rounds_since_then() -> None:
+    ends = [*SECONDLY[:9], (0, 12.0), (0, 15.0), *((1, 15.0 + 2 * number) for number in range(1, 9))]
+    swap = {"at_s": 14.0, "last": 0, "epoch": 1, "reason": "period: saves", "current_s": 3.0, "proposed_s": 2.0}
+    (one,) = score(record(ends, [FIRST, swap], [])).swaps
+    assert one.brought == pytest.approx(-1.0), "most of the rounds before took a second"
+    assert one.shorter and one.off == pytest.approx(0.0)
+
+
+def test_a_trial_that_was_lost_is_no_swap_and_costs_what_its_rounds_took_longer() -> None:
+    ends = [*((0, 2.0 * number) for number in range(1, 9)), *((1, 16.0 + 3 * number) for number in range(1, 4))]
+    ends += [(2, 25.0 + 2 * number) for number in range(1, 7)]
+    tried = {"at_s": 15.0, "last": 0, "epoch": 1, "reason": "period", "current_s": 2.0, "proposed_s": 1.0}
+    back = {"at_s": 24.0, "last": 1, "epoch": 2, "reason": "return", "current_s": 3.0, "proposed_s": 2.0}
+    found = score(record(ends, [FIRST, tried, back], []))
+    assert found.swaps == ()
+    assert found.trials == (TrialScore(1, 15.0, 3.0),), "three rounds of 3 s, where others take 2 s"
+    assert found.trials_share == pytest.approx(3.0 / 40.0)
+
+
+def test_a_plan_that_another_decision_left_was_no_trial() -> None:
+    ends = [*((0, float(number)) for number in range(1, 9)), *((1, 8.0 + number) for number in range(1, 9))]
+    ends += [(2, 16.0 + number) for number in range(1, 9)]
+    swaps = [{"at_s": 8.0, "last": 0, "epoch": 1}, {"at_s": 16.0, "last": 1, "epoch": 2}]
+    found = score(record(ends, [FIRST, *({**swap, "reason": "period"} for swap in swaps)], []))
+    assert [one.epoch for one in found.swaps] == [1, 2] and found.trials == ()
+
+
+def test_probes_are_a_part_of_what_links_could_carry() -> None:
+    probe, other = Train(5.0, 0.1, 100_000, 10_000_000), Train(6.0, 0.1, 500_000)
+    reports = record(SECONDLY, [FIRST], []).reports
+    heard = msgspec.structs.replace(reports[5], member="b-w0", arrivals={"a-w0": (probe, other)})
+    found = score(record(SECONDLY, [FIRST], [], reports=(*reports, heard)))
+    could = (10 * BEFORE_BPS + 30 * AFTER_BPS) / 8
+    assert max(found.probed) == pytest.approx((100_000 + 1448) * 1514 / 1448 / could)
+    assert sorted(found.probed)[:-1] == [0.0] * 5
+    assert found.probes_share == pytest.approx(max(found.probed) / 6)
+
+
+def test_considering_is_a_part_of_a_processor_where_it_was_measured() -> None:
+    decisions = [{**FIRST, "considered_s": 0.0}, {"at_s": 5.0, "last": 0, "considered_s": 0.5}]
+    assert score(record(SECONDLY, decisions, [])).considered == pytest.approx(0.5 / 40)
+    assert score(record(SECONDLY, [FIRST], [])).considered is None
 
 
 def test_swaps_that_an_event_forced_are_left_out() -> None:
@@ -132,7 +205,8 @@ def test_scores_of_several_runs_are_pooled() -> None:
     together = Score.together([Score(errors=(0.1,), known=(True,)), Score(errors=(-0.3, 0.2))])
     assert together.errors == (0.1, -0.3, 0.2)
     assert together.known == (True,)
-    assert Score().known_cells() == ["–", "–", "–", "–", "–", "0 of 0"]
+    assert Score().known_cells() == ["–", "–", "–", "–", "–", "–", "0 of 0", "0 of 0"]
+    assert Score().cost_cells() == ["–", "–", "–"]
 
 
 def test_a_percentile_is_one_of_the_values() -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from testbed.emulation.containers import documentation
 from testbed.report.record import RunRecord
+from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun
+from testbed.run.terminal.display import Display
 from testbed.schemes import SCHEMES
+from testbed.simulation.training import train
 from testbed.spec.errors import SpecError
-from tests.simulation.experiments import simulated, write
+from tests.simulation.experiments import load, simulated, write
 
 pytestmark = pytest.mark.local
 
@@ -52,6 +57,21 @@ def test_a_plan_follows_the_network_two_rounds_after_and_no_round_is_lost(follow
         assert swap["active_round"] - on in (1, 2)
         assert swap["lost_updates"] == swap["duplicated_updates"] == 0
     assert {report.round for report in followed.reports if report.epoch == 0} == set(range(1, swaps[0]["active_round"]))
+
+
+@pytest.mark.parametrize("strategy", ["gradients", "dpsgd"])
+def test_a_training_that_is_cut_off_has_nothing_later(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sync = {"strategy": strategy, **({"policy": "ring"} if strategy == "gradients" else {})}
+    experiment = load(tmp_path, train={"model": "synthetic", "parameters": 150_000, "rounds": 10_000}, sync=sync)
+    with closing(RunDirectory("cut-off")) as directory:
+        train(experiment, directory, Display(Console(quiet=True)), gradients=False, until_s=2.5)
+    record = RunRecord.read(directory.path)
+    assert record.reports and max(record.since(report.finished_s) for report in record.reports) <= 2.5
+    assert record.end_s == 2.5
+    assert not (directory.path / "final.json").exists(), "members have not said goodbye"
 
 
 def test_a_plan_takes_force_between_rounds_among_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

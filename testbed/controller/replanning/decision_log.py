@@ -23,7 +23,7 @@ class DecisionRecord:
     `last` was in force (none at first), `after_round` the newest round then; `adopted` is the plan that follows it,
     the `choice`th of the policy's proposals. `correction` is the factor by which simulated rounds of `last` are
     corrected, and the standard deviation of its logarithm. `training` is what was thought of how members train, where
-    that is conducted.
+    that is conducted. It took `seconds` of a processor.
     """
 
     view: View
@@ -37,6 +37,7 @@ class DecisionRecord:
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
     correction: tuple[float, float] | None = None
     training: TrainingAnswer | None = None
+    seconds: float = 0.0
 
 
 class DecisionLog:
@@ -92,6 +93,7 @@ class DecisionLog:
                 "proposed_s": decision.proposed_s if decision.proposed_s != float("inf") else None,
                 "bound_s": bound_s,
                 "correction": list(record.correction) if record.correction else None,
+                "considered_s": record.seconds,
                 "estimates": _json(record.estimates),
                 **({"training": record.training.to_json()} if record.training else {}),
             }

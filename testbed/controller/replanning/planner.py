@@ -236,6 +236,7 @@ class Planner:
             estimates=self._group.knowledge.estimates(view.at_s),
             correction=(math.exp(correction), spread),
             training=proposal.training,
+            seconds=proposal.seconds,
         )
         yield Background(partial(self._log.bound, view), partial(self._recorded, record))
 
