@@ -22,6 +22,9 @@ from testbed.telemetry.trains import NOTHING, Carried, Floats, Pair, passed_bps
 #: pace proves no queue: heads say a pace that is up to 1.25 times too low, and trains that TCP sent at 24 and 30 Mbit/s
 #: over a link of 30 were taken for full ones.
 HELD_BY_TCP = 0.85
+#: What came so many times faster than TCP, or a probe, let it go had waited and came all at once: where a host caught up,
+#: a link of 30 Mbit/s passed 55. That says nothing.
+RUSHED = 1.5
 #: A probe met a full link if it left so many times faster than it came. It is sent at three times what the path carried
 #: at most of late; on a busy host probes of 14 packets left at 4.2 Mbit/s and came at 3.5, over a link of 13.
 SPREAD_OUT = 1.5
@@ -65,7 +68,10 @@ def samples(
     `trusted` links are taken to be full only where a route has no others. `before` and `later` are trains that came
     earlier and later, as far as that is known.
     """
-    beside = {pair: [*before.get(pair, ()), *later.get(pair, ())] for pair in {**before, **later}}
+    beside = {pair: [*before.get(pair, ()), *later.get(pair, ())] for pair in {**trains, **before, **later}}
+    for pair, its in trains.items():
+        beside[pair] += filter(_rushed, its)
+    trains = {pair: [train for train in its if not _rushed(train)] for pair, its in trains.items()}
     passed = passed_bps(trains, routes, delay_s, beside)
     most = _most(passed, trains)
     found: dict[str, list[Sample]] = {}
@@ -92,6 +98,11 @@ def samples(
 
 def _by_tcp(trains: Sequence[Train]) -> list[Train]:
     return [train for train in trains if not train.is_probe]
+
+
+def _rushed(train: Train) -> bool:
+    most = max(train.allowed_bytes_s, train.burst_bytes_s)
+    return bool(most) and train.bytes > RUSHED * most * train.seconds
 
 
 def _slowed(train: Train, beginning: bool) -> bool:

@@ -49,6 +49,8 @@ OUT_OF_ORDER, MENDING_S = 2, 0.3
 #: Packets, of SEGMENT_BYTES, are counted over so long where at least this part of them came out of order. Over a link
 #: that fell from 30 to 5 Mbit/s no whole train came for 6 s, several rounds long.
 HOLES_S, HOLES, SEGMENT_BYTES = 0.25, 0.25, 1448
+#: They are counted for longer, up to this, until they are LEAST_BYTES: 0.3 Mbit/s bring those in 0.44 s.
+MOST_HOLES_S = 1.0
 
 #: A sender that had no more to send is not heard of again before the next round.
 IDLE_S = 0.1
@@ -201,9 +203,10 @@ class Timing:
         before, now = self._since, self._packets()
         came, astray, seconds = now.came - before.came, now.astray - before.astray, now.at_s - before.at_s
         holes = astray > OUT_OF_ORDER and astray >= HOLES * came
-        if seconds >= HOLES_S:
+        enough = came * SEGMENT_BYTES >= LEAST_BYTES
+        if seconds >= HOLES_S and (enough or not holes or seconds >= MOST_HOLES_S):
             self._since = now
-            if holes and came * SEGMENT_BYTES >= LEAST_BYTES:
+            if holes and enough:
                 train = Train(round(before.at_s, 5), round(seconds, 6), came * SEGMENT_BYTES, *self._newest)
                 self._arrivals.add(self._peer, train)
         return holes
