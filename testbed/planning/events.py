@@ -73,8 +73,8 @@ class AuxiliaryRoutes(NamedTuple):
 
 class Found(NamedTuple):
     """When each member finished each round (rounds × members), and the bytes that each flow sent. When each item of
-    each round (rounds × items) began to be sent, had been sent, and had come, and the pace of its connection as it began
-    (bytes/s; 0 without one); NaN where an auxiliary route did it."""
+    each round (rounds × items) began to be sent, had been sent, and had come, and the pace of its connection as it
+    began (bytes/s; 0 without one); NaN where an auxiliary route did it."""
 
     finished_s: Floats
     sent: Floats

@@ -122,6 +122,8 @@ def transfers(rounds: PlanRounds, found: Found, first_s: float) -> dict[Pair, li
         sizes, paces = items.size[chunks], found.pace[0][chunks]
         came.setdefault(pair, []).extend(
             Transfer(b, e, a - (e - b), a, size, pace)
-            for b, e, a, size, pace in zip(*(its.tolist() for its in (began, ended, arrived, sizes, paces)), strict=True)
+            for b, e, a, size, pace in zip(
+                *(its.tolist() for its in (began, ended, arrived, sizes, paces)), strict=True
+            )
         )
     return came

@@ -22,14 +22,14 @@ from testbed.telemetry.trains import NOTHING, Carried, Floats, Pair, passed_bps
 #: pace proves no queue: heads say a pace that is up to 1.25 times too low, and trains that TCP sent at 24 and 30 Mbit/s
 #: over a link of 30 were taken for full ones.
 HELD_BY_TCP = 0.85
-#: What came so many times faster than TCP, or a probe, let it go had waited and came all at once: where a host caught up,
-#: a link of 30 Mbit/s passed 55. That says nothing.
+#: What came so many times faster than TCP, or a probe, let it go had waited and came all at once: where a host caught
+#: up, a link of 30 Mbit/s passed 55. That says nothing.
 RUSHED = 1.5
 #: A probe met a full link if it left so many times faster than it came. It is sent at three times what the path carried
 #: at most of late; on a busy host probes of 14 packets left at 4.2 Mbit/s and came at 3.5, over a link of 13.
 SPREAD_OUT = 1.5
-#: It shared the link with the edge's own transfers if they brought more than this part of its bytes meanwhile: of 30
-#: Mbit/s a probe got 25.7 beside a round that took 4.8.
+#: Where the edge's own transfers brought more than this part of a probe's bytes meanwhile, the probe says what the link
+#: carries at least: of 30 Mbit/s it got 24.5 beside a round whose train brought 9.6.
 SHARED = 0.1
 
 #: While TCP begins, or begins again, as BBR does when it forgot a path in a loss (25 Mbit/s became 0.5, and 6 again

@@ -197,6 +197,13 @@ def test_a_probe_beside_the_edge_s_own_transfers_says_what_the_link_carries_at_l
         assert found[-1].full == full
 
 
+@pytest.mark.parametrize(("times", "samples_of_it"), [(1.2, 1), (2.0, 0)])
+def test_a_train_that_came_much_faster_than_tcp_let_it_go_says_nothing(times: float, samples_of_it: int) -> None:
+    its = by_tcp(1.0, 100_000)._replace(seconds=TRAIN_S / times)
+    found = samples({("a", "b"): [its]}, {("a", "b"): ("a->b",)}, {}, {"a->b": 40e6}, TRIPS)
+    assert len(found.get("a->b", [])) == samples_of_it
+
+
 # Of what samples say, estimates are made
 
 
