@@ -21,20 +21,21 @@ runs/benchmark-replanning-simulated.json. Remove that file, or name another (`--
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import exp, inf, log
 from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast, get_args
 
 from benchmarks.support.campaign import Campaign
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options, numbers
 from benchmarks.support.replayed import Replayed, replay
 from benchmarks.support.table import Table, show
-from benchmarks.support.wans import CLASS_WINDOW_S, CLASSES, FAMILY, WINDOW_S, Kind, Wan
+from benchmarks.support.wans import CLASS_WINDOW_S, CLASSES, FAMILY, LEAST_SITES, MOST_SITES, WINDOW_S, Kind, Wan
 from benchmarks.support.window import MODES, Cell, measure, simulate
 from testbed.report.record import RunRecord
 from testbed.report.replanning import Score, score
@@ -294,14 +295,26 @@ def _named(record: RunRecord, swaps: Sequence[Mapping[str, Any]]) -> list[dict[s
 def wanted(args: Any) -> list[Cell]:
     """The cells that were asked for, a network and seed at a time."""
     family = UNSEEN if args.unseen else QUICK if args.quick else (*FAMILY, *CLASSES)
-    if args.networks:
-        family = [(name.rpartition("-")[0], int(name.rpartition("-")[2])) for name in args.networks.split(",")]
     return [
         Cell(Wan(kind, sites, seed, args.recorded), mode, args.policy)
-        for kind, sites in family
+        for kind, sites in args.networks or family
         for seed in args.seeds or (CLASS_SEEDS if (kind, sites) in CLASSES else SEEDS)
         for mode in MODES
     ]
+
+
+def networks(names: str) -> list[tuple[Kind, int]]:
+    """Return the kinds and numbers of sites of `drop-5,wander-6`."""
+    found: list[tuple[Kind, int]] = []
+    for name in names.split(","):
+        kind, _, sites = name.rpartition("-")
+        if kind not in get_args(Kind) or not sites.isdecimal() or not LEAST_SITES <= int(sites) <= MOST_SITES:
+            raise ArgumentTypeError(
+                f"{name!r} is no network; write a kind ({', '.join(get_args(Kind))}), a dash and {LEAST_SITES} to "
+                f"{MOST_SITES} sites, such as drop-5"
+            )
+        found.append((cast(Kind, kind), int(sites)))
+    return found
 
 
 def recorded() -> Path | None:
@@ -315,7 +328,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = Options(__doc__)
     parser.add_argument("--policy", default="auto", help="what plans in all three modes")
     parser.add_argument("--seeds", type=numbers, help="seeds of the networks, with commas between")
-    parser.add_argument("--networks", help="only these: `drop-5,wander-6`")
+    parser.add_argument("--networks", type=networks, help="only these: `drop-5,wander-6`")
     parser.add_argument(
         "--unseen", action="store_true", help="networks that nothing was tried on; name their `--seeds`"
     )

@@ -54,6 +54,9 @@ TOPOLOGY, WAYS = "topology.yaml", ("forward", "backward")
 
 REGIONS = Path(__file__).parents[2] / "topologies" / "ibm-cloud-10.yaml"
 
+#: A site has two links at least, and there are ten regions.
+LEAST_SITES, MOST_SITES = 3, 10
+
 LEAST_BPS, MOST_BPS = 5e6, 40e6
 #: No link is longer.
 MOST_RTT_S = 0.250

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import replanning
-from benchmarks.replanning import Compared, claims, score_claims
+from benchmarks.replanning import Compared, claims, networks, score_claims
 from benchmarks.support.wans import Wan
 from benchmarks.support.window import Cell, simulate
 from testbed.report.replanning import Score, SwapScore
@@ -20,8 +20,8 @@ def test_claims_are_of_the_networks_where_there_is_something_to_gain_and_of_the_
     def network(hold: int, follow: int, oracle: int, name: str = "any") -> Compared:
         return Compared(name, 1, {"hold": hold, "follow": follow, "oracle": oracle}, 1)
 
-    networks = [network(50, 70, 80), network(50, 65, 65, "regions-6"), network(50, 49, 40), network(50, 51, 55)]
-    values = [claim.value for claim in claims(networks)]
+    ones = [network(50, 70, 80), network(50, 65, 65, "regions-6"), network(50, 49, 40), network(50, 51, 55)]
+    values = [claim.value for claim in claims(ones)]
     assert values[0] == pytest.approx((1.4 * 1.3) ** 0.5)
     assert values[1] == pytest.approx((0.98 * 1.02) ** 0.5)
     assert values[2] == pytest.approx(0.98)
@@ -54,7 +54,15 @@ def test_networks_of_a_class_have_more_seeds_than_the_familys_unless_seeds_are_n
     assert {cell.wan.seed for cell in whole if cell.wan.kind == "cloud"} == {1, 2, 3}
     unseen = cells(unseen=True, seeds=[103, 104])
     assert {(cell.wan.name, cell.wan.seed) for cell in unseen} >= {("regions-6", 104), ("drop-6", 103)}
-    assert {cell.wan.name for cell in cells(networks="cloud-4", seeds=[7])} == {"cloud-4"}
+    assert {cell.wan.name for cell in cells(networks=networks("cloud-4"), seeds=[7])} == {"cloud-4"}
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("name", ["drop", "dropp-5", "drop-two", "drop-2", "regions-11", ""])
+def test_a_network_that_there_is_not_is_refused(name: str) -> None:
+    with pytest.raises(SystemExit) as refused:
+        replanning.main(["--show", "--networks", f"drop-5,{name}"])
+    assert refused.value.code == 2
 
 
 @pytest.mark.local
