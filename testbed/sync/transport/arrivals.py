@@ -125,7 +125,7 @@ class Timing:
         self._last: tuple[float, int] = (0.0, 0)
         # What TCP allowed, in bytes a second and in a burst: during the train, and as the newest head says.
         self._allowed = self._newest = (0, 0)
-        self._since: Packets | None = None  # as the last whole train ended
+        self._since: Packets | None = None  # as the last whole train ended, or a frame that followed none began
 
     def begin(self, head: Frame, head_bytes: int) -> None:
         """A frame's head has come, and its elements follow."""
@@ -136,7 +136,7 @@ class Timing:
         self._read += head_bytes
         if not head.follows:
             self._end()
-            self._first = self._since = None
+            self._first, self._since = None, self._packets()
         self._newest = head.allowed_bytes_s, head.burst_bytes_s
         if head.allowed_bytes_s:
             allowed, burst = self._allowed
@@ -151,7 +151,9 @@ class Timing:
     def rest(self, now_s: float) -> None:
         """End the train if nothing came for long. Any thread may call."""
         with self._guard, suppress(OSError):  # the connection may be closed just now
-            if self._first is not None and now_s - self._last[0] > IDLE_S and not self._count_with_holes():
+            if self._since is None or now_s - max(self._last[0], self._since.at_s) <= IDLE_S:
+                return
+            if not self._count_with_holes():
                 self._end()
                 self._first = self._since = None
 

@@ -164,6 +164,20 @@ def test_packets_that_come_after_a_missing_one_are_counted_as_they_come() -> Non
 
 
 @pytest.mark.pure
+def test_packets_are_counted_too_where_one_of_the_first_is_missing() -> None:
+    """A round began as its link fell: nothing could be read for 2.7 s."""
+    path = Path(0.6e6, 1448)
+    path.timing.begin(head(follows=False), HEAD)
+    for _ in range(3):
+        path.hole(HOLES_S)
+        path.timing.rest(path.now)
+    trains = path.trains()
+    assert len(trains) == 3
+    for train in trains:
+        assert train.bytes / train.seconds == pytest.approx(0.6e6, rel=0.02)
+
+
+@pytest.mark.pure
 @pytest.mark.parametrize(("part", "counted"), [(1.0, True), (0.1, False)])
 def test_packets_are_counted_where_many_come_out_of_order(part: float, counted: bool) -> None:
     path = Path(0.4e6, 1448)
