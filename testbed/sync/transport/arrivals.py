@@ -155,7 +155,7 @@ class Timing:
                 return
             if not self._count_with_holes():
                 self._end()
-                self._first = self._since = None
+                self._first, self._since = None, self._packets()
 
     def _note(self, at_s: float, count: int, waiting: int) -> None:
         self._read += count

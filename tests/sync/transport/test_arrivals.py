@@ -168,6 +168,8 @@ def test_packets_are_counted_too_where_one_of_the_first_is_missing() -> None:
     """A round began as its link fell: nothing could be read for 2.7 s."""
     path = Path(0.6e6, 1448)
     path.timing.begin(head(follows=False), HEAD)
+    path.now += HOLES_S  # TCP waits for its timeout
+    path.timing.rest(path.now)
     for _ in range(3):
         path.hole(HOLES_S)
         path.timing.rest(path.now)
