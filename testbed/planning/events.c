@@ -47,9 +47,10 @@ struct routes {
     const int64_t *relieves, *direct, *first, *hops;
 };
 /* What goes out. Of rounds and members: when each finished. Of flows: the bytes that it sent. Of chunks: when each began
- * to be sent and had been, and when it came; those that an auxiliary route carried have none of it. */
+ * to be sent and had been, when it came, and the pace of its connection as it began; those that an auxiliary route carried
+ * have none of it. */
 struct found {
-    double *finished_s, *sent, *began_s, *ended_s, *came_s;
+    double *finished_s, *sent, *began_s, *ended_s, *came_s, *pace;
 };
 
 struct flow {
@@ -142,8 +143,10 @@ static void start(struct simulation *s, int64_t f, int64_t chunk)
     flow->sending = chunk;
     flow->left = s->items->size[chunk % s->n->items];
     flow->sent += flow->left;
-    if (!is_relay(s, f))
-        s->found->began_s[chunk] = s->now;
+    if (is_relay(s, f))
+        return;
+    s->found->began_s[chunk] = s->now;
+    s->found->pace[chunk] = flow->connection ? bbr_pace(flow->connection) : 0.0;
 }
 
 /* An item may be sent. */
@@ -474,7 +477,7 @@ static void begin(struct simulation *s, struct bbr *connections)
         }
     }
     for (int64_t c = 0; c < n->rounds * n->items; c++)
-        s->found->began_s[c] = s->found->ended_s[c] = s->found->came_s[c] = NAN;
+        s->found->began_s[c] = s->found->ended_s[c] = s->found->came_s[c] = s->found->pace[c] = NAN;
 }
 
 static bool allocate(void *array, int64_t count, size_t size)

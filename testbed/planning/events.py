@@ -73,13 +73,15 @@ class AuxiliaryRoutes(NamedTuple):
 
 class Found(NamedTuple):
     """When each member finished each round (rounds × members), and the bytes that each flow sent. When each item of
-    each round (rounds × items) began to be sent, had been sent, and had come; NaN where an auxiliary route did it."""
+    each round (rounds × items) began to be sent, had been sent, and had come, and the pace of its connection as it
+    began (bytes/s; 0 without one); NaN where an auxiliary route did it."""
 
     finished_s: Floats
     sent: Floats
     began_s: Floats
     ended_s: Floats
     came_s: Floats
+    pace: Floats
 
 
 def run(
@@ -100,7 +102,7 @@ def run(
     flows, chunks = len(network.target), (rounds, len(items.flow))
     counts = (flows, len(network.capacity), len(items.flow), members, positions, len(work.key_first))
     sizes = np.array([*counts, len(auxiliary.relieves), rounds, 1 + len(later)], dtype=np.int64)
-    found = Found(np.empty((rounds, members)), np.empty(flows), *(np.empty(chunks) for _ in range(3)))
+    found = Found(np.empty((rounds, members)), np.empty(flows), *(np.empty(chunks) for _ in range(4)))
     networks = _addresses(array for each in (network, *(each for _, each in later)) for array in each)
     from_s = np.array([at_s for at_s, _ in later], dtype=np.float64)
     given = (_addresses(record) for record in (items, work, auxiliary, found))

@@ -119,9 +119,11 @@ def transfers(rounds: PlanRounds, found: Found, first_s: float) -> dict[Pair, li
         chunks = chunks[~np.isnan(found.came_s[0][chunks])]
         chunks = chunks[np.argsort(found.began_s[0][chunks], kind="stable")]
         began, ended, arrived = (times[0][chunks] + first_s for times in (found.began_s, found.ended_s, found.came_s))
-        sizes = items.size[chunks]
+        sizes, paces = items.size[chunks], found.pace[0][chunks]
         came.setdefault(pair, []).extend(
-            Transfer(b, e, a - (e - b), a, size)
-            for b, e, a, size in zip(began.tolist(), ended.tolist(), arrived.tolist(), sizes.tolist(), strict=True)
+            Transfer(b, e, a - (e - b), a, size, pace)
+            for b, e, a, size, pace in zip(
+                *(its.tolist() for its in (began, ended, arrived, sizes, paces)), strict=True
+            )
         )
     return came

@@ -13,7 +13,7 @@ from testbed.simulation.round import SimulatedRound
 from testbed.simulation.stage import Stage
 
 #: As members do while a round is on for that long (sync/meanwhile).
-EACH_S = 0.5
+EACH_S = 0.25
 
 
 class Observation:

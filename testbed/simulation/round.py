@@ -17,13 +17,15 @@ from testbed.simulation.underlay import UnderlayState
 
 class Transfer(NamedTuple):
     """A chunk that was sent from `began_s` to `ended_s`, of so many bytes of payload, the first of which came in at
-    `first_s`, the last at `came_s`. All seconds after training began."""
+    `first_s`, the last at `came_s`. All seconds after training began. Its connection paced it at so many bytes a second
+    as it began; 0 is no pace."""
 
     began_s: float
     ended_s: float
     first_s: float
     came_s: float
     bytes: float
+    pace: float = 0.0
 
 
 #: Fragments and groups take turns: so many of them are known at a time.

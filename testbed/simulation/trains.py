@@ -40,4 +40,5 @@ def _train(run: Sequence[Transfer], zero_s: float) -> Iterator[tuple[float, Trai
     first_s = seconds * TCP_PAYLOAD_BYTES / whole
     began_s, lasted_s = zero_s + run[0].first_s + first_s, seconds - first_s
     if lasted_s >= 1e-6:
-        yield run[-1].came_s, Train(round(began_s, 5), round(lasted_s, 6), size)
+        paces = [int(chunk.pace) for chunk in run]
+        yield run[-1].came_s, Train(round(began_s, 5), round(lasted_s, 6), size, min(paces), max(paces))

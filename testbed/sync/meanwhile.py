@@ -10,7 +10,7 @@ from testbed.sync.transport import CLOSE_S
 
 #: Seconds between two times. They are the same ones for all members, as far as clocks agree: what one says is held
 #: against what others say.
-EACH_S = 0.5
+EACH_S = 0.25
 
 
 class Meanwhile:

@@ -9,7 +9,6 @@ carry.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import accumulate, pairwise
 from math import log
 
 import numpy as np
@@ -17,20 +16,27 @@ from numpy.typing import NDArray
 
 from testbed.protocol import Train
 from testbed.telemetry.sample import Sample
-from testbed.telemetry.trains import NOTHING, Floats, Pair, passed_bps
+from testbed.telemetry.trains import NOTHING, Carried, Floats, Pair, passed_bps
 
-#: A train that came at this part of what TCP let go was held up by that. One that came so many times faster than TCP
-#: lets anything go, then or by the next train, had waited in a queue. A probe that came so near to as it left met no
-#: full link, and that is all there is to say of one: what follows here is about what TCP does in time.
-HELD_BY_TCP, QUEUED = 0.85, 1.1
+#: A train that came at this part of what TCP let go, or faster, was held up by TCP. One that came faster than TCP's
+#: pace proves no queue: heads say a pace that is up to 1.25 times too low, and trains that TCP sent at 24 and 30 Mbit/s
+#: over a link of 30 were taken for full ones.
+HELD_BY_TCP = 0.85
+#: What came so many times faster than TCP, or a probe, let it go had waited and came all at once: where a host caught
+#: up, a link of 30 Mbit/s passed 55. That says nothing.
+RUSHED = 1.5
+#: A probe met a full link if it left so many times faster than it came. It is sent at three times what the path carried
+#: at most of late; on a busy host probes of 14 packets left at 4.2 Mbit/s and came at 3.5, over a link of 13.
+SPREAD_OUT = 1.5
+#: Where the edge's own transfers brought more than this part of a probe's bytes meanwhile, the probe says what the link
+#: carries at least: of 30 Mbit/s it got 24.5 beside a round whose train brought 9.6.
+SHARED = 0.1
 
-#: But where the edge carried so much more within so many seconds before, the path made TCP slower: its pace only falls
-#: when less comes through, while one that is too low stays so or grows.
-FELL, FELL_S = 0.75, 20.0
-
-#: Unless TCP has only begun, or begins again, as BBR does when it forgot a path in a loss (25 Mbit/s became 0.5, and 6
-#: again after 6 s): it lets ten packets go in a round trip, and more and more without a pause.
-BEGIN_BYTES, DOUBLED = 10 * 1448, 1.9
+#: While TCP begins, or begins again, as BBR does when it forgot a path in a loss (25 Mbit/s became 0.5, and 6 again
+#: after 6 s), a train met a full link only if it came at less than half of what TCP let go: trains of 2 and 6 Mbit/s
+#: over a link of 17.8 were once full. The first window is ten packets, which BBR lets go at BEGIN_GAIN times as many
+#: in a round trip; after that what TCP lets go doubles.
+BEGIN_BYTES, BEGIN_GAIN, BEGIN_HELD, DOUBLED = 10 * 1448, 2.89, 0.5, 1.9
 
 #: Nor does TCP hold up what was sent without a pause for so many round trips, in which it looked for more (BBR once in
 #: eight) and did not find so much of it.
@@ -62,25 +68,24 @@ def samples(
     `trusted` links are taken to be full only where a route has no others. `before` and `later` are trains that came
     earlier and later, as far as that is known.
     """
-    beside = {pair: [*before.get(pair, ()), *later.get(pair, ())] for pair in {**before, **later}}
+    beside = {pair: [*before.get(pair, ()), *later.get(pair, ())] for pair in {**trains, **before, **later}}
+    for pair, its in trains.items():
+        beside[pair] += filter(_rushed, its)
+    trains = {pair: [train for train in its if not _rushed(train)] for pair, its in trains.items()}
     passed = passed_bps(trains, routes, delay_s, beside)
     most = _most(passed, trains)
     found: dict[str, list[Sample]] = {}
     for pair, its in trains.items():
         doubted = [link for link in routes[pair] if link not in trusted] or list(routes[pair])
-        earlier = _Most.of([*before.get(pair, ()), *its])
         looked = _looked(_by_tcp([*before.get(pair, ()), *its]), round_trip_s[pair])
         beginning = _beginning(_by_tcp([*before.get(pair, ()), *its, *later.get(pair, ())]), round_trip_s[pair])
-        following = dict(pairwise(_by_tcp(its)))
+        carried = Carried(_by_tcp([*its, *beside.get(pair, ())]))
+        shared = {train for train in its if train.is_probe and _bytes_during(train, carried) > SHARED * train.bytes}
         for number, train in enumerate(its):
             rates = {link: float(passed[pair, link][number]) for link in routes[pair]}
             middle_s = train.began_s + train.seconds / 2
             full = None
-            held = _held_back(train, following.get(train, train)) and train not in looked
-            fell = (
-                not train.is_probe and train not in beginning and _bits_s(train) < FELL * earlier.before(train.began_s)
-            )
-            if not held or fell:
+            if train not in shared and (_slowed(train, train in beginning) or train in looked):
                 left = [link for link in doubted if most[link].near(middle_s) <= CLEARLY * rates[link]] or [
                     link for link in doubted if most[link].beside(middle_s) <= CLEARLY * rates[link]
                 ]
@@ -95,32 +100,54 @@ def _by_tcp(trains: Sequence[Train]) -> list[Train]:
     return [train for train in trains if not train.is_probe]
 
 
-def _held_back(train: Train, after: Train) -> bool:
-    """Whether a train that `after` follows came as fast as TCP let it, or as a probe left, and no faster."""
+def _rushed(train: Train) -> bool:
+    most = max(train.allowed_bytes_s, train.burst_bytes_s)
+    return bool(most) and train.bytes > RUSHED * most * train.seconds
+
+
+def _slowed(train: Train, beginning: bool) -> bool:
+    """Whether a train came clearly slower than TCP let it, or than a probe left."""
     rate, allowed = train.bytes / train.seconds, train.allowed_bytes_s
-    most = max(*train[3:], *after[3:])
-    return bool(allowed) and HELD_BY_TCP * allowed <= rate <= QUEUED * most
+    if train.is_probe:
+        return SPREAD_OUT * rate <= allowed
+    return not allowed or rate < (BEGIN_HELD if beginning else HELD_BY_TCP) * allowed
+
+
+def _bytes_during(train: Train, carried: Carried) -> float:
+    began, ended = carried.by(np.array([train.began_s, train.began_s + train.seconds]))
+    return float(ended - began)
 
 
 def _beginning(trains: Sequence[Train], round_trip_s: float) -> set[Train]:
-    """The trains that came while TCP found out, or found out again, how much it may let go: the first round trips, and
-    where without a pause it let twice as much go later, or half as much earlier."""
-    found = {train for train in trains if 0 < train.allowed_bytes_s * round_trip_s <= BEGIN_BYTES / HELD_BY_TCP}
-    for run in _unbroken(trains):
-        least = list(accumulate((train.burst_bytes_s for train in run), min))
-        most = list(accumulate((train.burst_bytes_s for train in reversed(run)), max))[::-1]
-        for train, lowest, highest in zip(run, least, most, strict=True):
-            if highest > DOUBLED * train.burst_bytes_s or train.burst_bytes_s > DOUBLED * lowest:
+    """Return the trains that came while TCP found out, or found out again, how much it may let go.
+
+    These are the trains of the first round trips, and those for which TCP let twice as much go within LOOKED_TRIPS
+    later, or half as much within as many earlier, with no pause of more than a round trip.
+    """
+    opened = BEGIN_GAIN * BEGIN_BYTES
+    found = {
+        train
+        for train in trains
+        if 0 < train.allowed_bytes_s * round_trip_s <= BEGIN_BYTES / HELD_BY_TCP
+        or abs(train.burst_bytes_s * round_trip_s / opened - 1) < 0.1
+    }
+    for run in _unbroken(trains, round_trip_s + PAUSE_S):
+        times_s = np.array([train.began_s for train in run])
+        bursts = np.array([train.burst_bytes_s for train in run])
+        for number, train in enumerate(run):
+            first, last = np.searchsorted(times_s, train.began_s + LOOKED_TRIPS * round_trip_s * np.array([-1, 1]))
+            grew = bursts[first : number + 1].min() * DOUBLED < bursts[number]
+            if grew or bursts[number:last].max(initial=0) > DOUBLED * bursts[number]:
                 found.add(train)
     return found
 
 
-def _unbroken(trains: Sequence[Train]) -> Iterator[list[Train]]:
-    """The trains in order, by runs in which one followed the other."""
+def _unbroken(trains: Sequence[Train], pause_s: float = PAUSE_S) -> Iterator[list[Train]]:
+    """Yield the trains in order, by runs without a longer pause."""
     run: list[Train] = []
     ended_s = 0.0
     for train in sorted(trains):
-        if run and train.began_s - ended_s > PAUSE_S:
+        if run and train.began_s - ended_s > pause_s:
             yield run
             run = []
         run.append(train)
@@ -143,29 +170,13 @@ def _looked(trains: Sequence[Train], round_trip_s: float) -> set[Train]:
     return found
 
 
-def _bits_s(train: Train) -> float:
-    return 8 * train.bytes / train.seconds
-
-
 class _Most:
-    """What a link, or an edge, carried at most about a time, by the trains that passed it."""
+    """What a link carried at most about a time, by the trains that passed it."""
 
     def __init__(self, parts: Sequence[tuple[Floats, Floats, Floats]]) -> None:
         middles_s, rates_bps, sizes = (np.concatenate(part) for part in zip(*parts, strict=True))
         order = np.argsort(rates_bps)  # once, for it is asked about many times
         self._middles_s, self._rates_bps, self._bytes = middles_s[order], rates_bps[order], sizes[order]
-
-    @classmethod
-    def of(cls, trains: Sequence[Train]) -> _Most:
-        """Of an edge's own trains."""
-        middles_s = np.array([train.began_s + train.seconds / 2 for train in trains])
-        sizes = np.array([float(train.bytes) for train in trains])
-        return cls([(middles_s, np.array([_bits_s(train) for train in trains]), sizes)])
-
-    def before(self, at_s: float) -> float:
-        """Bit/s in the FELL_S before a time."""
-        recent = (self._middles_s < at_s) & (self._middles_s >= at_s - FELL_S)
-        return self._quantile(recent)
 
     def near(self, at_s: float) -> float:
         """Bit/s."""

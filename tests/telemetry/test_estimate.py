@@ -1,30 +1,22 @@
 from __future__ import annotations
 
 import random
+from math import exp
 from statistics import mean, median
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.telemetry.estimate import (
-    CONTRADICT,
-    GROUP,
-    LASTED_S,
-    LEAST,
-    LEAST_SPREAD,
-    OPEN,
-    SILENCE_S,
-    WINDOW,
-    Estimate,
-    RateEstimator,
-)
+from testbed.telemetry.estimate import LASTED_S, LEAST, LEAST_SPREAD, OPEN, SILENCE_S, WINDOW, Estimate, RateEstimator
 from testbed.telemetry.sample import Sample
 
 pytestmark = pytest.mark.pure
 
 #: Seconds from one train to the next.
 EVERY_S = 0.3
+#: Trains without which a belief that was settled is not sure of another rate.
+FEW = 3
 DECLARED = 20e6
 
 rates = st.floats(1e5, 1e9)
@@ -63,14 +55,19 @@ def test_nothing_is_known_at_first_nor_of_fewer_trains_than_one_may_be_off_among
 
 
 @given(st.lists(rates, min_size=LEAST, max_size=60))
-def test_an_estimate_lies_among_the_newest_trains_and_in_its_interval(its: list[float]) -> None:
+def test_an_estimate_lies_in_its_interval_and_a_known_one_among_the_newest_trains(its: list[float]) -> None:
     estimator = RateEstimator(DECLARED)
     estimator.add([train(i, rate) for i, rate in enumerate(its)])
-    estimate = estimated(estimator, ended_s(len(its)))
-    assert min(its[-WINDOW:]) <= estimate.rate_bps * 1.000001 and estimate.rate_bps <= max(its[-WINDOW:]) * 1.000001
-    assert estimate.low_bps <= estimate.rate_bps * (1 - LEAST_SPREAD) < estimate.rate_bps * (1 + LEAST_SPREAD)
-    assert estimate.rate_bps * (1 + LEAST_SPREAD) <= estimate.high_bps
-    assert estimate.age_s == pytest.approx(EVERY_S) and estimate.over_s >= 0.19
+    estimate = estimator.estimate(ended_s(len(its)))
+    if estimate is None:
+        return  # no two of them agree
+    assert estimate.low_bps <= estimate.rate_bps <= estimate.high_bps
+    if estimate.known:
+        newest = its[-WINDOW:]
+        assert min(newest) <= estimate.rate_bps * 1.000001 and estimate.rate_bps <= max(newest) * 1.000001
+        assert estimate.low_bps <= estimate.rate_bps * (1 - LEAST_SPREAD)
+        assert estimate.rate_bps * (1 + LEAST_SPREAD) <= estimate.high_bps
+        assert estimate.over_s >= 0.19
 
 
 @given(st.integers(), rates)
@@ -82,26 +79,60 @@ def test_a_constant_link_is_met_within_a_fiftieth_over_a_long_window(seed: int, 
         estimator.add([train(i, noisy(rate, chance))])
         if i + 1 >= LEAST:
             seen.append(estimated(estimator, ended_s(i)))
-    settled = seen[GROUP:]
+    settled = seen[FEW:]
     assert mean(each.low_bps <= rate <= each.high_bps for each in settled) >= 0.95
     assert median(abs(each.rate_bps / rate - 1) for each in settled) < 0.01
-    assert median(each.over_s for each in settled) > 2 * GROUP * EVERY_S
+    assert mean(each.known for each in settled) >= 0.95
 
 
 @given(st.integers(), rates, st.floats(1.3, 10), st.booleans())
-def test_after_a_step_the_newest_group_is_enough(seed: int, rate: float, factor: float, down: bool) -> None:
+def test_after_a_step_a_few_trains_are_enough(seed: int, rate: float, factor: float, down: bool) -> None:
     chance = random.Random(seed)
     estimator = RateEstimator(DECLARED)
     before = rate * factor if down else rate / factor
     for i in range(20):
         estimator.add([train(i, noisy(before, chance))])
-    newest = [noisy(rate, chance) for _ in range(GROUP)]
-    assume(sum(abs(each / rate - 1) > 0.1 for each in newest) < 3)  # more is seldom, and too much for a median of five
-    for i, each in enumerate(newest, 20):
-        estimator.add([train(i, each)])
-    estimate = estimated(estimator, ended_s(20 + GROUP))
-    assert estimate.rate_bps == pytest.approx(rate, rel=0.15)
-    assert estimate.over_s <= GROUP * EVERY_S  # and nothing from before
+    for i in range(FEW + 1):  # of a small step down one more, since trains are often a little late
+        estimator.add([train(20 + i, rate * chance.gauss(1, 0.01))])
+    estimate = estimated(estimator, ended_s(20 + FEW))
+    assert estimate.known
+    assert estimate.rate_bps == pytest.approx(rate, rel=0.05)
+    assert estimate.over_s <= (FEW + 1) * EVERY_S  # and nothing from before
+
+
+@given(st.integers(), rates)
+def test_slow_trains_that_do_not_agree_with_each_other_are_no_fall(seed: int, rate: float) -> None:
+    """A host without a processor to spare holds up every second train, each for another time."""
+    chance = random.Random(seed)
+    estimator = RateEstimator(DECLARED)
+    off = []
+    for i in range(100):
+        held_up = chance.random() < 0.5
+        estimator.add([train(i, noisy(rate, chance) * (exp(-chance.uniform(0.1, 2.5)) if held_up else 1.0))])
+        estimate = estimator.estimate(ended_s(i))
+        if i >= 20 and estimate is not None and estimate.known:
+            off.append(estimate.rate_bps / rate - 1)
+    assert len(off) > 40
+    assert mean(error < -0.33 for error in off) <= 0.15
+    assert median(map(abs, off)) < 0.03
+
+
+def test_a_fall_is_believed_of_two_trains_and_certain_of_three() -> None:
+    estimator = RateEstimator(DECLARED)
+    estimator.add([train(i, 30e6) for i in range(20)])
+    for count, known, rate_bps in ((1, True, 30e6), (2, False, 5e6), (3, True, 5e6)):
+        estimator.add([train(19 + count, 5e6)])
+        estimate = estimated(estimator, ended_s(19 + count))
+        assert (estimate.known, estimate.rate_bps) == (known, rate_bps)
+
+
+def test_few_trains_after_a_silence_are_not_mixed_with_those_before_it() -> None:
+    """One of 17.6 Mbit/s after trains of 2 and 6, twenty seconds old, was once an estimate of 6.2."""
+    estimator = RateEstimator(DECLARED)
+    estimator.add([train(0, 2e6), train(1, 4e6), train(2, 6.2e6)])
+    estimator.add([train(70, 17.6e6)])
+    estimate = estimator.estimate(ended_s(70))
+    assert estimate is None or not estimate.known
 
 
 def test_one_train_that_is_off_changes_nothing() -> None:
@@ -115,42 +146,42 @@ def test_one_train_that_is_off_changes_nothing() -> None:
 
 def test_what_never_filled_a_link_says_what_it_carries_at_least_and_it_stays_unknown() -> None:
     estimator = RateEstimator(DECLARED)
-    estimator.add([short(i, DECLARED / 2) for i in range(CONTRADICT)])
+    estimator.add([short(i, DECLARED / 2) for i in range(3)])
     assert estimator.estimate(200.0) is None  # nothing new
     estimator.add([short(i, rate) for i, rate in enumerate((40e6, 50e6, 60e6))])
     estimate = estimated(estimator, ended_s(2))
     assert not estimate.known
-    assert (estimate.rate_bps, estimate.low_bps, estimate.high_bps) == (50e6, 40e6, OPEN * 50e6)
+    assert 35e6 <= estimate.rate_bps <= 60e6 and estimate.high_bps == pytest.approx(OPEN * estimate.rate_bps)
 
 
-def test_so_many_trains_that_carried_more_without_filling_it_raise_an_estimate() -> None:
+def test_trains_that_carried_more_without_filling_a_link_raise_an_estimate() -> None:
     estimator = RateEstimator(DECLARED)
     estimator.add([train(i, 40e6) for i in range(8)])
-    estimator.add([short(8 + i, 50e6) for i in range(CONTRADICT - 1)])
-    assert estimated(estimator, ended_s(20)).rate_bps == 40e6
-    estimator.add([short(7 + CONTRADICT, 50e6)])
-    raised = estimated(estimator, ended_s(7 + CONTRADICT))
-    assert raised.rate_bps == 50e6 and raised.high_bps > 100e6 and not raised.known
-    estimator.add([train(20 + i, 45e6) for i in range(GROUP)])  # until it is measured
-    assert estimated(estimator, ended_s(30)).rate_bps == 45e6
+    estimator.add([short(8, 50e6)])
+    assert estimated(estimator, ended_s(8)).rate_bps == 40e6
+    estimator.add([short(9 + i, 50e6) for i in range(3)])
+    raised = estimated(estimator, ended_s(11))
+    assert 43e6 <= raised.rate_bps <= 50e6 and raised.high_bps > 100e6 and not raised.known
+    estimator.add([train(20 + i, 55e6) for i in range(FEW)])  # until it is measured
+    assert estimated(estimator, ended_s(30)).rate_bps == 55e6
 
 
 def test_short_trains_that_late_stamps_make_look_faster_raise_nothing() -> None:
     estimator = RateEstimator(DECLARED)
     estimator.add([train(i, 200e6) for i in range(8)])
-    estimator.add([train(8 + i, 1.14 * 200e6, full=False, seconds=0.02) for i in range(CONTRADICT)])
+    estimator.add([train(8 + i, 1.14 * 200e6, full=False, seconds=0.02) for i in range(3)])
     assert estimated(estimator, ended_s(10)).rate_bps == 200e6
-    estimator.add([train(11 + i, 1.3 * 200e6, full=False, seconds=0.02) for i in range(CONTRADICT)])
-    assert estimated(estimator, ended_s(13)).rate_bps == 1.3 * 200e6
+    estimator.add([train(11 + i, 1.5 * 200e6, full=False, seconds=0.02) for i in range(3)])
+    assert estimated(estimator, ended_s(13)).rate_bps > 1.2 * 200e6
 
 
 def test_a_single_train_that_lasted_says_so_too_whatever_slower_ones_come_after_it() -> None:
     """As a probe's does over a link that recovered, while the plan's own transfers are still slow."""
     estimator = RateEstimator(DECLARED)
     estimator.add([train(i, 3e6) for i in range(8)])
-    estimator.add([train(9, 20e6, full=False), *(short(10 + i, 5e6) for i in range(CONTRADICT))])
+    estimator.add([train(9, 20e6, full=False), *(short(10 + i, 5e6) for i in range(3))])
     raised = estimated(estimator, ended_s(20))
-    assert raised.rate_bps == 20e6 and not raised.known
+    assert raised.rate_bps == pytest.approx(20e6, rel=0.1) and not raised.known
 
 
 def test_what_did_not_fill_a_link_makes_an_estimate_no_younger() -> None:
@@ -167,7 +198,7 @@ def test_confidence_decays_and_the_time_before_a_silence_is_not_looked_at() -> N
     fresh, old = estimated(estimator, ended_s(0)), estimated(estimator, ended_s(0) + 2 * SILENCE_S)
     assert fresh.known and not old.known
     assert fresh.confidence == 1.0 and old.confidence == pytest.approx(0.25)
-    estimator.add([train(1000, 51e6)] * GROUP)
+    estimator.add([train(1000, 51e6)] * FEW)
     assert estimated(estimator, ended_s(1000)).over_s == pytest.approx(0.2)
 
 

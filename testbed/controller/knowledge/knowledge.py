@@ -20,7 +20,6 @@ from testbed.plan import Plan
 from testbed.planning import Edge, Member, Pair, PhysicalLink, View
 from testbed.planning.cost import CostModel
 from testbed.protocol import PeerSample, Train
-from testbed.telemetry.bottleneck import FELL, FELL_S
 from testbed.telemetry.bottleneck import samples as samples_of
 from testbed.telemetry.estimate import UNKNOWN_DOUBT, Estimate, RateEstimator
 from testbed.telemetry.hindsight import PastRate, RateHistory
@@ -31,6 +30,12 @@ FORGOTTEN_S = 60.0
 
 #: Trains of an edge that are kept while a round takes long: minutes of them. Of more the newest say enough.
 KEPT_TRAINS = 10_000
+
+#: Measured trains that what comes is held against reach back so far: ten round trips, over which TCP grows, of 0.5 s.
+BEFORE_S = 5.0
+
+#: A link fell if it carries less than this part of what it did.
+FELL = 0.75
 
 #: Evidence is the same if it is of the same time, but for rounding.
 SAME_S = 1e-3
@@ -249,7 +254,7 @@ class Knowledge:
             self._rates.setdefault(name, RateEstimator(believed[name])).add(its)
             self._history.setdefault(name, RateHistory()).add(its)
         kept = {pair: [*self._measured.get(pair, ()), *trains.get(pair, ())] for pair in {*self._measured, *trains}}
-        self._measured, _ = _parted(kept, lambda train: train.began_s >= newest_s - FELL_S)
+        self._measured, _ = _parted(kept, lambda train: train.began_s >= newest_s - BEFORE_S)
 
     def _expected(self, now_s: float) -> dict[str, Estimate]:
         """What links are expected to carry for a while."""

@@ -10,7 +10,8 @@ matter when this process gets to run; only differences do, so no clock is shared
 
 What is missing is not passed on until it comes again, and then with all that came after it, faster than any link:
 trains in which packets came out of order are left out, and those shortly after them. Where that goes on, as over a link
-that fell and whose queue runs over ever since, what came in over a second says it: packets came all the while.
+that fell and whose queue runs over ever since, the packets themselves are counted, whether anything before them is
+missing or not: the kernel knows how many came.
 
 Two things look alike and are told apart: a sender without more to send begins another train; one whose TCP holds it
 back says what that lets go (`allowed_bytes_s`, `burst_bytes_s`), and whoever reads the train knows that the path
@@ -23,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from testbed.protocol import Train
 from testbed.sync.transport.frame import Frame
@@ -44,16 +46,25 @@ PAUSE, PAUSE_S = 4.0, 0.005
 #: So many packets out of order are a loss, and for so long after it the path has holes: a round trip, mostly.
 OUT_OF_ORDER, MENDING_S = 2, 0.3
 
-#: What comes with holes in it counts over so long, and if at least this part of it, in packets of SEGMENT_BYTES, came
-#: out of order: it was not silence that they were waited for in. Over a link that fell from 23 to 3.2 Mbit/s no whole
-#: train came for 4.7 s, two rounds long.
-HOLES_S, HOLES, SEGMENT_BYTES = 1.0, 0.5, 1448
+#: Packets, of SEGMENT_BYTES, are counted over so long where at least this part of them came out of order. Over a link
+#: that fell from 30 to 5 Mbit/s no whole train came for 6 s, several rounds long.
+HOLES_S, HOLES, SEGMENT_BYTES = 0.25, 0.25, 1448
+#: They are counted for longer, up to this, until they are LEAST_BYTES: 0.3 Mbit/s bring those in 0.44 s.
+MOST_HOLES_S = 1.0
 
 #: A sender that had no more to send is not heard of again before the next round.
 IDLE_S = 0.1
 
 #: Trains kept for each peer until somebody takes them. Of more the newest say enough.
 KEPT = 256
+
+
+class Packets(NamedTuple):
+    """The data packets that a connection brought by a time, and those of them before which one was missing."""
+
+    at_s: float
+    came: int
+    astray: int
 
 
 class Arrivals:
@@ -65,9 +76,9 @@ class Arrivals:
         self._timings: list[Timing] = []
 
     @contextmanager
-    def timing(self, peer: str, out_of_order: Callable[[], int]) -> Iterator[Timing]:
-        """What times a connection from a peer; see Timing."""
-        timing = Timing(peer, self, out_of_order)
+    def timing(self, peer: str, packets: Callable[[], Packets]) -> Iterator[Timing]:
+        """Time a connection from a peer; see Timing."""
+        timing = Timing(peer, self, packets)
         with self._guard:
             self._timings.append(timing)
         try:
@@ -102,11 +113,10 @@ class Timing:
     what had arrived by a time, whether it was read yet or not: without that, trains of 64 KiB were 15 % too fast.
     """
 
-    def __init__(self, peer: str, arrivals: Arrivals, out_of_order: Callable[[], int]) -> None:
-        """`out_of_order` counts the packets that came in while one before them was missing."""
+    def __init__(self, peer: str, arrivals: Arrivals, packets: Callable[[], Packets]) -> None:
         self._peer = peer
         self._arrivals = arrivals
-        self._out_of_order = out_of_order
+        self._packets = packets
         self._guard = threading.Lock()
         self._astray = 0
         self._mended_s = 0.0
@@ -115,8 +125,7 @@ class Timing:
         self._last: tuple[float, int] = (0.0, 0)
         # What TCP allowed, in bytes a second and in a burst: during the train, and as the newest head says.
         self._allowed = self._newest = (0, 0)
-        # Where the last whole train ended: when, after how many bytes, and how much was out of order by then.
-        self._since: tuple[float, int, int] | None = None
+        self._since: Packets | None = None  # as the last whole train ended, or a frame that followed none began
 
     def begin(self, head: Frame, head_bytes: int) -> None:
         """A frame's head has come, and its elements follow."""
@@ -127,7 +136,7 @@ class Timing:
         self._read += head_bytes
         if not head.follows:
             self._end()
-            self._first = self._since = None
+            self._first, self._since = None, self._packets()
         self._newest = head.allowed_bytes_s, head.burst_bytes_s
         if head.allowed_bytes_s:
             allowed, burst = self._allowed
@@ -140,19 +149,21 @@ class Timing:
             self._note(at_s, count, waiting)
 
     def rest(self, now_s: float) -> None:
-        """The train is over if nothing came for long. Any thread may say so."""
+        """End the train if nothing came for long. Any thread may call."""
         with self._guard, suppress(OSError):  # the connection may be closed just now
-            if self._first is not None and now_s - self._last[0] > IDLE_S:
+            if self._since is None or now_s - max(self._last[0], self._since.at_s) <= IDLE_S:
+                return
+            if not self._count_with_holes():
                 self._end()
-                self._first = self._since = None
+                self._first, self._since = None, self._packets()
 
     def _note(self, at_s: float, count: int, waiting: int) -> None:
         self._read += count
         now = (at_s, self._read + waiting)
         if self._since is None:
-            self._since = (*now, self._out_of_order())
-        elif at_s - self._since[0] >= HOLES_S:
-            self._end_with_holes(now)
+            self._since = self._packets()
+        elif at_s - self._since.at_s >= HOLES_S:
+            self._count_with_holes()
         if self._first is None or self._paused(now):
             self._end()
             self._start(now)
@@ -183,23 +194,28 @@ class Timing:
         if self._first is not None and self._bytes >= LEAST_BYTES:
             began_s, seconds = self._first[0], self._last[0] - self._first[0]
             train = Train(round(began_s, 5), round(seconds, 6), self._bytes, *self._allowed)
-            if self._whole():
+            now = self._packets()
+            if self._whole(now):
                 self._arrivals.add(self._peer, train)
-                self._since = (*self._last, self._astray)
+                self._since = now
 
-    def _end_with_holes(self, now: tuple[float, int]) -> None:
-        """No whole train came for HOLES_S: tell what did come, if packets did all the while."""
+    def _count_with_holes(self) -> bool:
+        """Tell what came since the last whole train, in packets, if there are holes in it; return whether there are."""
         assert self._since is not None
-        (began_s, began, astray), missed = self._since, self._out_of_order()
-        came = now[1] - began
-        self._since = (*now, missed)
-        if came >= LEAST_BYTES and (missed - astray) * SEGMENT_BYTES >= HOLES * came:
-            train = Train(round(began_s, 5), round(now[0] - began_s, 6), came, *self._newest)
-            self._arrivals.add(self._peer, train)
+        before, now = self._since, self._packets()
+        came, astray, seconds = now.came - before.came, now.astray - before.astray, now.at_s - before.at_s
+        holes = astray > OUT_OF_ORDER and astray >= HOLES * came
+        enough = came * SEGMENT_BYTES >= LEAST_BYTES
+        if seconds >= HOLES_S and (enough or not holes or seconds >= MOST_HOLES_S):
+            self._since = now
+            if holes and enough:
+                train = Train(round(before.at_s, 5), round(seconds, 6), came * SEGMENT_BYTES, *self._newest)
+                self._arrivals.add(self._peer, train)
+        return holes
 
-    def _whole(self) -> bool:
+    def _whole(self, now: Packets) -> bool:
         """Whether nothing was missing in the train that is over, nor shortly before it."""
-        before, self._astray = self._astray, self._out_of_order()
+        before, self._astray = self._astray, now.astray
         if self._astray - before > OUT_OF_ORDER:
             self._mended_s = self._last[0] + MENDING_S
         return self._first is not None and self._first[0] > self._mended_s

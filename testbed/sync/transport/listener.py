@@ -14,7 +14,7 @@ from testbed.protocol import Train
 from testbed.sync.errors import FrameError, ImpostorError, SyncError
 from testbed.sync.threads import start
 from testbed.sync.transport import frame, handshake, sockets, tcpinfo
-from testbed.sync.transport.arrivals import Arrivals
+from testbed.sync.transport.arrivals import Arrivals, Packets
 from testbed.sync.transport.frame import DIRECT, FETCH, Frame, FrameFormat, Greeting
 from testbed.sync.transport.memory import Scratch
 from testbed.sync.transport.outbox import Outbox
@@ -235,7 +235,11 @@ class Listener:
         scratch = Scratch()
         sockets.stamp(connection)
         sockets.acknowledge_at_once(connection)
-        with self._arrivals.timing(hello.member, lambda: tcpinfo.out_of_order(connection)) as timing:
+
+        def packets() -> Packets:
+            return Packets(time.time(), *tcpinfo.packets_in(connection))
+
+        with self._arrivals.timing(hello.member, packets) as timing:
             while sockets.receive_or_end(connection, raw):
                 head = wire.unpack(raw)
                 if head.length > receiver.most_bytes:

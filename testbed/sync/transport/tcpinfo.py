@@ -12,7 +12,7 @@ _LAYOUT = struct.Struct("<8x24I4Q6I4Q")
 #: Up to tcpi_rcv_ooopack, since 5.4: 2 u32, 2 u64 and 2 u32 later.
 _OUT_OF_ORDER = struct.Struct("<8x24I4Q6I4Q2I2Q2II")
 _MSS, _LAST_ACK, _RTT, _WINDOW, _TOTAL_RETRANS = 2, 12, 15, 18, 23
-_PACING, _BYTES_ACKED, _UNSENT, _MIN_RTT = 24, 26, 30, 31
+_PACING, _BYTES_ACKED, _UNSENT, _MIN_RTT, _DATA_SEGMENTS_IN = 24, 26, 30, 31, 32
 _DELIVERY_RATE, _BUSY, _RWND_LIMITED = 34, 35, 36
 
 #: struct tcp_bbr_info of linux/inet_diag.h: two halves of the bandwidth, the least round trip, two gains in 1/256.
@@ -126,10 +126,17 @@ def read(connection: socket.socket) -> TcpInfo:
     )
 
 
-def out_of_order(connection: socket.socket) -> int:
-    """How many packets came in on a connection while one before them was missing; 0 where the kernel does not say."""
+def packets_in(connection: socket.socket) -> tuple[int, int]:
+    """Return how many packets with data came in on a connection, and before how many of them one was missing.
+
+    Packets that came while one before them was missing are counted as they came, and not when that is mended. The
+    second number is 0 where the kernel does not know it (before 5.4).
+    """
     raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _OUT_OF_ORDER.size)
-    return int(_OUT_OF_ORDER.unpack(raw)[-1]) if len(raw) == _OUT_OF_ORDER.size else 0
+    if len(raw) < _OUT_OF_ORDER.size:
+        return 0, 0
+    fields = _OUT_OF_ORDER.unpack(raw)
+    return fields[_DATA_SEGMENTS_IN], fields[-1]
 
 
 def probing_gain(connection: socket.socket) -> float:

@@ -46,8 +46,9 @@ def test_the_record_has_a_swap_to_a_plan_predicted_below_its_bound(record: RunRe
 
 
 def test_decisions_are_made_again_at_the_recorded_moments(record: RunRecord, replayed: Replayed) -> None:
-    recorded = [line["at_s"] for line in record.decisions if line["at_s"] < 29]
-    assert [one["at_s"] for one in replayed.decisions if one["at_s"] < 29] == pytest.approx(recorded, abs=0.05)
+    """Until the recorded controller took a link that stayed for one that fell."""
+    recorded = [line["at_s"] for line in record.decisions if line["at_s"] < 20]
+    assert [one["at_s"] for one in replayed.decisions if one["at_s"] < 20] == pytest.approx(recorded, abs=0.05)
 
 
 def test_no_swap_is_requested_before_a_link_falls(replayed: Replayed) -> None:
@@ -60,7 +61,7 @@ def test_no_prediction_lies_below_the_bound_of_its_view(replayed: Replayed) -> N
 
 
 def test_no_correction_moves_at_the_step_by_more_than_its_spread(replayed: Replayed) -> None:
-    around = [one["correction"] for one in replayed.decisions if FALLS_S - 6 < one["at_s"] < FALLS_S + 2]
+    around = [one["correction"] for one in replayed.decisions if FALLS_S - 4 < one["at_s"] < FALLS_S + 2]
     assert len(around) >= 3
     for (before, spread), (after, _) in pairwise(around):
         assert abs(log(after / before)) <= spread

@@ -15,7 +15,17 @@ from hypothesis import strategies as st
 
 from testbed.protocol import Train
 from testbed.sync.transport import sockets
-from testbed.sync.transport.arrivals import HOLES_S, LEAST_BYTES, MENDING_S, MOST_BYTES, MOST_S, Arrivals, Timing
+from testbed.sync.transport.arrivals import (
+    HOLES_S,
+    LEAST_BYTES,
+    MENDING_S,
+    MOST_BYTES,
+    MOST_S,
+    SEGMENT_BYTES,
+    Arrivals,
+    Packets,
+    Timing,
+)
 from testbed.sync.transport.frame import Frame
 from tests.waiting import until
 
@@ -36,9 +46,19 @@ class Path:
         self.rate, self.packet = rate, packet
         self.arrivals = Arrivals()
         self.astray = 0
-        self.timing = Timing("a", self.arrivals, lambda: self.astray)
+        self.timing = Timing("a", self.arrivals, self.packets)
         self.now = 1000.0
         self.arrived = self.read = 0
+        self.missing = 0  # bytes that came after a packet that is missing
+
+    def packets(self) -> Packets:
+        return Packets(self.now, (self.arrived + self.missing) // SEGMENT_BYTES, self.astray)
+
+    def hole(self, seconds: float) -> None:
+        """Packets come in at the link's rate, and nothing can be read of them: one before them is missing."""
+        self.now += seconds
+        self.missing += int(self.rate * seconds)
+        self.astray = self.missing // SEGMENT_BYTES
 
     def frame(self, follows: bool, allowed: int = 0) -> None:
         """One comes in and is read: a piece is there once the packet that ends it is, and what is left of that
@@ -128,24 +148,70 @@ def test_trains_with_something_missing_are_left_out_and_those_shortly_after_them
 
 
 @pytest.mark.pure
-@pytest.mark.parametrize(("astray", "kept"), [(CHUNK // 1448, 2), (CHUNK // 1448 // 3, 0)])
-def test_what_comes_with_holes_all_the_while_counts_by_the_second(astray: int, kept: int) -> None:
+def test_packets_that_come_after_a_missing_one_are_counted_as_they_come() -> None:
+    """So a link that fell shows within half a second, though nothing can be read of what comes."""
+    path = Path(4e6, 1448)
+    for number in range(4):
+        path.frame(follows=number > 0)
+    path.rate = 0.6e6
+    for _ in range(4):
+        path.hole(HOLES_S)
+        path.timing.rest(path.now)
+    fell = [train for train in path.trains() if train.bytes < 2e6 * train.seconds]
+    assert len(fell) == 4
+    for train in fell[1:]:  # the first one began before the link fell
+        assert train.bytes / train.seconds == pytest.approx(0.6e6, rel=0.02)
+
+
+@pytest.mark.pure
+def test_packets_are_counted_too_where_one_of_the_first_is_missing() -> None:
+    """A round began as its link fell: nothing could be read for 2.7 s."""
+    path = Path(0.6e6, 1448)
+    path.timing.begin(head(follows=False), HEAD)
+    path.now += HOLES_S  # TCP waits for its timeout
+    path.timing.rest(path.now)
+    for _ in range(3):
+        path.hole(HOLES_S)
+        path.timing.rest(path.now)
+    trains = path.trains()
+    assert len(trains) == 3
+    for train in trains:
+        assert train.bytes / train.seconds == pytest.approx(0.6e6, rel=0.02)
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(("part", "counted"), [(1.0, True), (0.1, False)])
+def test_packets_are_counted_where_many_come_out_of_order(part: float, counted: bool) -> None:
     path = Path(0.4e6, 1448)
     for number in range(14):
-        path.astray += astray
+        path.astray += int(part * CHUNK / 1448)
         path.frame(follows=number > 0)
     trains = path.trains()
-    assert len(trains) == kept
+    assert bool(trains) == counted
     for train in trains:
-        assert train.bytes / train.seconds == pytest.approx(0.4e6, rel=0.01)
+        assert train.bytes / train.seconds == pytest.approx(0.4e6, rel=0.02)
         assert HOLES_S <= train.seconds <= HOLES_S + CHUNK / 0.4e6
+
+
+@pytest.mark.pure
+def test_a_silence_after_a_loss_is_no_rate() -> None:
+    """TCP waits for its timeout. Once what came before is told, nothing is told of the silence."""
+    path = Path(1e6, 1448)
+    path.frame(follows=False)
+    path.hole(HOLES_S)
+    path.timing.rest(path.now)
+    assert path.arrivals.take()
+    for _ in range(4):
+        path.now += 2 * HOLES_S
+        path.timing.rest(path.now)
+    assert path.trains() == ()
 
 
 @pytest.mark.local
 def test_the_last_train_of_a_burst_is_there_once_nothing_comes_any_more() -> None:
     path = Path(1e6, 1448)
     path.now = time.time() - 10
-    with path.arrivals.timing("a", lambda: 0) as path.timing:
+    with path.arrivals.timing("a", path.packets) as path.timing:
         path.frame(follows=False)
         (train,) = path.arrivals.take()["a"]
         assert train.bytes / train.seconds == pytest.approx(1e6, rel=0.01)
