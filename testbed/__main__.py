@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 INTERRUPTED = 130
 
@@ -20,8 +21,14 @@ def _end(*_: object) -> None:
 def main() -> None:
     """The entry point."""
     signal.signal(signal.SIGINT, _end)
-    from testbed.cli import main as run
+    try:
+        from testbed.cli import main as run
+    except ImportError as error:  # of an environment that is not complete
+        from testbed.errors import ending_of
 
+        code, text = ending_of(error)
+        print(text, file=sys.stderr)
+        sys.exit(code)
     run()
 
 

@@ -10,6 +10,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from testbed.errors import CANNOT
+
 #: What Debian calls a C compiler and the headers of its library.
 PACKAGES = "gcc libc6-dev"
 
@@ -19,6 +21,8 @@ C_FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-Wno-missing-field-initiali
 
 class CompilerError(RuntimeError):
     """There is no compiler, or it refused; the text says what to install."""
+
+    exit_code = CANNOT
 
 
 def library(room: str) -> ctypes.CDLL:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from testbed.cli.console import FAILED, err, out, quantity, refusing
+from testbed.cli.console import FAILED, err, out, quantity
 from testbed.spec.units import Loss
 
 
@@ -26,11 +26,10 @@ def check(
     ] = 0.1,
 ) -> None:
     """Say whether a run passes: its verdict is `trusted`, and its rounds are no longer than a baseline's."""
-    from testbed.run.conclusion.baseline import NoSummary, read_summary, round_seconds, shortfalls
+    from testbed.run.conclusion.baseline import read_summary, round_seconds, shortfalls
 
-    with refusing(NoSummary):
-        summary = read_summary(run)
-        earlier = None if baseline is None else read_summary(baseline)
+    summary = read_summary(run)
+    earlier = None if baseline is None else read_summary(baseline)
     found = shortfalls(summary, earlier, tolerance)
     for one in found:
         err.print(one, markup=False)

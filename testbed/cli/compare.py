@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from testbed.cli.console import BAD_INPUT, FAILED, Quiet, fail, out, progress_display
-from testbed.cli.experiment import Experiment, Set, Strict, ended_in_words, overrides, page
+from testbed.cli.experiment import Experiment, Set, Strict, interruptible_run, overrides, page
 
 if TYPE_CHECKING:
     from testbed.run.execute import Executed
@@ -59,7 +59,7 @@ def compare(
     except ValueError as error:
         raise fail(BAD_INPUT, f"{error}\n    write instead: --policies netstorm,mst --seeds 1,2,3") from None
     display = progress_display(quiet, beside_output=json_)
-    with ended_in_words():
+    with interruptible_run():
         planned = planned_comparison(experiment, variants, numbers, changes)
         with Board(display.console, Compared(planned, {})) as board:
             made = {run.key: done for run, done in _make(on, strict, display)(experiment, planned, board)}
@@ -87,7 +87,7 @@ def sweep(
     from testbed.spec.sweep import Sweep
 
     display = progress_display(quiet)
-    with ended_in_words():
+    with interruptible_run():
         loaded = Sweep.load(file)
         compared, folder = make_sweep(
             loaded, resume, _make(on, strict, display), lambda planned: Board(display.console, planned)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,20 +11,17 @@ import typer
 
 from testbed.cli.console import (
     BAD_INPUT,
-    CANNOT,
     FAILED,
-    INTERRUPTED,
     Open,
     Port,
     Quiet,
     door,
     err,
     fail,
+    interruptible_verb,
     out,
     progress_display,
 )
-from testbed.emulation.interrupt import Interrupted, interruptible
-from testbed.spec.errors import SpecError
 
 if TYPE_CHECKING:
     from testbed.run.execute import Executed
@@ -69,7 +65,7 @@ def run(
     changes = overrides(set_)
     if hosts is not None:
         changes["hosts"] = hosts if hosts == "all" else f"[{hosts}]"
-    with ended_in_words():
+    with interruptible_run():
         display = progress_display(quiet, beside_output=json_, door=door(open_, port))
         outcome = execute(experiment, changes, strict, page, display, run_on(hosts_file, strict))
     if json_ or quiet:
@@ -94,7 +90,7 @@ def simulate(
     changes = overrides(set_)
     changes |= {"seed": str(seed)} if seed is not None else {}
     changes |= {"train.rounds": str(rounds)} if rounds is not None else {}
-    with ended_in_words():
+    with interruptible_run():
         outcome = simulated(experiment, changes, gradients, page, Display())
     if not outcome.finished:
         raise typer.Exit(FAILED)
@@ -119,17 +115,6 @@ def page(run: Path) -> Path:
     return write_report(run)
 
 
-@contextmanager
-def ended_in_words() -> Iterator[None]:
-    """Signals interrupt what is inside; whatever ends it early is said, with its exit code."""
-    from testbed.run.errors import CannotRun
-
-    try:
-        with interruptible():
-            yield
-    except SpecError as error:
-        raise fail(BAD_INPUT, error) from None
-    except CannotRun as error:
-        raise fail(CANNOT, error) from None
-    except Interrupted as signal_:
-        raise fail(INTERRUPTED, f"interrupted ({signal_}): everything the run made was taken away") from None
+def interruptible_run() -> AbstractContextManager[None]:
+    """Let signals interrupt a run."""
+    return interruptible_verb(": everything the run made was taken away")

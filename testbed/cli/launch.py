@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
 
-from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, Quiet, fail, progress_display
+from testbed.cli.console import BAD_INPUT, FAILED, Quiet, fail, interruptible_verb, progress_display
 from testbed.cli.standing import Name, need_root, standing_network
 from testbed.cli.surroundings import OUT, SHM, TMP, Files, Image, Out, Shm, Tmp, containers
-from testbed.emulation.interrupt import Interrupted, interruptible
-from testbed.spec.errors import SpecError
 
 #: Where the words after `--` are kept for the verb.
 COMMAND = "command"
@@ -78,7 +74,7 @@ def launch(
         )
     display = progress_display(quiet)
     command = Command(words, workers.split(",") if workers else None, nproc, on_host, backend, scheme)
-    with _ended_in_words():
+    with interruptible_verb(": everything that was started was ended"):
         if topology is None:
             finished = launch_on(standing_network(name), command, display)
         else:
@@ -92,23 +88,3 @@ def launch(
 def register(app: typer.Typer) -> None:
     """Give the program this verb."""
     app.command(cls=CommandAtEnd)(launch)
-
-
-@contextmanager
-def _ended_in_words() -> Iterator[None]:
-    """Signals interrupt what is inside; whatever ends it early is said, with its exit code."""
-    from testbed.emulation.errors import EmulationError
-    from testbed.launch.errors import BadCommand, LaunchFailed
-    from testbed.run.errors import RunFailed
-
-    try:
-        with interruptible():
-            yield
-    except (SpecError, FileExistsError, BadCommand) as error:
-        raise fail(BAD_INPUT, error) from None
-    except (LaunchFailed, RunFailed) as error:
-        raise fail(FAILED, error) from None
-    except EmulationError as error:
-        raise fail(CANNOT, error) from None
-    except Interrupted as signal_:
-        raise fail(INTERRUPTED, f"interrupted ({signal_}): everything that was started was ended") from None

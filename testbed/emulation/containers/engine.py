@@ -22,10 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import docker
-from docker.errors import DockerException
+from docker.errors import APIError, DockerException, StreamParseError
 from docker.utils.config import load_general_config
 from docker.utils.proxy import ProxyConfig
+from requests import PreparedRequest, Response
 from requests.exceptions import RequestException
+from urllib3.exceptions import HTTPError
 
 from testbed.emulation.containers.tail import last_lines
 from testbed.emulation.errors import EmulationError
@@ -60,12 +62,51 @@ CLIENT_RECORD = {
     "build_proxies": "the client configuration's, for Dockerfiles alone",
 }
 
-#: What a client raises when the engine refuses, or is no longer there.
-ENGINE_ERRORS = (DockerException, RequestException)
-
 
 class EngineError(EmulationError):
     """There is no engine to work with; the text says why and what to do."""
+
+
+class EngineGoneError(EngineError):
+    """The engine did not answer a request, or no longer listens."""
+
+    def __init__(self, error: object) -> None:
+        super().__init__(
+            f"The Docker engine at {address()} does not answer any more ({error}). See that it runs (`docker info`; "
+            "`make setup` starts one), then try again."
+        )
+
+
+#: What a client raises when the engine refuses, is no longer there, or goes in the middle of an answer.
+ENGINE_ERRORS = (EngineError, DockerException, RequestException, StreamParseError, HTTPError)
+
+
+class _Api(docker.APIClient):
+    """Docker's API, whose every request ends in an answer, a refusal (APIError) or EngineGoneError."""
+
+    def send(self, request: PreparedRequest, **options: Any) -> Response:
+        try:
+            return super().send(request, **options)
+        except RequestException as error:
+            raise EngineGoneError(error) from error
+
+
+class _Client(docker.DockerClient):
+    """Docker's client over our API. Docker's own constructor makes an API of its own class."""
+
+    def __init__(self, **options: Any) -> None:
+        self.api = _Api(**options)
+
+
+def explained(error: BaseException) -> EngineError:
+    """Return an error of ENGINE_ERRORS in words, with what to do about it."""
+    if isinstance(error, EngineError):
+        return error
+    if isinstance(error, APIError):
+        return EngineError(f"The Docker engine at {address()} refused: {error.explanation or error}")
+    if isinstance(error, DockerException):
+        return EngineError(f"The Docker engine at {address()} was not asked, or not understood: {error}")
+    return EngineGoneError(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +143,7 @@ def client_of(where: str, **options: Any) -> docker.DockerClient:
         before = os.environ.get(CONFIGURATION)
         os.environ[CONFIGURATION] = folder
         try:
-            return docker.DockerClient(base_url=where, **options)
+            return _Client(base_url=where, **options)
         finally:
             if before is None:
                 del os.environ[CONFIGURATION]
@@ -231,7 +272,7 @@ def answers(where: str) -> bool:
     """Whether an engine answers at this address."""
     try:
         client = client_of(where)
-    except DockerException:
+    except ENGINE_ERRORS:
         return False
     try:
         return bool(client.ping())

@@ -24,7 +24,6 @@ import docker
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
-from requests.exceptions import RequestException
 
 from testbed.emulation.containers import engine, idle
 from testbed.emulation.containers.image import ensure_worker_image, packages_in
@@ -366,7 +365,7 @@ def _first_process(container: Container, worker: str) -> ProcessIdentity:
     pid = int(container.attrs["State"]["Pid"])
     if container.status == "running" and (process := proven_process(str(container.id), pid)) is not None:
         return process
-    with suppress(RequestException):  # it goes on running
+    with suppress(*engine.ENGINE_ERRORS):  # it goes on running
         container.wait(timeout=NOTICED_S)
     container.reload()
     if container.status == "running":

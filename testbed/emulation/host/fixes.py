@@ -73,7 +73,7 @@ def stale_networks() -> list[str]:
     try:
         containers = engine.connect().containers.list(all=True, filters={"label": label.LABEL}, ignore_removed=True)
         names |= {container.labels[label.LABEL] for container in containers}
-    except (engine.EngineError, *engine.ENGINE_ERRORS):
+    except engine.ENGINE_ERRORS:
         pass  # no engine, no containers that could be seen
     return sorted(name for name in names if label.owner(name) is None)
 

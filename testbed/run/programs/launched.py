@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from testbed.emulation.containers import engine
-from testbed.emulation.undo import UndoStack, in_full
+from testbed.emulation.undo import UndoStack
+from testbed.errors import in_full
 from testbed.launch.command import Command
 from testbed.launch.output import Told
 from testbed.launch.programs import Programs
