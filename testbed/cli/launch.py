@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 
 from testbed.cli.console import BAD_INPUT, FAILED, Quiet, fail, interruptible_verb, progress_display
 from testbed.cli.standing import Name, need_root, standing_network
-from testbed.cli.surroundings import OUT, SHM, TMP, Files, Image, Out, Shm, Tmp, containers
+from testbed.cli.surroundings import OUT, SHM, TMP, Files, Image, Out, Renew, Shm, Tmp, containers
 
 #: Where the words after `--` are kept for the verb.
 COMMAND = "command"
@@ -48,6 +48,7 @@ def launch(
     ] = None,
     files: Files = None,
     image: Image = None,
+    renew: Renew = False,
     tmp: Tmp = TMP,
     shm: Shm = SHM,
     out: Out = OUT,
@@ -67,7 +68,7 @@ def launch(
         raise fail(BAD_INPUT, "no command\n    write instead: testbed launch … -- python train.py")
     if topology is not None and name is not None:
         raise fail(BAD_INPUT, f"{topology} and --name {name} at once\n    write instead: one of them")
-    if topology is None and (files or image):
+    if topology is None and (files or image or renew):
         remedy = "TOPOLOGY, or `testbed up TOPOLOGY --files DIR --image IMAGE` first"
         raise fail(
             BAD_INPUT, f"--files and --image: containers that are up stay as they are\n    write instead: {remedy}"
@@ -80,7 +81,9 @@ def launch(
         else:
             wanted = Topology.load(topology.absolute())
             need_root()
-            finished = launch_over(wanted, command, containers(files or Path.cwd(), image, tmp, shm, out), display)
+            finished = launch_over(
+                wanted, command, containers(files or Path.cwd(), image, renew, tmp, shm, out), display
+            )
     if not finished:
         raise typer.Exit(FAILED)
 

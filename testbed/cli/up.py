@@ -17,7 +17,7 @@ from testbed.cli.console import (
     progress_display,
 )
 from testbed.cli.standing import TopologyFile, need_root, new_name
-from testbed.cli.surroundings import OUT, SHM, TMP, Files, Image, Out, Shm, Tmp, containers
+from testbed.cli.surroundings import OUT, SHM, TMP, Files, Image, Out, Renew, Shm, Tmp, containers
 
 if TYPE_CHECKING:
     from testbed.emulation.containers.fleet import ProgramContainers
@@ -34,6 +34,7 @@ def up(
     ] = "auto",
     files: Files = None,
     image: Image = None,
+    renew: Renew = False,
     tmp: Tmp = TMP,
     shm: Shm = SHM,
     out: Out = OUT,
@@ -50,7 +51,7 @@ def up(
     wanted = Topology.load(topology.absolute())
     name = new_name(name or wanted.name)
     need_root()
-    workers = containers(files, image, tmp, shm, out)
+    workers = containers(files, image, renew, tmp, shm, out)
     with interruptible_verb(": everything that was made was taken away"):
         display = progress_display(quiet, door=door(open_, port))
         (_up_with_prompt if cli else _up_in_background)(name, wanted, backend, workers, display)
