@@ -30,7 +30,7 @@ from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
 from testbed.emulation.containers.tail import last_lines
-from testbed.emulation.errors import EmulationError
+from testbed.emulation.errors import EmulationError, ending_of
 from testbed.emulation.label import STATE_ROOT
 from testbed.emulation.process import ProcessIdentity, how_it_ended
 from testbed.telemetry.store import write_json
@@ -68,9 +68,10 @@ class EngineError(EmulationError):
 
 
 class EngineGoneError(EngineError):
-    """The engine did not answer a request, or no longer listens."""
+    """The engine did not answer a request, or no longer listens. `why` is the client's reason."""
 
     def __init__(self, error: object) -> None:
+        self.why = str(error)
         super().__init__(
             f"The Docker engine at {address()} does not answer any more ({error}). See that it runs (`docker info`; "
             "`make setup` starts one), then try again."
@@ -136,7 +137,7 @@ def client_of(where: str, **options: Any) -> docker.DockerClient:
     """Return a client of the engine at `where` that takes nothing from the user's Docker client configuration.
 
     Its proxies would be in the environment of every worker, which reaches none of them, and a credential helper that is
-    no longer there would end every build. DockerException where no engine answers.
+    no longer there would end every build. EngineGoneError or DockerException where no engine answers.
     """
     with _CONFIGURING, tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(NO_CREDENTIALS)
@@ -144,6 +145,10 @@ def client_of(where: str, **options: Any) -> docker.DockerClient:
         os.environ[CONFIGURATION] = folder
         try:
             return _Client(base_url=where, **options)
+        except DockerException as error:  # of the first request, which asks for the API's version
+            if isinstance(error.__cause__, EngineError):
+                raise error.__cause__ from None
+            raise
         finally:
             if before is None:
                 del os.environ[CONFIGURATION]
@@ -178,7 +183,8 @@ def connect() -> docker.DockerClient:
         client = client_of(where)
         client.ping()
     except ENGINE_ERRORS as error:
-        raise EngineError(f"No Docker engine answers at {where} ({error}). `make setup` starts one.") from error
+        why = error.why if isinstance(error, EngineGoneError) else error
+        raise EngineError(f"No Docker engine answers at {where} ({why}). `make setup` starts one.") from error
     return client
 
 
@@ -299,9 +305,10 @@ def main() -> int:
             version = ensure_engine().version()["Version"]
             owner = "started here" if own_engine() else "was there"
             print(f"Docker {version} at {address()} ({owner})")
-    except EngineError as error:
-        print(error, file=sys.stderr)
-        return 3
+    except Exception as error:
+        code, text = ending_of(error)
+        print(text, file=sys.stderr)
+        return code
     return 0
 
 

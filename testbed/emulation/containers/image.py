@@ -38,7 +38,7 @@ from docker.errors import APIError, BuildError, ContainerError, ImageNotFound
 
 from testbed.emulation.containers import documentation, engine, requirements
 from testbed.emulation.containers.requirements import Locked, LockError, canonical
-from testbed.emulation.errors import EmulationError
+from testbed.emulation.errors import EmulationError, ending_of
 from testbed.emulation.label import LABEL
 from testbed.emulation.process import how_it_ended
 from testbed.telemetry.store import write_json
@@ -513,9 +513,10 @@ def main() -> int:
     """`python -m testbed.emulation.containers.image`: see that the worker image is there, and print its tag."""
     try:
         print(ensure_worker_image(engine.connect()))
-    except (engine.EngineError, ImageError) as error:
-        print(error, file=sys.stderr)
-        return 3
+    except Exception as error:
+        code, text = ending_of(error)
+        print(text, file=sys.stderr)
+        return code
     return 0
 
 
