@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-CANNOT, INTERRUPTED = 3, 130
+INTERRUPTED = 130
 
 
 def _end(*_: object) -> None:
@@ -23,28 +23,29 @@ def _end(*_: object) -> None:
 def main() -> None:
     """Run `testbed`."""
     signal.signal(signal.SIGINT, _end)
-    with _needing("testbed", "emulate"):
+    with _complete():
         from testbed.cli import main as run
     run()
 
 
 def sync_main() -> int:
     """Run `testbed-sync`. Returns its exit code."""
-    with _needing("testbed-sync", "controller"):
+    with _complete():
         from testbed.controller.standalone import main as run
     return run()
 
 
 @contextmanager
-def _needing(program: str, extra: str) -> Iterator[None]:
-    """Say what to install where a package is missing: pip puts both programs beside each of this package's extras."""
+def _complete() -> Iterator[None]:
+    """End the program in words where the environment lacks a package that the body imports."""
     try:
         yield
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "testbed":
-            raise
-        print(f"{program}: there is no {error.name} here; `pip install '.[{extra}]'` brings it", file=sys.stderr)
-        sys.exit(CANNOT)
+    except ImportError as error:
+        from testbed.errors import ending_of
+
+        code, text = ending_of(error)
+        print(text, file=sys.stderr)
+        sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from testbed.atomic_file import write_text
+from testbed.errors import BAD_INPUT
 from testbed.schema import check_name
 from testbed.tls import AUTHORITY, CERTIFICATE, CONTROLLER, KEY
 
@@ -42,6 +43,8 @@ EARLIER = timedelta(minutes=5)
 
 class CertificateError(ValueError):
     """What can't be made; the text says why, and what to write instead."""
+
+    exit_code = BAD_INPUT
 
 
 def make_certificates(folder: Path, members: Iterable[str]) -> Iterator[Path]:

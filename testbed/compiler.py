@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from testbed.errors import CANNOT
 from testbed.resources import BUILD
 
 #: What Debian calls a C compiler and the headers of its library.
@@ -21,6 +22,8 @@ C_FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-Wno-missing-field-initiali
 
 class CompilerError(RuntimeError):
     """There is no compiler, or it refused; the text says what to install."""
+
+    exit_code = CANNOT
 
 
 def library(room: str) -> ctypes.CDLL:

@@ -1,9 +1,61 @@
-"""The base of the errors that carry fields, so that callers and tests need not read the text."""
+"""Errors that carry fields, so that callers and tests need not read the text, and the exit code that each ends with.
+
+A class of errors that a user can cause has an `exit_code`. `ending_of` finds the code and the words for any error, also
+for the operating system's. An error that has neither was not foreseen: its traceback goes into a log file.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import traceback
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, ClassVar, Self, TypedDict, Unpack
+
+from testbed.resources import IS_CHECKOUT, SETUP
+
+#: Exit codes: something failed; bad input; this machine can't.
+FAILED, BAD_INPUT, CANNOT = 1, 2, 3
+
+#: What is wrong with a file or folder that a user names, and what to do, by the kernel's error number.
+NAMED_WRONG = {
+    errno.ENOENT: "there is no such file or folder; check the path",
+    errno.EEXIST: "a file or folder of that name is there already; name another, or move it away",
+    errno.EISDIR: "is a folder; name a file",
+    errno.ENOTDIR: "a part of the path is no folder; check the path",
+    errno.ENAMETOOLONG: "the name is longer than a file's may be; name another",
+    errno.ELOOP: "the links lead in a circle; name the file itself",
+}
+#: The same of what this machine can't do.
+NOT_HERE = {
+    errno.EROFS: "the file system is read-only; call it where you may write, or name another place",
+    errno.ENOSPC: "the disk is full; make room on it",
+    errno.EDQUOT: "the disk quota is used up; make room",
+    errno.EFBIG: "the file is larger than the disk or a limit of this process (`ulimit -f`) allows",
+    errno.EBUSY: "it is in use; end what uses it",
+    errno.EACCES: "permission denied; call it as a user who may (sudo), or name another place",
+    errno.EPERM: "not permitted; call it as a user who may (sudo), or name another place",
+    errno.EIO: "the disk does not read or write; see `dmesg`",
+    errno.ESTALE: "the network file system has lost it; mount it again",
+    errno.EMFILE: "too many files are open; raise the limit (`ulimit -n`)",
+    errno.ENFILE: "too many files are open on this machine; end other programs",
+    errno.ENOMEM: "no memory is left; end other programs",
+}
+#: Where the kernel shows its settings as files.
+KERNELS = ("/proc/", "/sys/", "/dev/")
+#: The extra that brings a package which the base lacks.
+EXTRAS = {"torch": "sync", "cryptography": "controller", "pandas": "tables", "pyarrow": "parquet", "ray": "scaleout"}
+#: The extras that set-up installs in a checkout.
+INSTALLED = ("sync", "controller", "emulate", "tables")
+DELETED_FOLDER = "the current folder was deleted; `cd` into one that is there"
+
+#: The most of an unforeseen error's own text that stands in its line.
+MOST_QUOTED = 200
 
 
 class Details(TypedDict, total=False):
@@ -24,6 +76,8 @@ class Details(TypedDict, total=False):
 class DetailedError(Exception):
     """An error with fields. A field that does not apply is None."""
 
+    #: The code that the command line ends with; None where such an error is not to reach it.
+    exit_code: ClassVar[int | None] = None
     #: The violated rule: a short identifier such as `unknown-member`, which stays when the text is rewritten.
     rule: str | None = None
     #: The name or dotted path of the value that breaks the rule.
@@ -51,3 +105,86 @@ class DetailedError(Exception):
     def located(self, place: object, **details: Unpack[Details]) -> Self:
         """Return this error with the place before its text, and with these fields beside its own."""
         return type(self)(f"{place}: {self}", **{**self.details, **details})
+
+
+def ending_of(error: BaseException) -> tuple[int, str]:
+    """Return the exit code for an error and its text. For an error that nobody foresaw, a log file is written."""
+    code = getattr(error, "exit_code", None)
+    if code is not None:
+        return int(code), in_full(error)
+    if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("testbed"):
+        extra = EXTRAS.get(error.name.partition(".")[0], "emulate")
+        way = f"pip install 'wan-testbed[{extra}]'"
+        if IS_CHECKOUT and extra in INSTALLED:
+            way = SETUP
+        return CANNOT, f"the Python package {error.name} is not installed; `{way}` installs it"
+    if isinstance(error, MemoryError):
+        return CANNOT, NOT_HERE[errno.ENOMEM]
+    if isinstance(error, OSError) and (found := _of_the_system(error)) is not None:
+        return found
+    return FAILED, unforeseen(error)
+
+
+def in_full(error: BaseException) -> str:
+    """Return the text of an error, and below it what failed after it."""
+    return "\n".join([str(error), *getattr(error, "__notes__", ())])
+
+
+def unforeseen(error: BaseException) -> str:
+    """Write the traceback of an error into a log file. Return a line that names both."""
+    said = " ".join(str(error).split())
+    what = f"{type(error).__name__}: {said[:MOST_QUOTED]}" if said else type(error).__name__
+    try:
+        where = f"the traceback is in {written_aside(''.join(traceback.format_exception(error)))}"
+    except OSError as refused:
+        frame = traceback.extract_tb(error.__traceback__)[-1:]
+        place = f"{frame[0].filename}:{frame[0].lineno}" if frame else "an unknown place"
+        where = f"raised at {place} (no log file could be written: {refused.strerror or refused})"
+    return f"an error that the testbed does not know: {what}; {where}. Please report it with that"
+
+
+def written_aside(text: str) -> str:
+    """Write a text into a log file of its own, with what ran where; the file's path. OSError where that can't be."""
+    head = f"{sys.argv}\nPython {platform.python_version()}, {platform.platform()}\n\n"
+    options: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}
+    with tempfile.NamedTemporaryFile("w", prefix="testbed-", suffix=".log", delete=False, **options) as log:
+        log.write(head + text)
+    if owner := os.environ.get("SUDO_UID"):
+        with suppress(OSError, ValueError):
+            os.chown(log.name, int(owner), int(os.environ.get("SUDO_GID", owner)))
+    return log.name
+
+
+def _of_the_system(error: OSError) -> tuple[int, str] | None:
+    """Return the exit code and the words for an error of the kernel's; None where the error is not about files."""
+    if error.errno is None:
+        return (BAD_INPUT, in_full(error)) if isinstance(error, FileExistsError) else None
+    if error.errno == errno.ENOENT and _is_folder_deleted():
+        return BAD_INPUT, DELETED_FOLDER
+    named = error.filename2 or error.filename
+    place = os.fsdecode(named) if isinstance(named, (str, bytes, os.PathLike)) else None
+    code, said = CANNOT, NOT_HERE.get(error.errno)
+    if place is not None and error.errno in NAMED_WRONG:
+        code, said = BAD_INPUT, NAMED_WRONG[error.errno]
+        if _is_of_a_program(error):
+            code, said = CANNOT, "the program is not installed; `testbed doctor` says what to install"
+        elif place.startswith(KERNELS):
+            code, said = CANNOT, "this machine's kernel does not have that; `testbed doctor` says what it can do"
+    if said is None:
+        return None
+    text = said if place is None else f"{place}: {said}"
+    return code, "\n".join([text, *getattr(error, "__notes__", ())])
+
+
+def _is_of_a_program(error: OSError) -> bool:
+    """Return whether the error comes from starting a program, which the error then names as its file."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and frames[-1].filename == subprocess.__file__
+
+
+def _is_folder_deleted() -> bool:
+    try:
+        Path.cwd()
+    except OSError:
+        return True
+    return False

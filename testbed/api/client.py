@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from testbed.api.problem import CANNOT as IMPOSSIBLE
+from testbed.errors import BAD_INPUT, CANNOT, FAILED
 from testbed.unix_socket import address
 
 #: A swap that starts tens of containers takes this long on a small host, and the others wait for it.
@@ -34,9 +36,19 @@ class UnixConnection(http.client.HTTPConnection):
 class RequestRefused(ValueError):
     """What was asked cannot be right; the text says what would be."""
 
+    exit_code = BAD_INPUT
+
 
 class RequestFailed(RuntimeError):
     """It was not done; the text says why."""
+
+    exit_code = FAILED
+
+
+class RequestImpossible(RequestFailed):
+    """It was not done, since this machine or its Docker engine can't."""
+
+    exit_code = CANNOT
 
 
 class ApiClient:
@@ -106,4 +118,6 @@ class ApiClient:
         if status == 200:
             return answer
         said = str(answer["detail"])
+        if status == IMPOSSIBLE:
+            raise RequestImpossible(said)
         raise RequestFailed(said) if status >= 500 else RequestRefused(said)

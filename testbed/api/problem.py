@@ -8,6 +8,8 @@ MISSING, NOT_HERE, STALE, WRONG = 404, 409, 412, 422
 UNREADABLE = 400
 #: It could not be done, though nothing was wrong with it.
 FAILED = 500
+#: This machine, or its Docker engine, can't do it.
+CANNOT = 503
 
 
 class ApiProblem(Exception):

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from testbed.api.subject import Subject
+from testbed.errors import CANNOT
 from testbed.unix_socket import address
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 class PortTaken(RuntimeError):
     """The port that was asked for is another program's."""
+
+    exit_code = CANNOT
 
 
 class ApiServer:

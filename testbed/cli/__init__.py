@@ -32,10 +32,12 @@ from testbed.cli import (
     view,
     worker,
 )
-from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, err, fail
+from testbed.cli.console import BAD_INPUT as BAD_INPUT
+from testbed.cli.console import CANNOT as CANNOT
+from testbed.cli.console import FAILED, Verbs, err
 from testbed.resources import __version__
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app = typer.Typer(cls=Verbs, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 experiment.register(app)
 compare.register(app)
 app.add_typer(trace.app, name="trace")
@@ -64,22 +66,14 @@ def main_options(
 def report(runs: Annotated[list[Path], typer.Argument(help="run directories")]) -> None:
     """Make the page of a run, or one of several runs side by side."""
     from testbed.report.ending import ended_early
-    from testbed.report.errors import NotARun
     from testbed.report.page import write_page, write_side_by_side
     from testbed.report.record import RunRecord
 
-    try:
-        records = [RunRecord.read(run) for run in runs]
-    except NotARun as error:
-        raise fail(BAD_INPUT, error) from None
+    records = [RunRecord.read(run) for run in runs]
     for record in records:
         for reason in () if record.finished else (*ended_early(record), *record.gaps):
             err.print(f"{record.path} has not come to its end: {reason}", markup=False)
-    try:
-        page = write_page(records[0]) if len(runs) == 1 else write_side_by_side(records, Path("runs/comparison.html"))
-    except OSError as error:
-        raise fail(CANNOT, f"the page could not be written: {error}\n    make room, then ask for it again") from None
-    typer.echo(page)
+    typer.echo(write_page(records[0]) if len(runs) == 1 else write_side_by_side(records, Path("runs/comparison.html")))
 
 
 doctor.register(app)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, err, fail, out, quantity, refusing
+from testbed.cli.console import BAD_INPUT, FAILED, err, fail, out, quantity
 from testbed.spec.units import Loss, count
 from testbed.trace.text import MOST_BYTES, text_of
 
@@ -36,16 +36,15 @@ def check(
     Of a topology, an experiment, a sweep, a hosts file, a trace, a plan or a view: say what is wrong with it, or what
     it amounts to. Nothing is built.
     """
-    from testbed.run.conclusion.baseline import NoSummary, read_summary, round_seconds, shortfalls
+    from testbed.run.conclusion.baseline import read_summary, round_seconds, shortfalls
 
     if not file.is_dir() and not _is_summary(file):
         if baseline is not None:
             raise fail(BAD_INPUT, f"{file}: is no run, and --baseline is for runs\n    write instead: {file} alone")
         out.print(f"{file}: {_checked(file)}", markup=False)
         return
-    with refusing(NoSummary):
-        summary = read_summary(file)
-        earlier = None if baseline is None else read_summary(baseline)
+    summary = read_summary(file)
+    earlier = None if baseline is None else read_summary(baseline)
     found = shortfalls(summary, earlier, tolerance)
     for one in found:
         err.print(one, markup=False)
@@ -76,26 +75,23 @@ def _checked(file: Path) -> str:
     from testbed.plan import Plan, PlanError
     from testbed.planning import View, ViewError
     from testbed.report.trace import facts
-    from testbed.spec.errors import SpecError
     from testbed.spec.load import kind_of, read_yaml
     from testbed.trace.read import read_trace
-    from testbed.trace.trace import TraceError
 
-    with refusing(SpecError, TraceError, OSError):
-        if file.suffix.lower() in (".yaml", ".yml"):
-            return _YAML[kind_of(read_yaml(file)) or "a topology"](file)
-        found = _object_in(file) if file.suffix == ".json" else {}
-        try:
-            if "trees" in found:
-                plan = Plan.from_json(found)
-                there = f"{count(len(plan.members), 'member')}, {count(len(plan.trees), 'tree')}"
-                return f"a plan of {plan.policy}: {there}"
-            if "routes" in found:
-                view = View.from_json(found)
-                return f"a view: {count(len(view.members), 'member')}, {count(len(view.links), 'link')}"
-        except (PlanError, ViewError) as error:
-            raise fail(BAD_INPUT, f"{file}: {error}") from None
-        return ", ".join(("a trace", *facts(read_trace(file))))
+    if file.suffix.lower() in (".yaml", ".yml"):
+        return _YAML[kind_of(read_yaml(file)) or "a topology"](file)
+    found = _object_in(file) if file.suffix == ".json" else {}
+    try:
+        if "trees" in found:
+            plan = Plan.from_json(found)
+            there = f"{count(len(plan.members), 'member')}, {count(len(plan.trees), 'tree')}"
+            return f"a plan of {plan.policy}: {there}"
+        if "routes" in found:
+            view = View.from_json(found)
+            return f"a view: {count(len(view.members), 'member')}, {count(len(view.links), 'link')}"
+    except (PlanError, ViewError) as error:
+        raise fail(BAD_INPUT, f"{file}: {error}") from None
+    return ", ".join(("a trace", *facts(read_trace(file))))
 
 
 def _topology(file: Path) -> str:
@@ -111,14 +107,10 @@ def _network(topology: Topology) -> str:
 
 def _experiment(file: Path) -> str:
     from testbed.run.assignments import check_policy
-    from testbed.run.errors import CannotRun
     from testbed.spec.experiment import Experiment
 
     experiment = Experiment.load(file)
-    try:
-        check_policy(experiment)
-    except CannotRun as error:
-        raise fail(CANNOT, error) from None
+    check_policy(experiment)
     spec = experiment.spec
     trains = "a command" if spec.program else f"{spec.own_train.model} for {count(spec.own_train.rounds, 'round')}"
     events = count(len(spec.events), "event")

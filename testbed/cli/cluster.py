@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from testbed.cli.console import CANNOT, err, fail, out
-from testbed.cli.experiment import ended_in_words
+from testbed.cli.experiment import interruptible_run
 
 if TYPE_CHECKING:
     from testbed.scaleout.hosts import Facts, Pair
@@ -25,7 +25,7 @@ def up(file: Annotated[Path, typer.Argument(metavar="HOSTS", help="the hosts fil
     from testbed.scaleout.cluster import up as start
     from testbed.spec.hosts import Hosts
 
-    with ended_in_words():
+    with interruptible_run():
         start(Hosts.load(file), lambda line: out.print(line, markup=False))
 
 
@@ -34,7 +34,7 @@ def doctor(json_: Annotated[bool, typer.Option("--json", help="for programs")] =
     """Say what each host can do, and what lies between each two."""
     from testbed.scaleout.hosts import examine
 
-    with ended_in_words():
+    with interruptible_run():
         facts, pairs = examine()
     if json_:
         print(json.dumps({"hosts": [asdict(each) for each in facts], "pairs": [asdict(each) for each in pairs]}))
@@ -47,7 +47,7 @@ def down() -> None:
     """Take the cluster away from all hosts, and from here."""
     from testbed.scaleout.cluster import down as stop
 
-    with ended_in_words():
+    with interruptible_run():
         lost = stop(lambda line: out.print(line, markup=False))
     if lost:
         for each in lost:

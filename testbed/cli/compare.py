@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from testbed.cli.console import BAD_INPUT, FAILED, ExperimentFile, Quiet, fail, out, progress_display
-from testbed.cli.experiment import Set, Strict, ended_in_words, need_root_for, overrides, page
+from testbed.cli.experiment import Set, Strict, interruptible_run, need_root_for, overrides, page
 
 if TYPE_CHECKING:
     from testbed.run.execute import Executed
@@ -59,7 +59,7 @@ def compare(
     except ValueError as error:
         raise fail(BAD_INPUT, f"{error}\n    write instead: --policies netstorm,mst --seeds 1,2,3") from None
     display = progress_display(quiet, beside_output=json_)
-    with ended_in_words():
+    with interruptible_run():
         if on is None:
             need_root_for(experiment, changes)
         planned = planned_comparison(experiment, variants, numbers, changes)
@@ -91,7 +91,7 @@ def sweep(
     from testbed.spec.sweep import Sweep
 
     display = progress_display(quiet)
-    with ended_in_words():
+    with interruptible_run():
         loaded = Sweep.load(file)
         if on is None:
             need_root_for(loaded.experiment, {})

@@ -1,6 +1,8 @@
 """What verbs share: exit codes, how a fault is said, and options that several have.
 
 0 done; 1 the run failed, or its verdict is `suspect` under --strict; 2 bad input; 3 this machine can't.
+
+A verb lets errors through. `Verbs`, the boundary around all of them, turns each into words and its exit code.
 """
 
 from __future__ import annotations
@@ -14,7 +16,14 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.text import Text
+from typer.core import TyperGroup
+from typer.exceptions import Abort, Exit, TyperException
 
+from testbed.emulation.errors import ending_of
+from testbed.emulation.interrupt import Interrupted, interruptible
+from testbed.errors import BAD_INPUT as BAD_INPUT
+from testbed.errors import CANNOT as CANNOT
+from testbed.errors import FAILED as FAILED
 from testbed.resources import preset_or_file, presets
 from testbed.run.terminal.phrases import fitted
 
@@ -24,7 +33,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from testbed.api.entry import Door
 
-FAILED, BAD_INPUT, CANNOT, INTERRUPTED = 1, 2, 3, 130
+INTERRUPTED = 130
 
 Open = Annotated[bool, typer.Option("--open", help="show its page in the browser, and take changes there")]
 Port = Annotated[
@@ -80,13 +89,28 @@ def fail(code: int, text: object) -> typer.Exit:
     return typer.Exit(code)
 
 
+class Verbs(TyperGroup):
+    """All verbs. An error that leaves one of them ends the program in words, with the error's exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            # Where the current folder was deleted this fails, and else PyTorch's MKL would end the process by itself.
+            Path.cwd()
+            return super().invoke(ctx)
+        except (Exit, Abort, TyperException, BrokenPipeError):
+            raise
+        except Exception as error:
+            raise fail(*ending_of(error)) from None
+
+
 @contextmanager
-def refusing(*kinds: type[Exception]) -> Iterator[None]:
-    """What is wrong with the input, by errors of these kinds: in words, and as exit code 2."""
+def interruptible_verb(then: str) -> Iterator[None]:
+    """Let signals interrupt the body; the program then ends in words, of which `then` are the last."""
     try:
-        yield
-    except kinds as error:
-        raise fail(BAD_INPUT, error) from None
+        with interruptible():
+            yield
+    except Interrupted as signal_:
+        raise fail(INTERRUPTED, f"interrupted ({signal_}){then}") from None
 
 
 def link_argument(written: str) -> str:

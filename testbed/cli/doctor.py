@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from testbed.cli.console import CANNOT, FAILED, INTERRUPTED, fail, out
-from testbed.emulation.interrupt import Interrupted, interruptible
+from testbed.cli.console import CANNOT, FAILED, fail, interruptible_verb, out
 from testbed.resources import BUILD, IS_CHECKOUT, SHARE
 from testbed.run.terminal.phrases import fitted
 
@@ -62,11 +61,8 @@ def doctor(
     """Say what this machine can do, which shaping backend it gets, and what to install for more."""
     from testbed.emulation.host.doctor import examine, mend
 
-    try:
-        with interruptible():
-            findings = mend() if fix else examine()
-    except Interrupted as signal_:
-        raise fail(INTERRUPTED, f"interrupted ({signal_}); what was mended by then stays so") from None
+    with interruptible_verb("; what was mended by then stays so"):
+        findings = mend() if fix else examine()
     if json_:
         print(json.dumps([asdict(finding) | {"ok": finding.ok} for finding in findings], indent=1))
     else:

@@ -13,7 +13,6 @@ import typer
 
 from testbed.cli.console import (
     BAD_INPUT,
-    CANNOT,
     FAILED,
     INTERRUPTED,
     ExperimentFile,
@@ -28,7 +27,6 @@ from testbed.cli.console import (
     progress_display,
 )
 from testbed.emulation.interrupt import Interrupted, interruptible
-from testbed.spec.errors import SpecError
 
 if TYPE_CHECKING:
     from testbed.run.execute import Executed
@@ -96,7 +94,7 @@ def run(
     changes = overrides(set_)
     if hosts is not None:
         changes["hosts"] = hosts if hosts == "all" else f"[{hosts}]"
-    with ended_in_words():
+    with interruptible_run():
         need_root_for(experiment, changes)
         display = progress_display(quiet, beside_output=json_, door=door(open_, port))
         outcome = execute(experiment, changes, strict, page, display, run_on(hosts_file, strict))
@@ -122,7 +120,7 @@ def simulate(
     changes = overrides(set_)
     changes |= {"seed": str(seed)} if seed is not None else {}
     changes |= {"train.rounds": str(rounds)} if rounds is not None else {}
-    with ended_in_words():
+    with interruptible_run():
         outcome = simulated(experiment, changes, gradients, page, Display())
     if not outcome.finished:
         raise typer.Exit(FAILED)
@@ -148,17 +146,11 @@ def page(run: Path) -> Path:
 
 
 @contextmanager
-def ended_in_words() -> Iterator[None]:
-    """Signals interrupt what is inside; whatever ends it early is said, with its exit code."""
-    from testbed.run.errors import CannotRun
-
+def interruptible_run() -> Iterator[None]:
+    """Let signals interrupt a run; the program then ends with the place of the records."""
     try:
         with interruptible():
             yield
-    except SpecError as error:
-        raise fail(BAD_INPUT, error) from None
-    except CannotRun as error:
-        raise fail(CANNOT, error) from None
     except Interrupted as signal_:
         raise fail(INTERRUPTED, _interrupted(signal_)) from None
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, CANNOT, fail
+from testbed.cli.console import BAD_INPUT, fail
 
 
 def register(app: typer.Typer) -> None:
@@ -30,10 +30,8 @@ def export(
     ] = "svg,csv",
 ) -> None:
     """Write the figures of a run's page, or of several side by side, and the records as tables."""
-    from testbed.report.errors import NotARun
     from testbed.report.export import FIGURE_FORMS, OTHER_FORMS, TABLE_FORMS, Form
     from testbed.report.export import export as write
-    from testbed.report.frames import PandasMissing, PyarrowMissing
     from testbed.report.record import RunRecord
 
     known: dict[str, Form] = {known: known for known in (*FIGURE_FORMS, *TABLE_FORMS, *OTHER_FORMS)}
@@ -41,12 +39,5 @@ def export(
         remedy = f"some of {', '.join(known)}, commas between"
         raise fail(BAD_INPUT, f"--form {form}: no form {unknown[0]!r}\n    write instead: {remedy}")
     target = target or (runs[0] / "export" if len(runs) == 1 else Path("runs/comparison"))
-    try:
-        for file in write([RunRecord.read(run) for run in runs], target, [known[name] for name in form.split(",")]):
-            typer.echo(file)
-    except NotARun as error:
-        raise fail(BAD_INPUT, error) from None
-    except (PandasMissing, PyarrowMissing) as error:
-        raise fail(CANNOT, error) from None
-    except OSError as error:
-        raise fail(CANNOT, f"it could not be written: {error}") from None
+    for file in write([RunRecord.read(run) for run in runs], target, [known[name] for name in form.split(",")]):
+        typer.echo(file)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
 
-from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, TOPOLOGY, Quiet, fail, progress_display
+from testbed.cli.console import BAD_INPUT, FAILED, TOPOLOGY, Quiet, fail, interruptible_verb, progress_display
 from testbed.cli.standing import Name, need_root, standing_network
-from testbed.cli.surroundings import OUT, SHM, TMP, Files, Image, Out, Shm, Tmp, containers
-from testbed.emulation.interrupt import Interrupted, interruptible
-from testbed.spec.errors import SpecError
+from testbed.cli.surroundings import OUT, SHM, TMP, Files, Image, Out, Renew, Shm, Tmp, containers
 
 #: Where the words after `--` are kept for the verb.
 COMMAND = "command"
@@ -50,6 +46,7 @@ def launch(
     ] = None,
     files: Files = None,
     image: Image = None,
+    renew: Renew = False,
     tmp: Tmp = TMP,
     shm: Shm = SHM,
     out: Out = OUT,
@@ -69,20 +66,22 @@ def launch(
         raise fail(BAD_INPUT, "no command\n    write instead: testbed launch … -- python train.py")
     if topology is not None and name is not None:
         raise fail(BAD_INPUT, f"{topology} and --name {name} at once\n    write instead: one of them")
-    if topology is None and (files or image):
+    if topology is None and (files or image or renew):
         remedy = "TOPOLOGY, or `testbed up TOPOLOGY --files DIR --image IMAGE` first"
         raise fail(
             BAD_INPUT, f"--files and --image: containers that are up stay as they are\n    write instead: {remedy}"
         )
     display = progress_display(quiet)
     command = Command(words, workers.split(",") if workers else None, nproc, on_host, backend, scheme)
-    with _ended_in_words():
+    with interruptible_verb(": everything that was started was ended"):
         if topology is None:
             finished = launch_on(standing_network(name), command, display)
         else:
             wanted = Topology.load(topology.absolute())
             need_root()
-            finished = launch_over(wanted, command, containers(files or Path.cwd(), image, tmp, shm, out), display)
+            finished = launch_over(
+                wanted, command, containers(files or Path.cwd(), image, renew, tmp, shm, out), display
+            )
     if not finished:
         raise typer.Exit(FAILED)
 
@@ -90,23 +89,3 @@ def launch(
 def register(app: typer.Typer) -> None:
     """Give the program this verb."""
     app.command(cls=CommandAtEnd)(launch)
-
-
-@contextmanager
-def _ended_in_words() -> Iterator[None]:
-    """Signals interrupt what is inside; whatever ends it early is said, with its exit code."""
-    from testbed.emulation.errors import EmulationError
-    from testbed.launch.errors import BadCommand, LaunchFailed
-    from testbed.run.errors import RunFailed
-
-    try:
-        with interruptible():
-            yield
-    except (SpecError, FileExistsError, BadCommand) as error:
-        raise fail(BAD_INPUT, error) from None
-    except (LaunchFailed, RunFailed) as error:
-        raise fail(FAILED, error) from None
-    except EmulationError as error:
-        raise fail(CANNOT, error) from None
-    except Interrupted as signal_:
-        raise fail(INTERRUPTED, f"interrupted ({signal_}): everything that was started was ended") from None

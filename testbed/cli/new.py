@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from testbed.cli.console import out, refusing
+from testbed.cli.console import out
 from testbed.starts import KINDS, StartError
 
 
@@ -24,8 +24,7 @@ def new(
 
     Its first lines say how.
     """
-    with refusing(StartError, OSError):
-        if kind not in KINDS:
-            raise StartError(f"{kind!r} has no start\n    write instead: {', '.join(KINDS)}")
-        for file in KINDS[kind](name, Path()):
-            out.print(file, markup=False)
+    if kind not in KINDS:
+        raise StartError(f"{kind!r} has no start\n    write instead: {', '.join(KINDS)}")
+    for file in KINDS[kind](name, Path()):
+        out.print(file, markup=False)

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from testbed.cli.console import BAD_INPUT, CANNOT, fail
-from testbed.compiler import CompilerError
+from testbed.cli.console import BAD_INPUT, fail
 from testbed.plan import Plan
 from testbed.planning import BoundError, PolicyError, View, ViewError, predict, simulate
 from testbed.planning.bound import bound
@@ -17,7 +16,6 @@ from testbed.planning.period import least_period
 from testbed.plugins import policy_named, refusal
 from testbed.run.sweep.compare import Variant
 from testbed.run.view import declared_view
-from testbed.spec.errors import SpecError
 from testbed.spec.topology import Topology
 from testbed.trace.text import MOST_BYTES, text_of
 
@@ -42,8 +40,6 @@ def planned(
         period_s = least_period(seen, known=least)
     except (PolicyError, BoundError, ValueError) as error:
         raise fail(BAD_INPUT, error) from None
-    except CompilerError as error:
-        raise fail(CANNOT, error) from None
     figures = _figures(seen, made) | {
         "lower_bound_seconds": period_s,
         "bound_seconds": least.seconds,
@@ -76,10 +72,7 @@ def _declared(file: Path | None, model_bytes: int | None) -> View:
     if file is None or model_bytes is None:
         remedy = "testbed plan topologies/netstorm9.yaml --policy packing --model-bytes 10900000"
         raise fail(BAD_INPUT, f"a topology and --model-bytes are needed, or --view\n    write instead: {remedy}")
-    try:
-        topology = Topology.load(file)
-    except SpecError as error:
-        raise fail(BAD_INPUT, error) from None
+    topology = Topology.load(file)
     try:
         return declared_view(topology, model_bytes)
     except ViewError as error:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 import typer
 
 from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, TopologyFile, fail, link_argument
-from testbed.spec.errors import SpecError
 
 #: As for a topology's own name: it becomes part of the containers'.
 NEW_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
@@ -106,10 +105,7 @@ def swap(topology: TopologyFile, name: Name = None, json_: Json = False) -> None
     from testbed.spec.topology import Topology
 
     file = topology.absolute()
-    try:
-        wanted = Topology.load(file)
-    except SpecError as error:
-        raise fail(BAD_INPUT, error) from None
+    wanted = Topology.load(file)
     done = asked(network_up(name), lambda network: network.swap(file))
     if json_:
         typer.echo(json.dumps(done))
@@ -172,13 +168,7 @@ def new_name(name: str) -> str:
 
 
 def asked(name: str, ask: Callable[[ApiClient], T]) -> T:
-    """What a network answers; exits where it refuses or fails."""
-    from testbed.api.client import RequestFailed, RequestRefused
+    """Return what a network answers. RequestRefused, RequestFailed."""
     from testbed.emulation.standing.standing import client
 
-    try:
-        return ask(client(name))
-    except RequestRefused as error:
-        raise fail(BAD_INPUT, error) from None
-    except RequestFailed as error:
-        raise fail(FAILED, error) from None
+    return ask(client(name))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from testbed.cli.console import quantity
+from testbed.cli.console import BAD_INPUT, fail, quantity
 from testbed.spec.scratch import OUT_BYTES, SHM_BYTES, TMP_BYTES
 from testbed.spec.units import Size
 
@@ -36,7 +36,15 @@ Files = Annotated[
 Image = Annotated[
     str | None,
     typer.Option(
-        metavar="IMAGE", help="one that the engine has, a Dockerfile, or a requirements file", rich_help_panel=OWN
+        metavar="IMAGE",
+        help="one that the engine has, a Dockerfile or its folder, or a requirements file",
+        rich_help_panel=OWN,
+    ),
+]
+Renew = Annotated[
+    bool,
+    typer.Option(
+        "--renew-image", help="make the file's image again, with what its names bring by now", rich_help_panel=OWN
     ),
 ]
 Tmp = Annotated[float, _room("/tmp", "64MiB")]
@@ -47,9 +55,14 @@ Out = Annotated[float, _room("/out, and for what changes in /work", "256MiB")]
 TMP, SHM, OUT = float(TMP_BYTES), float(SHM_BYTES), float(OUT_BYTES)
 
 
-def containers(files: Path | None, image: str | None, tmp: float, shm: float, out: float) -> ProgramContainers:
-    """What was asked for."""
+def containers(
+    files: Path | None, image: str | None, renew: bool, tmp: float, shm: float, out: float
+) -> ProgramContainers:
+    """What was asked for; it ends the program where there is no image to renew."""
+    if renew and image is None:
+        remedy = "--image with a Dockerfile or requirements file; `make update` renews the usual image"
+        raise fail(BAD_INPUT, f"--renew-image without --image\n    write instead: {remedy}")
     from testbed.emulation.containers.fleet import ProgramContainers, ScratchSpace
 
     scratch = ScratchSpace(tmp_bytes=int(tmp), shm_bytes=int(shm), out_bytes=int(out))
-    return ProgramContainers(files, image, scratch)
+    return ProgramContainers(files, image, scratch, renew)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from testbed.cli import trace_generate, trace_import
-from testbed.cli.console import BAD_INPUT, fail, link_argument, out, quantity, refusing
+from testbed.cli.console import BAD_INPUT, fail, link_argument, out, quantity
 from testbed.spec import units
 from testbed.trace.csv import write_csv
 from testbed.trace.mahimahi import STEP_S, schedule_of, write_mahimahi
@@ -37,20 +37,18 @@ def show(
     from testbed.report.trace import sketch
     from testbed.trace.facts import columns_of
 
-    with refusing(TraceError, OSError):
-        found = read_trace(file, step_s=step)
-        _print_facts(found)
-        for column in columns_of(found.trace):
-            out.print("", *sketch(column), sep="\n", markup=False)
-        if png:
-            save_trace(found.trace, str(file), png)
+    found = read_trace(file, step_s=step)
+    _print_facts(found)
+    for column in columns_of(found.trace):
+        out.print("", *sketch(column), sep="\n", markup=False)
+    if png:
+        save_trace(found.trace, str(file), png)
 
 
 @app.command()
 def check(file: File, step: StepOption = None) -> None:
     """Say what is wrong with a trace (exit code 2), or what it amounts to."""
-    with refusing(TraceError, OSError):
-        _print_facts(read_trace(file, step_s=step))
+    _print_facts(read_trace(file, step_s=step))
 
 
 def _print_facts(found: TraceFile) -> None:
@@ -77,14 +75,13 @@ def convert(
     from testbed.report.measured import measured_in
 
     *source, target = files
-    with refusing(TraceError, OSError):
-        if run is not None and link is not None:
-            trace, origin = measured_in(run, link)
-            comments = [origin]
-        else:
-            found = read_trace(source[0], step_s=step)
-            trace, comments = found.trace, _origin(found)
-        _write(target, trace, comments)
+    if run is not None and link is not None:
+        trace, origin = measured_in(run, link)
+        comments = [origin]
+    else:
+        found = read_trace(source[0], step_s=step)
+        trace, comments = found.trace, _origin(found)
+    _write(target, trace, comments)
 
 
 def _origin(found: TraceFile) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, fail, out, quantity, refusing
+from testbed.cli.console import BAD_INPUT, fail, out, quantity
 from testbed.spec import units
 from testbed.trace import generate as generators
 from testbed.trace.csv import write_csv
@@ -26,12 +26,11 @@ Seed = Annotated[int, typer.Option(help="the same seed makes the same file")]
 
 
 def _generate(target: Path, generator: generators.Generator) -> None:
-    with refusing(TraceError, OSError):
-        if format_of(target, "") != "csv":
-            raise TraceError(f"{target}: a generated trace is CSV; name it .csv, then convert it")
-        trace = generator.trace()
-        write_csv(target, trace, [str(generator)])
-        out.print(f"{target}: {len(trace.rows)} rows, {trace.duration_s:.6g} s", markup=False)
+    if format_of(target, "") != "csv":
+        raise TraceError(f"{target}: a generated trace is CSV; name it .csv, then convert it")
+    trace = generator.trace()
+    write_csv(target, trace, [str(generator)])
+    out.print(f"{target}: {len(trace.rows)} rows, {trace.duration_s:.6g} s", markup=False)
 
 
 @app.command()
@@ -70,11 +69,10 @@ def markov(
     """A rate that jumps between states: any other after a mean dwell, or by a transition matrix."""
     if (dwell is None) == (next_ is None):
         raise fail(BAD_INPUT, "a chain needs --dwell TIME, or --next P,P,… for each state")
-    with refusing(TraceError, OSError):
-        if dwell is not None:
-            generator = generators.Markov.dwelling(state, dwell, step, duration, seed)
-        else:
-            generator = generators.Markov(tuple(state), tuple(map(_odds, next_ or [])), step, duration, seed)
+    if dwell is not None:
+        generator = generators.Markov.dwelling(state, dwell, step, duration, seed)
+    else:
+        generator = generators.Markov(tuple(state), tuple(map(_odds, next_ or [])), step, duration, seed)
     _generate(target, generator)
 
 

@@ -9,13 +9,12 @@ from typing import Annotated
 
 import typer
 
-from testbed.cli.console import out, quantity, refusing
+from testbed.cli.console import out, quantity
 from testbed.spec import units
 from testbed.trace import importing
 from testbed.trace.facts import columns_of
 from testbed.trace.forms.flow import Flow
 from testbed.trace.importing import ImportedTrace
-from testbed.trace.trace import TraceError
 
 app = typer.Typer(no_args_is_help=True, help="Make traces of other people's; each is written as CSV, NAME.csv.")
 
@@ -32,9 +31,8 @@ HERE = Path()
 
 
 def _import(files: list[Path], folder: Path, read: Callable[[Path], list[ImportedTrace]]) -> None:
-    with refusing(TraceError, OSError):
-        found = [each for file in files for each in read(file)]
-        targets = importing.write_imported(found, files, folder)
+    found = [each for file in files for each in read(file)]
+    targets = importing.write_imported(found, files, folder)
     for target, each in zip(targets, found, strict=True):
         columns = ", ".join(f"{column.name} {column.mean:.4g}" for column in columns_of(each.trace))
         out.print(f"{target}: {len(each.trace.rows)} rows, {each.trace.duration_s:.6g} s; {columns}", markup=False)
@@ -81,8 +79,7 @@ def with_(
     """Texts of a form of your own: a function `read(text)` makes a trace of each (`testbed new form NAME`)."""
     from testbed.plugins import form_named
 
-    with refusing(TraceError):
-        read = form_named(form)
+    read = form_named(form)
     _import(files, folder, partial(importing.import_text, read=read, form=Path(form).stem))
 
 
@@ -97,6 +94,5 @@ def pcap(
     ] = None,
 ) -> None:
     """A capture, pcap or pcapng, of Ethernet or raw IP: the rate of all its packets, or of a flow."""
-    with refusing(TraceError):
-        wanted = None if flow is None else Flow.parse(flow)
+    wanted = None if flow is None else Flow.parse(flow)
     _import(files, folder, partial(importing.import_capture, step_s=step, flow=wanted))

@@ -8,20 +8,17 @@ import typer
 
 from testbed.cli.console import (
     BAD_INPUT,
-    CANNOT,
-    INTERRUPTED,
     Open,
     Port,
     Quiet,
     TopologyFile,
     door,
     fail,
+    interruptible_verb,
     progress_display,
 )
 from testbed.cli.standing import need_root, new_name
-from testbed.cli.surroundings import OUT, SHM, TMP, Files, Image, Out, Shm, Tmp, containers
-from testbed.emulation.interrupt import Interrupted, interruptible
-from testbed.spec.errors import SpecError
+from testbed.cli.surroundings import OUT, SHM, TMP, Files, Image, Out, Renew, Shm, Tmp, containers
 
 if TYPE_CHECKING:
     from testbed.emulation.containers.fleet import ProgramContainers
@@ -38,6 +35,7 @@ def up(
     ] = "auto",
     files: Files = None,
     image: Image = None,
+    renew: Renew = False,
     tmp: Tmp = TMP,
     shm: Shm = SHM,
     out: Out = OUT,
@@ -47,31 +45,17 @@ def up(
     quiet: Quiet = False,
 ) -> None:
     """Build a network with its containers, replay its traces, and leave it up in the background."""
-    from testbed.emulation.errors import EmulationError
-    from testbed.emulation.standing.background import NotUp
     from testbed.spec.topology import Topology
 
     if cli and (open_ or port is not None):
         raise fail(BAD_INPUT, "--cli and --open or --port at once\n    write instead: one of them")
-    try:
-        wanted = Topology.load(topology.absolute())
-    except SpecError as error:
-        raise fail(BAD_INPUT, error) from None
+    wanted = Topology.load(topology.absolute())
     name = new_name(name or wanted.name)
     need_root()
-    workers = containers(files, image, tmp, shm, out)
-    try:
-        with interruptible():
-            display = progress_display(quiet, door=door(open_, port))
-            (_up_with_prompt if cli else _up_in_background)(name, wanted, backend, workers, display)
-    except (SpecError, FileExistsError) as error:
-        raise fail(BAD_INPUT, error) from None
-    except NotUp as error:
-        raise fail(error.code, error) from None
-    except EmulationError as error:
-        raise fail(CANNOT, error) from None
-    except Interrupted as signal_:
-        raise fail(INTERRUPTED, f"interrupted ({signal_}): everything that was made was taken away") from None
+    workers = containers(files, image, renew, tmp, shm, out)
+    with interruptible_verb(": everything that was made was taken away"):
+        display = progress_display(quiet, door=door(open_, port))
+        (_up_with_prompt if cli else _up_in_background)(name, wanted, backend, workers, display)
 
 
 def _up_in_background(

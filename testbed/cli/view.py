@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, CANNOT, Port, fail, out
+from testbed.cli.console import Port, out
 from testbed.emulation.interrupt import Interrupted, interruptible
 
 
@@ -17,8 +17,7 @@ def view(
 ) -> None:
     """Show a run that is over on a page that plays it at any speed, until Ctrl-C."""
     from testbed.api.entry import Door, show_in_browser, write_entry
-    from testbed.api.server import ApiServer, PortTaken
-    from testbed.report.errors import NotARun
+    from testbed.api.server import ApiServer
     from testbed.report.player import RecordedRun
 
     with tempfile.TemporaryDirectory(prefix="testbed-view-") as folder:
@@ -31,10 +30,6 @@ def view(
                 page = write_entry(Path(folder), server.port, server.token)
                 out.print(show_in_browser(page, Door(server.port, shown=True)))
                 server.join()
-        except NotARun as error:
-            raise fail(BAD_INPUT, error) from None
-        except PortTaken as error:
-            raise fail(CANNOT, error) from None
         except Interrupted:
             return
 

@@ -22,7 +22,6 @@ from itertools import count
 from pathlib import Path
 
 from testbed.certificates import AUTHORITY_KEY, make_certificates
-from testbed.compiler import CompilerError
 from testbed.controller.clocks import SYSTEM
 from testbed.controller.serve import Endpoints, serve, serve_trainings
 from testbed.controller.server.identity import Identities
@@ -30,6 +29,7 @@ from testbed.controller.server.member_server import TcpEndpoint
 from testbed.controller.server.secret_file import read_secret, write_secret
 from testbed.controller.service import ControllerService
 from testbed.controller.spec import ControllerSpec, Elasticity, PlanningSpec
+from testbed.errors import BAD_INPUT, NOT_HERE, ending_of
 from testbed.planning import Edge, Member, PolicyError, View
 from testbed.planning.events import load as load_simulator
 from testbed.plugins import is_file
@@ -72,6 +72,10 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         return _run(args)
+    except Exception as error:
+        code, text = ending_of(error)
+        print(f"testbed-sync: {text}", file=sys.stderr)
+        return code
     finally:
         if args.attached is not None:
             shutil.rmtree(args.attached, ignore_errors=True)
@@ -104,12 +108,14 @@ def _run(args: argparse.Namespace) -> int:
             told = _Told(waits=not args.once)
             asyncio.run(serve_trainings(_trainings(args, names, secret), endpoints, told, args.once))
             return 1 if args.once and told.failed else 0
-    except (OSError, ValueError, PolicyError) as error:
+    except (ValueError, PolicyError) as error:
         print(f"testbed-sync: {error}", file=sys.stderr)
-        return 2
-    except CompilerError as error:
-        print(f"testbed-sync: {error}", file=sys.stderr)
-        return 3
+        return BAD_INPUT
+    except OSError as error:
+        if error.errno in NOT_HERE:
+            raise
+        print(f"testbed-sync: {error}", file=sys.stderr)  # an address that is taken, and the like
+        return BAD_INPUT
     return 0
 
 

@@ -8,6 +8,8 @@ from functools import partial
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
 
+from testbed.errors import in_full
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -51,8 +53,3 @@ class UndoStack:
                     first.add_note(f"and then, as everything was taken away: {in_full(failure)}")
         if first is not None and first is not error:
             raise first
-
-
-def in_full(error: BaseException) -> str:
-    """An error, and below it what failed after it."""
-    return "\n".join([str(error), *getattr(error, "__notes__", ())])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.emulation import label
-from testbed.emulation.containers.engine import ENGINE_ERRORS, EngineError
+from testbed.emulation.containers.engine import ENGINE_ERRORS
 from testbed.emulation.process import wait_status
 from testbed.launch.errors import BadCommand, LaunchFailed
 from testbed.launch.output import Output, Told
@@ -115,7 +115,7 @@ class Programs:
         if self._starting.ident is not None:
             self._starting.join()  # a start that is under way at an engine can't be taken back, nor be found yet
         for name in self._programs:
-            with suppress(BadCommand, LaunchFailed, EngineError, *ENGINE_ERRORS):
+            with suppress(BadCommand, LaunchFailed, *ENGINE_ERRORS):
                 self._open(name)
         for descriptor in self._descriptors.values():
             if descriptor is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from testbed.errors import BAD_INPUT
 from testbed.planning.constraints import Constraints
 from testbed.planning.overlay import DirectedTree, Overlay
 from testbed.planning.pack import Packed, pack
@@ -22,6 +23,8 @@ MOST_BOUNDED = 64
 class BoundError(ValueError):
     """No plan exists under the view, whose edges connect no member with all others in both directions; or none was
     found."""
+
+    exit_code = BAD_INPUT
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, ClassVar, TypeVar
 
-from testbed.errors import DetailedError
+from testbed.errors import BAD_INPUT, DetailedError
 from testbed.plan import Group, Plan, Route, Tree
 from testbed.planning.chunk import choose_chunk
 from testbed.planning.view import View
@@ -15,6 +15,8 @@ from testbed.planning.view import View
 
 class PolicyError(DetailedError, ValueError):
     """A policy that does not exist, options it does not take, or a view it has no plan for."""
+
+    exit_code = BAD_INPUT
 
 
 class Policy(ABC):

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
-from testbed.errors import DetailedError
+from testbed.errors import BAD_INPUT, DetailedError
 
 VIEW_VERSION = 1
 
@@ -31,6 +31,8 @@ Source = Literal["declared", "measured", "unknown"]
 
 class ViewError(DetailedError, ValueError):
     """A view that contradicts itself, or JSON that is no view."""
+
+    exit_code = BAD_INPUT
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from testbed.errors import DetailedError
+from testbed.errors import BAD_INPUT, DetailedError
 
 
 class NotARun(DetailedError, ValueError):
     """A folder that no run wrote."""
+
+    exit_code = BAD_INPUT

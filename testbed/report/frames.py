@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
+from testbed.errors import CANNOT
 from testbed.report.record import RunRecord
 
 if TYPE_CHECKING:
@@ -17,9 +18,13 @@ if TYPE_CHECKING:
 class PandasMissing(ImportError):
     """Tables need pandas, which is not installed; the text says how it comes to be."""
 
+    exit_code = CANNOT
+
 
 class PyarrowMissing(ImportError):
     """Parquet needs pyarrow, which is not installed; the text says how it comes to be."""
+
+    exit_code = CANNOT
 
 
 def rounds(record: RunRecord) -> DataFrame:

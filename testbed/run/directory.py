@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
 import threading
@@ -15,9 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from testbed.emulation.process import ProcessIdentity
+from testbed.errors import ending_of
+from testbed.run.errors import CannotRun
 from testbed.telemetry.store import Records, read_records, write_json
 
 RUNS = Path("runs")
+
+#: The form of a run's name; earlier versions gave it no digits.
+RUN_ID = re.compile(r".+-\d{8}-\d{6}(?:-[0-9a-f]{4})?")
 
 #: Room that is kept for the summary of a run whose disk gets full: such a summary takes some 2 KiB.
 RESERVE = ".reserve"
@@ -35,23 +41,34 @@ class RunDirectory:
 
         Its name is the network's as well. The digits are random: runs that begin in the same second, here or in another
         root, are two. Whenever the directory is there, its manifest is.
+
+        Raises:
+            CannotRun: The directory can't be made; then nothing is left of it.
         """
         began_s = time.time()
-        fresh = _claimed(root, f"{experiment}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(began_s))}")
-        self.id = fresh.name[1:]
-        self.path = root / self.id
         self._records: dict[str, Records] = {}
         self._lock = threading.Lock()
-        manifest = {"id": self.id, "experiment": experiment, "started_s": began_s, "process": _own_process()}
+        made_root = False
         try:
-            _fill(fresh, manifest)
-            fresh.rename(self.path)
-        except BaseException:
-            shutil.rmtree(fresh, ignore_errors=True)
-            raise
-        link = root / f".{self.id}.latest"
-        link.symlink_to(self.id)
-        link.replace(root / "latest")
+            made_root = not root.exists()
+            fresh = _claimed(root, f"{experiment}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(began_s))}")
+            self.id = fresh.name[1:]
+            self.path = root / self.id
+            try:
+                manifest = {"id": self.id, "experiment": experiment, "started_s": began_s, "process": _own_process()}
+                _fill(fresh, manifest)
+                fresh.rename(self.path)
+                _point_latest_at(self.path)
+            except BaseException:
+                for made in (fresh, self.path):
+                    shutil.rmtree(made, ignore_errors=True)
+                raise
+        except OSError as error:
+            if made_root:
+                with suppress(OSError):  # another run may be in there by now
+                    root.rmdir()
+            why = ending_of(error)[1]
+            raise CannotRun(f"no directory for the run can be made: {why}") from error
 
     def append(self, file: str, record: Mapping[str, Any]) -> None:
         """Add a line to a JSONL file; any thread may."""
@@ -82,7 +99,8 @@ class RunDirectory:
         self.use_reserve()
         for records in self._records.values():
             records.close()
-        give_back([self.path.parent, self.path.parent / "latest", self.path, *self.path.rglob("*")])
+        latest = self.path.parent / "latest"
+        give_back([self.path.parent, *([latest] if _leads_to_a_run(latest) else []), self.path, *self.path.rglob("*")])
 
 
 def give_back(paths: Iterable[Path]) -> None:
@@ -92,6 +110,24 @@ def give_back(paths: Iterable[Path]) -> None:
         for path in paths:
             with suppress(FileNotFoundError):  # another run points `latest` at itself, or ended with its own
                 os.chown(path, int(owner), group, follow_symlinks=False)
+
+
+def _point_latest_at(directory: Path) -> None:
+    """Have `latest` lead to a run. A folder or file of that name, or a link to anything else, is the user's own."""
+    latest = directory.parent / "latest"
+    if os.path.lexists(latest) and not _leads_to_a_run(latest):
+        return
+    link = directory.parent / f".{directory.name}.latest"
+    try:
+        link.symlink_to(directory.name)
+        link.replace(latest)
+    except BaseException:
+        link.unlink(missing_ok=True)
+        raise
+
+
+def _leads_to_a_run(latest: Path) -> bool:
+    return latest.is_symlink() and RUN_ID.fullmatch(os.fspath(latest.readlink())) is not None
 
 
 def _claimed(root: Path, beginning: str) -> Path:

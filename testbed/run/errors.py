@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from testbed.emulation.errors import EmulationError
-from testbed.errors import DetailedError
+from testbed.errors import FAILED, DetailedError
 
 
 class RunFailed(DetailedError, RuntimeError):
     """Training did not come to its end; the text says why, and where more is."""
+
+    exit_code = FAILED
 
 
 class CannotRun(EmulationError):

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from rich.markup import escape
 
+from testbed.emulation.containers.engine import ENGINE_ERRORS, explained
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.interrupt import Interrupted
-from testbed.emulation.undo import in_full
+from testbed.errors import in_full
 from testbed.run import fit
 from testbed.run.assignments import check_policy
 from testbed.run.conclusion.conclude import conclude, failed
@@ -62,11 +63,7 @@ def execute(
     """
     experiment = Experiment.load(file, overrides)
     check_policy(experiment)
-    try:
-        directory = RunDirectory(experiment.name)
-    except OSError as error:
-        remedy = "make room, or call it where you may write"
-        raise CannotRun(f"no directory for the run can be made under runs/: {error.strerror}; {remedy}") from error
+    directory = RunDirectory(experiment.name)
     display.say(f"[bold]{experiment.name}[/] in {directory.path}")
     try:
         if short := disk.shortage([directory.path]):
@@ -103,7 +100,9 @@ def _execute(run: AnyRun, strict: bool, publish: Publish) -> Executed:
         return _failed(directory, display, text)
     except FileExistsError:
         raise  # a network of this name is up
-    except OSError as error:  # of a disk, or of the connection to the engine
+    except ENGINE_ERRORS as error:
+        raise explained(error) from error
+    except OSError as error:  # of a disk
         short = disk.shortage([directory.path])
         return _failed(directory, display, short or f"this machine failed: {in_full(error)}")
     with display.step("summary and report"):

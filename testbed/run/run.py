@@ -68,7 +68,7 @@ class Run:
         guard.enter_context(closing(testbed))
         measured = build(experiment, testbed, fleet.image, directory, display, strict)
         self.fits, manifest = measured.fits, measured.manifest
-        manifest.add(image_packages=fleet.packages, docker_client=engine.CLIENT_RECORD, **jobs.groups)
+        manifest.add(**fleet.image_record(), docker_client=engine.CLIENT_RECORD, **jobs.groups)
         controller = guard.enter_context(jobs.controller(testbed, directory.path))
         workers = Workers(testbed, fleet, jobs, experiment.spec.elastic, directory)
         guard.callback(workers.end)

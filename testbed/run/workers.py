@@ -12,7 +12,7 @@ from typing import Any
 from docker.errors import APIError, NotFound
 
 from testbed.controller.spec import Newcomer
-from testbed.emulation.containers.engine import ENGINE_ERRORS, EngineError
+from testbed.emulation.containers.engine import ENGINE_ERRORS, EngineError, explained
 from testbed.emulation.containers.fleet import ContainerDied, Fleet
 from testbed.emulation.network.namespace import held_by
 from testbed.emulation.testbed import Testbed
@@ -67,10 +67,7 @@ class Workers:
         except ContainerDied as error:
             raise RunFailed(str(error)) from error
         except APIError as error:
-            why = error.explanation or error
-            raise CannotRun(
-                f"the Docker engine refused: {why}. See limits (cpus, memory, gpus) of the sites"
-            ) from error
+            raise CannotRun(f"{explained(error)}. See limits (cpus, memory, gpus) of the sites") from error
 
     def limits(self) -> dict[str, Any]:
         """For the manifest: what each may take of the host; nothing where no container was started."""
@@ -142,8 +139,10 @@ class Workers:
         with self._fleet.replacing(()), ExitStack() as undo:
             try:
                 fresh = self._fleet.start([request])
-            except (ContainerDied, APIError) as error:
+            except ContainerDied as error:
                 raise EngineError(f"{worker.name} does not start: {error}") from error
+            except ENGINE_ERRORS as error:
+                raise EngineError(f"{worker.name} does not start: {explained(error)}") from error
             network.swap(topology, holders=fresh)
             undo.callback(network.swap, before, holders={})
             yield newcomer

@@ -24,7 +24,7 @@ from testbed.spec.experiment import Experiment
 
 def simulate(file: Path, overrides: Mapping[str, str], gradients: bool, publish: Publish, display: Display) -> Executed:
     """Simulate the experiment in a file; with `gradients` its members learn for real. SpecError for bad input, also for
-    what is not simulated, CannotRun where data is missing."""
+    what is not simulated, CannotRun where data is missing or no directory can be made."""
     experiment = Experiment.load(file, overrides)
     check_able(experiment, gradients)
     routes = Routes.over(experiment.topology)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from testbed.errors import BAD_INPUT
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -26,6 +28,8 @@ class Fault:
 
 class SpecError(ValueError):
     """A file that cannot be used, with everything found wrong in it."""
+
+    exit_code = BAD_INPUT
 
     def __init__(self, file: Path | str, faults: list[Fault]) -> None:
         self.file = Path(file)

@@ -21,6 +21,11 @@ Words = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)
 OWN = ("TESTBED_", "PET_")
 
 
+def is_path(image: str) -> bool:
+    """Return whether an image is meant as a path, which no image's name begins as: `.`, `./Dockerfile`, `/a/b`."""
+    return image.startswith((".", "/"))
+
+
 def holds(asked: Callable[[], bool]) -> bool:
     """What a path says of itself. A word that is longer than a file's name may be is none."""
     try:
@@ -62,7 +67,9 @@ class ProgramSection(Strict):
         return {worker.name: self.command for worker in topology.workers}
 
     def image_from(self, folder: Path) -> str | None:
-        """The image, a file's path from this folder on."""
+        """The image, the path of a file or folder from this folder on."""
+        if self.image is not None and is_path(self.image):
+            return str((folder / self.image).resolve())
         if self.image is not None and holds((folder / self.image).is_file):
             return str(folder / self.image)
         return self.image

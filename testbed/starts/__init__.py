@@ -14,6 +14,7 @@ from pathlib import Path
 from string import Template
 
 from testbed.atomic_file import write_text
+from testbed.errors import BAD_INPUT
 
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent
@@ -24,6 +25,8 @@ MODULE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 class StartError(ValueError):
     """A start that cannot be written; the text says why, and what to write instead."""
+
+    exit_code = BAD_INPUT
 
 
 def new_topology(name: str, folder: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from typing import Literal
 
-from testbed.errors import DetailedError
+from testbed.errors import BAD_INPUT, DetailedError
 from testbed.link import Delivery, LinkState, Opportunities
 
 End = Literal["loop", "hold", "stop"]
@@ -31,6 +31,8 @@ SAME = 1e-9
 
 class TraceError(DetailedError, ValueError):
     """A trace that cannot be replayed; the text says which rule it broke and what to write instead."""
+
+    exit_code = BAD_INPUT
 
 
 @dataclass(frozen=True, slots=True)

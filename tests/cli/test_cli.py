@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ from typer.testing import CliRunner, Result
 from testbed import __version__
 from testbed.cli import BAD_INPUT, CANNOT, app
 from testbed.emulation import label
+from testbed.errors import NOT_HERE
 from testbed.planning import make_policy
 from tests.planning.networks import sites, view_of
 from tests.report.runs import build_run
@@ -346,7 +348,7 @@ def test_a_report_for_which_there_is_no_room_says_so_and_why_the_run_ended(folde
     done = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": ROOT})
     assert done.returncode == CANNOT
     assert "No space left on device: 'rounds.jsonl'" in done.stderr
-    assert f"the page could not be written: [Errno 27] File too large: '{run}/report.html'" in done.stderr
+    assert f"{run}/report.html: {NOT_HERE[errno.EFBIG]}" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.emulation.undo import UndoStack, in_full
+from testbed.emulation.undo import UndoStack
+from testbed.errors import in_full
 
 pytestmark = pytest.mark.pure
 

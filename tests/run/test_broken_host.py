@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import docker
 import pytest
+import yaml
 
 from testbed.emulation import cleanup
 from testbed.emulation.label import LABEL
+from testbed.errors import CANNOT
 from testbed.run.guards.disk import LEAST_FREE_BYTES
-from tests.run.pair import endless
+from tests.cli.standing import command, environment
+from tests.run.pair import TOPOLOGY, endless
 from tests.run.running import NOTHING, TRAINS, Running
 from tests.waiting import until
 
@@ -63,10 +67,12 @@ def test_a_disk_that_gets_full_before_there_is_a_controller_is_named(small_disk:
 
 
 class Relay:
-    """A socket in front of the engine's; `die` closes it, and every connection through it."""
+    """A socket in front of the engine's; `die` closes it, and every connection through it. After so many requests that
+    it `answers`, it does so itself."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, answers: float = math.inf) -> None:
         self.path = path
+        self._left = answers
         self._open: list[socket.socket] = []
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
@@ -82,8 +88,15 @@ class Relay:
             engine = socket.socket(socket.AF_UNIX)
             engine.connect("/var/run/docker.sock")
             self._open += [ours, engine]
-            for source, target in ((ours, engine), (engine, ours)):
-                threading.Thread(target=_pass_on, args=(source, target), daemon=True).start()
+            threading.Thread(target=_pass_on, args=(ours, engine, self._take), daemon=True).start()
+            threading.Thread(target=_pass_on, args=(engine, ours), daemon=True).start()
+
+    def _take(self, data: bytes) -> bool:
+        """Whether what a client sends is passed on."""
+        self._left -= data.split(b" ")[0] in (b"GET", b"POST", b"DELETE", b"HEAD")
+        if self._left < 0:
+            self.die()
+        return self._left >= 0
 
     def die(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -93,9 +106,9 @@ class Relay:
             each.close()
 
 
-def _pass_on(source: socket.socket, target: socket.socket) -> None:
+def _pass_on(source: socket.socket, target: socket.socket, take: Callable[[bytes], bool] = lambda _: True) -> None:
     try:
-        while data := source.recv(1 << 16):
+        while (data := source.recv(1 << 16)) and take(data):
             target.sendall(data)
         target.shutdown(socket.SHUT_WR)
     except OSError:
@@ -119,3 +132,25 @@ def test_an_engine_that_goes_is_named_and_its_workers_end(tmp_path: Path, monkey
     until(lambda: [each["State"] for each in client.api.containers(all=True, filters=filters)] == ["exited"] * 2)
     cleanup.clean(client, name)
     assert running.left_behind == NOTHING
+
+
+#: Requests of a launch on two workers: the first are about the image, the next start the containers, and the last are
+#: about its programs.
+@pytest.mark.parametrize("answers", [3, 8, 15, 20, 25, 30])
+def test_an_engine_that_goes_in_between_ends_a_launch_in_words(
+    answers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay = Relay(tmp_path / "engine.sock", answers)
+    tmp_path.chmod(0o755)
+    (tmp_path / "pair.yaml").write_text(yaml.safe_dump(TOPOLOGY))
+    words = command("launch", tmp_path / "pair.yaml", "--quiet", "--", "sleep", "60")
+    with monkeypatch.context() as patched:
+        patched.setenv("DOCKER_HOST", f"unix://{relay.path}")
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment())
+    relay.die()
+    assert done.returncode == CANNOT, done.stderr
+    assert f"unix://{relay.path}" in done.stderr
+    assert "Traceback" not in done.stderr
+    (directory,) = (path for path in (tmp_path / "runs").iterdir() if not path.is_symlink())
+    cleanup.clean(docker.from_env(), directory.name)
+    assert json.loads((directory / "summary.json").read_text())["finished"] is False

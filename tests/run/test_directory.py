@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -7,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from testbed.errors import NOT_HERE
 from testbed.run.conclusion.conclude import failed
 from testbed.run.directory import NotRemoved, RunDirectory, is_going_on, past_runs, remove_run
+from testbed.run.errors import CannotRun
 
 pytestmark = pytest.mark.local
 
@@ -130,3 +133,31 @@ def test_the_user_behind_sudo_gets_the_files(tmp_path: Path, monkeypatch: pytest
     for path in (root, root / "latest", run.path, run.path / "logs", run.path / "events.jsonl"):
         assert (path.lstat().st_uid, path.lstat().st_gid) == (12345, 54321), path
     assert tmp_path.stat().st_uid == 0
+
+
+@pytest.mark.parametrize("own", ["folder", "file", "link"])
+def test_latest_that_is_the_users_own_is_left_alone(own: str, tmp_path: Path) -> None:
+    latest = tmp_path / "latest"
+    if own == "folder":
+        latest.mkdir()
+        (latest / "events.out.tfevents.1").touch()
+    elif own == "file":
+        latest.write_text("a user's own")
+    else:
+        latest.symlink_to("my-best-model")
+    before = latest.readlink() if latest.is_symlink() else latest.stat().st_ino
+    run = RunDirectory("quick", tmp_path)
+    run.close()
+    assert before == (latest.readlink() if latest.is_symlink() else latest.stat().st_ino)
+    assert {path.name for path in tmp_path.iterdir()} == {"latest", run.id}
+
+
+def test_nothing_is_left_where_no_directory_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "runs/x")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(CannotRun) as raised:
+        RunDirectory("quick", tmp_path / "runs")
+    assert NOT_HERE[errno.ENOSPC] in str(raised.value)
+    assert list(tmp_path.iterdir()) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from testbed.atomic_file import write_text
+from testbed.errors import BAD_INPUT
 from testbed.trace.text import text_of
 
 MOST_SECRET_BYTES = 2**16
@@ -12,6 +13,8 @@ MOST_SECRET_BYTES = 2**16
 
 class SecretError(OSError):
     """A file whose secret is none, or no secret any more; the text says what to do about it."""
+
+    exit_code = BAD_INPUT
 
 
 def write_secret(path: Path, secret: str) -> None:

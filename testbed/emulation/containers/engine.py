@@ -22,13 +22,15 @@ from pathlib import Path
 from typing import Any
 
 import docker
-from docker.errors import DockerException
+from docker.errors import APIError, DockerException, StreamParseError
 from docker.utils.config import load_general_config
 from docker.utils.proxy import ProxyConfig
+from requests import PreparedRequest, Response
 from requests.exceptions import RequestException
+from urllib3.exceptions import HTTPError
 
 from testbed.emulation.containers.tail import last_lines
-from testbed.emulation.errors import EmulationError
+from testbed.emulation.errors import EmulationError, ending_of
 from testbed.emulation.label import STATE_ROOT
 from testbed.emulation.process import ProcessIdentity, how_it_ended
 from testbed.resources import SETUP
@@ -61,12 +63,52 @@ CLIENT_RECORD = {
     "build_proxies": "the client configuration's, for Dockerfiles alone",
 }
 
-#: What a client raises when the engine refuses, or is no longer there.
-ENGINE_ERRORS = (DockerException, RequestException)
-
 
 class EngineError(EmulationError):
     """There is no engine to work with; the text says why and what to do."""
+
+
+class EngineGoneError(EngineError):
+    """The engine did not answer a request, or no longer listens. `why` is the client's reason."""
+
+    def __init__(self, error: object) -> None:
+        self.why = str(error)
+        super().__init__(
+            f"The Docker engine at {address()} does not answer any more ({error}). See that it runs (`docker info`; "
+            "`make setup` starts one), then try again."
+        )
+
+
+#: What a client raises when the engine refuses, is no longer there, or goes in the middle of an answer.
+ENGINE_ERRORS = (EngineError, DockerException, RequestException, StreamParseError, HTTPError)
+
+
+class _Api(docker.APIClient):
+    """Docker's API, whose every request ends in an answer, a refusal (APIError) or EngineGoneError."""
+
+    def send(self, request: PreparedRequest, **options: Any) -> Response:
+        try:
+            return super().send(request, **options)
+        except RequestException as error:
+            raise EngineGoneError(error) from error
+
+
+class _Client(docker.DockerClient):
+    """Docker's client over our API. Docker's own constructor makes an API of its own class."""
+
+    def __init__(self, **options: Any) -> None:
+        self.api = _Api(**options)
+
+
+def explained(error: BaseException) -> EngineError:
+    """Return an error of ENGINE_ERRORS in words, with what to do about it."""
+    if isinstance(error, EngineError):
+        return error
+    if isinstance(error, APIError):
+        return EngineError(f"The Docker engine at {address()} refused: {error.explanation or error}")
+    if isinstance(error, DockerException):
+        return EngineError(f"The Docker engine at {address()} was not asked, or not understood: {error}")
+    return EngineGoneError(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +138,18 @@ def client_of(where: str, **options: Any) -> docker.DockerClient:
     """Return a client of the engine at `where` that takes nothing from the user's Docker client configuration.
 
     Its proxies would be in the environment of every worker, which reaches none of them, and a credential helper that is
-    no longer there would end every build. DockerException where no engine answers.
+    no longer there would end every build. EngineGoneError or DockerException where no engine answers.
     """
     with _CONFIGURING, tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(NO_CREDENTIALS)
         before = os.environ.get(CONFIGURATION)
         os.environ[CONFIGURATION] = folder
         try:
-            return docker.DockerClient(base_url=where, **options)
+            return _Client(base_url=where, **options)
+        except DockerException as error:  # of the first request, which asks for the API's version
+            if isinstance(error.__cause__, EngineError):
+                raise error.__cause__ from None
+            raise
         finally:
             if before is None:
                 del os.environ[CONFIGURATION]
@@ -138,7 +184,8 @@ def connect() -> docker.DockerClient:
         client = client_of(where)
         client.ping()
     except ENGINE_ERRORS as error:
-        raise EngineError(f"No Docker engine answers at {where} ({error}). `{SETUP}` starts one.") from error
+        why = error.why if isinstance(error, EngineGoneError) else error
+        raise EngineError(f"No Docker engine answers at {where} ({why}). `{SETUP}` starts one.") from error
     return client
 
 
@@ -232,7 +279,7 @@ def answers(where: str) -> bool:
     """Whether an engine answers at this address."""
     try:
         client = client_of(where)
-    except DockerException:
+    except ENGINE_ERRORS:
         return False
     try:
         return bool(client.ping())
@@ -259,9 +306,10 @@ def main() -> int:
             version = ensure_engine().version()["Version"]
             owner = "started here" if own_engine() else "was there"
             print(f"Docker {version} at {address()} ({owner})")
-    except EngineError as error:
-        print(error, file=sys.stderr)
-        return 3
+    except Exception as error:
+        code, text = ending_of(error)
+        print(text, file=sys.stderr)
+        return code
     return 0
 
 

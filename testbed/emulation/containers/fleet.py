@@ -24,10 +24,9 @@ import docker
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
-from requests.exceptions import RequestException
 
 from testbed.emulation.containers import engine, idle
-from testbed.emulation.containers.image import ensure_worker_image, packages_in
+from testbed.emulation.containers.image import ensure_worker_image, record
 from testbed.emulation.containers.limits import LOG_BYTES, ContainerLimits
 from testbed.emulation.containers.program_image import program_image
 from testbed.emulation.containers.proof import ForeignEngineError, proven_process
@@ -130,25 +129,27 @@ class ScratchSpace:
 class ProgramContainers:
     """Containers for programs that are not ours: they find `files` in FILES, and may write to `scratch`.
 
-    `image` is a name that the engine knows, or the path of a Dockerfile or a requirements file; None is the usual one.
+    `image` is a name that the engine knows, or the path of a Dockerfile, its folder or a requirements file; None is the
+    usual one. With `renew`, a file's image is made again.
     """
 
     files: Path | None = None
     image: str | None = None
     scratch: ScratchSpace = ScratchSpace(out_bytes=OUT_BYTES)
+    renew: bool = False
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """As `to_json` made it."""
         value = json.loads(text)
         files = Path(value["files"]) if value["files"] is not None else None
-        return cls(files, value["image"], ScratchSpace(**value["scratch"]))
+        return cls(files, value["image"], ScratchSpace(**value["scratch"]), value.get("renew", False))
 
     def to_json(self) -> str:
         """For another process."""
         files = str(self.files.resolve()) if self.files is not None else None
         scratch = {**asdict(self.scratch), "volumes": list(self.scratch.volumes)}
-        return json.dumps({"files": files, "image": self.image, "scratch": scratch})
+        return json.dumps({"files": files, "image": self.image, "scratch": scratch, "renew": self.renew})
 
     def check(self) -> None:
         """Raise SpecError where their user may not read what they are to see."""
@@ -184,7 +185,7 @@ class Fleet:
         client = engine.connect()
         if programs is None:
             return cls(client, network, ensure_worker_image(client, lambda _: None), control)
-        image = program_image(client, programs.image, lambda _: None)
+        image = program_image(client, programs.image, lambda _: None, programs.renew)
         volumes = client.images.get(image).attrs["Config"].get("Volumes") or ()
         return cls(client, network, image, control, replace(programs.scratch, volumes=tuple(volumes)))
 
@@ -199,10 +200,11 @@ class Fleet:
         """Of the engine that they are on."""
         return self._client
 
-    @property
-    def packages(self) -> Mapping[str, Mapping[str, str]]:
-        """The versions of what the containers' image holds: of Debian's packages and of Python's, by name."""
-        return packages_in(self._client, self.image)
+    def image_record(self) -> dict[str, Any]:
+        """For a manifest: the containers' image, when it was built, and the versions of what it holds, by name: of
+        Debian's packages and of Python's."""
+        made = record(self._client, self.image)
+        return {"image_packages": made.pop("packages"), "image": made}
 
     def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, ProcessIdentity]:
         """Start them all; worker name → the container's first process, proven to be it. ContainerDied when one has
@@ -355,6 +357,12 @@ def container_name(network: str, worker: str) -> str:
     return f"testbed-{network}.{worker}"
 
 
+def images_of(client: docker.DockerClient, network: str) -> list[dict[str, Any]]:
+    """For a manifest: the images of a network's containers, as `image.record`."""
+    found = client.api.containers(filters={"label": f"{LABEL}={network}"})
+    return [record(client, identifier) for identifier in sorted({str(each["ImageID"]) for each in found})]
+
+
 def remove_containers(client: docker.DockerClient, network: str | None = None) -> list[str]:
     """Remove the containers that carry our label, of one network or of all; their names."""
     label = LABEL if network is None else f"{LABEL}={network}"
@@ -370,7 +378,7 @@ def _first_process(container: Container, worker: str) -> ProcessIdentity:
     pid = int(container.attrs["State"]["Pid"])
     if container.status == "running" and (process := proven_process(str(container.id), pid)) is not None:
         return process
-    with suppress(RequestException):  # it goes on running
+    with suppress(*engine.ENGINE_ERRORS):  # it goes on running
         container.wait(timeout=NOTICED_S)
     container.reload()
     if container.status == "running":

@@ -27,22 +27,23 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO
+from typing import IO, Any
 
 import docker
-from docker.errors import APIError, BuildError, ImageNotFound
+from docker.errors import APIError, BuildError, ContainerError, ImageNotFound
 
 from testbed import resources
 from testbed.emulation.containers import documentation, engine, requirements
 from testbed.emulation.containers.requirements import Locked, LockError, canonical
-from testbed.emulation.errors import EmulationError
+from testbed.emulation.errors import EmulationError, ending_of
 from testbed.emulation.label import LABEL
 from testbed.emulation.process import how_it_ended
 from testbed.resources import PACKAGE, SETUP
+from testbed.telemetry.store import write_json
 
 ROOT = requirements.ROOT
 CONTAINERS = ROOT / "containers"
@@ -96,6 +97,17 @@ PROBE = (
     "there = [name for name in ('msgspec', 'numpy', 'torch') if importlib.util.find_spec(name)]; "
     "print(json.dumps(['%d.%d' % sys.version_info[:2], there]))"
 )
+
+#: Asks an image which packages it has, of Python's (those that its `python3` finds) and of Debian's.
+PACKAGES = r"""
+import importlib.metadata, json, pathlib, re
+python = {each.metadata["Name"]: each.version for each in importlib.metadata.distributions() if each.metadata["Name"]}
+status = pathlib.Path("/var/lib/dpkg/status")
+entries = status.read_text(errors="replace").split("\n\n") if status.exists() else []
+fields = [dict(re.findall(r"(?m)^(Package|Version): (.+)$", entry)) for entry in entries]
+debian = {each["Package"]: each["Version"] for each in fields if len(each) == 2}
+print(json.dumps({"python": dict(sorted(python.items())), "debian": debian}))
+"""
 
 #: In the place of a network's name, so that `testbed clean` finds a container that an interrupted probe left.
 PROBE_NETWORK = "image-probe"
@@ -174,13 +186,40 @@ def find(client: docker.DockerClient, kind: str, recipe: str) -> str | None:
 def packages_in(client: docker.DockerClient, tag: str) -> dict[str, dict[str, str]]:
     """The versions of the packages that an image holds by name, by who packed them: `debian`, `python`.
 
-    Of a foreign base, what it brought is not known.
+    An image of a recipe of ours has them as labels. Any other is asked, in a container, and one without a Python holds
+    none that are known; of a foreign base below an image of ours, what it brought is not known.
     """
-    labels = client.images.get(tag).labels
+    found = client.images.get(tag)
+    if RECIPE_LABEL not in found.labels:
+        return _packages_asked(client, str(found.id))
     return {
-        packer: dict(package.split("=", 1) for package in labels.get(label, "").split())
+        packer: dict(package.split("=", 1) for package in found.labels.get(label, "").split())
         for packer, label in PACKAGES_LABELS.items()
     }
+
+
+def record(client: docker.DockerClient, name: str) -> dict[str, Any]:
+    """Return what a manifest says of an image: its name and ID, when it was built, and its packages' versions."""
+    found = client.images.get(name)
+    return {
+        "name": next(iter(found.tags), name),
+        "id": found.id,
+        "built": found.attrs["Created"],
+        "packages": packages_in(client, str(found.id)),
+    }
+
+
+def _packages_asked(client: docker.DockerClient, identifier: str) -> dict[str, dict[str, str]]:
+    """The packages of an image that has no labels of ours, kept by its ID, which names what it holds."""
+    kept = BUILD / f"packages-{identifier.rpartition(':')[2][:12]}.json"
+    with suppress(OSError, ValueError):
+        return dict(json.loads(kept.read_text(encoding="utf-8")))
+    found: dict[str, dict[str, str]] = {packer: {} for packer in PACKAGES_LABELS}
+    with suppress(APIError, ContainerError, ValueError):  # it has no Python, or another one than is known
+        found |= json.loads(asked(client, identifier, PACKAGES))
+    BUILD.mkdir(exist_ok=True)
+    write_json(kept, found)
+    return found
 
 
 def _foreign_id(client: docker.DockerClient, name: str, progress: Progress) -> str:
@@ -238,12 +277,22 @@ def _make_torch(client: docker.DockerClient, base: str, recipes: Recipes, progre
 
 def probe_python(client: docker.DockerClient, image: str) -> tuple[str, list[str]]:
     """Which Python an image has (`3.11`), and which of the packages that workers and programs need."""
-    labels = {LABEL: PROBE_NETWORK}
-    found = client.containers.run(
-        image, entrypoint=["python3", "-c", PROBE], labels=labels, network_mode="none", remove=True
-    )
-    python, there = json.loads(found)
+    python, there = json.loads(asked(client, image, PROBE))
     return python, there
+
+
+def asked(client: docker.DockerClient, image: str, program: str) -> bytes:
+    """What a Python program prints in a container of an image. APIError or ContainerError where it doesn't run."""
+    words, labels = ["python3", "-c", program], {LABEL: PROBE_NETWORK}
+    container = client.containers.create(image, entrypoint=words, labels=labels, network_mode="none")
+    try:  # `containers.run` leaves one that can't be started
+        container.start()
+        code = container.wait()["StatusCode"]
+        if code != 0:
+            raise ContainerError(container, code, words, image, container.logs(stdout=False).decode(errors="replace"))
+        return bytes(container.logs(stderr=False))
+    finally:
+        container.remove(force=True)
 
 
 def wheelhouse(python: str, packages: Sequence[Locked]) -> dict[str, Path | None]:
@@ -292,11 +341,12 @@ def pinned(packages: Iterable[Locked]) -> str:
     return " ".join(f"{package.name}=={package.version}" for package in packages)
 
 
-def python_packages(wheels: Iterable[str]) -> dict[str, str]:
-    """The label that tells which packages these wheels of a wheelhouse make of an image, pip aside."""
+def python_packages(wheels: Iterable[str], below: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """The label that tells which packages an image has: those `below` it, and those that these wheels of a wheelhouse
+    make of it, pip aside."""
     names = [wheel.rpartition("/")[2].split("-")[:2] for wheel in wheels if wheel.endswith(".whl")]
-    held = [f"{canonical(name)}={version}" for name, version in names if name != "pip"]
-    return {PACKAGES_LABELS["python"]: " ".join(held)}
+    held = {**below, **{canonical(name): version for name, version in names if name != "pip"}}
+    return {PACKAGES_LABELS["python"]: " ".join(f"{name}={version}" for name, version in held.items())}
 
 
 def _make_worker(client: docker.DockerClient, torch: str, recipes: Recipes, progress: Progress) -> str:
@@ -473,9 +523,10 @@ def main() -> int:
     """`python -m testbed.emulation.containers.image`: see that the worker image is there, and print its tag."""
     try:
         print(ensure_worker_image(engine.connect()))
-    except (engine.EngineError, ImageError) as error:
-        print(error, file=sys.stderr)
-        return 3
+    except Exception as error:
+        code, text = ending_of(error)
+        print(text, file=sys.stderr)
+        return code
     return 0
 
 

@@ -2,27 +2,38 @@
 
 testbed-program        the worker's, with python, torchrun, NumPy, the package's metadata    unless another is named
 testbed-requirements   the same, with what a requirements file asks for                      `requirements.txt`
-testbed-dockerfile     what a Dockerfile makes, with a network as any build has              `Dockerfile`
+testbed-dockerfile     what a Dockerfile makes, with a network as any build has              `Dockerfile`, or its folder
 any other              as the engine has it                                                  `iperf3:3`
+
+An image of a requirements file is found again by what the file and all that it names hold; the names of packages that
+it does not pin are what an index had when the image was made, until it is renewed. A Dockerfile is built each time, and
+the engine finds again the steps whose files have not changed; renewed, all steps are done again.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import sys
+import tempfile
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import docker
 from docker.errors import APIError, BuildError, ImageNotFound
+from docker.utils import exclude_paths
 
 from testbed.emulation.containers import engine, image, requirements
 from testbed.emulation.containers.image import ImageError, Progress
 from testbed.emulation.containers.requirements import canonical
+from testbed.emulation.containers.requirements_file import MOST_BYTES, RequirementsFile, copy_project
 from testbed.resources import __version__
 from testbed.spec.errors import Fault, SpecError
-from testbed.trace.text import text_of
+from testbed.spec.program import holds, is_path
+from testbed.trace.text import bytes_of, decoded
 
 #: What PyTorch's own programs need beside it: `all_gather_object` does not work without NumPy.
 ADDED = ("numpy",)
@@ -35,30 +46,71 @@ BUILDKIT = re.compile(
     r"|(?:RUN|COPY|ADD)\s(?:[^#]*\s)?<<-?['\"]?[A-Za-z_]\w*['\"]?"
     r"|FROM\s+--platform=\$\{?(?:BUILD|TARGET)\w+\}?)"
 )
-#: Of a requirements file: `pip freeze` of a thousand packages, with their hashes.
-MOST_REQUIREMENTS_BYTES = 2**20
+#: The names that an engine has for images: a registry and a path, a tag, a digest; or an image's ID.
+PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+REFERENCE = re.compile(rf"(?:[\w.-]+(?::\d+)?/)?{PART}(?:/{PART})*(?::\w[\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?")
+LONGEST_NAME = 255
+#: An engine's answer to a Dockerfile that it does not understand.
+BAD_REQUEST = 400
+
+#: Where this process puts its runs; below a project's folder, it is no part of the project.
+RUNS = Path("runs")
 
 TORCHRUN = '#!/bin/sh\nexec python3 -m torch.distributed.run "$@"\n'
 
 
-def program_image(client: docker.DockerClient, wanted: str | None = None, progress: Progress = print) -> str:
-    """An image by what a user calls it: a requirements file (`*.txt`), a Dockerfile, or a name that the engine knows;
-    the usual one where none is named. Made first, where it must be.
+def program_image(
+    client: docker.DockerClient, wanted: str | None = None, progress: Progress = print, renew: bool = False
+) -> str:
+    """An image by what a user calls it: a requirements file (`*.txt`), a Dockerfile or its folder, or a name that the
+    engine knows; the usual one where none is named. Made first, where it must be, or where a file's is to `renew`.
 
     Raises SpecError where there is no such image or file, ImageError when a step of making it fails.
     """
     if wanted is None:
         return ensure_program_image(client, progress)
-    if (file := Path(wanted)).is_file():
+    if (file := file_of(wanted)) is not None:
         if file.suffix == ".txt":
-            return _with_requirements(client, file, progress)
-        return _built(client, file.resolve(), progress)
-    try:
-        return str(client.images.get(wanted).id)
-    except (ImageNotFound, APIError):
-        remedy = f"a file that is there, or an image that is: `docker pull {wanted}`"
-        rule = "is neither a Dockerfile or requirements file nor an image that the engine has"
-        raise SpecError(wanted, [Fault("image", rule, remedy)]) from None
+            return _with_requirements(client, file, progress, renew)
+        return _built(client, file.resolve(), progress, renew)
+    is_name = not is_path(wanted) and len(wanted) <= LONGEST_NAME and REFERENCE.fullmatch(wanted)
+    if is_name:
+        with suppress(ImageNotFound):
+            found = str(client.images.get(wanted).id)
+            if renew:
+                rule, remedy = "is an image that the engine has, which is not made here", f"`docker pull {wanted}`"
+                raise SpecError(wanted, [Fault("renew-image", rule, remedy)])
+            return found
+    remedy = "the path of a Dockerfile, of a folder with one or of a requirements file (*.txt), or an image's name"
+    if is_name:
+        remedy += f" (`docker pull {wanted}` brings one)"
+    rule = "is neither a Dockerfile or requirements file nor an image that the engine has"
+    raise SpecError(wanted or "--image ''", [Fault("image", rule, remedy)])
+
+
+def file_of(wanted: str) -> Path | None:
+    """Return the requirements file or Dockerfile that a user's word for an image names; None where it names none."""
+    file = Path(wanted)
+    if is_path(wanted) and holds(file.is_dir):
+        file /= "Dockerfile"
+    return file if holds(file.is_file) else None
+
+
+def digests_of(wanted: str) -> Iterator[str]:
+    """Yield what an image of a file depends on, as its content: all that a requirements file names, or the files that a
+    Dockerfile's folder gives to a build. SpecError as `program_image`."""
+    file = file_of(wanted)
+    if file is None:
+        return
+    if file.suffix == ".txt":
+        yield from RequirementsFile.read(file).digests(RUNS.resolve())
+        return
+    folder = file.resolve().parent
+    ignores = folder / ".dockerignore"
+    patterns = ignores.read_text(encoding="utf-8", errors="replace").splitlines() if ignores.is_file() else []
+    for name in sorted(exclude_paths(str(folder), [each for each in patterns if each.strip()], file.name)):
+        if (folder / name).is_file() and not (folder / name).is_relative_to(RUNS.resolve()):
+            yield from (name, image.hash_of_file(folder / name))
 
 
 def ensure_program_image(client: docker.DockerClient, progress: Progress = print) -> str:
@@ -78,58 +130,75 @@ def ensure_program_image(client: docker.DockerClient, progress: Progress = print
     return tag
 
 
-def _with_requirements(client: docker.DockerClient, file: Path, progress: Progress) -> str:
+def _with_requirements(client: docker.DockerClient, file: Path, progress: Progress, renew: bool) -> str:
     worker = image.ensure_worker_image(client, progress)
-    text, entries = _requirements_in(file), _entries()
-    recipe = image.hash_of([*_below(worker, entries), text])
-    if tag := image.find(client, "requirements", recipe):
+    wanted, entries = RequirementsFile.read(file), _entries()
+    recipe = image.hash_of([*_below(worker, entries), *wanted.digests(RUNS.resolve())])
+    if not renew and (tag := image.find(client, "requirements", recipe)):
         return tag
-    with image.told(progress, f"image with {file}"):
+    # A folder of its own: one that was left over would bring two versions of a package.
+    with image.told(progress, f"image with {file}"), tempfile.TemporaryDirectory(dir=image.BUILD) as scratch:
         python, there = image.probe_python(client, worker)
         held = image.packages_in(client, worker)["python"]
-        wheels = _downloaded(file, python, recipe, held)
+        wheels = _downloaded(wanted, python, Path(scratch), held)
         added = [wheel for wheel in wheels if _package(wheel) not in {*held, *there, "pip"}]
         context = {f"wheelhouse/{wheel.name}": wheel for wheel in wheels if wheel in added or _package(wheel) == "pip"}
         names = " ".join("{}=={}".format(*wheel.name.split("-")[:2]) for wheel in added)
         arguments = {"WORKER": worker, "PACKAGES": names, "CHECKOUT": str(image.ROOT)}
         entries = {"wheelhouse": None, **context, **entries}
-        tag = image.build_image(
-            client, "requirements", recipe, [worker], entries, arguments, image.python_packages(context), "program"
-        )
+        labels = image.python_packages(context, held)
+        tag = image.build_image(client, "requirements", recipe, [worker], entries, arguments, labels, "program")
     image.remove_superseded(client, {"requirements": tag, "build": None})
     return tag
 
 
-def _requirements_in(file: Path) -> str:
-    """Return the text of a requirements file, in any encoding that pip reads. SpecError where it is no text."""
-    try:
-        return text_of(file, MOST_REQUIREMENTS_BYTES)
-    except (OSError, ValueError) as error:
-        raise SpecError(
-            file, [Fault("file", f"cannot be read: {error}", "a text file, a requirement a line")]
-        ) from None
-
-
-def _downloaded(file: Path, python: str, recipe: str, held: Mapping[str, str]) -> list[Path]:
-    """The wheels of what a file asks for and of all that it needs; of what is `held`, in that version."""
-    directory = image.BUILD / f"wheelhouse-{recipe}"
-    directory.mkdir(parents=True, exist_ok=True)
+def _downloaded(wanted: RequirementsFile, python: str, directory: Path, held: Mapping[str, str]) -> list[Path]:
+    """The wheels of what a file asks for and of all that it needs, in a directory; of what is `held`, in that version.
+    Projects, and archives that are none, are made into wheels."""
     constraints = directory / "constraints.txt"
     constraints.write_text("".join(f"{name}=={version.partition('+')[0]}\n" for name, version in held.items()))
     usual = {package.name: package.version for package in [*_added(), requirements.read(image.ROOT)["pip"]]}
+    written, made, wheels = (directory / name for name in ("written", "made", "wheels"))
+    for folder in (written, made, wheels):
+        folder.mkdir()
+    listed = wanted.write(written, partial(_wheel_of_project, folder=made))
     try:
         image.command(
             [
-                *(sys.executable, "-m", "pip", "download", *image.PIP_PLAIN, "--dest", str(directory)),
+                *(sys.executable, "-m", "pip", "download", *image.PIP_PLAIN, "--dest", str(wheels)),
                 *("--only-binary=:all:", f"--python-version={python}", "--constraint", str(constraints)),
-                *("--requirement", str(file), *(f"{name}=={version}" for name, version in usual.items())),
+                *("--requirement", str(listed), *(f"{name}=={version}" for name, version in usual.items())),
             ],
-            f"pip on this machine must be able to get all that {file} asks for as wheels for Python {python}, beside "
-            "the worker's own packages: see what it says above, and its settings (`pip config list`).",
+            f"pip on this machine must be able to get all that {wanted.path} asks for as wheels for Python {python}, "
+            "beside the worker's own packages: see what it says above, and its settings (`pip config list`).",
         )
     except ImageError as error:
         raise ImageError(f"{error}{kept_versions(str(error), {**held, **usual})}") from None
-    return sorted(directory.glob("*.whl"))
+    for archive in sorted(wheels.iterdir()):
+        if archive.suffix != ".whl":  # of a repository (`git+https:`), or a source archive by its URL
+            shutil.copy(_wheel_of(archive, made), wheels)
+    return sorted(wheels.glob("*.whl"))
+
+
+def _wheel_of_project(project: Path, folder: Path) -> Path:
+    """A wheel of a project's folder, made of a copy."""
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        copy = Path(scratch) / project.name
+        copy_project(project, copy, RUNS.resolve())
+        return _wheel_of(copy, folder, project)
+
+
+def _wheel_of(source: Path, folder: Path, named: Path | None = None) -> Path:
+    """A wheel that pip makes of an archive or a project. ImageError when it can't."""
+    place = Path(tempfile.mkdtemp(dir=folder))
+    image.command(
+        [
+            *(sys.executable, "-m", "pip", "wheel", *image.PIP_PLAIN, "--no-deps"),
+            *("--wheel-dir", str(place), str(source)),
+        ],
+        f"pip on this machine must be able to make a wheel of {named or source.name}: see what it says above.",
+    )
+    return next(place.glob("*.whl"))
 
 
 def kept_versions(said: str, held: Mapping[str, str]) -> str:
@@ -146,8 +215,12 @@ def _package(wheel: Path) -> str:
     return canonical(wheel.name.split("-")[0])
 
 
-def _built(client: docker.DockerClient, file: Path, progress: Progress) -> str:
-    """What a Dockerfile makes of its folder. The engine finds again what has not changed; what it made before goes."""
+def _built(client: docker.DockerClient, file: Path, progress: Progress, renew: bool) -> str:
+    """What a Dockerfile makes of its folder. The engine finds again what has not changed, unless it is to `renew` all;
+    what it made before goes."""
+    for each in (file, file.parent / ".dockerignore"):
+        if each.is_file():
+            _check_is_text(each)
     tag = f"testbed-dockerfile:{image.hash_of([str(file)])}"
     before = {str(found["Id"]) for found in client.api.images(name=tag)}
     labels = {image.KIND_LABEL: "dockerfile", image.CHECKOUT_LABEL: str(image.ROOT)}
@@ -159,6 +232,7 @@ def _built(client: docker.DockerClient, file: Path, progress: Progress) -> str:
                 tag=tag,
                 labels=labels,
                 buildargs=engine.user_proxies(),
+                nocache=renew,
                 rm=True,
                 forcerm=True,
             )
@@ -166,12 +240,32 @@ def _built(client: docker.DockerClient, file: Path, progress: Progress) -> str:
             said = f"{error}\n{image.tail(image.said(error))}"
             raise ImageError(f"Building {file} failed: {said}{buildkit_hint(file)}") from error
         except APIError as error:
-            raise ImageError(f"Building {file} failed: {error.explanation}{buildkit_hint(file)}") from error
-        except TypeError as error:
-            raise ImageError(f"Building {file} failed: {error}") from error
+            said = f"{error.explanation}{buildkit_hint(file)}"
+            if error.status_code == BAD_REQUEST:
+                raise SpecError(file, [Fault("image", said, "what a Dockerfile may say")]) from error
+            raise ImageError(f"Building {file} failed: {said}") from error
+        except (TypeError, OSError) as error:  # Docker's client could not read a file of the folder
+            if getattr(error, "errno", None) is not None:
+                raise
+            raise ImageError(f"Building {file} failed: {error}; `.dockerignore` leaves files out") from error
     for superseded in before - {str(made.id)}:
         image.remove_unused(client, superseded)
     return tag
+
+
+def _check_is_text(file: Path) -> None:
+    """Raise SpecError where a file is no text in UTF-8, which is all that the engine reads, or says nothing."""
+    remedy = "a text file in UTF-8"
+    try:
+        data = bytes_of(file, MOST_BYTES)
+        said = decoded(data)
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise SpecError(file, [Fault("image", "is not in UTF-8, which is all that the engine reads", remedy)]) from None
+    except ValueError as error:
+        raise SpecError(file, [Fault("image", f"cannot be read: {error}", remedy)]) from None
+    if file.name != ".dockerignore" and not said.strip():
+        raise SpecError(file, [Fault("image", "is empty", "FROM and what follows, as in any Dockerfile")])
 
 
 def buildkit_hint(file: Path) -> str:

@@ -198,7 +198,7 @@ def _engine(_: Probes) -> Finding:
     try:
         client = engine.connect()
         return Finding("Docker engine", f"{client.version()['Version']} at {engine.address()}")
-    except (engine.EngineError, *engine.ENGINE_ERRORS) as error:
+    except engine.ENGINE_ERRORS as error:
         return Finding("Docker engine", "none answers", str(error), blocks=True)
 
 
@@ -206,7 +206,7 @@ def _limits(_: Probes) -> Finding:
     """None blocks: what can't be kept stands in a run's manifest, and a limit that a topology declares is refused."""
     try:
         missing = missing_limits(engine.connect().info())
-    except (engine.EngineError, *engine.ENGINE_ERRORS):
+    except engine.ENGINE_ERRORS:
         return Finding("container limits", "not known without an engine")
     if not missing:
         return Finding("container limits", "memory without swap, processes and logs are bounded")
@@ -216,7 +216,7 @@ def _limits(_: Probes) -> Finding:
 def _gpus(_: Probes) -> Finding:
     try:
         runtimes = engine.connect().info().get("Runtimes", {})
-    except (engine.EngineError, *engine.ENGINE_ERRORS):
+    except engine.ENGINE_ERRORS:
         return Finding("GPUs", "not known without an engine")
     if "nvidia" in runtimes:
         return Finding("GPUs", "the engine offers them to containers")

@@ -71,7 +71,7 @@ def stale_networks() -> list[str]:
     """Return the networks of which something is there, but no longer the process that ran them."""
     try:
         found = cleanup.find(engine.connect())
-    except (engine.EngineError, *engine.ENGINE_ERRORS):
+    except engine.ENGINE_ERRORS:
         found = cleanup.find(None)  # no engine, no containers that could be seen
     return [each.network for each in found if each.owner is None]
 

@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from docker.errors import DockerException
-
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import ContainerDied, ContainerRequest
 from testbed.emulation.network.namespace import Namespace
@@ -79,5 +77,9 @@ def expected_to_start() -> Iterator[None]:
     """Where a container that waits does not start, something is wrong with the engine or the worker's limits."""
     try:
         yield
-    except (ContainerDied, DockerException) as error:
+    except engine.EngineError:
+        raise
+    except ContainerDied as error:
         raise engine.EngineError(f"a worker's container does not start: {error}") from error
+    except engine.ENGINE_ERRORS as error:
+        raise engine.EngineError(f"a worker's container does not start: {engine.explained(error)}") from error

@@ -19,6 +19,7 @@ from mininet.link import Intf, Link
 from mininet.node import Node
 
 from testbed.emulation import label
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.network import device
 from testbed.emulation.network.names import Names
 from testbed.emulation.network.namespace import Namespace, held_by, inside_of, opened
@@ -27,6 +28,23 @@ from testbed.emulation.network.switch import Switch
 from testbed.emulation.process import ProcessIdentity
 
 T = TypeVar("T")
+
+#: Where the kernel shows its settings, of the reader's own network namespace.
+SETTINGS = Path("/proc/sys")
+
+
+class SettingRefused(EmulationError):
+    """The kernel does not have a setting, or does not take its value. `field` is its name, `given` the value."""
+
+    def __init__(self, setting: str, error: OSError) -> None:
+        name, _, value = setting.partition("=")
+        if error.errno == errno.ENOENT:
+            why = "this machine's kernel does not have it: use a kernel of version 5.4 or later, with networking whole"
+        elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            why = f"{error.strerror}; `testbed doctor --fix` makes {SETTINGS} writable"
+        else:
+            why = f"the kernel refuses it ({error.strerror}); `testbed doctor` says what this machine can do"
+        super().__init__(f"the kernel setting {setting} can't be put in force: {why}", field=name, given=value)
 
 
 def received_bytes(pid: int) -> dict[str, int]:
@@ -83,7 +101,10 @@ class NamespaceNode(Node):
     def configure(self, settings: Iterable[str]) -> None:
         """Put kernel settings in force in the namespace, each as sysctl takes it: `net.ipv4.ip_forward=1`.
 
-        OSError when there is no such setting or its value is none.
+        A kernel without IPv6 needs none of those of IPv6.
+
+        Raises:
+            SettingRefused: The kernel has no such setting, or does not take the value.
         """
         self.inside(lambda: _write_settings(settings))
 
@@ -158,9 +179,15 @@ class NamespaceNode(Node):
 
 
 def _write_settings(settings: Iterable[str]) -> None:
+    has_ipv6 = (SETTINGS / "net" / "ipv6").is_dir()
     for setting in settings:
         name, _, value = setting.partition("=")
-        Path("/proc/sys", *name.split(".")).write_text(value)
+        if name.startswith("net.ipv6.") and not has_ipv6:
+            continue
+        try:
+            (SETTINGS / Path(*name.split("."))).write_text(value)
+        except OSError as error:
+            raise SettingRefused(setting, error) from error
 
 
 class NamespaceHost(NamespaceNode):

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Self
 
-from testbed.emulation.network.node import NamespaceNode
+from testbed.emulation.network.node import NamespaceNode, SettingRefused
 from testbed.emulation.network.routing import Routes
 from testbed.link import LinkState, link_name
 from testbed.spec.topology import Link, Topology
@@ -136,9 +136,10 @@ class Transport:
         for name, value in self.settings.items():
             try:
                 host.configure([f"{name}={value}"])
-            except OSError as error:
+            except (OSError, SettingRefused) as error:
                 if host.held:  # else the worker has ended
-                    self.refused[f"{host.name}: {name}"] = error.strerror or str(error)
+                    cause = error.__cause__ if isinstance(error, SettingRefused) else error
+                    self.refused[f"{host.name}: {name}"] = getattr(cause, "strerror", None) or str(error)
 
     def record(self) -> dict[str, Any]:
         """What a manifest says of it."""

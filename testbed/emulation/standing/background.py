@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,14 +16,15 @@ from testbed.emulation import label
 from testbed.emulation.containers.fleet import ProgramContainers
 from testbed.emulation.process import how_it_ended
 from testbed.emulation.testbed import Backend, Step
+from testbed.errors import FAILED, MOST_QUOTED, written_aside
 
 
 class NotUp(RuntimeError):
-    """The network is not up, and nothing of it is left; `code` is the exit code that says whose fault it was."""
+    """The network is not up, and nothing of it is left; `exit_code` says whose fault it was."""
 
-    def __init__(self, text: str, code: int) -> None:
+    def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
-        self.code = code
+        self.exit_code = exit_code
 
 
 def bring_up(
@@ -55,13 +57,22 @@ def bring_up(
                 _follow(words, step)
         except EOFError:
             complaints.seek(0)
-            text = f"the network's owner {how_it_ended(owner.wait())} before it was up:\n{complaints.read()}"
-            raise NotUp(text.rstrip(), 1) from None
+            raise NotUp(_broken_off(how_it_ended(owner.wait()), complaints.read()), FAILED) from None
         except BaseException:
             owner.terminate()
             owner.wait()
             raise
     return show_in_browser(label.state_folder(name) / PAGE, door) if door else ""
+
+
+def _broken_off(ended: str, complained: str) -> str:
+    text = f"the network's owner {ended} before it was up"
+    if not complained.strip():
+        return text
+    last = complained.strip().splitlines()[-1][:MOST_QUOTED]
+    with suppress(OSError):  # the disk may be full
+        return f"{text}: {last}; all that it said is in {written_aside(complained)}"
+    return f"{text}: {last}"
 
 
 def _follow(words: IO[str], step: Step) -> None:

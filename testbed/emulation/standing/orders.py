@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from docker.errors import DockerException
-
 from testbed.api.models import LinkPatch
-from testbed.api.problem import FAILED, MISSING, NOT_HERE, STALE, WRONG, ApiProblem
-from testbed.emulation.errors import EmulationError
+from testbed.api.problem import CANNOT, FAILED, MISSING, NOT_HERE, STALE, WRONG, ApiProblem
+from testbed.emulation.containers import engine
+from testbed.emulation.errors import EmulationError, ending_of
 from testbed.emulation.links.links import Asked
 from testbed.emulation.standing.status import tag_of
 from testbed.emulation.testbed import Testbed
@@ -77,9 +76,9 @@ def in_words() -> Iterator[None]:
         raise
     except (SpecError, KeyError) as error:
         raise ApiProblem(WRONG, str(error.args[0])) from error
-    except (EmulationError, DockerException) as error:
+    except (EmulationError, *engine.ENGINE_ERRORS) as error:
         log.exception("a request failed")
-        raise ApiProblem(FAILED, str(error)) from error
+        raise ApiProblem(CANNOT, ending_of(error)[1]) from error
     except Exception as error:
         log.exception("a request failed")
         raise ApiProblem(FAILED, f"{type(error).__name__}: {error}; the network may be half changed") from error

@@ -14,23 +14,21 @@ import logging
 import os
 import sys
 import threading
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, get_args
 
 from testbed.api.entry import write_entry
-from testbed.api.server import PortTaken
 from testbed.emulation import label
 from testbed.emulation.containers.fleet import ProgramContainers
-from testbed.emulation.errors import EmulationError
+from testbed.emulation.errors import ending_of
 from testbed.emulation.interrupt import Interrupted, interruptible
 from testbed.emulation.standing.answering import answering
 from testbed.emulation.testbed import Backend
-from testbed.spec.errors import SpecError
+from testbed.errors import FAILED
 
-DONE, FAILED, BAD_INPUT, CANNOT = 0, 1, 2, 3
+DONE = 0
 
 LOG = "owner.log"
 
@@ -87,14 +85,10 @@ def main() -> int:
     try:
         with interruptible():
             _own(args, teller)
-    except (SpecError, FileExistsError) as error:
-        return teller.fail(BAD_INPUT, str(error))
-    except (EmulationError, PortTaken) as error:
-        return teller.fail(CANNOT, str(error))
     except BrokenPipeError:
         return FAILED  # whoever asked for the network has gone
-    except Exception:
-        return teller.fail(FAILED, traceback.format_exc())
+    except Exception as error:
+        return teller.fail(*ending_of(error))
     except Interrupted:
         return DONE
     return DONE

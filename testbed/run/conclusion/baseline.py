@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from testbed.errors import BAD_INPUT
+
 Summary = Mapping[str, Any]
 
 
 class NoSummary(ValueError):
     """A file that is no summary of a run which came to its end; the text says so, and what to give instead."""
+
+    exit_code = BAD_INPUT
 
 
 def read_summary(file: Path) -> Summary:

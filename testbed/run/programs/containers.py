@@ -34,4 +34,4 @@ class ExperimentContainers:
     def record(self, fleet: Fleet) -> dict[str, Any]:
         """For a manifest, once they are started."""
         limits = fleet.limits.record(self._workers) if fleet.limits else {}
-        return {"image_packages": fleet.packages, "limits": limits, "docker_client": engine.CLIENT_RECORD}
+        return {**fleet.image_record(), "limits": limits, "docker_client": engine.CLIENT_RECORD}

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 
 from testbed.emulation import cleanup
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import ProgramContainers
 from testbed.emulation.standing.answering import answering
 from testbed.emulation.testbed import Workers
-from testbed.emulation.undo import UndoStack, in_full
+from testbed.emulation.undo import UndoStack
+from testbed.errors import in_full
 from testbed.launch.command import Command
 from testbed.run.directory import RunDirectory
+from testbed.run.errors import CannotRun
+from testbed.run.guards import disk
 from testbed.run.programs.launched import INTERRUPTED, carry_out
 from testbed.run.terminal.display import Display
 from testbed.spec.topology import Topology
@@ -39,7 +42,8 @@ def launch_on(network: str, command: Command, display: Display) -> bool:
     it started is left when this returns or raises.
 
     BadCommand for a worker or a program that is not there; LaunchFailed or RunFailed when the network, a container
-    or the disk does not hold; EngineError where containers are asked for and no engine answers.
+    or the disk does not hold; CannotRun where there is no room at the begin, EngineError where containers are asked
+    for and no engine answers.
     """
     with _directory(network, display) as directory:
         return carry_out(network, command, directory, display)
@@ -51,9 +55,13 @@ def _directory(name: str, display: Display) -> Iterator[RunDirectory]:
     display.say(f"[bold]launch[/] in {directory.path}")
     with closing(directory):
         try:
+            if short := disk.shortage([directory.path]):
+                raise CannotRun(short)
             yield directory
         except BaseException as error:
-            if directory.read_whole("summary.json") is None:
-                reason = in_full(error) if isinstance(error, Exception) else INTERRUPTED
-                directory.write("summary.json", {"finished": False, "reason": reason})
+            with suppress(OSError):  # the disk may be full, and then the terminal says so
+                if directory.read_whole("summary.json") is None:
+                    directory.use_reserve()
+                    reason = in_full(error) if isinstance(error, Exception) else INTERRUPTED
+                    directory.write("summary.json", {"finished": False, "reason": reason})
             raise

@@ -8,7 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 from testbed.emulation.containers import engine
-from testbed.emulation.undo import UndoStack, in_full
+from testbed.emulation.containers.fleet import images_of
+from testbed.emulation.undo import UndoStack
+from testbed.errors import in_full
 from testbed.launch.command import Command
 from testbed.launch.out import Kept, kept_in_words
 from testbed.launch.output import Told
@@ -37,7 +39,7 @@ def carry_out(network: str, command: Command, directory: RunDirectory, display: 
     sums = PlannedSums.standing(status, ranks, directory.path, command.planned) if command.planned else None
     if sums is not None:
         ranks = [sums.told(rank, command.on_host) for rank in ranks]
-    _begin_manifest(directory, command, ranks, status)
+    _begin_manifest(directory, network, command, ranks, status)
     starter = command.starter(network, status["hosts"], directory.id)
     programs = Programs(starter, ranks, directory.id, directory.path / "logs", passed_on(ranks, display))
     began_s, reason = time.time(), INTERRUPTED
@@ -88,7 +90,7 @@ def passed_on(ranks: Sequence[Rank], display: Display) -> Told:
 
 
 def _begin_manifest(
-    directory: RunDirectory, command: Command, ranks: Sequence[Rank], status: Mapping[str, object]
+    directory: RunDirectory, network: str, command: Command, ranks: Sequence[Rank], status: Mapping[str, object]
 ) -> None:
     manifest = directory.read_whole("manifest.json") or {}
     manifest |= {
@@ -97,6 +99,7 @@ def _begin_manifest(
         "environments": {rank.name: rank.environment for rank in ranks},
         "network": status,
         "docker_client": None if command.on_host else engine.CLIENT_RECORD,
+        "images": [] if command.on_host else images_of(engine.connect(), network),
         "git_commit": git_commit(),
         "host": host_facts(),
     }

@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from testbed.emulation.containers.program_image import digests_of
 from testbed.run.assignments import check_policy
 from testbed.spec.experiment import Experiment
 from testbed.spec.program import holds
@@ -86,6 +87,10 @@ def hash_of(experiment: Experiment) -> str:
     hashed = hashlib.sha256(json.dumps(_values(experiment), sort_keys=True).encode())
     for file in (*experiment.files[1:], *_program_files(experiment)):
         hashed.update(hashlib.sha256(file.read_bytes()).digest())
+    program = experiment.spec.program
+    if program is not None and (image := program.image_from(experiment.file.parent)):
+        for each in digests_of(image):
+            hashed.update(hashlib.sha256(each.encode()).digest())
     return hashed.hexdigest()
 
 
@@ -103,5 +108,3 @@ def _program_files(experiment: Experiment) -> Iterator[Path]:
     for file in (files / word for word in sorted(words)):
         if holds(file.is_file) and file.resolve().is_relative_to(files):  # what else this machine has, workers have not
             yield file
-    if (image := program.image_from(folder)) and holds(Path(image).is_file):
-        yield Path(image)

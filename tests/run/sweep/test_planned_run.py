@@ -93,6 +93,20 @@ def test_so_are_a_command_s_script_and_image(name: str, tmp_path: Path) -> None:
     assert hashed(file) != before
 
 
+@pytest.mark.parametrize("image", ["requirements.txt", ".", "./Dockerfile", "Dockerfile"])
+def test_so_is_what_the_image_s_file_names(image: str, tmp_path: Path) -> None:
+    file = write(tmp_path, spoilt(PROGRAM, "train", "image", to=image))
+    (tmp_path / "requirements.txt").write_text("-r base.txt\n")
+    (tmp_path / "Dockerfile").write_text("FROM scratch\nCOPY base.txt /\n")
+    (tmp_path / ".dockerignore").write_text("ignored\n")
+    (tmp_path / "base.txt").write_text("six\n")
+    before = hashed(file)
+    (tmp_path / "ignored").write_text("x")
+    assert hashed(file) == before
+    (tmp_path / "base.txt").write_text("six<2\n")
+    assert hashed(file) != before
+
+
 def test_a_script_within_the_command_may_be_longer_than_a_file_s_name(tmp_path: Path) -> None:
     script = "print(1); " * 100
     file = write(tmp_path, spoilt(PROGRAM, "train", "command", to=["python", "-c", script]))

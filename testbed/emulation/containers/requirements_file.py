@@ -1,0 +1,244 @@
+"""A requirements file as pip reads it, with every file and folder that it names.
+
+An image of such a file is found again by what all of them hold: `-r` and `-c` lead to other files, and `./project`,
+`-e .` and `file:` to projects and archives. A relative path counts from the folder of the file that names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from testbed.spec.errors import Fault, SpecError
+from testbed.trace.text import text_of
+
+#: Of one file: `pip freeze` of a thousand packages, with their hashes.
+MOST_BYTES = 2**20
+
+#: Options whose value is a file or folder, by what it is.
+FILES = {**dict.fromkeys(("-r", "--requirement"), "-r"), **dict.fromkeys(("-c", "--constraint"), "-c")}
+PROJECTS = dict.fromkeys(("-e", "--editable"), "-e")
+FOLDERS = dict.fromkeys(("-f", "--find-links"), "-f")
+OPTIONS = {**FILES, **PROJECTS, **FOLDERS}
+
+ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+
+#: As pip: a `#` begins a comment at the begin of a line or after a space, and `${NAME}` is a variable.
+COMMENT = re.compile(r"(?:^|\s+)#.*$")
+VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
+#: `name[extras] @ file:…`, as PEP 508 has it.
+DIRECT = re.compile(r"[\w.-]+\s*(?P<extras>\[[^\]]*\])?\s*@\s*(?P<url>file:\S+)\s*$")
+#: `name @ https:…`, with or without extras.
+ELSEWHERE = re.compile(r"[\w.-]+\s*(?:\[[^\]]*\])?\s*@")
+EXTRAS = re.compile(r"(?P<path>.+?)(?P<extras>\[[^\]]*\])$")
+
+#: Folders of a project that make no package: history, environments, caches.
+SKIPPED = {".git", ".hg", ".svn", ".venv", "venv", ".tox", ".nox", "__pycache__", "node_modules"}
+SKIPPED |= {".mypy_cache", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints"}
+
+#: Makes a wheel of a project's folder, at a place where it may leave other files; the wheel.
+MakeWheel = Callable[[Path], Path]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A file or folder that a line names: the kind of line, the path, and what pip is told after the path."""
+
+    kind: str
+    path: Path
+    rest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RequirementsFile:
+    """A requirements file with all that it names. `read` checks that all of it is there."""
+
+    path: Path
+    #: Each file's text, the first file's first, by resolved paths.
+    texts: Mapping[Path, str]
+    #: The paths that the lines of a file name, by the file and the line's number.
+    named: Mapping[tuple[Path, int], Named] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, file: Path) -> RequirementsFile:
+        """Read a file and those that it leads to.
+
+        Raises:
+            SpecError: A file is not there or no text, or the files lead in a circle; says the file and the line.
+        """
+        texts: dict[Path, str] = {}
+        named: dict[tuple[Path, int], Named] = {}
+        _follow(file.resolve(), (), texts, named)
+        return cls(file, texts, named)
+
+    def digests(self, ignored: Path) -> Iterator[str]:
+        """Yield what an image of it depends on: each file's text, and what its projects, archives and folders hold,
+        without the folder `ignored`."""
+        yield from self.texts.values()
+        for each in self.named.values():
+            if each.kind == "-f":
+                yield _listing(each.path)
+            elif each.kind in ("-e", "path"):
+                yield _digest(each.path, ignored)
+
+    def write(self, folder: Path, wheel_of: MakeWheel) -> Path:
+        """Write files for pip into a folder, of which each path is absolute and each project is a wheel; the first."""
+        places = {path: folder / f"{number}-{path.name}" for number, path in enumerate(self.texts)}
+        for path, text in self.texts.items():
+            lines = [self._line(path, number, line, places, wheel_of) for number, line in logical_lines(text)]
+            places[path].write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return next(iter(places.values()))
+
+    def _line(self, path: Path, number: int, line: str, places: Mapping[Path, Path], wheel_of: MakeWheel) -> str:
+        found = self.named.get((path, number))
+        if found is None:
+            return line
+        if found.kind in ("-r", "-c", "-f"):
+            return f"{found.kind} {shlex.quote(str(places.get(found.path, found.path)))}"
+        archive = wheel_of(found.path) if found.path.is_dir() else found.path
+        return f"{archive}{found.rest}"
+
+
+def logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a requirements file that say something, each with the number of its first line in the text.
+
+    A backslash at the end of a line joins the next line to it, and comments are left out.
+    """
+    begin, joined = 1, ""
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        joined += line
+        if line.endswith("\\") and not COMMENT.match(line):
+            joined = joined[:-1]
+            continue
+        if said := COMMENT.sub("", joined).strip():
+            yield begin, said
+        begin, joined = number + 1, ""
+
+
+def copy_project(project: Path, target: Path, ignored: Path) -> None:
+    """Copy what counts of a project: a build leaves files beside the sources, which are the user's."""
+    shutil.copytree(project, target, symlinks=True, ignore=lambda folder, names: _skipped(Path(folder), names, ignored))
+
+
+def _follow(file: Path, above: tuple[Path, ...], texts: dict[Path, str], named: dict[tuple[Path, int], Named]) -> None:
+    if file in texts:
+        return
+    try:
+        text = texts[file] = text_of(file, MOST_BYTES)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise SpecError(file, [Fault("file", f"cannot be read: {why}", "a text file, a requirement a line")]) from None
+    for number, line in logical_lines(text):
+        found = _named(line, file, number)
+        if found is None:
+            continue
+        named[file, number] = found
+        if found.kind in ("-r", "-c"):
+            chain = (*above, file)
+            if found.path in chain:
+                circle = " → ".join(each.name for each in (*chain[chain.index(found.path) :], found.path))
+                raise _fault(file, number, found.kind, f"the files lead in a circle: {circle}", "a line less in one")
+            _follow(found.path, chain, texts, named)
+
+
+def _named(line: str, file: Path, number: int) -> Named | None:
+    """Return the path of this machine that a line names; None where it names none. SpecError where it is not there."""
+    kind, value, rest = _path_in(line, file, number)
+    if not value or _is_elsewhere(value):
+        return None
+    if value.startswith("file:"):
+        value = unquote(urlsplit(value).path)
+    path = (file.parent / VARIABLE.sub(lambda name: os.environ.get(name[1], name[0]), value)).resolve()
+    written = line if len(line) <= 60 else f"{line[:59]}…"
+    if kind in ("-r", "-c"):
+        if not path.is_file():
+            raise _fault(file, number, kind, f"`{written}` names no file: {path}", "a file that is there")
+    elif kind == "-f":
+        return Named(kind, path) if path.exists() else None  # pip passes over a folder that is not there
+    elif path.is_dir():
+        if not any((path / each).is_file() for each in ("pyproject.toml", "setup.py")):
+            rule = f"`{written}` names no project: {path} has neither pyproject.toml nor setup.py"
+            raise _fault(file, number, kind, rule, f"a project's folder; paths count from {file.parent}")
+    elif not path.is_file():
+        rule = f"`{written}` names nothing that is there: {path}"
+        raise _fault(file, number, kind, rule, f"a project's folder or an archive; paths count from {file.parent}")
+    return Named(kind, path, rest)
+
+
+def _path_in(line: str, file: Path, number: int) -> tuple[str, str, str]:
+    """Return the kind of a line, the path or URL that it may name, and what stands after that: extras and a marker."""
+    if line.startswith("-"):
+        try:
+            words = shlex.split(line)
+        except ValueError as error:
+            raise _fault(file, number, "line", f"cannot be split into words: {error}", "quotes in pairs") from None
+        for at, word in enumerate(words):
+            name, _, value = word.partition("=") if word.startswith("--") else (word[:2], "", word[2:])
+            if name in OPTIONS:
+                value = value or (words[at + 1] if at + 1 < len(words) else "")
+                kind = OPTIONS[name]
+                if kind != "-e":
+                    return kind, value, ""
+                path, extras = _without_extras(value.partition("#")[0].rstrip(";"))
+                return kind, path, f"{extras}{_marker(line)}"
+        return "", "", ""
+    requirement = re.split(r"\s--?\w", line, maxsplit=1)[0].strip()
+    said, after = re.split(r"\s;|;\s", requirement, maxsplit=1)[0], _marker(requirement)
+    if direct := DIRECT.fullmatch(said.strip()):
+        return "path", direct["url"].partition("#")[0], f"{direct['extras'] or ''}{after}"
+    value, extras = _without_extras(said.strip())
+    is_local = value.startswith((".", "file:")) or "/" in value or value.lower().endswith(ARCHIVES)
+    return ("path", value, f"{extras}{after}") if is_local and not ELSEWHERE.match(value) else ("", "", "")
+
+
+def _marker(line: str) -> str:
+    """Return what a line says of where it counts (`; python_version < "3.12"`), as it follows a path."""
+    said = re.split(r"\s;|;\s", line, maxsplit=1)[1:]
+    return f" ; {said[0].strip()}" if said else ""
+
+
+def _without_extras(text: str) -> tuple[str, str]:
+    parts = EXTRAS.fullmatch(text)
+    return (parts["path"], parts["extras"]) if parts else (text, "")
+
+
+def _is_elsewhere(value: str) -> bool:
+    """Return whether a value is a URL of another machine's, or of a repository."""
+    scheme = urlsplit(value).scheme
+    return bool(scheme) and scheme != "file"
+
+
+def _fault(file: Path, line: int, name: str, problem: str, remedy: str) -> SpecError:
+    return SpecError(file, [Fault(name, problem, remedy, line)])
+
+
+def _digest(path: Path, ignored: Path) -> str:
+    """Return a digest of an archive, or of the files of a project's folder by their names."""
+    if path.is_file():
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    for folder, folders, files in os.walk(path):
+        skipped = _skipped(Path(folder), folders, ignored)
+        folders[:] = sorted(name for name in folders if name not in skipped)
+        for name in sorted(files):
+            file = Path(folder, name)
+            if file.is_file():
+                digest.update(f"{file.relative_to(path)}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\0".encode())
+    return digest.hexdigest()
+
+
+def _skipped(folder: Path, names: list[str], ignored: Path) -> set[str]:
+    return {name for name in names if name in SKIPPED or name.endswith(".egg-info") or folder / name == ignored}
+
+
+def _listing(path: Path) -> str:
+    """Return what tells whether a folder of packages is still the same: names, sizes and times."""
+    entries = sorted(path.iterdir()) if path.is_dir() else [path]
+    return "\n".join(f"{each.name} {each.stat().st_size} {each.stat().st_mtime_ns}" for each in entries)
