@@ -235,7 +235,8 @@ class RateEstimator:
         agreeing = self._agreeing(likeliest) if self._count >= LEAST and mass >= PERHAPS else []
         if agreeing:
             newest = agreeing[0]
-            behind = [its for its in agreeing if newest.ended_s - its.began_s <= SILENCE_S][:NEWEST]
+            older = (its for its in agreeing[1:NEWEST] if newest.ended_s - its.began_s <= SILENCE_S)
+            behind = [newest, *older]
             self._rate_bps = rate = median(its.rate_bps for its in behind)
             if mass >= MOSTLY and len(agreeing) >= SURE:
                 low, high = min(low_bps, rate * (1 - LEAST_SPREAD)), max(high_bps, rate * (1 + LEAST_SPREAD))
@@ -262,7 +263,8 @@ class RateEstimator:
         """Return the trains that came at about this rate (logarithm) since the link has it, the newest first."""
         found = [its for its in reversed(self._full) if abs(log(its.rate_bps) - likeliest) <= AGREES]
         if found and abs(log(self._rate_bps) - likeliest) > AGREES:
-            first = [its for its in found[:SURE] if found[0].ended_s - its.began_s <= MOVES_S][-1]
+            # The newest train is among them however long it took: on an LTE link one lasted for longer than MOVES_S.
+            first = [found[0], *(its for its in found[1:SURE] if found[0].ended_s - its.began_s <= MOVES_S)][-1]
             self._moved_s = first.began_s
         return [its for its in found if its.began_s >= self._moved_s]
 

@@ -207,3 +207,23 @@ def test_it_is_written_with_all_that_it_says() -> None:
         **{"rate_bps": 50_000_000, "low_bps": 48_000_000, "high_bps": 52_000_000},
         **{"age_s": 10.0, "over_s": 1.5, "confidence": 0.5},
     }
+
+
+@given(st.lists(st.tuples(rates, st.floats(1e-3, 60.0)), min_size=LEAST, max_size=40))
+def test_trains_may_last_longer_than_any_window(its: list[tuple[float, float]]) -> None:
+    """A link that carries next to nothing takes many seconds for one train."""
+    estimator, at_s = RateEstimator(DECLARED), 100.0
+    for rate, seconds in its:
+        estimator.add([Sample(rate, at_s, seconds, 65_536, True)])
+        at_s += seconds + EVERY_S
+    found = estimator.estimate(at_s)
+    assert found is None or found.low_bps <= found.rate_bps <= found.high_bps
+
+
+def test_trains_that_last_longer_than_any_window_move_the_rate() -> None:
+    estimator = RateEstimator(DECLARED)
+    estimator.add([train(i, 30e6) for i in range(WINDOW)])
+    slow_s, lasts_s = ended_s(WINDOW), 2 * SILENCE_S
+    for number in range(FEW):
+        estimator.add([Sample(2e6, slow_s + lasts_s * number, lasts_s, 65_536, True)])
+    assert estimated(estimator, slow_s + lasts_s * FEW).rate_bps == pytest.approx(2e6)
