@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from testbed.cli.console import CANNOT, FAILED, fail, interruptible_verb, out
+from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, fail, interruptible_verb, out
 from testbed.resources import BUILD, IS_CHECKOUT, SHARE
 from testbed.run.terminal.phrases import fitted
 
@@ -47,7 +47,9 @@ def setup(yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] =
     if os.geteuid() != 0:
         raise fail(CANNOT, "installing packages needs root; run it with sudo")
     out.print(STEPS.format(script=script, build=BUILD), markup=False)
-    if not yes and sys.stdin.isatty() and not typer.confirm("Go on?", default=True):
+    if not yes and not sys.stdin.isatty():
+        raise fail(BAD_INPUT, "there is no terminal to ask whether to go on\n    write instead: testbed setup --yes")
+    if not yes and not typer.confirm("Go on?", default=True):
         raise typer.Exit(FAILED)
     arguments = [] if IS_CHECKOUT else ["installed"]
     environment = {} if IS_CHECKOUT else {"TESTBED_PYTHON": sys.executable, "TESTBED_BUILD": str(BUILD)}

@@ -23,6 +23,7 @@ def readable(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "trace.csv").write_text("time_s,rate_mbps\n0,1\n1,2\n2,2\n")
     (folder / "pensieve.log").write_text("0 1.5\n1 2.5\n2 1.0\n")
     (folder / "graph.gml").write_text("graph [ node [ id 0 ] node [ id 1 ] edge [ source 0 target 1 ] ]")
+    (folder / "form.py").write_text("def read(text):\n    raise ValueError('no such text')\n")
     run = build_run(folder / "run", rounds=20)
     summary = {"verdict": "trusted", "reasons": [], "sync": {"seconds_per_round": {"p50": 1.0}}}
     (run / "summary.json").write_text(json.dumps(summary))

@@ -108,14 +108,14 @@ def files_of_each_kind(folder: Path) -> None:
 
 @pytest.mark.local
 @pytest.mark.parametrize(
-    ("main", "lacking", "extra"), [("main", "typer", "[emulate]"), ("sync_main", "fastapi", "[controller]")]
+    ("main", "lacking", "way"), [("main", "typer", "make setup"), ("sync_main", "cryptography", "make setup")]
 )
-def test_a_program_without_its_packages_says_what_brings_them(main: str, lacking: str, extra: str) -> None:
+def test_a_program_without_its_packages_says_what_brings_them(main: str, lacking: str, way: str) -> None:
     """As beside the `sync` extra, which a machine of a member has."""
     program = f"import sys; sys.modules[{lacking!r}] = None; from testbed.__main__ import {main}; sys.exit({main}())"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == CANNOT
-    assert lacking in done.stderr and extra in done.stderr
+    assert lacking in done.stderr and way in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

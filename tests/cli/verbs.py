@@ -46,7 +46,7 @@ FILES = {
         "file of cluster up": "none.yaml",
     },
     **{"files of trace import pensieve": "pensieve.log", "files of launch": ".", "files of up": "."},
-    **{"run of view": "none", "run of check": "run", "run of trace convert": "run"},
+    **{"run of view": "none", "file of check": "run", "run of trace convert": "run"},
 }
 #: Those that only count beside others.
 BESIDE = {"hosts_file": ("--hosts", "all"), "run of trace convert": ("--link", "toronto->tokyo")}
@@ -89,7 +89,7 @@ class Verb:
                 if self.is_written(name) and name not in given:
                     value = {"target": "out.yaml" if self.name == "topology import" else "out.csv"}.get(name, "out")
             else:
-                value = VALUES.get(name, "word")
+                value = str(readable / "form.py") if name == "form" else VALUES.get(name, "word")
             if parameter.param_type_name == "argument":
                 arguments.append(value)
             else:
