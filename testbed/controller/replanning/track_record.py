@@ -54,6 +54,7 @@ class TrackRecord:
         self._stretches: deque[Stretch] = deque(maxlen=WAITING)
         self._kept = 0  # so many rounds were complete when the newest stretch was kept
         self._fell_by = -NEWEST  # so many rounds were complete when a link was last seen to fall
+        self._since = 0  # the first round that is wholly of the network that is declared
 
     def standing(self, now: float) -> Standing:
         """How the plan in force has done by now (Unix time)."""
@@ -62,7 +63,7 @@ class TrackRecord:
         finished_s = rounds.last.finished_s if rounds.last else now
         return Standing(
             rounds=rounds.under(epoch),
-            newest_s=tuple(rounds.whole_s(rounds.count - NEWEST, epoch)),
+            newest_s=tuple(rounds.whole_s(max(rounds.count - NEWEST, self._since), epoch)),
             on_s=now - finished_s,
             fell=rounds.count - self._fell_by < NEWEST,
             left=self._group.rounds_left,
@@ -88,7 +89,12 @@ class TrackRecord:
         self._kept = rounds.count
 
     def redeclare(self) -> None:
-        """Another network is declared: what links of the one before carried will not be known."""
+        """Forget what another network taught: another one is declared.
+
+        What links of the one before carried will not be known, and rounds over it, of which one may be on, say nothing
+        of rounds to come.
+        """
+        self._since = self._group.rounds.count + 1
         self._stretches.clear()
 
     def lessons(self, now: float) -> tuple[Lesson, ...]:
