@@ -37,11 +37,25 @@ DROPPED_S = 1.0
 #: These wait for their one peer, whose end is an error of theirs at once.
 POINT_TO_POINT = ("send", "recv")
 
+#: The version from which on a backend in Python is asked for single tensors by these methods' names (with 2.6.0 the tests
+#: of collectives fail, and with 2.13.0 all pass).
+OLDEST = (2, 13)
+
 log = logging.getLogger(__name__)
 
 
 def make_group(options: Any) -> WanGroup:
-    """The process group that PyTorch's options describe. DistBackendError where its members can't meet."""
+    """Return the process group that PyTorch's options describe.
+
+    Raises:
+        DistBackendError: The members can't meet, or PyTorch is older than OLDEST.
+    """
+    if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST:
+        needed = ".".join(map(str, OLDEST))
+        raise dist.DistBackendError(
+            f"the backend wan needs PyTorch {needed} or later, and this is {torch.__version__}: say gloo, or use "
+            "`testbed.sync.join` and the schemes, which need 2.6"
+        )
     meeting = GroupRendezvous(options.store, options.group_rank, options.group_size, not options.global_ranks_in_group)
     return WanGroup(options.store, options.group_rank, options.group_size, options.timeout, meeting)
 
