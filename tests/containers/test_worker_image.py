@@ -17,6 +17,7 @@ from testbed.emulation.containers import engine, image
 from testbed.emulation.containers.fleet import remove_containers
 from testbed.emulation.containers.image import ImageError
 from testbed.emulation.containers.requirements import canonical, read
+from testbed.emulation.label import LABEL
 from tests.test_imports import ARROWS
 
 #: As a run starts its workers.
@@ -221,10 +222,13 @@ def test_a_base_with_torch_needs_no_wheels(
 
 
 @pytest.mark.system
-def test_a_container_that_an_interrupted_probe_left_is_found_by_its_label(
+def test_a_probe_s_container_is_found_by_its_label_and_goes_with_an_interrupt(
     client: docker.DockerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    found: list[str] = []
+
     def interrupted(container: Container, **_: Any) -> None:
+        found.extend(one.id for one in client.containers.list(filters={"label": f"{LABEL}={network}"}, all=True))
         raise KeyboardInterrupt
 
     tag = image.ensure_worker_image(client)
@@ -232,7 +236,8 @@ def test_a_container_that_an_interrupted_probe_left_is_found_by_its_label(
     monkeypatch.setattr(image, "PROBE_NETWORK", network := f"t{os.getpid()}-probe")
     with pytest.raises(KeyboardInterrupt):
         image.probe_python(client, tag)
-    assert len(remove_containers(client, network)) == 1
+    assert len(found) == 1
+    assert remove_containers(client, network) == []
 
 
 @pytest.mark.system

@@ -37,8 +37,7 @@ DROPPED_S = 1.0
 #: These wait for their one peer, whose end is an error of theirs at once.
 POINT_TO_POINT = ("send", "recv")
 
-#: The version from which on a backend in Python is asked for single tensors by these methods' names (with 2.6.0 the tests
-#: of collectives fail, and with 2.13.0 all pass).
+#: The oldest version with which all tests of collectives pass; with 2.6.0 they fail, and none between was tried.
 OLDEST = (2, 13)
 
 log = logging.getLogger(__name__)
