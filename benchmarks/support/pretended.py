@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from testbed.emulation.network import device
-from testbed.emulation.network.namespace import Namespace
+from testbed.emulation.network.namespace import Namespace, opened
 from testbed.emulation.network.netlink import Netlink
 from testbed.emulation.shaping import Port, open_shaper
 from testbed.link import LinkState, Queue
@@ -50,7 +50,8 @@ class PretendedHosts:
             middle.apply(device.mtu(bridge, self.mtu), device.up(bridge))
             for name, namespace in self.namespaces.items():
                 host = Netlink(namespace.path)
-                middle.apply(device.veth(name, None, "eth0", None, namespace.pid))
+                with opened(namespace.holder) as there:
+                    middle.apply(device.veth(name, None, "eth0", None, there))
                 port, card = middle.index(name), host.index("eth0")
                 middle.apply(device.mtu(port, self.mtu), device.plugged(port, bridge), device.up(port))
                 own = IPv4Interface((int(self.addresses[name]), 24))

@@ -69,8 +69,7 @@ class ProcessFleet(Fleet):
         self._context.set_forkserver_preload([program, "testbed.worker.loop"])
         self._processes: dict[str, Any] = {}
 
-    @property
-    def packages(self) -> Mapping[str, Mapping[str, str]]:
+    def image_record(self) -> dict[str, Any]:
         return {}
 
     def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, int]:

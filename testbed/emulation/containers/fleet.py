@@ -26,7 +26,7 @@ from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
 from testbed.emulation.containers import engine, idle
-from testbed.emulation.containers.image import ensure_worker_image, record
+from testbed.emulation.containers.image import ensure_worker_image, manifest_entry, record
 from testbed.emulation.containers.limits import LOG_BYTES, ContainerLimits
 from testbed.emulation.containers.program_image import program_image
 from testbed.emulation.containers.proof import ForeignEngineError, proven_process
@@ -203,8 +203,7 @@ class Fleet:
     def image_record(self) -> dict[str, Any]:
         """For a manifest: the containers' image, when it was built, and the versions of what it holds, by name: of
         Debian's packages and of Python's."""
-        made = record(self._client, self.image)
-        return {"image_packages": made.pop("packages"), "image": made}
+        return manifest_entry(record(self._client, self.image))
 
     def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, ProcessIdentity]:
         """Start them all; worker name → the container's first process, proven to be it. ContainerDied when one has

@@ -209,6 +209,12 @@ def record(client: docker.DockerClient, name: str) -> dict[str, Any]:
     }
 
 
+def manifest_entry(made: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record of an image as a run's manifest has it: the packages stand beside the image."""
+    image = dict(made)
+    return {"image_packages": image.pop("packages"), "image": image}
+
+
 def _packages_asked(client: docker.DockerClient, identifier: str) -> dict[str, dict[str, str]]:
     """The packages of an image that has no labels of ours, kept by its ID, which names what it holds."""
     kept = BUILD / f"packages-{identifier.rpartition(':')[2][:12]}.json"

@@ -24,10 +24,9 @@ class SplitFleet(Fleet):
         made = hosts.each("worker_image")
         self.image = ", ".join(sorted(set(made.values())))
 
-    @property
-    def packages(self) -> Mapping[str, Mapping[str, str]]:
-        """Of the first host's image: hosts make it by one lock."""
-        return dict(self._hosts.call(next(iter(self._hosts.hosts)), "image_packages"))
+    def image_record(self) -> dict[str, Any]:
+        """Return the record of the first host's image: hosts make theirs by one lock."""
+        return dict(self._hosts.call(next(iter(self._hosts.hosts)), "image_record"))
 
     def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, ProcessIdentity]:
         """Processes are their hosts' own, so none is returned. ContainerDied when one has ended."""

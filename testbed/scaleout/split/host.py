@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet
-from testbed.emulation.containers.image import ensure_worker_image, packages_in
+from testbed.emulation.containers.image import ensure_worker_image, manifest_entry, record
 from testbed.emulation.host.budget import Budget, known_budget
 from testbed.emulation.network.share import OWN
 from testbed.emulation.process import ProcessIdentity
@@ -111,11 +111,10 @@ class SplitHost:
         """The image of workers, made where it is not there yet. EngineError, ImageError."""
         return ensure_worker_image(engine.connect(), lambda _: None)
 
-    def image_packages(self) -> dict[str, dict[str, str]]:
-        """The versions of what that holds."""
+    def image_record(self) -> dict[str, Any]:
+        """Return what a manifest says of that image."""
         client = engine.connect()
-        found = packages_in(client, ensure_worker_image(client, lambda _: None))
-        return {kind: dict(versions) for kind, versions in found.items()}
+        return manifest_entry(record(client, ensure_worker_image(client, lambda _: None)))
 
     def running(self) -> dict[str, bool]:
         """Worker → whether its container still runs; none before they were started."""
