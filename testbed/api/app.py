@@ -14,6 +14,7 @@ from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.routing import compile_path
 
+from testbed import errors
 from testbed.api.feed import Follower, StateFeed
 from testbed.api.models import (
     EventResource,
@@ -34,8 +35,9 @@ from testbed.api.models import (
     VerbResult,
     WorkerOrder,
 )
-from testbed.api.problem import FAILED, MISSING, NOT_HERE, STALE, UNREADABLE, WRONG, ApiProblem
+from testbed.api.problem import CANNOT, FAILED, MISSING, NOT_HERE, STALE, UNREADABLE, WRONG, ApiProblem
 from testbed.api.subject import Section, Subject
+from testbed.errors import ending_of
 from testbed.link import NoSuchLink, find_link
 
 PREFIX = "/api/v1"
@@ -68,6 +70,7 @@ def make_app(subject: Subject, feed: StateFeed) -> FastAPI:
     app.add_exception_handler(ApiProblem, _in_words)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(METHOD_NOT_ALLOWED, _not_so)
+    app.add_exception_handler(Exception, _unforeseen)
     app.include_router(_state_of(subject), prefix=PREFIX)
     app.include_router(_links_of(subject), prefix=PREFIX)
     app.include_router(_verbs_of(subject), prefix=PREFIX)
@@ -294,6 +297,12 @@ async def called(subject: Subject, verb: Callable[[], T]) -> T:
 async def _in_words(_: Request, problem: Exception) -> JSONResponse:
     assert isinstance(problem, ApiProblem)
     return JSONResponse({"detail": str(problem)}, problem.status)
+
+
+async def _unforeseen(_: Request, error: Exception) -> JSONResponse:
+    """Answer an error that no route foresaw: the client shows its text, and the server logs its traceback."""
+    code, said = ending_of(error)
+    return JSONResponse({"detail": said}, CANNOT if code == errors.CANNOT else FAILED)
 
 
 async def _not_so(request: Request, _: Exception) -> JSONResponse:

@@ -301,3 +301,15 @@ def test_prometheus_reads_its_links(site: Site, monkeypatch: pytest.MonkeyPatch)
     assert found["testbed_link_backlog_bytes", LINK, None] == 3000
     site.patch({"rate": None, "delay": None})
     assert not any(name.startswith("testbed_run") for name, _, _ in found)
+
+
+def test_an_error_that_no_route_foresaw_is_answered_in_words(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks() -> None:
+        raise ZeroDivisionError("by nobody's fault")
+
+    monkeypatch.setattr(site.desk, "status", breaks)
+    status, answer, _ = site.ask("GET", "/status")
+    assert status == 500
+    assert "by nobody's fault" in answer["detail"]
+    with pytest.raises(RequestFailed, match="by nobody's fault"):
+        ApiClient(site.socket, "one").status()
