@@ -23,6 +23,7 @@ import docker
 
 from testbed.controller.server.member_server import SOCKET
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet
+from testbed.emulation.process import ProcessIdentity
 from tests.chaos import planted
 
 _CLONE_NEWNET = 0x40000000
@@ -37,7 +38,7 @@ QUOTED_LINES = 10
 class RecordingFleet(Fleet):
     """Containers whose program keeps records."""
 
-    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, int]:
+    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, ProcessIdentity]:
         source = MEMBER.read_text()
         return super().start(
             replace(request, command=("-c", source, *request.command), entrypoint=("python3",)) for request in requests
@@ -72,10 +73,10 @@ class ProcessFleet(Fleet):
     def image_record(self) -> dict[str, Any]:
         return {}
 
-    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, int]:
+    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, ProcessIdentity]:
         return {request.worker.name: self._fork(request) for request in requests}
 
-    def _fork(self, request: ContainerRequest) -> int:
+    def _fork(self, request: ContainerRequest) -> ProcessIdentity:
         name = request.worker.name
         control = self._control / name
         control.mkdir(exist_ok=True)
@@ -89,13 +90,15 @@ class ProcessFleet(Fleet):
         with heard:
             heard.recv()  # it is in its namespace
         self._processes[name] = process
-        return int(process.pid or 0)
+        identity = ProcessIdentity.of(process.pid or 0)
+        assert identity is not None, self.death(name)
+        return identity
 
     def kill(self, worker: str, sent: signal.Signals = signal.SIGKILL) -> None:
         if self._processes[worker].is_alive():
             os.kill(self._processes[worker].pid, sent)
 
-    def restart(self, request: ContainerRequest) -> int:
+    def restart(self, request: ContainerRequest) -> ProcessIdentity:
         return self._fork(request)
 
     def running(self) -> dict[str, bool]:
