@@ -16,7 +16,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 PACKAGES=(
-    mininet iproute2 iptables ethtool kmod                                 # the network and the modules it needs
+    mininet iproute2 iptables ethtool kmod mount                           # the network, its modules and its names
     openvswitch-switch                                                     # a site's switch, where the kernel has it
     iperf3 iputils-ping                                                    # what measures it
     gcc libc6-dev                                                          # what the shaping core is made with

@@ -45,18 +45,21 @@ class Nothing:
 
 
 def member(control: Path, name: str, value: float, means: dict[str, list[float]], is_in: threading.Event) -> None:
-    """`is_in` is set once the new one has begun. The others have half of their rounds until then, a second each: it
-    comes in between two of them."""
+    """Train for ROUNDS rounds. `is_in` is set once the new member has reduced its first tensor.
+
+    Until then the other members make the second half of their rounds slowly, at most one a second: the new member comes
+    in between two rounds, and a member that has only received its state is not in yet.
+    """
     with sync.join(f"unix:{control}/{name}/control.sock", name, "127.0.0.1") as session:
         first = session.share(nothing=Nothing())
-        if name == NEW:
-            is_in.set()
         for number in range(first, ROUNDS):
-            if number >= ROUNDS // 2:
+            if name != NEW and number >= ROUNDS // 2:
                 is_in.wait(1.0)
             time.sleep(STEP_S)
             tensor = torch.full((1000,), value)
             session.allreduce(tensor)
+            if name == NEW:
+                is_in.set()
             session.step_done()
             means.setdefault(name, []).append(tensor[0].item())
             session.report({"loss": 1.0})

@@ -36,6 +36,7 @@ PROGRAMS = {
     "iperf3": "iperf3",
     "mnexec": "mininet",
     "modprobe": "kmod",
+    "mount": "mount",
     "nsenter": "util-linux",
     "ping": "iputils-ping",
     "setpriv": "util-linux",
