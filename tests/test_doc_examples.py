@@ -40,10 +40,10 @@ BEGIN = re.compile(r"^(?:\$ )?(?:sudo )?(?:\.venv/bin/)?testbed (?=[a-z-])")
 LEFT_OUT = re.compile(r"…|\.\.\.|[A-Z]{3,}|\||\*")
 
 #: Programs that need nothing but the package.
-ALONE = ("policy.md", "scheme.md")
+ALONE = ("policies.md", "schemes.md")
 
 #: What explains algorithms.
-EXPLAINED = ("netstorm.md", "packing.md", "hop.md", "cpn.md", "baselines.md", "sending-less.md")
+EXPLAINED = ("policies.md", "schemes.md")
 
 
 def typed() -> Iterator[tuple[str, str]]:

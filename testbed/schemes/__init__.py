@@ -78,7 +78,7 @@ def _plugged_in(what: str, load: Callable[[], ModuleType]) -> Scheme:
         raise ValueError(f"{what} can't be loaded: {type(error).__name__}: {error}") from error
     scheme = getattr(module, "SCHEME", None)
     if not isinstance(scheme, Scheme) or not callable(getattr(module, "build", None)):
-        raise ValueError(f"{what} has no SCHEME, or no function build(options, training): docs/scheme.md")
+        raise ValueError(f"{what} has no SCHEME, or no function build(options, training): docs/schemes.md")
     return replace(scheme, module=module.__name__)
 
 

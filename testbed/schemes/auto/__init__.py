@@ -1,7 +1,7 @@
 """The scheme that the controller chooses, live: gradients, or local steps with their merge and codec.
 
 Members begin with gradients. What they do from a round on stands in the plan that it goes by, so that a change of
-scheme is a swap as any other. `docs/conductor.md` has how the controller chooses.
+scheme is a swap as any other. `docs/schemes.md` has how the controller chooses.
 """
 
 from __future__ import annotations
@@ -41,5 +41,5 @@ SCHEME = Scheme(
     exchange="all-reduce",
     planned=True,
     conducted=True,
-    source="ours: docs/conductor.md",
+    source="ours: docs/schemes.md",
 )
