@@ -25,12 +25,13 @@ def test_the_page_of_benchmarks_has_no_other_table() -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_each_entry_names_a_command_of_its_benchmark(file: Path) -> None:
-    source = (ROOT / "benchmarks" / f"{file.stem}.py").read_text()
+def test_each_entry_names_a_command_of_its_program(file: Path) -> None:
     options = (ROOT / "benchmarks" / "support" / "options.py").read_text()
     for entry in entries(file):
-        python, module, name, *words = shlex.split(entry.command)
-        assert (python, module, name) == ("python", "-m", f"benchmarks.{file.stem}")
+        python, flag, module, *words = shlex.split(entry.command)
+        assert (python, flag, module.rpartition(".")[2]) == ("python", "-m", file.stem)
+        program = ROOT / module.replace(".", "/")
+        source = (program / "__main__.py" if program.is_dir() else program.with_suffix(".py")).read_text()
         asked = {word.removeprefix("--") for word in words if word.startswith("--")}
         assert {option for option in asked if option not in source + options} == set()
 
