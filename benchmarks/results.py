@@ -2,9 +2,9 @@
 
     python -m benchmarks.results
 
-benchmarks/results/NAME.json holds what `benchmarks.NAME`, or a program of tests/, measured: a list of entries, the oldest
-first. To record a measurement, append an entry and run this command. A page of docs/ shows the newest entry of a table
-between two comments:
+benchmarks/results/NAME.json holds the figures of `benchmarks.NAME`, or of a program of tests/: a list of entries, the
+oldest first. To record a measurement, append an entry and run this command. A page of docs/ shows the newest entry of a
+table between two comments:
 
     <!-- table: hop.protocols -->
     <!-- end of table -->
