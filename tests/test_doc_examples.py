@@ -2,7 +2,7 @@
 and programs that stand by themselves run to their end.
 
 Those that need root, a second machine or minutes are run where the rest of such things is: docs/python.md by
-tests/test_result.py, docs/sweep.md by tests/run/sweep/test_sweep.py, docs/machines.md and docs/sync.md by
+tests/test_result.py, docs/scale.md by tests/run/sweep/test_sweep.py, docs/machines.md and docs/sync.md by
 tests/controller.
 """
 
