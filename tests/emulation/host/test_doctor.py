@@ -1,7 +1,8 @@
 """What doctor says and mends: every finding that is not well comes with what to do, and with `--fix` is done.
 
-What `--fix` does is tried on faults made for it in a mount namespace, with an engine of its own: the networks and
-containers of others on this machine must not look like leftovers to it.
+What `--fix` does is tried on faults made for it, in namespaces for mounts and processes, with an engine of its own. The
+networks, containers and processes of others on this machine would look like leftovers: the state folder that names
+their owners is not in that mount namespace.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class Machine:
             exit $code
         """
         done = subprocess.run(
-            ["unshare", "--mount", "bash", "-c", script],
+            ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "bash", "-c", script],
             env={**os.environ, "PATH": str(self.programs), "DOCKER_HOST": f"unix://{self.folder}/sock"},
             capture_output=True,
             text=True,
