@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from testbed.api.requests import ForcePolicy
 from testbed.controller.spec import ControllerSpec, PlanningSpec
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet
 from testbed.emulation.interrupt import interruptible
@@ -82,17 +83,17 @@ class Live:
     def tell(self) -> None:
         """Let the controller know the network as it is now."""
         seen = self.view()
-        self._controller.admin.change_network(seen.links, seen.routes)
+        self._controller.client.change_network(seen.links, seen.routes)
 
     @property
     def plan(self) -> Plan:
         """The plan in force."""
-        return self._controller.admin.plan()
+        return self._controller.client.plan()
 
     def force(self, policy: str, options: Mapping[str, Any]) -> None:
         """Put a policy's plan in force; return when members go by it."""
         before = len(self._forced())
-        self._controller.admin.force(policy, options)
+        self._controller.client.do(ForcePolicy(policy=policy, options=dict(options)))
         self.wait(lambda _: len(self._forced()) > before)
         decision = self._forced()[-1]
         if decision["adopted"]:
@@ -104,11 +105,11 @@ class Live:
 
     def measure(self, count: int, warm_up: int = WARM_UP) -> Rounds:
         """The next `count` rounds under the plan in force, after some for warming up."""
-        admin = self._controller.admin
+        client = self._controller.client
         plan = self.plan
-        first = (admin.status()["round"] or 0) + 1 + warm_up  # the round that is on has begun already
+        first = (client.status()["round"] or 0) + 1 + warm_up  # the round that is on has begun already
         self.wait(lambda status: (status["round"] or 0) >= first + count)
-        rounds = admin.rounds(first)[: count + 1]
+        rounds = client.rounds(first)[: count + 1]
         if any(done["epoch"] != plan.epoch for done in rounds):
             raise RuntimeError(f"the plan of epoch {plan.epoch} was swapped while it was measured")
         ends = [done["finished_s"] for done in rounds]
@@ -124,7 +125,7 @@ class Live:
     def wait(self, condition: Callable[[Mapping[str, Any]], bool]) -> None:
         """Until what is asked of the controller's status holds; RuntimeError when it never does, or members failed."""
         deadline = time.monotonic() + DEADLINE_S
-        while not condition(status := self._controller.admin.status()):
+        while not condition(status := self._controller.client.status()):
             self._controller.check()
             if status["failure"]:
                 raise RuntimeError(status["failure"])

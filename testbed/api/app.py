@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Header, Request, Response, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, Depends, FastAPI, Header, Response, WebSocket, WebSocketDisconnect
+from fastapi import Request as HttpCall
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
@@ -18,24 +19,18 @@ from testbed import errors
 from testbed.api.feed import Follower, StateFeed
 from testbed.api.models import (
     EventResource,
-    GraphOrder,
     HostResource,
     LinkHistory,
     LinkPatch,
     LinkResource,
     NetworkStatus,
-    PlanOrder,
-    PolicyOrder,
     ProblemAnswer,
-    ReplayOrder,
+    RequestResult,
     SiteResource,
-    StopOrder,
-    SwapOrder,
     TrafficResource,
-    VerbResult,
-    WorkerOrder,
 )
 from testbed.api.problem import CANNOT, FAILED, MISSING, NOT_HERE, STALE, UNREADABLE, WRONG, ApiProblem
+from testbed.api.requests import REQUESTS, ChangeLinks, HttpRequest, Request
 from testbed.api.subject import Section, Subject
 from testbed.errors import ending_of
 from testbed.link import NoSuchLink, find_link
@@ -48,8 +43,6 @@ POLICY = "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base
 METHOD_NOT_ALLOWED = 405
 
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
-
-T = TypeVar("T")
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -73,7 +66,7 @@ def make_app(subject: Subject, feed: StateFeed) -> FastAPI:
     app.add_exception_handler(Exception, _unforeseen)
     app.include_router(_state_of(subject), prefix=PREFIX)
     app.include_router(_links_of(subject), prefix=PREFIX)
-    app.include_router(_verbs_of(subject), prefix=PREFIX)
+    app.include_router(_requests_of(subject), prefix=PREFIX)
     _add_metrics(app, subject)
     _add_stream(app, feed)
     _add_page(app)
@@ -160,7 +153,7 @@ def _links_of(subject: Subject) -> APIRouter:
         patches = dict(written)
         if len(patches) < len(written):
             raise ApiProblem(WRONG, "one link is named twice; write each link once")
-        await called(subject, lambda: subject.change_links(patches))
+        await done(subject, ChangeLinks(links=patches))
         return {name: link for name, link in (await links()).items() if name in patches}
 
     @router.get("/{name}", responses=refusals(MISSING))
@@ -174,66 +167,36 @@ def _links_of(subject: Subject) -> APIRouter:
         if if_match is not None and if_match != "*":
             patch = patch.model_copy(update={"tag": if_match.strip('"')})
         name = await named(name)
-        await called(subject, lambda: subject.change_links({name: patch}))
+        await done(subject, ChangeLinks(links={name: patch}))
         return LinkResource.model_validate(await answer(name, response))
 
     return router
 
 
-def _verbs_of(subject: Subject) -> APIRouter:
-    """What it is asked to do."""
-    router = APIRouter(tags=["verbs"], responses=refusals(FAILED, NOT_HERE, MISSING))
+def _requests_of(subject: Subject) -> APIRouter:
+    """Return the routes of the requests; those of links have their own, since they answer with links."""
+    router = APIRouter(tags=["requests"], responses=refusals(FAILED, NOT_HERE, MISSING))
 
     @router.get("/history")
     async def history(since: int | None = None) -> LinkHistory:
         return await asyncio.to_thread(subject.history, since)
 
-    @router.put("/network")
-    async def swap(order: SwapOrder) -> VerbResult:
-        if not await asyncio.to_thread(order.file.is_file):
-            raise ApiProblem(MISSING, f"{order.file} is no file here; write the path of a topology file")
-        return VerbResult(result=await called(subject, lambda: subject.swap(order.file)))
-
-    @router.put("/policy")
-    async def force(order: PolicyOrder) -> VerbResult:
-        await called(subject, lambda: subject.force(order.policy, order.options))
-        return VerbResult()
-
-    @router.put("/plan")
-    async def force_plan(order: PlanOrder) -> VerbResult:
-        await called(subject, lambda: subject.force_plan(order.plan))
-        return VerbResult()
-
-    @router.put("/graph")
-    async def change_graph(order: GraphOrder) -> VerbResult:
-        await called(subject, lambda: subject.change_graph(order.kind))
-        return VerbResult()
-
-    @router.put("/replay")
-    async def pause(order: ReplayOrder) -> VerbResult:
-        await called(subject, lambda: subject.pause(order.paused))
-        return VerbResult()
-
-    @router.post("/workers")
-    async def add_worker(order: WorkerOrder) -> VerbResult:
-        return VerbResult(result=await called(subject, lambda: subject.add_worker(order.site)))
-
-    @router.post("/workers/{name}/kill")
-    async def kill(name: str) -> VerbResult:
-        await called(subject, lambda: subject.kill(name))
-        return VerbResult()
-
-    @router.post("/workers/{name}/restart")
-    async def restart(name: str) -> VerbResult:
-        await called(subject, lambda: subject.restart(name))
-        return VerbResult()
-
-    @router.post("/stop")
-    async def stop(order: StopOrder) -> VerbResult:
-        await called(subject, lambda: subject.stop(order.reason))
-        return VerbResult()
-
+    for kind in REQUESTS:
+        if kind is not ChangeLinks:
+            _add_request(router, subject, kind)
     return router
+
+
+def _add_request(router: APIRouter, subject: Subject, kind: type[HttpRequest]) -> None:
+    """Add the route of a request. Its fields are all in the path, or all in the body."""
+    method, path = kind.ROUTE
+
+    async def ask(request: Any) -> RequestResult:
+        return RequestResult(result=await done(subject, request))
+
+    ask.__annotations__ = {"request": Annotated[kind, Depends()] if "{" in path else kind, "return": RequestResult}
+    ask.__doc__ = kind.__doc__
+    router.add_api_route(path, ask, methods=[method], name=kind.__name__)
 
 
 def _add_metrics(app: FastAPI, subject: Subject) -> None:
@@ -280,32 +243,36 @@ async def _hear(socket: WebSocket, follower: Follower) -> None:
         follower.want_snapshot()
 
 
-async def called(subject: Subject, verb: Callable[[], T]) -> T:
-    """What a verb returns or raises, once the subject's thread has come to it."""
+async def done(subject: Subject, request: Request) -> dict[str, Any]:
+    """Return what a request's executor returns, once the subject's thread has come to it.
+
+    Raises:
+        ApiProblem: The request was not carried out.
+    """
     try:
-        call = subject.executor.submit(verb)
+        call = subject.executor.submit(subject.do, request)
     except RuntimeError:
-        raise ApiProblem(NOT_HERE, "it is at its end: nothing can be asked of it any more") from None
+        raise ApiProblem(NOT_HERE, "what runs is at its end and takes no more requests") from None
     try:
         return await asyncio.wrap_future(call)
     except asyncio.CancelledError:
         if call.cancelled():
-            raise ApiProblem(NOT_HERE, "it came to its end before it came to this") from None
+            raise ApiProblem(NOT_HERE, "what runs came to its end before it did this") from None
         raise
 
 
-async def _in_words(_: Request, problem: Exception) -> JSONResponse:
+async def _in_words(_: HttpCall, problem: Exception) -> JSONResponse:
     assert isinstance(problem, ApiProblem)
     return JSONResponse({"detail": str(problem)}, problem.status)
 
 
-async def _unforeseen(_: Request, error: Exception) -> JSONResponse:
+async def _unforeseen(_: HttpCall, error: Exception) -> JSONResponse:
     """Answer an error that no route foresaw: the client shows its text, and the server logs its traceback."""
     code, said = ending_of(error)
     return JSONResponse({"detail": said}, CANNOT if code == errors.CANNOT else FAILED)
 
 
-async def _not_so(request: Request, _: Exception) -> JSONResponse:
+async def _not_so(request: HttpCall, _: Exception) -> JSONResponse:
     """A path takes what all its routes do: each of them knows of its own methods alone. Those of the page are read."""
     documented = request.app.openapi()["paths"].items()
     found = [methods for path, methods in documented if compile_path(path)[0].match(request.url.path)]
@@ -314,7 +281,7 @@ async def _not_so(request: Request, _: Exception) -> JSONResponse:
     return JSONResponse({"detail": said}, METHOD_NOT_ALLOWED, {"Allow": methods})
 
 
-async def _invalid(_: Request, error: Exception) -> JSONResponse:
+async def _invalid(_: HttpCall, error: Exception) -> JSONResponse:
     """A body or a parameter that is none, said as every other refusal is."""
     assert isinstance(error, RequestValidationError)
     faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())

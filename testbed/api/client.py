@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from testbed.api.problem import CANNOT as IMPOSSIBLE
+from testbed.api.requests import HttpRequest
 from testbed.errors import BAD_INPUT, CANNOT, FAILED
 from testbed.unix_socket import address
 
@@ -80,29 +81,13 @@ class ApiClient:
         """Other values for a link, see LinkPatch; the link then."""
         return dict(self._ask("PATCH", f"/links/{quote(link, safe='')}", patch))
 
-    def force(self, policy: str, options: Mapping[str, Any] | None = None) -> None:
-        """Put a policy in force, whatever it saves."""
-        self._ask("PUT", "/policy", {"policy": policy, "options": dict(options or {})})
-
-    def force_plan(self, document: Mapping[str, Any]) -> None:
-        """Put one plan in force, whatever it saves."""
-        self._ask("PUT", "/plan", {"plan": dict(document)})
-
-    def swap(self, file: Path) -> dict[str, Any]:
-        """Another network, by difference; what the swap did."""
-        return dict(self._ask("PUT", "/network", {"file": str(file)})["result"])
-
-    def add_worker(self, site: str) -> dict[str, Any]:
-        """One more worker at a site: its name, `worker`, and its `address`."""
-        return dict(self._ask("POST", "/workers", {"site": site})["result"])
-
-    def kill(self, worker: str) -> None:
-        """End a worker's program at once, as a crash would."""
-        self._ask("POST", f"/workers/{quote(worker, safe='')}/kill")
-
-    def restart(self, worker: str) -> None:
-        """Have a worker's program run anew."""
-        self._ask("POST", f"/workers/{quote(worker, safe='')}/restart")
+    def do(self, request: HttpRequest) -> dict[str, Any]:
+        """Have a request carried out. Returns what there is to say of it."""
+        method, path = request.ROUTE
+        fields = request.model_dump(mode="json", exclude_unset=True)
+        named = [name for name in fields if f"{{{name}}}" in path]
+        path = path.format(**{name: quote(fields.pop(name), safe="") for name in named})
+        return dict(self._ask(method, path, fields)["result"])
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         connection = UnixConnection(self._path, ANSWER_TIMEOUT_S)

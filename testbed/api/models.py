@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, field_validator
+from pydantic import BaseModel, ConfigDict, StrictBool
 
 #: What happens in a run happens because its file says so, or because a person asked for it.
 By = Literal["file", "hand"]
@@ -96,7 +95,7 @@ class ReplayResource(ApiModel):
 class Overview(ApiModel):
     """What runs. `failure` says why links are dead or traces stand still; None while all is well."""
 
-    kind: Literal["network", "run", "recording"]
+    kind: Literal["network", "run", "recording", "controller"]
     name: str
     topology: str
     file: str
@@ -146,58 +145,8 @@ class LinkPatch(ApiModel):
     tag: str | None = None
 
 
-class SwapOrder(ApiModel):
-    """Another network, by difference: that of a topology file on this machine, by its absolute path."""
-
-    file: Path = Field(json_schema_extra={"pattern": "^/"})
-
-    @field_validator("file")
-    @classmethod
-    def _absolute(cls, file: Path) -> Path:
-        if not file.is_absolute():
-            raise ValueError(f"{file} is relative, and nobody here knows to what; write an absolute path")
-        return file
-
-
-class PolicyOrder(ApiModel):
-    """The policy to go by from now on; its plan comes into force whatever it saves."""
-
-    policy: str = Field(min_length=1)
-    options: dict[str, Any] = {}
-
-
-class PlanOrder(ApiModel):
-    """One plan to go by, as `GET /plans` and a run's `plans/` have it: its members are those of the run."""
-
-    plan: dict[str, Any]
-
-
-class GraphOrder(ApiModel):
-    """The communication graph to go over to, of members that gossip."""
-
-    kind: str = Field(min_length=1)
-
-
-class WorkerOrder(ApiModel):
-    """One more worker at a site, as the site declares its workers."""
-
-    site: str = Field(min_length=1)
-
-
-class ReplayOrder(ApiModel):
-    """Hold the replay of traces, or let it go on from where it was held."""
-
-    paused: StrictBool
-
-
-class StopOrder(ApiModel):
-    """End what runs."""
-
-    reason: str = "stopped by hand"
-
-
-class VerbResult(ApiModel):
-    """What was asked is done; `result` says more of it, where there is more to say."""
+class RequestResult(ApiModel):
+    """The answer to a request that was carried out; `result` has what there is to say of it."""
 
     result: dict[str, Any] = {}
 

@@ -36,15 +36,21 @@ class PortTaken(RuntimeError):
 
 
 class ApiServer:
-    """Serves an API over `subject` while it is entered: to its owner at the socket `path`, and where `port` is given
-    (0 is any) to who has the `token` at `http://127.0.0.1:{port}`."""
+    """Serves an API over a subject while it is entered.
 
-    def __init__(self, subject: Subject, path: Path, port: int | None = None) -> None:
+    Args:
+        subject: What the API is over.
+        path: The Unix socket, for its owner's user alone.
+        port: A port of 127.0.0.1 in addition, for whoever shows the token; 0 is any free one.
+        token: The token, or None for a new one.
+    """
+
+    def __init__(self, subject: Subject, path: Path, port: int | None = None, token: str | None = None) -> None:
         """PortTaken where it is another program's."""
         self._subject = subject
         self._sockets = [] if port is None else [_port_socket(port)]
         self.port: int | None = None if port is None else self._sockets[0].getsockname()[1]
-        self.token = secrets.token_urlsafe(32)
+        self.token = token or secrets.token_urlsafe(32)
         self._sockets.append(unix_socket(path))
         self._feed: StateFeed | None = None
         self._end = os.eventfd(0)

@@ -101,12 +101,13 @@ def link(
 
 def swap(topology: TopologyFile, name: Name = None, json_: Json = False) -> None:
     """Turn a network into another by difference: what stays the same keeps its connections."""
+    from testbed.api.requests import SwapNetwork
     from testbed.cli.tables import print_swap
     from testbed.spec.topology import Topology
 
     file = topology.absolute()
     wanted = Topology.load(file)
-    done = asked(network_up(name), lambda network: network.swap(file))
+    done = asked(network_up(name), lambda network: network.do(SwapNetwork(file=file)))
     if json_:
         typer.echo(json.dumps(done))
     else:

@@ -26,7 +26,9 @@ def add(
     json_: Json = False,
 ) -> None:
     """Start one more worker at a site; in an elastic run it joins the others, and trains with them."""
-    added = asked(network_up(name), lambda network: network.add_worker(site))
+    from testbed.api.requests import AddWorker
+
+    added = asked(network_up(name), lambda network: network.do(AddWorker(site=site)))
     if json_:
         typer.echo(json.dumps(added))
     else:
@@ -36,12 +38,16 @@ def add(
 @app.command()
 def kill(worker: Worker, name: Name = None) -> None:
     """End a worker's program in an elastic run, as a crash would."""
-    asked(network_up(name), lambda network: network.kill(worker))
+    from testbed.api.requests import KillWorker
+
+    asked(network_up(name), lambda network: network.do(KillWorker(worker=worker)))
     typer.echo(f"{worker} was killed")
 
 
 @app.command()
 def restart(worker: Worker, name: Name = None) -> None:
-    """Start a worker's program anew in an elastic run, in a container of its own."""
-    asked(network_up(name), lambda network: network.restart(worker))
-    typer.echo(f"{worker} was started anew")
+    """Start a worker's program again in an elastic run, in a container of its own."""
+    from testbed.api.requests import RestartWorker
+
+    asked(network_up(name), lambda network: network.do(RestartWorker(worker=worker)))
+    typer.echo(f"{worker} was started again")

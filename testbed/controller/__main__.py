@@ -1,4 +1,4 @@
-"""The controller as a process of its own: `python -m testbed.controller --sockets D --admin A --spec F --out DIR`.
+"""The controller as a process of its own: `python -m testbed.controller --sockets D --owner S --spec F --out DIR`.
 
 Prints to standard error; ends with 0 on SIGTERM or SIGINT, with 2 when the spec can't be used, and with 3 without a C
 compiler. It stays after the run's end, so that the run can read its last state, and dies with the process (thread) that
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from testbed.compiler import CompilerError
-from testbed.controller.serve import Endpoints, serve
+from testbed.controller.serve import serve_owner
 from testbed.controller.spec import load_spec
 from testbed.planning import PolicyError
 from testbed.planning.events import load as load_simulator
@@ -28,13 +28,7 @@ def main() -> int:
     """Run until a signal; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m testbed.controller", description="One run's controller.")
     parser.add_argument("--sockets", type=Path, required=True, help="folder of the members' Unix sockets")
-    parser.add_argument("--admin", type=Path, required=True, help="Unix socket for the admin side")
-    parser.add_argument(
-        "--http",
-        type=int,
-        metavar="PORT",
-        help="the admin side on 127.0.0.1 as well, for who has the token in http.key beside --admin",
-    )
+    parser.add_argument("--owner", type=Path, required=True, help="Unix socket for the run that owns the controller")
     parser.add_argument("--spec", type=Path, required=True, help="the controller's spec, JSON")
     parser.add_argument("--out", type=Path, required=True, help="the run's directory")
     args = parser.parse_args()
@@ -46,9 +40,8 @@ def main() -> int:
         print(f"controller: {args.spec}: {error}", file=sys.stderr)
         return 2
     try:
-        endpoints = Endpoints(args.sockets, args.admin, args.admin.with_name("http.key"), http=args.http)
         load_simulator()
-        asyncio.run(serve(spec, endpoints, args.out))
+        asyncio.run(serve_owner(spec, args.sockets, args.owner, args.out))
     except (OSError, PolicyError) as error:
         print(f"controller: {error}", file=sys.stderr)
         return 2

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
+from testbed.api.requests import Request
 from testbed.controller.actions import Actions
 from testbed.controller.clocks import SYSTEM, Clocks
 from testbed.controller.contradiction import Contradiction
@@ -14,9 +15,17 @@ from testbed.controller.progress import Progress
 from testbed.controller.server.identity import Identities
 from testbed.controller.spec import ControllerSpec
 from testbed.controller.unix_clock import UnixClock
-from testbed.planning import Pair, PhysicalLink, Policy, PolicyError
-from testbed.planning.graphs import GraphError
+from testbed.errors import DetailedError
+from testbed.planning import Pair, PhysicalLink
 from testbed.protocol import Arrived, ControlMessage, Goodbye, Hello, Rejoin, Report
+
+
+class NotForMembers(DetailedError, ValueError):
+    """The members of this run can't do what is asked."""
+
+    def __init__(self, members: str, request: Request) -> None:
+        asked = type(request).__name__
+        super().__init__(f"{members}: this controller takes no {asked}", rule="not-for-members", given=asked)
 
 
 class Coordinator(ABC):
@@ -124,10 +133,11 @@ class Coordinator(ABC):
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
         """The underlay is another one now. ViewError when it contradicts itself."""
 
-    def force(self, policy: Policy) -> None:
-        """Go by `policy` from now on, and put its plan in force whatever it saves; PolicyError where no plan is."""
-        raise PolicyError("members gossip here, by no plan", rule="no-plan")
+    @abstractmethod
+    def do(self, request: Request) -> Actions:
+        """Carry out what people ask for.
 
-    def change_graph(self, kind: str) -> Actions:
-        """Have members that gossip go over to another graph; GraphError when they can't."""
-        raise GraphError("no members train without a centre here now", rule="no-graph")
+        Raises:
+            NotForMembers: Members of such a run never do that.
+            PolicyError, GraphError: There is no such plan or graph for these members.
+        """

@@ -1,63 +1,81 @@
-"""A controller and its admin side as one process's work, until a signal."""
+"""A controller as one process's work, until a signal: for the run that owns it, or alone with the API over it."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import secrets
 import signal
-import socket
 import sys
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import uvicorn
-from starlette.types import ASGIApp
-
-from testbed.api.access import TokenAccess
-from testbed.api.server import unix_socket
-from testbed.controller.server.admin import make_app
+from testbed.api.server import ApiServer
 from testbed.controller.server.member_server import TcpEndpoint
-from testbed.controller.server.metrics import with_metrics
+from testbed.controller.server.owner_server import OwnerServer
 from testbed.controller.server.secret_file import read_secret, write_secret
 from testbed.controller.service import ControllerService
 from testbed.controller.spec import ControllerSpec
+from testbed.controller.subject import ControllerSubject
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where a controller listens: for members at Unix sockets in the folder `members` and perhaps a TCP address, for
-    the admin at a Unix socket and perhaps a port of 127.0.0.1, `http`.
+    """Where a controller that stands alone listens.
 
-    Who comes to that port shows the token in the file `http_token`, which is made if it is missing.
+    Attributes:
+        members: The folder of the members' Unix sockets.
+        api: The API's Unix socket, for its owner's user alone.
+        token: The file of the API's token, made if it is missing; whoever comes to the port shows the token.
+        tcp: Where members of other machines come, or None.
+        port: The API's port of 127.0.0.1, or None.
     """
 
     members: Path
-    admin: Path
-    http_token: Path
+    api: Path
+    token: Path
     tcp: TcpEndpoint | None = None
-    http: int | None = None
+    port: int | None = None
 
 
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        """Signals are ours: the members are told first."""
-        yield
+async def serve_owner(spec: ControllerSpec, members: Path, owner: Path, out: Path) -> None:
+    """Serve the run that owns the controller, until SIGTERM or SIGINT.
+
+    Args:
+        spec: The training.
+        members: The folder of the members' Unix sockets.
+        owner: The owner's Unix socket.
+        out: The run's directory.
+
+    Raises:
+        OSError: A socket can't be made.
+        PolicyError: The first view has no plan.
+    """
+    controller = ControllerService(spec, members, out)
+    ended, server = _signalled(), OwnerServer(controller, owner)
+    await controller.start()
+    await server.start()
+    try:
+        await ended.wait()
+        await controller.close()
+    finally:
+        server.close()
 
 
-async def serve(spec: ControllerSpec, endpoints: Endpoints, out: Path, attached: bool = False) -> None:
-    """Serve until SIGTERM or SIGINT; when `attached`, also until standard input ends, which is when whoever started
-    this does, and members have left. OSError when an endpoint is taken or others can read the token, PolicyError when
-    the first view has no plan."""
+async def serve_attached(spec: ControllerSpec, endpoints: Endpoints, out: Path) -> None:
+    """Serve until SIGTERM or SIGINT, or until standard input ends and the members have left.
+
+    Raises:
+        OSError: An endpoint is taken, or others can read the token.
+        PortTaken: The API's port is taken.
+        PolicyError: The first view has no plan.
+    """
     controller = ControllerService(spec, endpoints.members, out, endpoints.tcp)
     ended = _signalled()
-    following = asyncio.create_task(_follow_input(controller, ended)) if attached else None
-    await _serve(controller, endpoints, ended)
-    if following is not None:
-        following.cancel()
+    following = asyncio.create_task(_follow_input(controller, ended))
+    await _serve(controller, endpoints, out, ended)
+    following.cancel()
 
 
 async def serve_trainings(
@@ -66,12 +84,23 @@ async def serve_trainings(
     tell: Callable[[ControllerService, Path], None],
     once: bool = False,
 ) -> None:
-    """Serve one training after the other, each with its spec and directory, until SIGTERM or SIGINT; with `once` the
-    first alone. `tell` is called when one is over. OSError and PolicyError as by `serve`."""
+    """Serve one training after the other, until SIGTERM or SIGINT.
+
+    Args:
+        trainings: Each training's spec and directory.
+        endpoints: Where to listen.
+        tell: Called when a training is over.
+        once: Serve the first training alone.
+
+    Raises:
+        OSError: An endpoint is taken, or others can read the token.
+        PortTaken: The API's port is taken.
+        PolicyError: The first view has no plan.
+    """
     ended, before = _signalled(), None
     for spec, out in trainings:
         controller = ControllerService(spec, endpoints.members, out, endpoints.tcp, takes_next=not once, before=before)
-        await _serve(controller, endpoints, ended, until_over=True, keep_server=not once)
+        await _serve(controller, endpoints, out, ended, until_over=True, keep_server=not once)
         if ended.is_set():
             return
         tell(controller, out)
@@ -91,33 +120,39 @@ def _signalled() -> asyncio.Event:
 async def _serve(
     controller: ControllerService,
     endpoints: Endpoints,
+    out: Path,
     ended: asyncio.Event,
     until_over: bool = False,
     keep_server: bool = False,
 ) -> None:
     """Serve until `ended`, or with `until_over` to the training's end, after which the members' server may go on."""
-    sockets = [unix_socket(endpoints.admin)]
-    app: ASGIApp = with_metrics(make_app(controller), controller)
-    if endpoints.http is not None:
-        sockets.append(socket.create_server(("127.0.0.1", endpoints.http)))
-        token = _http_token(endpoints.http_token)
-        app = TokenAccess(app, token)
-        _tell(endpoints.http, token, endpoints.http_token)
-    config = uvicorn.Config(app, lifespan="off", log_level="warning", timeout_graceful_shutdown=1, access_log=False)
-    server = _Server(config)
+    token = None if endpoints.port is None else _token(endpoints.token)
+    api = ApiServer(ControllerSubject(controller, out), endpoints.api, endpoints.port, token)
     try:
+        if endpoints.port is not None and token is not None:
+            _tell(endpoints.port, token, endpoints.token)
         await controller.start()
-        serving = asyncio.create_task(server.serve(sockets))
+        api.__enter__()
+        announcing = asyncio.create_task(_announce(controller, api))
         waits = [asyncio.create_task(ended.wait())]
         waits += [asyncio.create_task(controller.finished.wait())] if until_over else []
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
         await controller.close(keep_server=keep_server and not ended.is_set())
-        server.should_exit = True
-        await serving
+        await announcing
+        # In a thread, since the API's own asks this event loop for the state.
+        await asyncio.to_thread(api.__exit__, None, None, None)
     finally:
-        endpoints.admin.unlink(missing_ok=True)
+        endpoints.api.unlink(missing_ok=True)
+
+
+async def _announce(controller: ControllerService, api: ApiServer) -> None:
+    """Have the API look at the controller whenever the controller's state changes, until it is closed."""
+    seen = 0
+    while not controller.closed:
+        seen = await controller.changes.wait(seen)
+        api.announce()
 
 
 async def _follow_input(controller: ControllerService, ended: asyncio.Event) -> None:
@@ -136,7 +171,7 @@ async def _follow_input(controller: ControllerService, ended: asyncio.Event) -> 
     ended.set()
 
 
-def _http_token(path: Path) -> str:
+def _token(path: Path) -> str:
     if not path.exists():
         write_secret(path, secrets.token_urlsafe(32) + "\n")
     return read_secret(path)
@@ -145,6 +180,6 @@ def _http_token(path: Path) -> str:
 def _tell(port: int, token: str, file: Path) -> None:
     """Print the page's link, for a person alone: what is no terminal may be a log, which others read."""
     if sys.stderr.isatty():
-        print(f"dashboard: http://127.0.0.1:{port}/#token={token}", file=sys.stderr)
+        print(f"page: http://127.0.0.1:{port}/#token={token}", file=sys.stderr)
     else:
-        print(f"dashboard: http://127.0.0.1:{port}/#token=… with the token in {file}", file=sys.stderr)
+        print(f"page: http://127.0.0.1:{port}/#token=… with the token in {file}", file=sys.stderr)

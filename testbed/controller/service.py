@@ -14,6 +14,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from testbed.api.requests import Request, Stop
 from testbed.controller.actions import Action, After, Announce, Background, Fail, Tell, TellAll
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
 from testbed.controller.change_signal import ChangeSignal
@@ -25,7 +26,7 @@ from testbed.controller.outcome import State, status, write_final
 from testbed.controller.report_log import ReportLog
 from testbed.controller.server.member_server import MemberServer, TcpEndpoint
 from testbed.controller.spec import ControllerSpec
-from testbed.planning import Pair, PhysicalLink, Policy
+from testbed.planning import Pair, PhysicalLink
 from testbed.protocol import ControlMessage, Hello, Rejoin
 
 log = logging.getLogger(__name__)
@@ -166,14 +167,17 @@ class ControllerService:
         self.coordinator.change_network(links, routes)
         self._carry_out(())
 
-    def force(self, policy: Policy) -> None:
-        """Go by `policy` from now on, and put its plan in force whatever it saves. PolicyError where no plan is."""
-        self.coordinator.force(policy)
-        self._carry_out(())
+    def do(self, request: Request) -> None:
+        """Carry out what people ask for.
 
-    def change_graph(self, kind: str) -> None:
-        """Have members that gossip go over to another graph; GraphError when they can't."""
-        self._carry_out(self.coordinator.change_graph(kind))
+        Raises:
+            ValueError: The members can't do that: see `Coordinator.do`.
+        """
+        match request:
+            case Stop():
+                self.fail(request.reason)
+            case _:
+                self._carry_out(self.coordinator.do(request))
 
     def status(self) -> dict[str, Any]:
         """The state in short."""

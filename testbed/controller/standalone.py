@@ -21,9 +21,10 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
+from testbed.api.server import PortTaken
 from testbed.certificates import AUTHORITY_KEY, make_certificates
 from testbed.controller.clocks import SYSTEM
-from testbed.controller.serve import Endpoints, serve, serve_trainings
+from testbed.controller.serve import Endpoints, serve_attached, serve_trainings
 from testbed.controller.server.identity import Identities
 from testbed.controller.server.member_server import TcpEndpoint
 from testbed.controller.server.secret_file import read_secret, write_secret
@@ -103,13 +104,16 @@ def _run(args: argparse.Namespace) -> int:
         )
         load_simulator()
         if args.attached is not None:
-            asyncio.run(serve(spec, endpoints, args.out, attached=True))
+            asyncio.run(serve_attached(spec, endpoints, args.out))
         else:
             told = _Told(waits=not args.once)
             asyncio.run(serve_trainings(_trainings(args, names, secret), endpoints, told, args.once))
             return 1 if args.once and told.failed else 0
     except (ValueError, PolicyError) as error:
         print(f"testbed-sync: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except PortTaken:
+        print(f"testbed-sync: --http {args.http}: another program has this port; write another", file=sys.stderr)
         return BAD_INPUT
     except OSError as error:
         if error.errno in NOT_HERE:
@@ -173,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quorum", type=int, metavar="N", help="let members go and come while N are left")
     once_help = "end with the first training: with 0 if it is done, with 1 if it failed"
     parser.add_argument("--once", action="store_true", help=once_help)
-    parser.add_argument("--http", type=int, metavar="PORT", help="the dashboard on 127.0.0.1")
+    parser.add_argument("--http", type=int, metavar="PORT", help="the API and its page on 127.0.0.1")
     attached_help = "end with standard input, once members that train are done, and take this folder away"
     parser.add_argument("--attached", type=Path, metavar="DIR", help=attached_help)
     parser.add_argument("--out", type=Path, default=Path("run"), metavar="DIR", help="what happens is recorded there")

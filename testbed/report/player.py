@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from testbed.api.models import LinkHistory, LinkPatch, NetworkStatus
+from testbed.api.models import LinkHistory, NetworkStatus
 from testbed.api.problem import NOT_HERE, ApiProblem
+from testbed.api.requests import Request
 from testbed.api.stream import State
 from testbed.api.subject import Subject
 from testbed.report.recording import recording_of
@@ -37,19 +37,7 @@ class RecordedRun(Subject):
     def history(self, since: int | None) -> LinkHistory:
         raise self._over()
 
-    def change_links(self, patches: Mapping[str, LinkPatch]) -> None:
-        raise self._over()
-
-    def swap(self, file: Path) -> dict[str, Any]:
-        raise self._over()
-
-    def add_worker(self, site: str) -> dict[str, Any]:
-        raise self._over()
-
-    def pause(self, paused: bool) -> None:
-        raise self._over()
-
-    def stop(self, reason: str) -> None:
+    def do(self, request: Request) -> dict[str, Any]:
         raise self._over()
 
     def _over(self) -> ApiProblem:

@@ -19,12 +19,11 @@ from testbed.report.errors import NotARun
 from testbed.report.forked import ForkedCall
 from testbed.report.link_states import Columns, link_columns
 from testbed.report.member import site_of
-from testbed.run.conclusion.spent import spent
 from testbed.spec.errors import SpecError
 from testbed.spec.load import parse_yaml, validate
 from testbed.spec.topology import TopologyFile
 from testbed.telemetry.rate_steps import recorded_steps
-from testbed.telemetry.round_span import span_of
+from testbed.telemetry.round_span import span_of, time_spent
 
 #: Of each link, and of the counters, one value is kept in so many seconds …
 STEP_S = 1.0
@@ -231,7 +230,7 @@ def _rounds(reports: Sequence[ReportLine], began: float) -> list[dict[str, Any]]
 
 def _spent(report: ReportLine) -> list[float]:
     """In seconds: compute, wait, send."""
-    figures = spent(report.finished_s - report.started_s, report.compute_s + report.paced_s, report.waited)
+    figures = time_spent(report.finished_s - report.started_s, report.compute_s + report.paced_s, report.waited)
     return [round(seconds, 4) for seconds in figures.values()]
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from testbed.controller.client import AdminError
+from testbed.api.problem import ApiProblem
+from testbed.api.requests import ChangeGraph, KillWorker
+from testbed.controller.client import ControllerError
 from testbed.link import pair_name
 from testbed.run.changes import Changes
 from testbed.run.errors import RunFailed
@@ -35,26 +37,28 @@ class Script:
                 self._make_happen(event)
             except KeyError as error:
                 raise RunFailed(f"the event {words(event)} cannot happen: {error.args[0]}", rule="event") from error
-            except AdminError as error:
+            except ApiProblem as error:
+                raise RunFailed(f"the event {words(event)} cannot happen: {error}", rule="event") from error
+            except ControllerError as error:
                 raise RunFailed(
                     f"the controller did not take the event {words(event)}: {error}", rule="event"
                 ) from error
         controller = self._experiment.spec.controller
         if controller.knowledge == "oracle" and elapsed_s - self._told_s >= controller.period:
             self._told_s = elapsed_s
-            with suppress(AdminError):  # busy; told again after another period
+            with suppress(ControllerError):  # busy; told again after another period
                 self._changes.inform()
 
     def _make_happen(self, event: Event) -> None:
         changes = self._changes
         if event.change:
-            changes.change(event.change.scaled(self._experiment.spec.scale), "file")
+            changes.change_links([event.change.scaled(self._experiment.spec.scale)], [], "file")
         if event.down or event.up:
-            changes.take(*event.pair, up=event.up is not None, by="file")
+            changes.change_links([], [(*event.pair, event.up is not None)], "file")
         if event.kill:
-            changes.kill(event.kill, "file")
+            changes.do(KillWorker(worker=event.kill), "file")
         if event.graph:
-            changes.change_graph(event.graph, "file")
+            changes.do(ChangeGraph(kind=event.graph), "file")
         if event.swap:
             changes.swap(self._experiment.networks[event.swap], event.swap, "file")
 

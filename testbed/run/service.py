@@ -1,4 +1,4 @@
-"""The controller as a child process of the run: started with a spec, spoken to over its admin socket."""
+"""The controller as a child process of the run: started with a spec, spoken to over its owner socket."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from testbed.controller.client import AdminClient
+from testbed.controller.client import ControllerClient
 from testbed.controller.server.member_server import SOCKET
 from testbed.controller.server.secret_file import write_secret
 from testbed.controller.spec import ControllerSpec
@@ -21,6 +21,9 @@ START_DEADLINE_S = 120.0
 END_DEADLINE_S = 10.0
 
 
+#: The owner's socket, in the run's folder.
+OWNER = "owner.sock"
+
 #: The controller's address as each container sees it.
 ADDRESS = f"unix:{CONTROL_FOLDER}/{SOCKET}"
 
@@ -33,12 +36,12 @@ class ControllerProcess:
     """A context manager: started on entry, gone on leaving."""
 
     def __init__(self, spec: ControllerSpec, folder: Path, run: Path) -> None:
-        """`folder` is where the sockets go: `control/`, of which each container sees a folder, and the admin's."""
+        """`folder` is where the sockets go: `control/`, of which each container sees a folder, and the owner's."""
         self._spec = spec
         self._run = run
         self._folder = folder
         self.control = folder / "control"
-        self.admin = AdminClient(folder / "admin.sock")
+        self.client = ControllerClient(folder / OWNER)
 
     def __enter__(self) -> ControllerProcess:
         spec = self._folder / "controller.json"
@@ -47,7 +50,7 @@ class ControllerProcess:
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "testbed.controller"),
-                *("--sockets", str(self.control), "--admin", str(self._folder / "admin.sock")),
+                *("--sockets", str(self.control), "--owner", str(self._folder / OWNER)),
                 *("--spec", str(spec), "--out", str(self._run)),
             ],
             stdin=subprocess.DEVNULL,
@@ -81,7 +84,7 @@ class ControllerProcess:
 
     def _wait_until_there(self) -> None:
         deadline = time.monotonic() + START_DEADLINE_S
-        sockets = [self._folder / "admin.sock", *(self.control / member / SOCKET for member in self._spec.members)]
+        sockets = [self._folder / OWNER, *(self.control / member / SOCKET for member in self._spec.members)]
         while not all(path.exists() for path in sockets):
             self.check()
             if time.monotonic() > deadline:

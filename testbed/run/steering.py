@@ -8,7 +8,7 @@ from typing import Self
 
 from testbed.api.entry import show_in_browser, write_entry
 from testbed.api.server import ApiServer, PortTaken
-from testbed.controller.client import AdminClient
+from testbed.controller.client import ControllerClient
 from testbed.emulation.standing.standing import RUN_SOCKET
 from testbed.emulation.testbed import Testbed
 from testbed.run.changes import Changes, WorkerPrograms
@@ -30,15 +30,14 @@ class Steering:
         testbed: Testbed,
         story: Story,
         before_routes: Callable[[set[str]], None],
-        controller: AdminClient | None = None,
+        controller: ControllerClient | None = None,
         workers: WorkerPrograms | None = None,
     ) -> None:
         """Without a `controller` and `workers`, members are not ours. `before_routes` is as for Changes."""
-        oracle = experiment.spec.controller.knowledge == "oracle"
-        self.changes = Changes(testbed, controller, workers, story.happened, before_routes, oracle)
+        self.changes = Changes(experiment, testbed, controller, workers, story.happened, before_routes)
         self._script = Script(experiment, self.changes)
         self._executor = LoopExecutor()
-        self._run = LiveRun(experiment, testbed, self.changes, story, self._executor, controller)
+        self._run = LiveRun(testbed, self.changes, story, self._executor, controller)
         self._story = story
         self._folder = testbed.folder
 

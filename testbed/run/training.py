@@ -66,8 +66,8 @@ class Training:
         self._fidelity = measured.fidelity
         self._workers = workers
         self._sampler = Sampler(testbed.network, story.sampled)
-        admin = watchdog.controller.admin
-        self._steering = Steering(experiment, testbed, story, self._fidelity.follow_swap, admin, workers)
+        client = watchdog.controller.client
+        self._steering = Steering(experiment, testbed, story, self._fidelity.follow_swap, client, workers)
         self._status: dict[str, Any] = {}
 
     def go_on(self, guard: Guard) -> Outcome:

@@ -7,7 +7,7 @@ something else is meant, it is called a whole round: from the end of one round t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 #: The definition, as headings and captions say it.
@@ -31,3 +31,19 @@ def span_of(moments: Iterable[tuple[float, float]]) -> RoundSpan:
     """Return the span of a round, given when each member entered it and when each member finished it."""
     entered, finished = zip(*moments, strict=True)
     return RoundSpan(max(entered), max(finished))
+
+
+def time_spent(seconds: float, step_s: float, waited: Mapping[str, float]) -> dict[str, float]:
+    """Return where a member's time of one round went.
+
+    Args:
+        seconds: The length of the round.
+        step_s: The steps before the round, up to their declared time.
+        waited: The seconds that the member waited for each peer.
+
+    Returns:
+        `compute_s` is the steps, `wait_s` the wait for the last peer, `send_s` the rest of the round.
+    """
+    whole = max(seconds, 0.0)
+    wait = min(max(waited.values(), default=0.0), whole)
+    return {"compute_s": step_s, "wait_s": wait, "send_s": whole - wait}

@@ -1,4 +1,4 @@
-"""A network that is up but for its packets and its hosts: its links, its replay, its desk, and its API's server."""
+"""A network that is up but for its packets and its hosts: its links, its replay, its API's subject and server."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
+from testbed.api.requests import Request, Stop
 from testbed.api.server import ApiServer
 from testbed.emulation.links.history import History
 from testbed.emulation.links.links import Links
 from testbed.emulation.links.replay import Replay
 from testbed.emulation.network.difference import Difference
 from testbed.emulation.network.network import Network
-from testbed.emulation.standing.desk import Desk
+from testbed.emulation.standing.subject import NetworkSubject
 from testbed.emulation.testbed import Swapped, Testbed
 from testbed.link import link_name
 from testbed.spec.topology import Topology
@@ -58,20 +59,23 @@ class NetworkWithoutPackets:
         self.links_in_force.take((link_name(a, b), link_name(b, a)), up)
 
 
-class TestsDesk(Desk):
-    """A desk in a process that is not its network's alone, and goes on."""
+class UnstoppableSubject(NetworkSubject):
+    """A network in a process that is not the network's alone, and goes on where the network would be stopped."""
 
-    def stop(self, reason: str) -> None:
-        self._happened("stop", reason)
+    def do(self, request: Request) -> dict[str, Any]:
+        if isinstance(request, Stop):
+            self._happened("stop", request.reason)
+            return {}
+        return super().do(request)
 
 
 @contextmanager
-def answering(topology: Topology, socket: Path, port: int | None = None) -> Iterator[tuple[Desk, ApiServer]]:
-    """Its desk and its server, while inside."""
+def answering(topology: Topology, socket: Path, port: int | None = None) -> Iterator[tuple[NetworkSubject, ApiServer]]:
+    """Yield the network's subject and the API's server."""
     history = History()
     network = NetworkWithoutPackets(topology, history)
     with ThreadPoolExecutor(1) as executor:
-        desk = TestsDesk(cast(Testbed, network), history, executor)
-        with ApiServer(desk, socket, port) as server:
-            history.tell = desk.tell = server.announce
-            yield desk, server
+        subject = UnstoppableSubject(cast(Testbed, network), history, executor)
+        with ApiServer(subject, socket, port) as server:
+            history.tell = subject.tell = server.announce
+            yield subject, server

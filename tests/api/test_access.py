@@ -19,15 +19,23 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from testbed.controller.client import AdminClient, AdminError
-from tests.controller.runs import mesh, spec_of
+from testbed.api.client import ApiClient, RequestFailed
 from tests.ports import free_port
 from tests.program import ForkedProgram, preload
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.local
 
-preload("testbed.controller.serve")
+preload("testbed.controller.serve", "testbed.api.app")
+
+MEMBERS = ("paris", "tokyo", "lima")
+
+
+def words_of(folder: Path, port: int) -> list[str]:
+    """Return what stands after `python` to start a controller that stands alone, with its API on a port."""
+    listening = ["--members", ",".join(MEMBERS), "--listen", f"127.0.0.1:{free_port()}", "--model-bytes", "5000"]
+    folders = ["--secrets", str(folder / "secrets"), "--out", str(folder / "run")]
+    return ["-m", "testbed.controller.standalone", *listening, *folders, "--http", str(port)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,7 @@ class Site:
     port: int
     token: str
     shown: str
-    admin: AdminClient
+    client: ApiClient
 
     @property
     def host(self) -> str:
@@ -60,36 +68,26 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A controller started on a terminal; nobody has stopped it by the end."""
     folder = tmp_path_factory.mktemp("site")
-    (folder / "spec.json").write_text(spec_of(mesh()).model_dump_json())
     port = free_port()
-    paths = {
-        "sockets": folder / "s",
-        "admin": folder / "admin.sock",
-        "spec": folder / "spec.json",
-        "out": folder / "out",
-    }
-    words = [word for name, path in paths.items() for word in (f"--{name}", str(path))]
     terminal, end = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "testbed.controller", *words, "--http", str(port)], stdin=subprocess.DEVNULL, stderr=end
-    )
+    process = subprocess.Popen([sys.executable, *words_of(folder, port)], stdin=subprocess.DEVNULL, stderr=end)
     os.close(end)
     shown = b""
     while b"waiting for" not in shown:
         shown += os.read(terminal, 4096)
-    token = (folder / "http.key").read_text().strip()
-    assert stat.filemode((folder / "http.key").stat().st_mode) == "-rw-------"
-    made = Site(port, token, shown.decode(), AdminClient(folder / "admin.sock"))
+    token = (folder / "secrets" / "http.key").read_text().strip()
+    assert stat.filemode((folder / "secrets" / "http.key").stat().st_mode) == "-rw-------"
+    made = Site(port, token, shown.decode(), ApiClient(folder / "run" / "admin.sock", "the controller"))
     deadline = time.monotonic() + 60
     while True:
         try:
-            made.admin.status()
+            made.client.status()
             break
-        except AdminError:
+        except RequestFailed:
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.02)
     yield made
-    assert made.admin.status()["state"] == "waiting"
+    assert made.client.status()["failure"] is None
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE_S) == 0
     os.close(terminal)
@@ -101,18 +99,18 @@ STOP = json.dumps({"reason": "a page wants it"})
 def test_the_link_is_shown_on_the_terminal_and_leads_to_the_page(site: Site) -> None:
     assert f"http://{site.host}/#token={site.token}" in site.shown, "what follows the # is not sent to any server"
     page = site.ask("GET", "/", {})
-    assert page.status == 200 and "/live" in page.text and site.token not in page.text  # type: ignore[attr-defined]
-    for path in ("/rounds", "/status"):
+    assert page.status == 200 and "/page/main.js" in page.text and site.token not in page.text  # type: ignore[attr-defined]
+    for path in ("/api/v1/rounds", "/api/v1/status", "/metrics"):
         assert site.ask("GET", path, site.bearer).status == 200
 
 
 def test_who_has_no_token_gets_nothing_but_the_page_and_is_told_how_to_get_in(site: Site) -> None:
     for headers in ({}, {"Authorization": "Bearer guess"}, {"Cookie": f"token={site.token}"}):
         for method, path in (
-            ("GET", "/status"),
-            ("GET", f"/status?token={site.token}"),
+            ("GET", "/api/v1/status"),
+            ("GET", f"/api/v1/status?token={site.token}"),
             ("POST", "/"),
-            ("POST", "/stop"),
+            ("POST", "/api/v1/stop"),
         ):
             reply = site.ask(method, path, headers, STOP if method == "POST" else None)
             assert reply.status == 401 and "link" in reply.text  # type: ignore[attr-defined]
@@ -121,29 +119,29 @@ def test_who_has_no_token_gets_nothing_but_the_page_and_is_told_how_to_get_in(si
 def test_a_form_in_any_web_page_can_t_stop_a_run(site: Site) -> None:
     """The browser says which page sends it, and has no token to send with it."""
     for origin in ("http://evil.example", "null", f"https://{site.host}", "http://127.0.0.1:1", ""):
-        assert site.ask("POST", "/stop", {**site.bearer, "Origin": origin}, STOP).status == 403
-        assert site.ask("GET", "/status", {**site.bearer, "Origin": origin}).status == 403
+        assert site.ask("POST", "/api/v1/stop", {**site.bearer, "Origin": origin}, STOP).status == 403
+        assert site.ask("GET", "/api/v1/status", {**site.bearer, "Origin": origin}).status == 403
 
 
 def test_a_name_that_somebody_lets_point_here_is_not_this_server(site: Site) -> None:
     for host in ("evil.example", f"evil.example:{site.port}", "127.0.0.1", "localhost:1", ""):
-        assert site.ask("GET", "/status", {**site.bearer, "Host": host}).status == 421
+        assert site.ask("GET", "/api/v1/status", {**site.bearer, "Host": host}).status == 421
         assert site.ask("GET", "/", {"Host": host}).status == 421
-    assert site.ask("GET", "/status", {**site.bearer, "Host": f"localhost:{site.port}"}).status == 200
+    assert site.ask("GET", "/api/v1/status", {**site.bearer, "Host": f"localhost:{site.port}"}).status == 200
 
 
 def test_the_page_s_own_requests_and_a_program_s_are_taken(site: Site) -> None:
-    plan = json.dumps({"policy": "star", "options": {"server": "a-w0"}})
-    assert site.ask("POST", "/plan", {**site.bearer, "Origin": f"http://{site.host}"}, plan).status == 200
-    assert site.ask("POST", "/plan", site.bearer, plan).status == 200
+    plan = json.dumps({"policy": "star", "options": {"server": "paris"}})
+    assert site.ask("PUT", "/api/v1/policy", {**site.bearer, "Origin": f"http://{site.host}"}, plan).status == 200
+    assert site.ask("PUT", "/api/v1/policy", site.bearer, plan).status == 200
 
 
 def test_a_websocket_shows_the_token_in_its_first_message(site: Site) -> None:
-    address, own = f"ws://{site.host}/live", f"http://{site.host}"
+    address, own = f"ws://{site.host}/api/v1/stream", f"http://{site.host}"
     for origin in (own, None):
         with connect(address, origin=origin) as live:  # type: ignore[arg-type]
             live.send(json.dumps({"token": site.token}))
-            assert json.loads(live.recv(60))["state"] == "waiting"
+            assert json.loads(live.recv(60))["state"]["training"]["state"] == "waiting"
     for first in (json.dumps({"token": "guess"}), json.dumps([site.token]), site.token, b"\x00", "{"):
         with connect(address, origin=own) as live:  # type: ignore[arg-type]
             live.send(first)
@@ -155,14 +153,10 @@ def test_a_websocket_shows_the_token_in_its_first_message(site: Site) -> None:
 
 
 def test_the_link_does_not_go_into_a_log(tmp_path: Path) -> None:
-    (tmp_path / "spec.json").write_text(spec_of(mesh()).model_dump_json())
-    port = free_port()
-    paths = {"sockets": "s", "admin": "admin.sock", "spec": "spec.json", "out": "out"}
-    words = [word for name, path in paths.items() for word in (f"--{name}", str(tmp_path / path))]
-    with ForkedProgram("-m", "testbed.controller", *words, "--http", str(port)) as process:
-        until(lambda: "dashboard" in process.said[1])
+    with ForkedProgram(*words_of(tmp_path, free_port())) as process:
+        until(lambda: "page: " in process.said[1])
         process.terminate()
         _, said = process.communicate(60)
         assert process.wait() == 0
-    token = (tmp_path / "http.key").read_text().strip()
-    assert str(tmp_path / "http.key") in said and token not in said
+    key = tmp_path / "secrets" / "http.key"
+    assert str(key) in said and key.read_text().strip() not in said

@@ -18,9 +18,10 @@ from websockets.sync.client import connect, unix_connect
 
 from testbed.api.client import ApiClient, RequestFailed, RequestRefused, UnixConnection
 from testbed.api.entry import write_entry
+from testbed.api.requests import AddWorker, KillWorker, RestartWorker
 from testbed.api.server import ApiServer, PortTaken
 from testbed.emulation.shaping.base import LinkCounters
-from testbed.emulation.standing.desk import Desk
+from testbed.emulation.standing.subject import NetworkSubject
 from testbed.spec.topology import Topology
 from tests.api.network import answering
 from tests.spec.files import TOPOLOGY
@@ -34,10 +35,10 @@ LINK = "paris->tokyo"
 class Site:
     """The API over a small network, at a socket and on a port."""
 
-    def __init__(self, folder: Path, desk: Desk, server: ApiServer) -> None:
+    def __init__(self, folder: Path, subject: NetworkSubject, server: ApiServer) -> None:
         self.folder = folder
         self.socket = folder / "api.sock"
-        self.desk = desk
+        self.subject = subject
         self.server = server
 
     def ask(
@@ -68,8 +69,8 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("api")
     (folder / "three.yaml").write_text(yaml.safe_dump(TOPOLOGY))
-    with answering(Topology.load(folder / "three.yaml"), folder / "api.sock", 0) as (desk, server):
-        yield Site(folder, desk, server)
+    with answering(Topology.load(folder / "three.yaml"), folder / "api.sock", 0) as (subject, server):
+        yield Site(folder, subject, server)
 
 
 def values(link: dict[str, Any]) -> tuple[float, float, float, float]:
@@ -78,7 +79,7 @@ def values(link: dict[str, Any]) -> tuple[float, float, float, float]:
 
 def test_what_there_is(site: Site) -> None:
     assert set(site.ask("GET", "/sites")[1]) == {"paris", "tokyo", "dallas"}
-    assert set(site.ask("GET", "/links")[1]) == set(site.desk.state()["links"])
+    assert set(site.ask("GET", "/links")[1]) == set(site.subject.state()["links"])
     status = site.ask("GET", "/status")[1]
     assert (status["kind"], status["failure"], status["replay"]["paused"]) == ("network", None, False)
     for path, nothing in (("/plans", {}), ("/rounds", []), ("/decisions", []), ("/training", {})):
@@ -144,14 +145,14 @@ def test_one_worker_more_is_a_site_s_next(site: Site) -> None:
         200,
         {"worker": "tokyo-w1", "site": "tokyo", "address": "an address of tokyo"},
     )
-    assert ApiClient(site.socket, "it").add_worker("tokyo")["worker"] == "tokyo-w2"
+    assert ApiClient(site.socket, "it").do(AddWorker(site="tokyo"))["worker"] == "tokyo-w2"
     added = [*before["tokyo"]["workers"], "tokyo-w1", "tokyo-w2"]
     assert site.ask("GET", "/sites")[1] == {**before, "tokyo": {**before["tokyo"], "workers": added}}
     told = [(event["kind"], event["target"], event["by"]) for event in site.ask("GET", "/events")[1][-2:]]
     assert told == [("add", "tokyo-w1", "hand"), ("add", "tokyo-w2", "hand")]
-    for client_verb in (ApiClient(site.socket, "it").kill, ApiClient(site.socket, "it").restart):
+    for request in (KillWorker(worker="tokyo-w1"), RestartWorker(worker="tokyo-w1")):
         with pytest.raises(RequestRefused):
-            client_verb("tokyo-w1")
+            ApiClient(site.socket, "it").do(request)
 
 
 def test_what_happened_was_done_by_hand(site: Site) -> None:
@@ -203,13 +204,13 @@ def test_a_path_says_all_that_it_takes(site: Site, path: str) -> None:
 
 
 def test_verbs_come_one_after_the_other_in_one_thread(site: Site) -> None:
-    threads = {site.desk.executor.submit(threading.get_ident).result() for _ in range(4)}
+    threads = {site.subject.executor.submit(threading.get_ident).result() for _ in range(4)}
     askers = [threading.Thread(target=site.patch, args=({"jitter": f"{number}ms"},)) for number in range(8)]
     for asker in askers:
         asker.start()
     for asker in askers:
         asker.join()
-    assert threads == {site.desk.executor.submit(threading.get_ident).result()}
+    assert threads == {site.subject.executor.submit(threading.get_ident).result()}
     assert site.patch({"jitter": None})[0] == 200
 
 
@@ -246,7 +247,7 @@ def test_the_socket_is_its_owner_s_and_the_port_is_for_who_has_the_token(site: S
     assert site.ask("GET", "/sites", headers={**bearer, "Host": "evil.example"}, port=True)[0] == 421
     assert site.ask("GET", "/sites", headers={**bearer, "Origin": "http://evil.example"}, port=True)[0] == 403
     with pytest.raises(PortTaken, match=f"--port {site.server.port}"):
-        ApiServer(site.desk, site.folder / "other.sock", site.server.port)
+        ApiServer(site.subject, site.folder / "other.sock", site.server.port)
 
 
 def test_the_files_that_lead_to_the_page_are_the_user_s_alone(site: Site) -> None:
@@ -261,7 +262,7 @@ def test_the_client_tells_refusals_from_failures(site: Site, tmp_path: Path) -> 
     client = ApiClient(site.socket, "the network three")
     assert client.status()["name"] == "three"
     known = client.history(None)
-    assert {state["link"] for state in known["states"]} == set(site.desk.state()["links"])
+    assert {state["link"] for state in known["states"]} == set(site.subject.state()["links"])
     assert client.history(known["count"])["states"] == []
     with pytest.raises(RequestRefused, match="rome->oslo"):
         client.change_link("rome->oslo", {"up": False})
@@ -281,7 +282,7 @@ def scraped(site: Site, headers: dict[str, str]) -> tuple[int, str, str]:
 
 
 def test_prometheus_reads_its_links(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    shaper = site.desk._testbed.network.shaper
+    shaper = site.subject._testbed.network.shaper
     counters = LinkCounters(packets=700, bytes=1_000_000, dropped_queue=4, dropped_loss=5, backlog_bytes=3000)
     monkeypatch.setattr(shaper, "counted", {LINK: counters})
     site.patch({"rate": "5mbit", "delay": "20ms"})
@@ -307,7 +308,7 @@ def test_an_error_that_no_route_foresaw_is_answered_in_words(site: Site, monkeyp
     def breaks() -> None:
         raise ZeroDivisionError("by nobody's fault")
 
-    monkeypatch.setattr(site.desk, "status", breaks)
+    monkeypatch.setattr(site.subject, "status", breaks)
     status, answer, _ = site.ask("GET", "/status")
     assert status == 500
     assert "by nobody's fault" in answer["detail"]

@@ -1,4 +1,4 @@
-"""The controller as a process: its options, its admin side over the socket, its end."""
+"""The controller as a process: its options, its owner's socket, its end."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from websockets.sync.client import unix_connect
 
-from testbed.controller.client import AdminClient, AdminError
+from testbed.api.requests import ForcePolicy, Stop
+from testbed.controller.client import ControllerClient, ControllerError
 from testbed.controller.spec import ControllerSpec, load_spec
 from tests.controller.fleet import Fleet
 from tests.controller.runs import mesh, spec_of
@@ -25,24 +25,24 @@ preload("testbed.controller.serve")
 
 def command(tmp_path: Path, spec: Path) -> list[str]:
     """What stands after `python` to start a controller."""
-    options = {"sockets": tmp_path / "run/control", "admin": tmp_path / "run/admin.sock", "spec": spec}
+    options = {"sockets": tmp_path / "run/control", "owner": tmp_path / "run/owner.sock", "spec": spec}
     words = [word for name, path in options.items() for word in (f"--{name}", str(path))]
     return ["-m", "testbed.controller", *words, "--out", str(tmp_path / "out")]
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[AdminClient]:
+def client(tmp_path: Path) -> Iterator[ControllerClient]:
     """A client of a controller process, which must end cleanly on SIGTERM."""
     spec = tmp_path / "spec.json"
     spec.write_text(spec_of(mesh()).model_dump_json())
     with ForkedProgram(*command(tmp_path, spec)) as process:
-        client = AdminClient(tmp_path / "run/admin.sock")
+        client = ControllerClient(tmp_path / "run/owner.sock")
         deadline = time.monotonic() + 60
         while True:
             try:
                 client.status()
                 break
-            except AdminError:
+            except ControllerError:
                 assert process.poll() is None and time.monotonic() < deadline
                 time.sleep(0.05)
         yield client
@@ -53,21 +53,19 @@ def client(tmp_path: Path) -> Iterator[AdminClient]:
     assert not [path for path in (tmp_path / "run").rglob("*") if not path.is_dir()]
 
 
-def test_the_admin_side_shows_a_run_and_takes_orders(tmp_path: Path, client: AdminClient) -> None:
+def test_the_owner_reads_a_run_and_makes_requests(tmp_path: Path, client: ControllerClient) -> None:
     async def scene() -> None:
         fleet = Fleet(tmp_path / "run/control", mesh())
         await fleet.join()
         await fleet.run(3)
-        await asyncio.to_thread(client.force, "star", {"server": "d-w0"})
+        star = ForcePolicy(policy="star", options={"server": "d-w0"})
+        await asyncio.to_thread(client.do, star)
         await happens(lambda: all(1 in member.plans for member in fleet.members.values()))
         await fleet.run(2)
         await fleet.leave()
 
-    with unix_connect(str(tmp_path / "run/admin.sock"), "ws://controller/live") as live:
-        assert json.loads(live.recv(60))["state"] == "waiting"
-        asyncio.run(scene())
-        while (seen := json.loads(live.recv(60)))["state"] != "done":
-            assert seen["state"] in {"waiting", "running"}
+    assert client.status()["state"] == "waiting"
+    asyncio.run(scene())
     status = client.status()
     assert status["state"] == "done" and status["round"] == 4 and status["epoch"] == 1
     assert client.plan().trees[0].root == "d-w0"
@@ -76,30 +74,24 @@ def test_the_admin_side_shows_a_run_and_takes_orders(tmp_path: Path, client: Adm
     assert json.loads((tmp_path / "out/final.json").read_text())["swaps"][0]["epoch"] == 1
 
 
-def test_bad_orders_are_refused_with_the_reason(client: AdminClient) -> None:
+def test_bad_requests_are_refused_with_the_reason(client: ControllerClient) -> None:
     view = mesh()
-    with pytest.raises(AdminError, match="hierarchical"):
-        client.force("best")
-    with pytest.raises(AdminError):
+    with pytest.raises(ControllerError, match="hierarchical"):
+        client.do(ForcePolicy(policy="best"))
+    with pytest.raises(ControllerError):
         client.change_network({}, view.routes)
     client.change_network(view.links, view.routes)
 
 
-def test_stop_fails_a_run_that_is_not_done(tmp_path: Path, client: AdminClient) -> None:
-    client.stop("the user pressed Ctrl-C")
+def test_stop_fails_a_run_that_is_not_done(tmp_path: Path, client: ControllerClient) -> None:
+    client.do(Stop(reason="the user pressed Ctrl-C"))
     assert client.status()["failure"] == "the user pressed Ctrl-C"
     assert json.loads((tmp_path / "out/final.json").read_text())["state"] == "failed"
 
 
-def test_its_page_needs_nothing_from_elsewhere() -> None:
-    from testbed.controller.server.dashboard import PAGE
-
-    assert "/live" in PAGE and "http://" not in PAGE and "https://" not in PAGE
-
-
 def test_nobody_at_the_socket_is_an_error_that_says_so(tmp_path: Path) -> None:
-    with pytest.raises(AdminError, match="nobody"):
-        AdminClient(tmp_path / "nobody").status()
+    with pytest.raises(ControllerError, match="nobody"):
+        ControllerClient(tmp_path / "nobody").status()
 
 
 def test_the_spec_comes_back_as_it_was_written(tmp_path: Path) -> None:

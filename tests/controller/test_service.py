@@ -13,6 +13,7 @@ from typing import ClassVar
 import networkx as nx
 import pytest
 
+from testbed.api.requests import ForcePlan, ForcePolicy
 from testbed.controller.allreduce import plan_swaps
 from testbed.controller.spec import Elasticity
 from testbed.plan import Plan
@@ -129,7 +130,7 @@ def test_a_forced_plan_comes_into_force_and_stays(tmp_path: Path) -> None:
         view = mesh()
         async with training(spec_of(view), tmp_path, view) as (controller, fleet):
             await fleet.run(2)
-            controller.force(make_policy("star", {"server": "d-w0"}))
+            controller.do(ForcePolicy(policy="star", options={"server": "d-w0"}))
             await happens(lambda: swaps_of(controller))
             await fleet.run(20)
             assert plan_of(controller).policy == "star" and plan_of(controller).trees[0].root == "d-w0"
@@ -148,9 +149,9 @@ def test_a_given_plan_comes_into_force_and_what_is_none_for_these_members_is_ref
             written = make_policy("star", {"server": "d-w0"}).plan(view)
             less = make_policy("star").plan(view.among(frozenset(view.names[1:])))
             with pytest.raises(PolicyError) as caught:
-                controller.force(make_policy("given", {"document": less.to_json()}))
+                controller.do(ForcePlan(plan=less.to_json()))
             assert (caught.value.field, caught.value.given) == ("members", (view.names[0],))
-            controller.force(make_policy("given", {"document": written.to_json()}))
+            controller.do(ForcePlan(plan=written.to_json()))
             await happens(lambda: swaps_of(controller))
             await fleet.run(3)
             assert plan_of(controller).trees == written.trees and plan_of(controller).policy == "given"
@@ -166,8 +167,8 @@ def test_a_second_request_waits_for_the_swap_under_way(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
         async with training(spec_of(view), tmp_path, view) as (controller, fleet):
-            controller.force(make_policy("star", {"server": "d-w0"}))
-            controller.force(make_policy("star", {"server": "b-w0"}))
+            controller.do(ForcePolicy(policy="star", options={"server": "d-w0"}))
+            controller.do(ForcePolicy(policy="star", options={"server": "b-w0"}))
             await happens(lambda: all(1 in member.plans for member in fleet.members.values()))
             assert len(swaps_of(controller)) == 1
             await fleet.run(4)
@@ -182,8 +183,8 @@ def test_a_forced_plan_is_not_forgotten_for_a_change_of_the_network(tmp_path: Pa
     async def scene() -> None:
         view = mesh()
         async with training(spec_of(view, period_s=3600.0), tmp_path, view) as (controller, fleet):
-            controller.force(make_policy("star", {"server": "d-w0"}))
-            controller.force(make_policy("star", {"server": "b-w0"}))
+            controller.do(ForcePolicy(policy="star", options={"server": "d-w0"}))
+            controller.do(ForcePolicy(policy="star", options={"server": "b-w0"}))
             controller.change_network(view.links, view.routes)
             await happens(lambda: all(1 in member.plans for member in fleet.members.values()))
             await fleet.run(4)
@@ -238,12 +239,12 @@ def test_a_refused_plan_is_dropped_and_another_comes_into_force(tmp_path: Path) 
         async with training(spec_of(view), tmp_path, view) as (controller, fleet):
             await fleet.run(2)
             fleet.members["b-w0"].answer = "no connection to d-w0"
-            controller.force(make_policy("star", {"server": "d-w0"}))
+            controller.do(ForcePolicy(policy="star", options={"server": "d-w0"}))
             await happens(lambda: 1 in fleet.members["a-w0"].plans)
             await fleet.run(2)
             assert swaps_of(controller) == [] and controller.status()["pending_epoch"] is None
             fleet.members["b-w0"].answer = ""
-            controller.force(make_policy("star", {"server": "c-w0"}))
+            controller.do(ForcePolicy(policy="star", options={"server": "c-w0"}))
             await happens(lambda: swaps_of(controller))
             await fleet.run(4)
             assert plan_of(controller).trees[0].root == "c-w0" and 1 not in fleet.epochs
@@ -261,9 +262,9 @@ def test_what_waits_for_a_swap_goes_on_when_it_is_dropped(tmp_path: Path) -> Non
         view = mesh()
         async with training(spec_of(view, period_s=3600.0), tmp_path, view) as (controller, fleet):
             fleet.members["b-w0"].answer = None
-            controller.force(make_policy("star", {"server": "d-w0"}))
+            controller.do(ForcePolicy(policy="star", options={"server": "d-w0"}))
             await happens(lambda: 1 in fleet.members["a-w0"].plans)
-            controller.force(make_policy("star", {"server": "c-w0"}))
+            controller.do(ForcePolicy(policy="star", options={"server": "c-w0"}))
             await fleet.run(2)
             fleet.members["b-w0"].send(Held("b-w0", 1, "no connection"))
             fleet.members["b-w0"].answer = ""
@@ -286,7 +287,7 @@ def test_a_member_that_says_nothing_does_not_hold_up_plans_for_ever(
         async with training(spec_of(view, jobs=jobs, period_s=3600.0), tmp_path, view) as (controller, fleet):
             silent = fleet.members["b-w0"]
             silent.answer = None
-            controller.force(make_policy("star", {"server": "d-w0"}))
+            controller.do(ForcePolicy(policy="star", options={"server": "d-w0"}))
             out = tmp_path / "out/decisions.jsonl"
             await happens(lambda: "b-w0 did not say in time" in list(read_records(out))[-1]["why"])
             assert all(1 in member.plans for member in fleet.members.values() if member is not silent)
@@ -511,7 +512,7 @@ def test_a_disk_that_takes_no_more_when_a_plan_is_judged_is_no_mistake_of_ours(
         async with training(spec_of(view), tmp_path, view) as (controller, _):
             shutil.rmtree(tmp_path / "out" / "views")
             (tmp_path / "out" / "views").touch()
-            controller.force(make_policy("star"))
+            controller.do(ForcePolicy(policy="star"))
             await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
             assert controller.failure.startswith("the run can't be recorded: ")
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from testbed import sync
+from testbed.api.requests import ForcePolicy
 from testbed.controller.spec import Elasticity
-from testbed.planning import make_policy
 from testbed.protocol import AbortGraph, ControlMessage, Job, Report
 from tests.controller.runs import group_of, mesh, plan_of, reaches, running, spec_of, swaps_of
 from tests.waiting import PATIENCE_S
@@ -51,7 +51,7 @@ def test_sessions_go_through_forced_swaps_without_losing_an_update(tmp_path: Pat
                 thread.start()
             await reaches(controller, lambda: bool(group_of(controller).rounds.complete))
             for epoch, server in enumerate(("d-w0", "b-w0"), start=1):
-                controller.force(make_policy("star", {"server": server}))
+                controller.do(ForcePolicy(policy="star", options={"server": server}))
                 await reaches(controller, lambda epoch=epoch: plan_of(controller).epoch == epoch)
             swapped.set()
             await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)

@@ -14,8 +14,8 @@ from subprocess import Popen
 import pytest
 
 from testbed import sync
+from testbed.api.client import ApiClient, RequestFailed
 from testbed.certificates import make_certificates
-from testbed.controller.client import AdminClient, AdminError
 from tests.ports import free_port
 from tests.program import ForkedProgram, preload, spawn
 from tests.sync.proxy import Proxy
@@ -28,9 +28,9 @@ preload("testbed.controller.serve", "testbed.sync", "torch._dynamo")
 GUIDE = Path(__file__).parents[2] / "docs" / "sync.md"
 
 
-def answers(admin: AdminClient) -> bool:
-    with suppress(AdminError):
-        return bool(admin.status())
+def answers(controller: ApiClient) -> bool:
+    with suppress(RequestFailed):
+        return bool(controller.status())
     return False
 
 
@@ -87,7 +87,9 @@ def test_over_tls_two_machines_train_and_nothing_is_to_be_read_on_the_way(tmp_pa
     with ExitStack() as stack:
         served = controller(stack, tmp_path, port, "--tls", str(tmp_path / "tls" / "controller"))
         proxy = stack.enter_context(Proxy(lambda: ("127.0.0.1", port), 1))
-        until(lambda: answers(AdminClient(tmp_path / "run" / "admin.sock")))  # and listens: a proxy does not try again
+        until(
+            lambda: answers(ApiClient(tmp_path / "run" / "admin.sock", "the controller"))
+        )  # and listens: a proxy does not try again
         programs = [
             of_member(tmp_path, name, "tcp:{}:{}".format(*proxy.address), "tls/{}") for name in ("paris", "tokyo")
         ]

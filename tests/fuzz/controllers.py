@@ -1,10 +1,10 @@
-"""A controller that runs, with members that have joined it: what they, strangers and its admin say to it.
+"""A controller that runs, with members that have joined it: what they, strangers and its owner say to it.
 
 An input is what they say one after the other, a line each:
 
     2{"kind": ...}              member 2 says this on the connection that it has
     !2                          it hangs up, and connects again: what it says next is to be a hello
-    POST /network {"links":…}   the admin asks for something
+    ?{"request": ...}           the owner makes a request
 
 The last member says nothing but its hello: whatever the others do, it stays, or the run has failed by name.
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -22,11 +21,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import httpx
 from msgspec.structs import replace
 
-from testbed.controller.server.admin import make_app
 from testbed.controller.server.member_server import SOCKET
+from testbed.controller.server.owner_server import answer
 from testbed.controller.service import ControllerService
 from testbed.controller.spec import ControllerSpec, Elasticity
 from testbed.protocol import (
@@ -62,7 +60,6 @@ ADDRESS = ("10.0.0.1", 4000)
 
 REDUCING = spec_of(VIEW, elastic=Elasticity(quorum=2, lease_s=3600.0))
 GOSSIPING = hop_spec(VIEW)
-REQUEST = re.compile(rb"(GET|POST) (/\S{0,200})(?: (.*))?")
 #: A conversation takes milliseconds. A search has what others leave of the processors: seconds, then.
 MOST_S = 60
 #: What was written is read, and dealt with, in so many turns of the event loop.
@@ -108,8 +105,9 @@ class Conversation:
         for member in self._members.values():
             await member.read()
         for line in lines:
-            if request := REQUEST.fullmatch(line):
-                await self._ask(*request.groups())
+            if line[:1] == b"?":
+                said = await answer(self._controller, line[1:])
+                assert "the controller failed" not in str(said.get("refused", "")), said
             elif line[:1] == b"!":
                 await self._connect_again(_name(line[1:]))
             else:
@@ -127,13 +125,6 @@ class Conversation:
                 await _hang_up(member)
         with suppress(OSError):
             self._members[SILENT].writer.close()
-
-    async def _ask(self, verb: bytes, path: bytes, body: bytes | None) -> None:
-        app, headers = httpx.ASGITransport(make_app(self._controller)), {"content-type": "application/json"}
-        async with httpx.AsyncClient(transport=app, base_url="http://controller", headers=headers) as admin:
-            with suppress(httpx.InvalidURL):
-                answer = await admin.request(verb.decode(), path.decode("latin-1"), content=body or b"")
-                assert answer.status_code < 500, answer.text
 
     async def _connect_again(self, name: str) -> None:
         await _hang_up(self._members[name])
@@ -225,14 +216,16 @@ REDUCING_SAYS: Mapping[str, bytes] = {
     "goodbye": say((0, Goodbye(NAMES[0], 3, "d1635")), (1, Goodbye.with_error(NAMES[1], 3, "no more")), "!1"),
     "comes": say("!0", (0, Hello(NAMES[0], ADDRESS)), (1, Held(NAMES[1], 1))),
     "returns": say("!0", (0, Hello(NAMES[0], ADDRESS, returns=True)), (0, Rejoin(NAMES[0], {}, {}, 1, False, 1))),
-    "admin": say(
-        "GET /status", "GET /plan", "GET /rounds?since=0", 'POST /plan {"policy":"star","options":{"root":"a-w0"}}',
-        f"POST /network {json.dumps({'links': LINKS, 'routes': ROUTES})}", 'POST /stop {"reason":"enough"}',
+    "owner": say(
+        '?{"request":"ReadStatus"}', '?{"request":"ReadRounds","since":0}',
+        '?{"request":"ForcePolicy","policy":"star","options":{"root":"a-w0"}}', '?{"request":"ForcePlan","plan":{}}',
+        "?" + json.dumps({"request": "ChangeNetwork", "links": LINKS, "routes": ROUTES}),
+        '?{"request":"Stop","reason":"enough"}',
     ),
 }  # fmt: skip
 GOSSIP_SAYS: Mapping[str, bytes] = {
     "iterations": say(*(report(number, member) for number in range(3) for member in range(4))),
-    "graph": say('POST /graph {"kind":"ring"}', *((i, PromiseGraph(NAMES[i], 4)) for i in range(4))),
+    "graph": say('?{"request":"ChangeGraph","kind":"ring"}', *((i, PromiseGraph(NAMES[i], 4)) for i in range(4))),
     "comes": say("!0", (0, Hello(NAMES[0], ADDRESS)), (1, PromiseGraph(NAMES[1], 9))),
     "goodbye": say((0, Goodbye(NAMES[0], 120, "d1635")), (1, Goodbye.with_error(NAMES[1], 3, "no more"))),
 }

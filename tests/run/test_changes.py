@@ -11,8 +11,9 @@ from typing import Any, cast
 import pytest
 
 from testbed.api.problem import ApiProblem
+from testbed.api.requests import AddWorker
 from testbed.cli.tables import print_swap
-from testbed.controller.client import AdminClient, AdminError
+from testbed.controller.client import ControllerClient, ControllerError
 from testbed.controller.spec import Newcomer
 from testbed.emulation.testbed import Testbed
 from testbed.protocol import Job
@@ -46,7 +47,7 @@ class Growing(Recorder):
 
     def add_member(self, newcomer: Newcomer, members: Any, links: Any, routes: Any) -> None:
         if self.refusal:
-            raise AdminError(self.refusal)
+            raise ControllerError(self.refusal)
         assert {f"{newcomer.name}->tokyo", f"tokyo->{newcomer.name}"} <= set(links)
         assert ("paris-w0", newcomer.name) in routes
         self.members = [member.name for member in members]
@@ -58,9 +59,10 @@ class Growing(Recorder):
         self.told.append((kind, target))
 
 
-def changes_of(recorder: Growing) -> Changes:
+def changes_of(experiment: Experiment, recorder: Growing, ours: bool = True) -> Changes:
     every: Any = recorder
-    return Changes(every, every, every, recorder.tell, lambda _: None)
+    ours_alone = every if ours else None
+    return Changes(experiment, every, ours_alone, ours_alone, recorder.tell, lambda _: None)
 
 
 @pytest.fixture
@@ -71,9 +73,9 @@ def experiment(tmp_path: Path) -> Experiment:
 @pytest.mark.pure
 def test_the_controller_is_told_of_the_worker_and_of_the_network_with_it(experiment: Experiment) -> None:
     growing = Growing(experiment.topology)
-    changes = changes_of(growing)
+    changes = changes_of(experiment, growing)
     record = {"worker": "tokyo-w1", "site": "tokyo", "address": "an address of tokyo-w1", "shard": 4, "shards": 5}
-    assert changes.add_worker("tokyo", "hand") == record and changes.added == [record]
+    assert changes.do(AddWorker(site="tokyo"), "hand") == record and changes.added == [record]
     assert growing.members == ["paris-w0", "paris-w1", "tokyo-w0", "tokyo-w1", "dallas-w0"]
     assert growing.told == [("add", "tokyo-w1")]
 
@@ -82,9 +84,9 @@ def test_the_controller_is_told_of_the_worker_and_of_the_network_with_it(experim
 def test_a_worker_that_the_controller_does_not_take_leaves_all_as_it_was(experiment: Experiment) -> None:
     growing = Growing(experiment.topology)
     growing.refusal = "the run is done"
-    changes = changes_of(growing)
-    with pytest.raises(AdminError):
-        changes.add_worker("tokyo", "hand")
+    changes = changes_of(experiment, growing)
+    with pytest.raises(ControllerError):
+        changes.do(AddWorker(site="tokyo"), "hand")
     assert (growing.topology, growing.told, changes.added) == (experiment.topology, [], [])
 
 
@@ -93,8 +95,8 @@ def test_another_network_keeps_the_workers_that_were_added(
     experiment: Experiment, capsys: pytest.CaptureFixture[str]
 ) -> None:
     growing = Growing(experiment.topology)
-    changes = changes_of(growing)
-    changes.add_worker("tokyo", "hand")
+    changes = changes_of(experiment, growing)
+    changes.do(AddWorker(site="tokyo"), "hand")
     other = Topology.from_value(spoilt(TOPOLOGY, "name", to="other"), experiment.file)
     print_swap("other", changes.swap(other, "other.yaml", "file"))
     assert capsys.readouterr().out == "  links added: x->y\nother in force after 0.25 s\n"
@@ -117,10 +119,10 @@ def test_a_run_that_takes_nobody_says_what_to_do_instead(
     experiment = Experiment.load(write(tmp_path, experiment={**EXPERIMENT, **more}))
     growing = Growing(experiment.topology)
     story = cast(Story, SimpleNamespace(directory=SimpleNamespace(path=tmp_path)))
-    controller, testbed = cast(AdminClient, growing), cast(Testbed, growing)
-    run = LiveRun(experiment, testbed, changes_of(growing), story, LoopExecutor(), controller)
+    controller, testbed = cast(ControllerClient, growing), cast(Testbed, growing)
+    run = LiveRun(testbed, changes_of(experiment, growing), story, LoopExecutor(), controller)
     with pytest.raises(ApiProblem, match=why) as refused:
-        run.add_worker(site)
+        run.do(AddWorker(site=site))
     assert refused.value.status == status and growing.told == []
 
 
@@ -128,7 +130,7 @@ def test_a_run_that_takes_nobody_says_what_to_do_instead(
 def test_where_members_are_not_ours_none_is_added(experiment: Experiment, tmp_path: Path) -> None:
     growing = Growing(experiment.topology)
     story = cast(Story, SimpleNamespace(directory=SimpleNamespace(path=tmp_path)))
-    run = LiveRun(experiment, cast(Testbed, growing), changes_of(growing), story, LoopExecutor(), None)
+    run = LiveRun(cast(Testbed, growing), changes_of(experiment, growing, ours=False), story, LoopExecutor(), None)
     with pytest.raises(ApiProblem) as caught:
-        run.add_worker("tokyo")
+        run.do(AddWorker(site="tokyo"))
     assert caught.value.status == 409

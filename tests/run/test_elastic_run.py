@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from testbed.api.client import RequestRefused, UnixConnection
+from testbed.api.requests import ForcePlan, ForcePolicy
 from testbed.emulation import label
 from testbed.emulation.standing.standing import client
 from tests.cli.standing import testbed
@@ -38,10 +39,10 @@ def test_a_worker_that_dies_comes_back_in_a_container_of_its_own(tmp_path: Path)
         assert 'testbed_run_state{state="running"} 1.0' in metrics
         assert 'testbed_link_delay_seconds{link="paris->london",source="paris",target="london"} 0.007' in metrics
         assert re.search(r'testbed_link_carried_bytes_total\{link="london->paris",[^}]*\} [1-9]', metrics)
-        client(name).force("star", {"server": "paris-w0"})
+        client(name).do(ForcePolicy(policy="star", options={"server": "paris-w0"}))
         first = json.loads((running.directory / "plans" / "0000.json").read_text())
         with pytest.raises(RequestRefused, match="trees"):
-            client(name).force_plan({field: value for field, value in first.items() if field != "trees"})
+            client(name).do(ForcePlan(plan={field: value for field, value in first.items() if field != "trees"}))
         until(lambda: running.happened("kill", "london-w0"))
         # Rounds of 2.4 s and more until it is back: else all may be over on a host that starts it slowly.
         client(name).change_link("paris->madrid", {"rate": "2mbit"})

@@ -76,12 +76,12 @@ def script(folder: Path, *events: dict[str, Any], **settings: Any) -> tuple[Scri
     experiment = Experiment.load(write(folder, experiment=EXPERIMENT | {**settings, "events": list(events)}))
     recorder = Recorder(experiment.topology)
     changes = Changes(
+        experiment,
         recorder,  # type: ignore[arg-type]
         recorder,  # type: ignore[arg-type]
         recorder,  # type: ignore[arg-type]
         recorder.tell,
         lambda added: recorder.said.append(("measure", *added)),
-        experiment.spec.controller.knowledge == "oracle",
     )
     recorder.swaps = changes.swaps
     return Script(experiment, changes), recorder

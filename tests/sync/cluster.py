@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from testbed import sync
-from testbed.controller.client import AdminClient, AdminError
+from testbed.controller.client import ControllerClient, ControllerError
 from testbed.controller.spec import ControllerSpec, Elasticity, PlanningSpec
 from testbed.planning import Edge, View
 from testbed.planning import Member as Site
@@ -198,7 +198,7 @@ class Cluster:
     def __init__(self, folder: Path, count: int, step_s: float, seed: int, quorum: int = 2, lease_s: float = 30.0):
         self.folder = folder
         self.names = tuple(f"m{i}" for i in range(count))
-        self.admin = AdminClient(folder / "admin.sock")
+        self.client = ControllerClient(folder / "owner.sock")
         self._step_s = step_s
         jobs = dict.fromkeys(self.names, Job(10**9, round_timeout_s=30.0))
         self._spec = ControllerSpec(
@@ -225,7 +225,7 @@ class Cluster:
         self.kill_controller()
 
     def start_controller(self) -> None:
-        paths = ["--sockets", self.folder / "control", "--admin", self.folder / "admin.sock"]
+        paths = ["--sockets", self.folder / "control", "--owner", self.folder / "owner.sock"]
         more = ["--spec", self.folder / "spec.json", "--out", self.folder / "out"]
         self._controller = ForkedProgram("-m", "testbed.controller", *map(str, (*paths, *more)))
 
@@ -334,6 +334,6 @@ def round_seconds(made: Cluster) -> float:
 def reported(made: Cluster) -> list[dict[str, Any]]:
     """The rounds that the controller has seen since it was started."""
     try:
-        return made.admin.rounds()
-    except AdminError:
+        return made.client.rounds()
+    except ControllerError:
         return []

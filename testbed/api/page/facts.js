@@ -9,6 +9,10 @@ export function tellFacts(state, elapsed_s) {
   const { network } = state;
   document.title = network.name;
   write(at("title"), network.name);
+  if (network.kind === "controller") {
+    write(at("facts"), `a controller of ${Object.keys(state.hosts).length} members on machines of their own`);
+    return tellFigures(ofTraining(state, elapsed_s));
+  }
   const kinds = { network: "a network that is up", run: "a run that goes on", recording: "a run that is over" };
   const held = network.replay.paused ? ", its traces held" : "";
   write(at("facts"), `${kinds[network.kind]}${held} · topology ${network.topology} · ${network.backend} shaping`);

@@ -12,17 +12,18 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from testbed.api.requests import ForcePlan, ForcePolicy, Request
 from testbed.controller.actions import Actions, After, Announce, Fail, TellAll
 from testbed.controller.allreduce.group_state import GroupState
 from testbed.controller.allreduce.recovery import Recovery
 from testbed.controller.allreduce.round_log import ReportedRound
 from testbed.controller.clocks import SYSTEM, Clocks
 from testbed.controller.contradiction import Contradiction
-from testbed.controller.coordinator import Coordinator
+from testbed.controller.coordinator import Coordinator, NotForMembers
 from testbed.controller.progress import GroupProgress
 from testbed.controller.replanning.planner import Planner
 from testbed.controller.spec import ControllerSpec, PlanningSpec
-from testbed.planning import Pair, PhysicalLink, Policy
+from testbed.planning import Pair, PhysicalLink, make_policy
 from testbed.protocol import Arrived, ControlMessage, Goodbye, Held, Hello, Holding, Lost, Rejoin, Report, Stop
 
 log = logging.getLogger(__name__)
@@ -228,5 +229,12 @@ class AllReduceCoordinator(Coordinator):
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
         self.planner.change_network(links, routes)
 
-    def force(self, policy: Policy) -> None:
-        self.planner.force(policy)
+    def do(self, request: Request) -> Actions:
+        match request:
+            case ForcePolicy():
+                self.planner.force(make_policy(request.policy, request.options))
+            case ForcePlan():
+                self.planner.force(make_policy("given", {"document": request.plan}))
+            case _:
+                raise NotForMembers("members reduce by a plan", request)
+        return iter(())

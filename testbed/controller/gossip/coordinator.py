@@ -12,10 +12,11 @@ from math import inf
 
 from msgspec.structs import asdict, replace
 
+from testbed.api.requests import ChangeGraph, Request
 from testbed.controller.actions import Actions, Announce, Fail, Tell, TellAll
 from testbed.controller.clocks import SYSTEM, Clocks
 from testbed.controller.contradiction import Contradiction
-from testbed.controller.coordinator import Coordinator
+from testbed.controller.coordinator import Coordinator, NotForMembers
 from testbed.controller.gossip.iteration_log import IterationLog
 from testbed.controller.gossip.topology_changes import TopologyChanges
 from testbed.controller.progress import GossipProgress
@@ -123,10 +124,12 @@ class GossipCoordinator(Coordinator):
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
         """Members exchange over their graph, whatever the network is."""
 
-    def change_graph(self, kind: str) -> Actions:
+    def do(self, request: Request) -> Actions:
+        if not isinstance(request, ChangeGraph):
+            raise NotForMembers("members gossip over a graph", request)
         if not self.running:
-            raise GraphError("no members train without a centre here now", rule="no-graph")
-        yield from self._topology.prepare(kind)
+            raise GraphError("the members have not begun, or are at their end; ask while they train", rule="no-graph")
+        return self._topology.prepare(request.kind)
 
     def _check_report(self, report: Report) -> None:
         """Contradiction when no member can have entered that iteration."""

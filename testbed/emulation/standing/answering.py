@@ -9,8 +9,8 @@ from pathlib import Path
 
 from testbed.api.server import ApiServer
 from testbed.emulation.links.history import History
-from testbed.emulation.standing.desk import Desk
 from testbed.emulation.standing.standing import SOCKET
+from testbed.emulation.standing.subject import NetworkSubject
 from testbed.emulation.testbed import Backend, Step, Testbed, Workers
 from testbed.spec.topology import Topology
 
@@ -25,8 +25,8 @@ def answering(
     testbed = Testbed(topology, name=name, backend=backend, workers=workers, observer=history.note, step=step)
     # One thread for all verbs, and no other: the kernel ends a switch's daemons together with the thread that started
     # them, so the sites that a swap adds live as long as this does.
-    with testbed, ThreadPoolExecutor(1, "verbs") as executor:
-        desk = Desk(testbed, history, executor)
-        with ApiServer(desk, testbed.folder / SOCKET, port) as server:
-            history.tell = desk.tell = server.announce
+    with testbed, ThreadPoolExecutor(1, "requests") as executor:
+        subject = NetworkSubject(testbed, history, executor)
+        with ApiServer(subject, testbed.folder / SOCKET, port) as server:
+            history.tell = subject.tell = server.announce
             yield testbed, server

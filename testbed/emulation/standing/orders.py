@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from testbed.api.models import LinkPatch
 from testbed.api.problem import CANNOT, FAILED, MISSING, NOT_HERE, STALE, WRONG, ApiProblem
 from testbed.emulation.containers import engine
 from testbed.emulation.errors import EmulationError, ending_of
 from testbed.emulation.links.links import Asked
+from testbed.emulation.network.network import Network
 from testbed.emulation.standing.status import tag_of
 from testbed.emulation.testbed import Testbed
-from testbed.link import link_ends
+from testbed.link import link_ends, pair_name
 from testbed.spec.errors import SpecError
 from testbed.spec.event import LinkChange
 from testbed.spec.load import validate
@@ -44,6 +46,37 @@ def changes_of(patches: Mapping[str, LinkPatch], asked: Mapping[str, Asked]) -> 
 def pairs_of(patches: Mapping[str, LinkPatch]) -> list[tuple[str, str, bool]]:
     """The physical pairs that patches take down or up: the two sites, and whether it is up."""
     return [(*link_ends(name), patch.up) for name, patch in patches.items() if patch.up is not None]
+
+
+class Happening(Protocol):
+    """Hears what happens to a network: a change of a link has all values that are in force over its file or trace."""
+
+    def __call__(self, kind: str, target: str, *, changed: Mapping[str, float | None] | None = None) -> None: ...
+
+
+def change_links(
+    network: Network, changes: Iterable[LinkChange], pairs: Iterable[tuple[str, str, bool]], happened: Happening
+) -> None:
+    """Change the values of links, which stay in force over their traces, and take physical pairs down or up.
+
+    Args:
+        network: The network in force.
+        changes: The values that change, by directed link.
+        pairs: The two sites of each physical pair, and whether the pair is to be up.
+        happened: Called after each change.
+    """
+    for change in changes:
+        changed = network.links_in_force.change(change).values()
+        happened("change", change.link, changed=changed)
+    for a, b, up in pairs:
+        network.take(a, b, up)
+        happened("up" if up else "down", pair_name(a, b))
+
+
+def check_file(file: Path) -> None:
+    """Raise ApiProblem where a topology's file is not there."""
+    if not file.is_file():
+        raise ApiProblem(MISSING, f"{file} is no file here; write the path of a topology file")
 
 
 def check_site(testbed: Testbed, site: str) -> None:

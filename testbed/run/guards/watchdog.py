@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from testbed.controller.client import AdminError
+from testbed.controller.client import ControllerError
 from testbed.run.errors import RunFailed
 from testbed.run.guards.disk import shortage
 from testbed.run.guards.engine import EngineWatch
@@ -84,8 +84,8 @@ class Watchdog:
         self.controller.check()
         asked = time.monotonic()
         try:
-            status = self.controller.admin.status()
-        except AdminError as error:
+            status = self.controller.client.status()
+        except ControllerError as error:
             self.controller.check()
             self._unanswered_since = self._unanswered_since or asked
             silent_s = time.monotonic() - self._unanswered_since

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from testbed.controller.client import AdminError
+from testbed.controller.client import ControllerError
 from testbed.controller.server.member_server import SOCKET
 from testbed.controller.spec import ControllerSpec, PlanningSpec
 from testbed.emulation.label import state_folder
@@ -96,9 +96,9 @@ class PlannedSums:
 
     def __exit__(self, *_: object) -> None:
         try:
-            status = self._controller.admin.status()
+            status = self._controller.client.status()
             self.outcome = {name: status[name] for name in ("state", "failure", "joined", "round", "epoch", "swaps")}
-        except AdminError as error:
+        except ControllerError as error:
             self.outcome |= {"state": "failed", "failure": self._why_gone() or str(error)}
         self._stack.close()
 

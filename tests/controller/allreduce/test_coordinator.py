@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from testbed.api.requests import ForcePolicy
 from testbed.controller.actions import Action, Actions, After, Background, Fail, Tell, TellAll
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
 from testbed.controller.contradiction import Contradiction
 from testbed.controller.spec import Elasticity
 from testbed.plan import Plan
-from testbed.planning import make_policy
 from testbed.protocol import (
     Abort,
     Arrived,
@@ -97,7 +97,7 @@ class Told:
             self.hear(Report(name, number, epoch, 10.0 * number, 10.0 * number + 1, 0.1, 0.0, 0, 0, 0, 0))
 
     def force(self, server: str) -> None:
-        self.coordinator.force(make_policy("star", {"server": server}))
+        self.coordinator.do(ForcePolicy(policy="star", options={"server": server}))
         self.do(())
 
     def lose(self, name: str) -> None:

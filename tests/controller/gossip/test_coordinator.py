@@ -14,11 +14,13 @@ import torch
 from msgspec.structs import asdict
 from torch import Tensor
 
+from testbed.api.requests import ForcePolicy
 from testbed.controller.actions import Actions, Announce, Tell
 from testbed.controller.contradiction import Contradiction
+from testbed.controller.coordinator import NotForMembers
 from testbed.controller.gossip.coordinator import GossipCoordinator
 from testbed.controller.spec import ControllerSpec, Elasticity, GossipGraph
-from testbed.planning import PolicyError, View, make_policy
+from testbed.planning import View
 from testbed.planning.graphs import ring, uniform
 from testbed.protocol import (
     AbortGraph,
@@ -207,9 +209,9 @@ def test_no_plan_is_made_for_members_that_gossip(tmp_path: Path) -> None:
                 welcome = await member.read()
                 assert isinstance(welcome, Welcome) and welcome.plan == {} and tuple(welcome.roster) == VIEW.names
             controller.change_network(VIEW.links, VIEW.routes)
-            with pytest.raises(PolicyError) as caught:
-                controller.force(make_policy("star"))
-            assert caught.value.rule == "no-plan"
+            with pytest.raises(NotForMembers) as caught:
+                controller.do(ForcePolicy(policy="star"))
+            assert caught.value.given == "ForcePolicy"
             status = controller.status()
             assert status["plan"] is None and status["policy"] is None and status["swaps"] == []
             for member in members:

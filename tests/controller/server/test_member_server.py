@@ -8,12 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from testbed.controller.server import connection
-from testbed.controller.server.admin import make_app
 from testbed.controller.server.member_server import SOCKET
+from testbed.controller.server.owner_server import answer
 from testbed.controller.service import ControllerService
 from testbed.controller.spec import Elasticity
 from testbed.protocol import MAX_LINE_BYTES, Goodbye, Hello, Prepare, Rejoin, Report, Stop, Welcome, encode
@@ -35,10 +34,9 @@ def report(member: str, number: int, **fields: Any) -> bytes:
     return ("{" + ",".join(f'"{name}":{value}' for name, value in values.items()) + "}\n").encode()
 
 
-async def status_of(controller: ControllerService) -> httpx.Response:
-    transport = httpx.ASGITransport(make_app(controller), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://controller") as client:
-        return await client.get("/status")
+async def status_of(controller: ControllerService) -> dict[str, Any]:
+    """Return what the owner is answered."""
+    return await answer(controller, b'{"request": "ReadStatus"}')
 
 
 @pytest.mark.parametrize(
@@ -62,8 +60,7 @@ def test_a_report_that_cannot_be_ends_its_member_and_nothing_else(tmp_path: Path
             await happens(lambda: not controller.server.connected(BAD))
             [event] = controller.coordinator.events
             assert (event.kind, event.member) == ("left", BAD) and ("report" in event.why or "epoch" in event.why)
-            answer = await status_of(controller)
-            assert answer.status_code == 200 and answer.json()["state"] == "running"
+            assert (await status_of(controller))["answer"]["state"] == "running"
             assert all(controller.server.connected(name) for name in OTHERS)
             for name in OTHERS:
                 fleet.members[name].send(Goodbye(name, 1))
@@ -83,7 +80,7 @@ def test_where_members_may_not_go_the_run_ends_with_the_name_and_the_reason(
                 fleet.members[name].writer.write(report(name, 1, **({field: value} if name == BAD else {})))
             await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
             assert controller.failure.startswith(f"{BAD}: report: ") and f"$.{field}" in controller.failure
-            assert (await status_of(controller)).json()["failure"] == controller.failure
+            assert (await status_of(controller))["answer"]["failure"] == controller.failure
 
     asyncio.run(scene())
 

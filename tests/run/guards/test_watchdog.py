@@ -9,13 +9,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from testbed.controller.client import AdminClient
+from testbed.controller.client import ControllerClient
 from testbed.run.errors import RunFailed
 from testbed.run.guards import disk, watchdog
 from testbed.run.guards import engine as engine_watch
@@ -58,21 +57,17 @@ def failure_of(dog: Watchdog) -> str:
 # The controller -----------------------------------------------------------------------------------------------------
 
 
-class Broken(BaseHTTPRequestHandler):
-    """Whatever is asked is answered with an error, as where a status can't be put together."""
+class Broken(socketserver.BaseRequestHandler):
+    """Answers every request with an error, as where a status can't be put together."""
 
-    def do_GET(self) -> None:
-        self.send_error(500)
-
-    def address_string(self) -> str:
-        return "unix"
-
-    def log_message(self, *_: Any) -> None:
-        """Nothing."""
+    def handle(self) -> None:
+        while self.request.recv(1 << 16):
+            pass
+        self.request.sendall(b'{"refused": "the controller failed: KeyError()"}')
 
 
 @contextmanager
-def answering_500(path: Path) -> Iterator[None]:
+def answering_errors(path: Path) -> Iterator[None]:
     path.unlink()
     with socketserver.UnixStreamServer(str(path), Broken) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -91,22 +86,22 @@ def test_a_controller_that_answers_with_errors_ends_the_run(
     while (status := dog.status()) is None:  # it does not listen yet
         time.sleep(0.01)
     assert status["state"] == "waiting"
-    with answering_500(tmp_path / "s" / "admin.sock"):
+    with answering_errors(tmp_path / "s" / "owner.sock"):
         assert dog.status() is None, "it may be busy"
         monkeypatch.setattr(watchdog, "UNANSWERED_S", 0.3)
         why = failure_of(dog)
-    assert "GET /status: 500" in why
+    assert "KeyError" in why
 
 
 def test_a_controller_that_stands_still_ends_the_run(
     controller: ControllerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watchdog, "UNANSWERED_S", 0.3)
-    controller.admin = AdminClient(tmp_path / "s" / "admin.sock", timeout_s=0.1)
+    controller.client = ControllerClient(tmp_path / "s" / "owner.sock", timeout_s=0.1)
     dog = Watchdog(smoke(), controller, tmp_path)
     stop(controller.pid)
     try:
-        assert str(tmp_path / "s" / "admin.sock") in failure_of(dog)
+        assert str(tmp_path / "s" / "owner.sock") in failure_of(dog)
     finally:
         os.kill(controller.pid, signal.SIGCONT)
 
@@ -119,7 +114,7 @@ class Saying:
 
     def __init__(self, **status: Any) -> None:
         self.said: dict[str, Any] = dict.fromkeys(watchdog.SIGNS) | {"rounds": 60} | status
-        self.admin = self
+        self.client = self
 
     def status(self) -> dict[str, Any]:
         return dict(self.said)

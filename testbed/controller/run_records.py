@@ -1,4 +1,4 @@
-"""The rounds and the decisions of a run that goes on, for who looks at it: each is asked for, or read, once."""
+"""The rounds and the decisions of a run that goes on, for the API: each is asked for, or read, once."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from testbed.controller.client import AdminClient, AdminError
-from testbed.run.conclusion.spent import spent
+from testbed.controller.client import ControllerError
+from testbed.telemetry.round_span import time_spent
+
+
+class Controller(Protocol):
+    """Knows the rounds of a run."""
+
+    def rounds(self, since: int) -> list[dict[str, Any]]:
+        """Return the complete rounds from number `since` on. Raises ControllerError while it is busy."""
 
 
 class NewLines:
-    """The lines that a file got since they were last asked for."""
+    """The lines that a file got since the last iteration, as JSON values."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -32,11 +39,15 @@ class NewLines:
                 yield json.loads(line)
 
 
-class RoundRecords:
-    """Of the run in a directory; `controller` is None where there are neither rounds nor decisions of ours. Any thread
-    may ask."""
+class RunRecords:
+    """The rounds and decisions of one run. Any thread may ask.
 
-    def __init__(self, directory: Path, controller: AdminClient | None) -> None:
+    Args:
+        directory: The run's directory.
+        controller: Knows the rounds; None where members are not ours.
+    """
+
+    def __init__(self, directory: Path, controller: Controller | None) -> None:
         self._controller = controller
         self._decided = NewLines(directory / "decisions.jsonl")
         self._reported = NewLines(directory / "rounds.jsonl")
@@ -47,17 +58,17 @@ class RoundRecords:
         self._spent: dict[str, dict[str, float]] = {}
 
     def until(self, newest: int | None) -> dict[str, dict[str, Any]]:
-        """The complete rounds by number, up to the `newest` at least, as the controller has them in short."""
+        """Return the complete rounds by number, up to the `newest` at least, as the controller has them in short."""
         with self._lock:
             if self._controller is not None and newest != self._newest:
                 self._newest = newest
                 since = int(next(reversed(self._rounds), "0")) + 1
-                with suppress(AdminError):  # busy; asked again with the next round
+                with suppress(ControllerError):  # busy; asked again with the next round
                     self._rounds |= {str(done["round"]): done for done in self._controller.rounds(since)}
             return dict(self._rounds)
 
     def decisions(self) -> dict[str, dict[str, Any]]:
-        """What was decided about plans, by number, without the estimates that it was decided by."""
+        """Return the decisions about plans, by number, without the estimates that they were made by."""
         with self._lock:
             for decision in self._decided:
                 decision.pop("estimates", None)
@@ -65,13 +76,13 @@ class RoundRecords:
             return dict(self._decisions)
 
     def spent(self) -> dict[str, dict[str, float]]:
-        """Where each member's last round went, in seconds."""
+        """Return where each member's last round went: see `time_spent`."""
         with self._lock:
             self._spent |= {report["member"]: spent_in(report) for report in self._reported}
             return dict(self._spent)
 
 
 def spent_in(report: Mapping[str, Any]) -> dict[str, float]:
-    """Where a member's time went, by its report."""
+    """Return where a member's time went, by its report."""
     seconds = report["finished_s"] - report["started_s"]
-    return spent(seconds, report["compute_s"] + report["paced_s"], report.get("waited", {}))
+    return time_spent(seconds, report["compute_s"] + report["paced_s"], report.get("waited", {}))

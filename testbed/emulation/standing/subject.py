@@ -1,4 +1,4 @@
-"""A testbed that is up, as the API's subject: requests into calls of it."""
+"""A network that is up, as the API's subject."""
 
 from __future__ import annotations
 
@@ -7,20 +7,37 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from testbed.api.models import LinkHistory, LinkPatch, NetworkStatus
+from testbed.api.models import LinkHistory, NetworkStatus
+from testbed.api.problem import NOT_HERE, ApiProblem
+from testbed.api.requests import (
+    NOT_OURS,
+    AddWorker,
+    ChangeLinks,
+    HttpRequest,
+    PauseReplay,
+    Request,
+    Stop,
+    SwapNetwork,
+)
 from testbed.api.stream import State
 from testbed.api.subject import Subject
 from testbed.emulation.links.history import History
 from testbed.emulation.standing import status
-from testbed.emulation.standing.orders import changes_of, check_site, hold, in_words, pairs_of
+from testbed.emulation.standing.orders import (
+    change_links,
+    changes_of,
+    check_file,
+    check_site,
+    hold,
+    in_words,
+    pairs_of,
+)
 from testbed.emulation.testbed import Swapped, Testbed
-from testbed.link import pair_name
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +45,17 @@ log = logging.getLogger(__name__)
 EVENTS = 1000
 
 
-class Desk(Subject):
-    """Where a network's requests come in; `history` is what the testbed tells its observer, and `tell` is called when
-    something has happened."""
+class NetworkSubject(Subject):
+    """Carries out what is asked of a network that is up.
+
+    Attributes:
+        tell: Called when something has happened.
+
+    Args:
+        testbed: The network.
+        history: The observer of the testbed, which knows the states that links came to have.
+        executor: Runs the requests.
+    """
 
     def __init__(self, testbed: Testbed, history: History, executor: Executor) -> None:
         self.executor = executor
@@ -54,23 +79,37 @@ class Desk(Subject):
         states, count = self._history.since(since)
         return LinkHistory(states=states, count=count)
 
-    def change_links(self, patches: Mapping[str, LinkPatch]) -> None:
-        network = self._testbed.network
-        with in_words():
-            for change in changes_of(patches, network.links_in_force.asked()):
-                changed = network.links_in_force.change(change).values()
-                self._happened("change", change.link, changed=changed)
-            for a, b, up in pairs_of(patches):
-                network.take(a, b, up)
-                self._happened("up" if up else "down", pair_name(a, b))
+    def do(self, request: Request) -> dict[str, Any]:
+        match request:
+            case ChangeLinks():
+                return self._change_links(request)
+            case SwapNetwork():
+                return self._swap(request)
+            case AddWorker():
+                return self._add_worker(request)
+            case PauseReplay():
+                return self._pause(request)
+            case Stop():
+                self._happened("stop", request.reason)
+                os.kill(os.getpid(), signal.SIGTERM)  # as `down` ends it
+                return {}
+        raise ApiProblem(NOT_HERE, request.REFUSED if isinstance(request, HttpRequest) else NOT_OURS)
 
-    def swap(self, file: Path) -> dict[str, Any]:
+    def _change_links(self, request: ChangeLinks) -> dict[str, Any]:
         with in_words():
-            done = _record(self._testbed.swap(file))
+            changes = changes_of(request.links, self._testbed.network.links_in_force.asked())
+            change_links(self._testbed.network, changes, pairs_of(request.links), self._happened)
+        return {}
+
+    def _swap(self, request: SwapNetwork) -> dict[str, Any]:
+        with in_words():
+            check_file(request.file)
+            done = _record(self._testbed.swap(request.file))
         self._happened("swap", self._testbed.network.topology.name)
         return done
 
-    def add_worker(self, site: str) -> dict[str, Any]:
+    def _add_worker(self, request: AddWorker) -> dict[str, Any]:
+        site = request.site
         check_site(self._testbed, site)
         with in_words():
             self._testbed.swap(self._testbed.network.topology.with_worker(site))
@@ -79,14 +118,11 @@ class Desk(Subject):
         self._happened("add", worker.name)
         return {"worker": worker.name, "site": site, "address": network.address(worker)}
 
-    def pause(self, paused: bool) -> None:
+    def _pause(self, request: PauseReplay) -> dict[str, Any]:
         with in_words():
-            hold(self._testbed, paused)
-        self._happened("pause" if paused else "resume", self._testbed.name)
-
-    def stop(self, reason: str) -> None:
-        self._happened("stop", reason)
-        os.kill(os.getpid(), signal.SIGTERM)  # as `down` ends it
+            hold(self._testbed, request.paused)
+        self._happened("pause" if request.paused else "resume", self._testbed.name)
+        return {}
 
     def _happened(self, kind: str, target: str, **more: Any) -> None:
         log.info("%s %s", kind, target)

@@ -1,0 +1,86 @@
+"""The API over a controller that stands alone: what it shows of a training, and what it does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from testbed.api.client import ApiClient, RequestRefused
+from testbed.api.requests import ChangeGraph, ForcePolicy, HttpRequest, KillWorker, Stop
+from testbed.api.server import ApiServer
+from testbed.controller.service import ControllerService
+from testbed.controller.subject import ControllerSubject
+from tests.controller.runs import mesh, spec_of, training
+from tests.waiting import happens
+
+pytestmark = pytest.mark.local
+
+VIEW = mesh()
+NAMES = VIEW.names
+T = TypeVar("T")
+
+
+async def aside(ask: Callable[[], T]) -> T:
+    """Ask from another thread, as the API's server does: the controller answers on this one."""
+    return await asyncio.to_thread(ask)
+
+
+@asynccontextmanager
+async def served(controller: ControllerService, folder: Path) -> AsyncIterator[tuple[ControllerSubject, ApiClient]]:
+    """Yield the subject of a controller and a client of the API over the subject."""
+    subject = ControllerSubject(controller, folder / "out")
+    server = ApiServer(subject, folder / "api.sock").__enter__()
+    try:
+        yield subject, ApiClient(folder / "api.sock", "the controller")
+    finally:
+        await aside(lambda: server.__exit__(None, None, None))
+
+
+def test_it_shows_members_rounds_and_plans_and_goes_by_another_policy(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with training(spec_of(VIEW, period_s=3600.0), tmp_path, VIEW) as (controller, fleet):
+            async with served(controller, tmp_path) as (subject, client):
+                await fleet.run(3)
+                status = await aside(client.status)
+                assert (status["kind"], status["failure"], status["links"]) == ("controller", None, {})
+                assert {name: host["running"] for name, host in status["hosts"].items()} == dict.fromkeys(NAMES, True)
+                await aside(subject.state)
+
+                await aside(lambda: client.do(ForcePolicy(policy="star", options={"server": "d-w0"})))
+                await happens(lambda: all(1 in member.plans for member in fleet.members.values()))
+                await fleet.run(2)
+                state = await aside(subject.state)
+                assert list(state["rounds"]) == ["1", "2", "3", "4"]  # the fleet's round 0 is before the first
+                assert {epoch: plan["policy"] for epoch, plan in state["plans"].items()} == {"0": "mst", "1": "star"}
+                assert state["training"]["state"] == "running" and state["training"]["policy"] == "star"
+                assert [decision["reason"] for decision in state["decisions"].values()][-1:] == ["forced"]
+                assert b'testbed_run_state{state="running"} 1.0' in await aside(subject.metrics)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        (ForcePolicy(policy="best"), "hierarchical"),
+        (ChangeGraph(kind="ring"), "ChangeGraph"),
+        (KillWorker(worker="a-w0"), "KillWorker"),
+    ],
+    ids=["unknown-policy", "graph", "worker"],
+)
+def test_what_it_cannot_do_is_refused(tmp_path: Path, request_: HttpRequest, why: str) -> None:
+    async def scene() -> None:
+        async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, _):
+            async with served(controller, tmp_path) as (_, client):
+                with pytest.raises(RequestRefused, match=why):
+                    await aside(lambda: client.do(request_))
+                assert controller.state == "running"
+                await aside(lambda: client.do(Stop(reason="enough")))
+                assert (controller.state, controller.failure) == ("failed", "enough")
+
+    asyncio.run(scene())
