@@ -101,6 +101,17 @@ ARROWS: dict[str, set[str]] = {
     },
 }
 
+#: The layers within the controller: folder → the folders that it may import. Files beside the folders have the sockets,
+#: timers and threads, and may import all.
+LAYERS: dict[str, set[str]] = {
+    "model": set(),
+    "server": {"model"},
+    "knowledge": {"model"},
+    "replanning": {"model", "knowledge"},
+    "allreduce": {"model", "knowledge", "replanning"},
+    "gossip": {"model"},
+}
+
 #: Rooms that compute and nothing else, and what would let them reach outside.
 PURE = ("link", "plan", "schema", "protocol", "workload", "planning")
 OUTSIDE = {"socket", "subprocess", "pathlib", "os", "io", "shutil", "tempfile", "threading", "asyncio", "time"}
@@ -230,6 +241,17 @@ def test_a_controller_reads_time_by_its_clocks_alone() -> None:
         return found
 
     assert violations(barred, ["controller"]) == {}
+
+
+def test_the_controller_s_layers_import_downwards() -> None:
+    def upwards(module: Path) -> list[str]:
+        folder, _, file = str(module.relative_to(PACKAGE / "controller")).partition("/")
+        if not file:
+            return []
+        names = (name.split(".")[2] for _, name in imports(module) if name.startswith("testbed.controller."))
+        return sorted({f"{folder} → {name}" for name in names if name not in {folder, *LAYERS[folder]}})
+
+    assert violations(upwards, ["controller"]) == {}
 
 
 def test_workers_need_torch_and_what_reads_messages() -> None:

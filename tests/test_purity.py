@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from testbed.controller.clocks import SystemClocks
+from testbed.controller.model.clocks import SystemClocks
 from tests.conftest import GUARD
 from tests.purity import ImpureError
 

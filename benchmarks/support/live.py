@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from testbed.api.requests import ForcePolicy
-from testbed.controller.spec import ControllerSpec, PlanningSpec
+from testbed.controller.model.spec import ControllerSpec, PlanningSpec
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet
 from testbed.emulation.interrupt import interruptible
 from testbed.emulation.network.network import Network

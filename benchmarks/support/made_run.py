@@ -16,7 +16,7 @@ import msgspec
 import networkx as nx
 import yaml
 
-from testbed.controller.allreduce.plan_record import PlanRecord
+from testbed.controller.model.plan_history import PlanRecord
 from testbed.plan import Plan, Tree
 
 ZERO_S = 1_790_000_000.0

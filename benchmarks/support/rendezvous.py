@@ -12,7 +12,7 @@ from typing import Self
 
 from msgspec.structs import replace
 
-from testbed.controller.server.identity import Identities
+from testbed.controller.model.identity import Identities
 from testbed.plan import Plan
 from testbed.protocol import Hello, Job, Welcome, decode, encode
 

@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 
 from testbed.compiler import CompilerError
+from testbed.controller.model.spec import load_spec
 from testbed.controller.serve import serve_owner
-from testbed.controller.spec import load_spec
 from testbed.planning import PolicyError
 from testbed.planning.events import load as load_simulator
 

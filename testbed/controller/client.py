@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from testbed.api.requests import Request
+from testbed.controller.model.spec import Newcomer
 from testbed.controller.owner_requests import AddMember, ChangeNetwork, ReadRounds, ReadStatus
-from testbed.controller.spec import Newcomer
 from testbed.plan import Plan
 from testbed.planning.view import Member, Pair, PhysicalLink, links_to_json, routes_to_json
 from testbed.unix_socket import address

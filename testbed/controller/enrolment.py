@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
+from testbed.controller.model.spec import Newcomer
 from testbed.controller.service import ControllerService
-from testbed.controller.spec import Newcomer
 from testbed.errors import DetailedError
 from testbed.planning import Member, Pair, PhysicalLink, View
 

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from testbed.controller.coordinator import Coordinator
-from testbed.controller.spec import ControllerSpec
+from testbed.controller.model.coordinator import Coordinator
+from testbed.controller.model.spec import ControllerSpec
 from testbed.protocol import Hello
 from testbed.telemetry.store import write_json
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from testbed.api.requests import REQUESTS, Request
-from testbed.controller.spec import Newcomer
+from testbed.controller.model.spec import Newcomer
 
 
 class ReadStatus(Request):

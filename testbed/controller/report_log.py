@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from testbed.controller.clocks import SYSTEM, Clocks
+from testbed.controller.model.clocks import SYSTEM, Clocks
 from testbed.protocol import Arrived, ControlMessage, Report
 from testbed.telemetry.store import Records
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.api.server import ApiServer
+from testbed.controller.model.spec import ControllerSpec
+from testbed.controller.owner_server import OwnerServer
 from testbed.controller.server.member_server import TcpEndpoint
-from testbed.controller.server.owner_server import OwnerServer
 from testbed.controller.server.secret_file import read_secret, write_secret
 from testbed.controller.service import ControllerService
-from testbed.controller.spec import ControllerSpec
 from testbed.controller.subject import ControllerSubject
 
 

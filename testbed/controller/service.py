@@ -15,17 +15,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from testbed.api.requests import Request, Stop
-from testbed.controller.actions import Action, After, Announce, Background, Fail, Tell, TellAll
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
-from testbed.controller.change_signal import ChangeSignal
-from testbed.controller.clocks import SYSTEM, Clocks
-from testbed.controller.contradiction import JoinRefused, own_errors
-from testbed.controller.coordinator import Coordinator
 from testbed.controller.gossip.coordinator import GossipCoordinator
+from testbed.controller.model.actions import Action, After, Announce, Background, Fail, Tell, TellAll
+from testbed.controller.model.clocks import SYSTEM, Clocks
+from testbed.controller.model.contradiction import JoinRefused, own_errors
+from testbed.controller.model.coordinator import Coordinator
+from testbed.controller.model.spec import ControllerSpec
 from testbed.controller.outcome import State, status, write_final
 from testbed.controller.report_log import ReportLog
 from testbed.controller.server.member_server import MemberServer, TcpEndpoint
-from testbed.controller.spec import ControllerSpec
 from testbed.planning import Pair, PhysicalLink
 from testbed.protocol import ControlMessage, Hello, Rejoin
 
@@ -33,6 +32,26 @@ log = logging.getLogger(__name__)
 
 #: How long a member may take to accept its last message.
 FLUSH_S = 2.0
+
+
+class ChangeSignal:
+    """A number that grows with each change, for any number of tasks to wait for."""
+
+    def __init__(self) -> None:
+        self._number = 1
+        self._changed = asyncio.Event()
+
+    def announce(self) -> None:
+        """Something changed: those who wait go on."""
+        self._number += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def wait(self, seen: int) -> int:
+        """Wait until something changed since `seen` (what this returned before; 0 at first); the newest number."""
+        while self._number == seen:
+            await self._changed.wait()
+        return self._number
 
 
 def coordinator_of(spec: ControllerSpec, out: Path, clocks: Clocks) -> Coordinator:

@@ -23,13 +23,13 @@ from pathlib import Path
 
 from testbed.api.server import PortTaken
 from testbed.certificates import AUTHORITY_KEY, make_certificates
-from testbed.controller.clocks import SYSTEM
+from testbed.controller.model.clocks import SYSTEM
+from testbed.controller.model.identity import Identities
+from testbed.controller.model.spec import ControllerSpec, Elasticity, PlanningSpec
 from testbed.controller.serve import Endpoints, serve_attached, serve_trainings
-from testbed.controller.server.identity import Identities
 from testbed.controller.server.member_server import TcpEndpoint
 from testbed.controller.server.secret_file import read_secret, write_secret
 from testbed.controller.service import ControllerService
-from testbed.controller.spec import ControllerSpec, Elasticity, PlanningSpec
 from testbed.errors import BAD_INPUT, NOT_HERE, ending_of
 from testbed.planning import Edge, Member, PolicyError, View
 from testbed.planning.events import load as load_simulator

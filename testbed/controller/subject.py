@@ -14,7 +14,7 @@ from testbed.api.problem import NOT_HERE, WRONG, ApiProblem
 from testbed.api.requests import Request
 from testbed.api.stream import State
 from testbed.api.subject import Subject
-from testbed.controller.coordinator import NotForMembers
+from testbed.controller.model.coordinator import NotForMembers
 from testbed.controller.run_records import RunRecords
 from testbed.controller.service import ControllerService
 from testbed.telemetry.prometheus import metrics as metrics_of

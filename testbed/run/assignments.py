@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from testbed.compiler import CompilerError
-from testbed.controller.spec import GossipGraph
+from testbed.controller.model.spec import GossipGraph
 from testbed.emulation.network.routing import Routes
 from testbed.planning import PolicyError
 from testbed.planning.events import load as load_simulator

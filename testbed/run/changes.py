@@ -26,7 +26,7 @@ from testbed.api.requests import (
     SwapNetwork,
 )
 from testbed.controller.client import ControllerClient
-from testbed.controller.spec import Newcomer
+from testbed.controller.model.spec import Newcomer
 from testbed.emulation.standing.orders import change_links, changes_of, check_file, check_site, hold, pairs_of
 from testbed.emulation.testbed import Testbed
 from testbed.planning import Pair, PhysicalLink

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from testbed.controller.spec import ControllerSpec, Elasticity, Newcomer, PlanningSpec
+from testbed.controller.model.spec import ControllerSpec, Elasticity, Newcomer, PlanningSpec
 from testbed.emulation.containers.fleet import ContainerRequest
 from testbed.emulation.network.routing import Routes
 from testbed.emulation.testbed import Testbed

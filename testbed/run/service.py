@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 from testbed.controller.client import ControllerClient
+from testbed.controller.model.spec import ControllerSpec
 from testbed.controller.server.member_server import SOCKET
 from testbed.controller.server.secret_file import write_secret
-from testbed.controller.spec import ControllerSpec
 from testbed.emulation.containers.fleet import CONTROL_FOLDER
 from testbed.emulation.containers.tail import last_lines
 from testbed.emulation.process import await_end, how_it_ended

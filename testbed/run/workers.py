@@ -11,7 +11,7 @@ from typing import Any
 
 from docker.errors import APIError, NotFound
 
-from testbed.controller.spec import Newcomer
+from testbed.controller.model.spec import Newcomer
 from testbed.emulation.containers.engine import ENGINE_ERRORS, EngineError, explained
 from testbed.emulation.containers.fleet import ContainerDied, Fleet
 from testbed.emulation.network.namespace import held_by

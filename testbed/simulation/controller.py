@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from testbed.controller.actions import Action, After, Background, Fail, Tell, TellAll
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
-from testbed.controller.coordinator import Coordinator
 from testbed.controller.gossip.coordinator import GossipCoordinator
+from testbed.controller.model.actions import Action, After, Background, Fail, Tell, TellAll
+from testbed.controller.model.coordinator import Coordinator
+from testbed.controller.model.identity import Identities
+from testbed.controller.model.spec import ControllerSpec
 from testbed.controller.outcome import State, write_final
 from testbed.controller.report_log import ReportLog
-from testbed.controller.server.identity import Identities
-from testbed.controller.spec import ControllerSpec
 from testbed.plan import Plan
 from testbed.protocol import Confirm, ControlMessage, Held, Hello, Prepare, Probe
 from testbed.run.errors import RunFailed

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
-from testbed.controller.allreduce.group_state import GroupState
-from testbed.controller.allreduce.swaps import Swap
-from testbed.controller.clocks import SystemClocks
+from testbed.controller.model.clocks import SystemClocks
+from testbed.controller.model.plan_history import Swap
+from testbed.controller.model.spec import ControllerSpec, PlanningSpec
+from testbed.controller.replanning.group_state import GroupState
 from testbed.controller.replanning.planner import Planner
 from testbed.controller.service import ControllerService
-from testbed.controller.spec import ControllerSpec, PlanningSpec
 from testbed.plan import Plan
 from testbed.planning import View
 from testbed.protocol import Job

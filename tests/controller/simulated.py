@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from testbed.controller.actions import Action, Background, Tell, TellAll
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
-from testbed.controller.allreduce.group_state import GroupState
-from testbed.controller.allreduce.swaps import Swap
-from testbed.controller.spec import ControllerSpec
+from testbed.controller.model.actions import Action, Background, Tell, TellAll
+from testbed.controller.model.plan_history import Swap
+from testbed.controller.model.spec import ControllerSpec
+from testbed.controller.replanning.group_state import GroupState
 from testbed.plan import Plan
 from testbed.planning import CostModel, Pair, View
 from testbed.protocol import Arrived, ControlMessage, Held, Prepare, Probe, Report, Welcome

@@ -13,9 +13,9 @@ import torch
 
 from testbed import sync
 from testbed.controller.enrolment import NotEnrolled, enrol
+from testbed.controller.model.spec import Elasticity, Newcomer
 from testbed.controller.server.member_server import TcpEndpoint
 from testbed.controller.service import ControllerService
-from testbed.controller.spec import Elasticity, Newcomer
 from testbed.planning import View
 from testbed.planning.graphs import make_graph
 from testbed.protocol import Job

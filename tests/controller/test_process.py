@@ -12,7 +12,7 @@ import pytest
 
 from testbed.api.requests import ForcePolicy, Stop
 from testbed.controller.client import ControllerClient, ControllerError
-from testbed.controller.spec import ControllerSpec, load_spec
+from testbed.controller.model.spec import ControllerSpec, load_spec
 from tests.controller.fleet import Fleet
 from tests.controller.runs import mesh, spec_of
 from tests.program import ForkedProgram, preload, spawn

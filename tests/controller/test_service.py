@@ -15,7 +15,7 @@ import pytest
 
 from testbed.api.requests import ForcePlan, ForcePolicy
 from testbed.controller.allreduce import plan_swaps
-from testbed.controller.spec import Elasticity
+from testbed.controller.model.spec import Elasticity
 from testbed.plan import Plan
 from testbed.planning import PolicyError, View, make_policy
 from testbed.protocol import Goodbye, Held, Job, Report, Stop, decode, encode

@@ -12,7 +12,7 @@ import torch
 
 from testbed import sync
 from testbed.api.requests import ForcePolicy
-from testbed.controller.spec import Elasticity
+from testbed.controller.model.spec import Elasticity
 from testbed.protocol import AbortGraph, ControlMessage, Job, Report
 from tests.controller.runs import group_of, mesh, plan_of, reaches, running, spec_of, swaps_of
 from tests.waiting import PATIENCE_S

@@ -23,10 +23,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from testbed.controller.model.spec import ControllerSpec, Elasticity
+from testbed.controller.owner_server import answer
 from testbed.controller.server.member_server import SOCKET
-from testbed.controller.server.owner_server import answer
 from testbed.controller.service import ControllerService
-from testbed.controller.spec import ControllerSpec, Elasticity
 from testbed.protocol import (
     MAX_LINE_BYTES,
     Arrived,

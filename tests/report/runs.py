@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from testbed.controller.allreduce.plan_record import PlanRecord
+from testbed.controller.model.plan_history import PlanRecord
 from testbed.plan import Plan, Tree
 from testbed.protocol import PeerSample, Report, encode
 

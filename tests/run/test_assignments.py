@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from testbed.controller.spec import GossipGraph
+from testbed.controller.model.spec import GossipGraph
 from testbed.planning.view import Member
 from testbed.protocol import NodeConfiguration
 from testbed.run.assignments import assignment_of, graph_of, policy_options, site_period

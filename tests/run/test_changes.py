@@ -14,7 +14,7 @@ from testbed.api.problem import ApiProblem
 from testbed.api.requests import AddWorker
 from testbed.cli.tables import print_swap
 from testbed.controller.client import ControllerClient, ControllerError
-from testbed.controller.spec import Newcomer
+from testbed.controller.model.spec import Newcomer
 from testbed.emulation.testbed import Testbed
 from testbed.protocol import Job
 from testbed.run.changes import Changes

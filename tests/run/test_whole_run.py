@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from testbed.controller.server.identity import Identities
+from testbed.controller.model.identity import Identities
 from testbed.emulation import label
 from testbed.emulation.network.routing import Routes
 from testbed.run.conclusion.verdict import RTT_TOLERANCE_S

@@ -27,7 +27,7 @@ import torch
 
 from testbed import sync
 from testbed.controller.client import ControllerClient, ControllerError
-from testbed.controller.spec import ControllerSpec, Elasticity, PlanningSpec
+from testbed.controller.model.spec import ControllerSpec, Elasticity, PlanningSpec
 from testbed.planning import Edge, View
 from testbed.planning import Member as Site
 from testbed.protocol import Job

@@ -10,7 +10,7 @@ from types import TracebackType
 
 from msgspec.structs import replace
 
-from testbed.controller.server.identity import Identities
+from testbed.controller.model.identity import Identities
 from testbed.plan import Plan
 from testbed.protocol import (
     Confirm,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from testbed.controller.server.identity import Identities
+from testbed.controller.model.identity import Identities
 
 
 def keys(member: str, members: Sequence[str]) -> dict[str, bytes]:

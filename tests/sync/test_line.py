@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from testbed.controller.actions import Tell
-from testbed.controller.allreduce.membership import AllReduceMembership
-from testbed.controller.server.identity import Identities
-from testbed.controller.spec import Elasticity
+from testbed.controller.model.actions import Tell
+from testbed.controller.model.identity import Identities
+from testbed.controller.model.membership import AllReduceMembership
+from testbed.controller.model.spec import Elasticity
 from testbed.protocol import Confirm, ControlMessage, Renew, Stop
 from testbed.sync.line import RENEWALS, RETRY_S, Line
 from tests.sync.simulated_time import SimulatedTime

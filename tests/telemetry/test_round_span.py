@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import testbed
-from testbed.controller.allreduce.round_log import ReportedRound
+from testbed.controller.model.round_log import ReportedRound
 from testbed.protocol import Report
 from testbed.run.conclusion.summary import rounds_of
 from testbed.telemetry.round_span import MEANING, span_of

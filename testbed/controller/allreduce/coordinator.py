@@ -11,22 +11,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from testbed.api.requests import ForcePlan, ForcePolicy, Request
-from testbed.controller.actions import Actions, After, Announce, Fail, TellAll
-from testbed.controller.allreduce.group_state import GroupState
+from testbed.controller.allreduce.plan_swaps import PlanSwaps
 from testbed.controller.allreduce.recovery import Recovery
-from testbed.controller.allreduce.round_log import ReportedRound
-from testbed.controller.clocks import SYSTEM, Clocks
-from testbed.controller.contradiction import Contradiction
-from testbed.controller.coordinator import Coordinator, NotForMembers
-from testbed.controller.progress import GroupProgress
+from testbed.controller.model.actions import Actions, After, Announce, Fail, TellAll
+from testbed.controller.model.clocks import SYSTEM, Clocks
+from testbed.controller.model.contradiction import Contradiction
+from testbed.controller.model.coordinator import Coordinator, NotForMembers, Progress
+from testbed.controller.model.round_log import ReportedRound
+from testbed.controller.model.spec import ControllerSpec, PlanningSpec
+from testbed.controller.replanning.group_state import GroupState
+from testbed.controller.replanning.plan_requests import PlanRequests
 from testbed.controller.replanning.planner import Planner
-from testbed.controller.spec import ControllerSpec, PlanningSpec
 from testbed.planning import Pair, PhysicalLink, make_policy
 from testbed.protocol import Arrived, ControlMessage, Goodbye, Held, Hello, Holding, Lost, Rejoin, Report, Stop
 
 log = logging.getLogger(__name__)
+
+#: Rounds whose metrics are looked through for the newest of each: models are evaluated in some of them only.
+NEWEST_ROUNDS = 50
 
 
 class AllReduceCoordinator(Coordinator):
@@ -36,7 +41,9 @@ class AllReduceCoordinator(Coordinator):
         super().__init__(spec, clocks)
         self.group = GroupState(spec, planning, self.identities, out, clocks)
         self.progress = GroupProgress(self.group)
-        self.planner = Planner(self.group, out)
+        requests = PlanRequests()
+        self.swaps = PlanSwaps(self.group, requests)
+        self.planner = Planner(self.group, requests, self.swaps.prepare, out)
         self._recovery = Recovery(self.group, self.planner, self._lose)
 
     @property
@@ -85,7 +92,7 @@ class AllReduceCoordinator(Coordinator):
             yield from self._run()
         yield from membership.came_back(hello, rejoin, self.clocks.monotonic())
         if rejoin.member in self.present:
-            yield from self.planner.swaps.came_back(rejoin.member)
+            yield from self.swaps.came_back(rejoin.member)
         if membership.orphaned:
             yield from self.group.abort("the controller was away when a member was lost")
 
@@ -107,7 +114,7 @@ class AllReduceCoordinator(Coordinator):
                 if self.planner.monitor.arrived(message, self.clocks.unix()):
                     yield from self.planner.measured()
             case Held():
-                yield from self.planner.swaps.held(message)
+                yield from self.swaps.held(message)
             case Lost(member, peer, why) if self.running:
                 log.info("%s lost %s: %s", member, peer, why)
                 membership.lost(message, now)
@@ -126,7 +133,7 @@ class AllReduceCoordinator(Coordinator):
             return
         self.group.membership.leases.hang_up(member)
         yield from self._lose(self.group.membership.gone(self.clocks.monotonic()))
-        yield from self.planner.swaps.not_come(member, why)
+        yield from self.swaps.not_come(member, why)
 
     def proceed(self) -> Actions:
         yield from self.planner.proceed()
@@ -183,13 +190,13 @@ class AllReduceCoordinator(Coordinator):
 
     def _round_over(self, done: ReportedRound) -> Actions:
         """Members may go by another plan since, and be one more. Links are measured, and may call for another."""
-        swap = self.planner.swaps.round_over()
+        swap = self.swaps.round_over()
         if swap is not None and swap.joins:
             self.group.membership.admit(swap.joins)
             self.note("came", swap.joins, done.number, swap.plan.epoch)
         if self.group.conducting is not None:
             self.group.conducting.round_over(done, self.group.plans.plan)
-        fell = self.planner.monitor.round_over(done, self.clocks.unix())
+        fell = self.planner.monitor.round_over(done, self.group.speeds(done.rates()), self.clocks.unix())
         yield from self.planner.round_over(done.summary().finished_s, fell)
         yield Announce()
 
@@ -200,7 +207,7 @@ class AllReduceCoordinator(Coordinator):
         group = self.group
         for member in gone.keys() - self.present:
             group.membership.done(member)
-            yield from self.planner.swaps.not_come(member, gone[member])
+            yield from self.swaps.not_come(member, gone[member])
         gone = {member: why for member, why in gone.items() if member in self.present}
         if not gone:
             return
@@ -209,7 +216,7 @@ class AllReduceCoordinator(Coordinator):
             self.goodbyes.pop(member, None)
         group.rounds.forget(gone)
         yield from group.membership.remove(gone)
-        yield from self.planner.swaps.lose(gone)
+        yield from self.swaps.lose(gone)
         group.plans.lose(gone)
         for done in group.rounds.recheck():
             yield from self._round_over(done)
@@ -238,3 +245,44 @@ class AllReduceCoordinator(Coordinator):
             case _:
                 raise NotForMembers("members reduce by a plan", request)
         return iter(())
+
+
+class GroupProgress(Progress):
+    """Of members that reduce in rounds."""
+
+    def __init__(self, group: GroupState) -> None:
+        self._group = group
+
+    def rounds(self, since: int) -> list[dict[str, Any]]:
+        return [done.to_json() for done in self._group.rounds.complete if done.number >= since]
+
+    def status(self) -> dict[str, Any]:
+        last, pending, plan = self._group.rounds.last, self._group.plans.pending, self._group.plans.plan
+        estimates = self._group.knowledge.estimates(self._group.clocks.unix())
+        metrics: dict[str, float | None] = {}
+        for done in self._group.rounds.complete[-NEWEST_ROUNDS:]:
+            metrics.update(done.metrics)
+        return {
+            "round": last.number if last else None,
+            "epoch": plan.epoch,
+            "pending_epoch": pending.plan.epoch if pending else None,
+            "policy": plan.policy,
+            "plan": plan.to_json(),
+            "round_seconds": last.seconds if last else None,
+            "metrics": metrics,
+            "estimates": {name: estimate.to_json() for name, estimate in estimates.items()},
+            "swaps": [swap.to_json() for swap in self._group.plans.swaps],
+            **({"rounds": self._group.rounds.count + self._group.rounds_left} if self._group.conducting else {}),
+        }
+
+    def final(self) -> dict[str, Any]:
+        rounds, plans = self._group.rounds, self._group.plans
+        return {
+            "rounds": rounds.count,
+            "gaps": None,
+            "graph_swaps": [],
+            "epoch": plans.plan.epoch,
+            "lost_updates": rounds.lost,
+            "duplicated_updates": rounds.duplicated,
+            "swaps": [swap.to_json() for swap in plans.swaps],
+        }

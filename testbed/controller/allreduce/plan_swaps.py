@@ -13,9 +13,9 @@ import logging
 from collections.abc import Collection
 from functools import partial
 
-from testbed.controller.actions import Actions, After, Announce, Tell, TellAll
-from testbed.controller.allreduce.group_state import GroupState
-from testbed.controller.allreduce.swaps import Swap
+from testbed.controller.model.actions import Actions, After, Announce, Tell, TellAll
+from testbed.controller.model.plan_history import Swap
+from testbed.controller.replanning.group_state import GroupState
 from testbed.controller.replanning.plan_requests import PlanRequest, PlanRequests
 from testbed.plan import Plan
 from testbed.protocol import Confirm, Held, Prepare, Stop

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from testbed.controller.actions import Actions, Announce, Background, Fail
-from testbed.controller.allreduce.group_state import GroupState
-from testbed.controller.allreduce.membership import Reconfiguration
-from testbed.controller.contradiction import Contradiction
+from testbed.controller.model.actions import Actions, Announce, Background, Fail
+from testbed.controller.model.contradiction import Contradiction
+from testbed.controller.model.membership import Reconfiguration
+from testbed.controller.replanning.group_state import GroupState
 from testbed.controller.replanning.planner import Planner
 from testbed.plan import Plan
 from testbed.planning import PolicyError, View, make_policy

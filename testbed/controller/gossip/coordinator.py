@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import asdict as fields_of
 from math import inf
+from typing import Any
 
 from msgspec.structs import asdict, replace
 
 from testbed.api.requests import ChangeGraph, Request
-from testbed.controller.actions import Actions, Announce, Fail, Tell, TellAll
-from testbed.controller.clocks import SYSTEM, Clocks
-from testbed.controller.contradiction import Contradiction
-from testbed.controller.coordinator import Coordinator, NotForMembers
 from testbed.controller.gossip.iteration_log import IterationLog
 from testbed.controller.gossip.topology_changes import TopologyChanges
-from testbed.controller.progress import GossipProgress
-from testbed.controller.spec import ControllerSpec, GossipGraph
+from testbed.controller.model.actions import Actions, Announce, Fail, Tell, TellAll
+from testbed.controller.model.clocks import SYSTEM, Clocks
+from testbed.controller.model.contradiction import Contradiction
+from testbed.controller.model.coordinator import Coordinator, NotForMembers, Progress
+from testbed.controller.model.spec import ControllerSpec, GossipGraph
 from testbed.planning import Pair, PhysicalLink
 from testbed.planning.graphs import GraphError, Violation
 from testbed.protocol import (
@@ -195,3 +196,38 @@ class GossipCoordinator(Coordinator):
         """Members that get further apart than their rules allow do not do what the run is about."""
         if broken:
             yield Fail(f"the bound on the iteration gap is broken: {broken[0]}")
+
+
+class GossipProgress(Progress):
+    """Of members that gossip: each is in an iteration of its own, and none goes by a plan."""
+
+    def __init__(self, iterations: IterationLog, topology: TopologyChanges) -> None:
+        self._iterations = iterations
+        self._topology = topology
+
+    def rounds(self, since: int) -> list[dict[str, Any]]:
+        return []
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "round": self._iterations.lowest,
+            "epoch": 0,
+            "pending_epoch": None,
+            "policy": None,
+            "plan": None,
+            "round_seconds": self._iterations.seconds,
+            "metrics": self._iterations.metrics(),
+            "estimates": {},
+            "swaps": [],
+        }
+
+    def final(self) -> dict[str, Any]:
+        return {
+            "rounds": self._iterations.lowest,
+            "gaps": self._iterations.to_json(),
+            "graph_swaps": [fields_of(swap) for swap in self._topology.swaps],
+            "epoch": 0,
+            "lost_updates": 0,
+            "duplicated_updates": 0,
+            "swaps": [],
+        }

@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from testbed.controller.allreduce.round_log import means
-from testbed.controller.contradiction import Contradiction
-from testbed.controller.spec import GossipGraph
+from testbed.controller.model.contradiction import Contradiction
+from testbed.controller.model.round_log import means
+from testbed.controller.model.spec import GossipGraph
 from testbed.planning import Pair
 from testbed.planning.graphs import GapMonitor, Violation
 from testbed.protocol import Report

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from testbed.controller.actions import Actions, Tell
-from testbed.controller.allreduce.group_state import GroupState
-from testbed.controller.allreduce.round_log import ReportedRound
+from collections.abc import Callable, Mapping
+
 from testbed.controller.knowledge.explore import Explorer
-from testbed.controller.knowledge.knowledge import FRESH_S
-from testbed.controller.replanning.decision_log import DecisionLog
+from testbed.controller.knowledge.knowledge import FRESH_S, Knowledge
+from testbed.controller.model.actions import Actions, Tell
+from testbed.controller.model.membership import AllReduceMembership
+from testbed.controller.model.round_log import ReportedRound, RoundLog
 from testbed.protocol import Arrived
+from testbed.telemetry.estimate import Estimate
 
 #: A train is told when it is over, and what it is held against came to others up to so much later.
 STRAGGLES_S = 0.3
@@ -18,56 +20,78 @@ HURRY_S = 1.0
 
 
 class NetworkMonitor:
-    """Has the group's knowledge of links follow each round, and while one takes long each look at it.
+    """Measures links by each round, and in the midst of rounds that take long; probes what no transfer measures.
 
-    `measured_s` is when links were last measured in the midst of a round (Unix time).
+    Attributes:
+        measured_s: When links were last measured in the midst of a round, in Unix time.
+
+    Args:
+        knowledge: What is known of the network.
+        rounds: The rounds of the members.
+        membership: Which members are there.
+        estimated: Called with the time and the estimates after each measurement.
     """
 
-    def __init__(self, group: GroupState, log: DecisionLog) -> None:
+    def __init__(
+        self,
+        knowledge: Knowledge,
+        rounds: RoundLog,
+        membership: AllReduceMembership,
+        estimated: Callable[[float, Mapping[str, Estimate]], None],
+    ) -> None:
         self.measured_s = 0.0
-        self._group = group
-        self._log = log
+        self._knowledge = knowledge
+        self._rounds = rounds
+        self._membership = membership
+        self._estimated = estimated
         self._explorer = Explorer()
 
     def redeclare(self) -> None:
-        """Another network is declared."""
+        """Forget what was probed: another network is declared."""
         self._explorer.redeclare()
 
-    def round_over(self, done: ReportedRound, now: float) -> bool:
-        """Measure links by a round that is over; whether one fell in it."""
-        knowledge = self._group.knowledge
-        knowledge.observe(done.samples(), done.arrivals(), now)
-        fell = bool(knowledge.fell(now))
-        knowledge.round_over(now)
-        knowledge.clock(self._group.speeds(done.rates()))
-        self._log.estimated(now, knowledge.estimates(now))
+    def round_over(self, done: ReportedRound, speeds: Mapping[str, float], now: float) -> bool:
+        """Measure links by a round that is over. Returns whether a link fell in it.
+
+        Args:
+            done: The round.
+            speeds: The members' samples per second, as parts of what they declare.
+            now: Unix time in seconds.
+        """
+        self._knowledge.observe(done.samples(), done.arrivals(), now)
+        fell = bool(self._knowledge.fell(now))
+        self._knowledge.round_over(now)
+        self._knowledge.clock(dict(speeds))
+        self._estimated(now, self._knowledge.estimates(now))
         return fell
 
     def arrived(self, arrived: Arrived, now: float) -> bool:
-        """Take what came in so far in a round that takes long. Once all who are there have said so, links are
-        measured; whether they were now."""
-        group = self._group
-        group.rounds.hear(arrived.member, now)
-        group.knowledge.take({(peer, arrived.member): trains for peer, trains in arrived.arrivals.items()})
-        heard_s = group.rounds.heard_s(group.membership.present)
+        """Take what a member has received so far in a round that takes long.
+
+        Links are measured once all members that are there have said so. Returns whether they were measured now.
+        """
+        self._rounds.hear(arrived.member, now)
+        self._knowledge.take({(peer, arrived.member): trains for peer, trains in arrived.arrivals.items()})
+        heard_s = self._rounds.heard_s(self._membership.present)
         if heard_s <= self.measured_s:
             return False
         self.measured_s = now
-        group.knowledge.measure(heard_s - STRAGGLES_S)
-        self._log.estimated(now, group.knowledge.estimates(now))
+        self._knowledge.measure(heard_s - STRAGGLES_S)
+        self._estimated(now, self._knowledge.estimates(now))
         return True
 
-    def probes(self, now: float, hurry: bool = False) -> Actions:
-        """Have members probe what is not known well, if there will be another plan to profit from it. There is a
-        `hurry` where something is wrong, and it is not known what."""
-        group = self._group
-        if group.planning.hold or group.rounds_left < group.planning.dwell_rounds:
-            return
-        present = group.membership.present
+    def probes(self, now: float, monotonic_s: float, hurry: bool = False) -> Actions:
+        """Have members probe what is not known well.
+
+        Args:
+            now: Unix time in seconds.
+            monotonic_s: The same moment in seconds of the monotonic clock.
+            hurry: True where something is wrong, and it is not known what.
+        """
+        present = self._membership.present
         unknown = {
             name: [pair for pair in pairs if present.issuperset(pair)]
-            for name, pairs in group.knowledge.unknown(now, HURRY_S if hurry else FRESH_S).items()
+            for name, pairs in self._knowledge.unknown(now, HURRY_S if hurry else FRESH_S).items()
         }
-        probes = self._explorer.probes(unknown, group.knowledge.view(now), group.clocks.monotonic())
-        for member, probe in probes.items():
+        for member, probe in self._explorer.probes(unknown, self._knowledge.view(now), monotonic_s).items():
             yield Tell(member, probe)

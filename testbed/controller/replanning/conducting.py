@@ -13,7 +13,7 @@ from math import exp
 from statistics import fmean, median
 from typing import Any
 
-from testbed.controller.allreduce.round_log import ReportedRound
+from testbed.controller.model.round_log import ReportedRound
 from testbed.controller.replanning.foresight import Foresight
 from testbed.plan import Plan, codec_bytes
 from testbed.planning import Policy, View

@@ -1,6 +1,6 @@
 """Plans: considers one at a time, by what is known of the network, and has those that it adopts put in force.
 
-a request --view, standing--> propose (beside all else) --adopt?--> PlanSwaps
+a request --view, standing--> propose (beside all else) --adopt?--> prepare
     `---- while a swap or a reconfiguration is under way: deferred      all of it, with why --> DecisionLog
 """
 
@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from testbed.controller.actions import Actions, Announce, Background
-from testbed.controller.allreduce.group_state import GroupState
-from testbed.controller.allreduce.plan_swaps import PlanSwaps
 from testbed.controller.knowledge.network_monitor import NetworkMonitor
+from testbed.controller.model.actions import Actions, Announce, Background
 from testbed.controller.replanning.allowance import Allowance
 from testbed.controller.replanning.decision import Decision, Rules
 from testbed.controller.replanning.decision_log import DecisionLog, DecisionRecord
+from testbed.controller.replanning.group_state import GroupState
 from testbed.controller.replanning.plan_requests import PlanRequest, PlanRequests
 from testbed.controller.replanning.proposal import Proposal, Question, propose
 from testbed.controller.replanning.track_record import TrackRecord
@@ -34,18 +33,28 @@ HALVED = 0.5
 
 
 class Planner:
-    """Looks for better plans by the `policy`: after rounds, where a link fell, and where it is asked to.
+    """Looks for better plans: after rounds, where a link fell, and where it is asked to.
 
-    It goes by what the `monitor` measures, and `swaps` put in force what it adopts. `out` is the run's directory.
+    Attributes:
+        policy: The policy that makes the plans.
+        monitor: Measures the network, which the planner goes by.
+
+    Args:
+        group: The members, their plans, their rounds and the network.
+        requests: The reasons to consider a plan that are still open.
+        prepare: Has the members go over to a plan: given the plan, the reason, and the member that comes with it or "".
+        out: The run's directory.
     """
 
-    def __init__(self, group: GroupState, out: Path) -> None:
+    def __init__(
+        self, group: GroupState, requests: PlanRequests, prepare: Callable[[Plan, str, str], Actions], out: Path
+    ) -> None:
         self.policy = group.planning.make_policy()
         self._group = group
+        self._requests = requests
+        self._prepare = prepare
         self._log = DecisionLog(out)
-        self._requests = PlanRequests()
-        self.monitor = NetworkMonitor(group, self._log)
-        self.swaps = PlanSwaps(group, self._requests)
+        self.monitor = NetworkMonitor(group.knowledge, group.rounds, group.membership, self._log.estimated)
         self._track = TrackRecord(group)
         self._allowance = Allowance()
         self._declarations = 0
@@ -98,7 +107,7 @@ class Planner:
         self._track.round_over()
         if fell:
             self._track.link_fell()
-        yield from self.monitor.probes(now)
+        yield from self._probes(now)
         if fell or self._group.clocks.monotonic() - self._considered >= self._group.planning.period_s:
             self._ask_if_affordable(finished_s, urgent=fell)
 
@@ -107,11 +116,17 @@ class Planner:
         come to hold in the midst of a round they may go by in the next."""
         now = self._group.clocks.unix()
         slow = self._track.standing(now).slow
-        yield from self.monitor.probes(now, hurry=slow)
+        yield from self._probes(now, hurry=slow)
         fell = self._group.knowledge.fell(now)
         if fell and (min(fell.values()) < HALVED or slow):
             self._track.link_fell()
             self._ask_if_affordable(now, urgent=True)
+
+    def _probes(self, now: float, hurry: bool = False) -> Actions:
+        """Have members probe, if there will be another plan to profit from it."""
+        planning = self._group.planning
+        if not planning.hold and self._group.rounds_left >= planning.dwell_rounds:
+            yield from self.monitor.probes(now, self._group.clocks.monotonic(), hurry)
 
     def _ask_if_affordable(self, now: float, urgent: bool) -> None:
         """Have a plan considered, if none is, the one in force may be left, and rounds remain to profit from that."""
@@ -213,7 +228,7 @@ class Planner:
         self._group.plans.record.store(plan)
         log.info("epoch %d: %s (%s)", plan.epoch, plan.policy, reason)
         if self._group.phase == "running":
-            yield from self.swaps.prepare(plan, reason, request.joins)
+            yield from self._prepare(plan, reason, request.joins)
         else:
             self._group.plans.begin(plan)
         yield Announce()

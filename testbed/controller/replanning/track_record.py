@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
-from testbed.controller.allreduce.group_state import GroupState
 from testbed.controller.replanning.decision import NEWEST, Decision, Standing, gone
 from testbed.controller.replanning.foresight import SPREAD, Foresight, Lesson
+from testbed.controller.replanning.group_state import GroupState
 from testbed.controller.replanning.plan_requests import PlanRequest
 from testbed.controller.replanning.trust import Promise, Trust
 from testbed.plan import Plan

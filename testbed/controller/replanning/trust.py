@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean, median
 from typing import NamedTuple
 
-from testbed.controller.allreduce.round_log import RoundLog
+from testbed.controller.model.round_log import RoundLog
 
 #: Swaps that are looked back on, and rounds before and after one that are compared.
 KEPT, COMPARED = 3, 3

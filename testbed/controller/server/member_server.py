@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from testbed.controller.contradiction import Contradiction, JoinRefused
+from testbed.controller.model.contradiction import Contradiction, JoinRefused
+from testbed.controller.model.identity import Identities
 from testbed.controller.server.connection import HELLO_S, PIECE_BYTES, Connection, Strangers
-from testbed.controller.server.identity import Identities
 from testbed.protocol import (
     PROTOCOL_VERSION,
     Arrived,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import quantiles
 from typing import Any
 
-from testbed.controller.allreduce.swaps import pause_ms
+from testbed.controller.model.plan_history import pause_ms
 from testbed.telemetry.round_span import RoundSpan, span_of
 
 Record = Mapping[str, Any]

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from testbed.controller.client import ControllerError
+from testbed.controller.model.spec import ControllerSpec, PlanningSpec
 from testbed.controller.server.member_server import SOCKET
-from testbed.controller.spec import ControllerSpec, PlanningSpec
 from testbed.emulation.label import state_folder
 from testbed.emulation.network.routing import Routes
 from testbed.launch.errors import BadCommand

@@ -15,11 +15,11 @@ from msgspec.structs import asdict
 from torch import Tensor
 
 from testbed.api.requests import ForcePolicy
-from testbed.controller.actions import Actions, Announce, Tell
-from testbed.controller.contradiction import Contradiction
-from testbed.controller.coordinator import NotForMembers
 from testbed.controller.gossip.coordinator import GossipCoordinator
-from testbed.controller.spec import ControllerSpec, Elasticity, GossipGraph
+from testbed.controller.model.actions import Actions, Announce, Tell
+from testbed.controller.model.contradiction import Contradiction
+from testbed.controller.model.coordinator import NotForMembers
+from testbed.controller.model.spec import ControllerSpec, Elasticity, GossipGraph
 from testbed.planning import View
 from testbed.planning.graphs import ring, uniform
 from testbed.protocol import (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from testbed.controller.gossip.iteration_log import REORDERED_S, IterationLog
-from testbed.controller.spec import GossipGraph
+from testbed.controller.model.spec import GossipGraph
 from testbed.planning.graphs import GraphError, ring
 from testbed.planning.graphs.monitor import Violation
 from testbed.protocol import Goodbye, Report, Welcome

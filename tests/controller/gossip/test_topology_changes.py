@@ -7,11 +7,11 @@ from math import inf
 import pytest
 from msgspec.structs import asdict
 
-from testbed.controller.actions import Actions, Tell
-from testbed.controller.contradiction import Contradiction
 from testbed.controller.gossip.iteration_log import IterationLog
 from testbed.controller.gossip.topology_changes import AHEAD, TopologyChanges
-from testbed.controller.spec import GossipGraph
+from testbed.controller.model.actions import Actions, Tell
+from testbed.controller.model.contradiction import Contradiction
+from testbed.controller.model.spec import GossipGraph
 from testbed.planning.graphs import GraphError, ring
 from testbed.planning.graphs.monitor import Violation
 from testbed.protocol import AbortGraph, CommitGraph, ControlMessage, Job, NodeConfiguration, PrepareGraph, PromiseGraph

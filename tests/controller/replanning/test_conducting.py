@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from testbed.controller.allreduce.round_log import ReportedRound
+from testbed.controller.model.round_log import ReportedRound
 from testbed.controller.replanning.conducting import Conducting, TrainingAnswer, consider
 from testbed.controller.replanning.foresight import Foresight
 from testbed.plan import Plan, TrainingChoice

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.controller.allreduce.round_log import RoundLog
+from testbed.controller.model.round_log import RoundLog
 from testbed.controller.replanning.trust import COMPARED, KEPT, Promise, Trust
 from testbed.protocol import Report
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from testbed.controller.model.spec import Elasticity
+from testbed.controller.owner_server import answer
 from testbed.controller.server import connection
 from testbed.controller.server.member_server import SOCKET
-from testbed.controller.server.owner_server import answer
 from testbed.controller.service import ControllerService
-from testbed.controller.spec import Elasticity
 from testbed.protocol import MAX_LINE_BYTES, Goodbye, Hello, Prepare, Rejoin, Report, Stop, Welcome, encode
 from tests.controller.fleet import Fleet, Member, connect
 from tests.controller.runs import group_of, mesh, running, spec_of, training

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from testbed.api.requests import Request
-from testbed.controller.actions import Actions
-from testbed.controller.clocks import SYSTEM, Clocks
-from testbed.controller.contradiction import Contradiction
-from testbed.controller.membership_event import MembershipEvent
-from testbed.controller.progress import Progress
-from testbed.controller.server.identity import Identities
-from testbed.controller.spec import ControllerSpec
-from testbed.controller.unix_clock import UnixClock
+from testbed.controller.model.actions import Actions
+from testbed.controller.model.clocks import SYSTEM, Clocks, UnixClock
+from testbed.controller.model.contradiction import Contradiction
+from testbed.controller.model.identity import Identities
+from testbed.controller.model.membership import MembershipEvent
+from testbed.controller.model.spec import ControllerSpec
 from testbed.errors import DetailedError
 from testbed.planning import Pair, PhysicalLink
 from testbed.protocol import Arrived, ControlMessage, Goodbye, Hello, Rejoin, Report
+
+
+class Progress(ABC):
+    """A coordinator's part of what is said of a run, in plain values. Times are Unix seconds, rates bit/s of frames."""
+
+    @abstractmethod
+    def rounds(self, since: int) -> list[dict[str, Any]]:
+        """The complete rounds from number `since` on, in short, as far as they are kept."""
+
+    @abstractmethod
+    def status(self) -> dict[str, Any]:
+        """How far members are now."""
+
+    @abstractmethod
+    def final(self) -> dict[str, Any]:
+        """How far they came."""
 
 
 class NotForMembers(DetailedError, ValueError):

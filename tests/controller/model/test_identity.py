@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from testbed.controller.server.identity import Identities
+from testbed.controller.model.identity import Identities
 
 pytestmark = pytest.mark.pure
 

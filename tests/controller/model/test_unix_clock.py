@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.controller.unix_clock import UnixClock
+from testbed.controller.model.clocks import UnixClock
 
 pytestmark = pytest.mark.pure
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from testbed.controller.actions import Tell
-from testbed.controller.allreduce.membership import AllReduceMembership
-from testbed.controller.server.identity import Identities
-from testbed.controller.spec import Elasticity
+from testbed.controller.model.actions import Tell
+from testbed.controller.model.identity import Identities
+from testbed.controller.model.membership import AllReduceMembership
+from testbed.controller.model.spec import Elasticity
 from testbed.plan import Plan, Tree
 from testbed.protocol import Abort, Hello, Holding, Job, Lost, Prepare, Reconfigure, Rejoin, Stop, Welcome
 

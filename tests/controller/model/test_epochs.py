@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.controller.allreduce.epochs import Epochs
+from testbed.controller.model.plan_history import Epochs
 
 pytestmark = pytest.mark.pure
 

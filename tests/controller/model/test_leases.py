@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.controller.leases import Leases
+from testbed.controller.model.membership import Leases
 
 pytestmark = pytest.mark.pure
 

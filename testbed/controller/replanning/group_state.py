@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from testbed.controller.actions import Actions
-from testbed.controller.allreduce.membership import AllReduceMembership
-from testbed.controller.allreduce.plan_history import PlanHistory
-from testbed.controller.allreduce.round_log import RoundLog
-from testbed.controller.clocks import Clocks
 from testbed.controller.knowledge.knowledge import Knowledge
+from testbed.controller.model.actions import Actions
+from testbed.controller.model.clocks import Clocks
+from testbed.controller.model.identity import Identities
+from testbed.controller.model.membership import AllReduceMembership
+from testbed.controller.model.plan_history import PlanHistory
+from testbed.controller.model.round_log import RoundLog
+from testbed.controller.model.spec import ControllerSpec, PlanningSpec
 from testbed.controller.replanning.conducting import Conducting, TrainingQuestion, candidate_of, through_codec
-from testbed.controller.server.identity import Identities
-from testbed.controller.spec import ControllerSpec, PlanningSpec
 from testbed.plan import Plan
 from testbed.planning import Policy, PolicyError, View
 

@@ -4,7 +4,7 @@ from itertools import accumulate
 
 import pytest
 
-from testbed.controller.allreduce.swaps import COMPARED, pause_ms
+from testbed.controller.model.plan_history import COMPARED, pause_ms
 
 pytestmark = pytest.mark.pure
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from testbed.controller.contradiction import Contradiction
+from testbed.controller.model.contradiction import Contradiction
 from testbed.planning import Pair
 from testbed.protocol import PeerSample, Report, Train
 from testbed.telemetry.round_span import RoundSpan, span_of

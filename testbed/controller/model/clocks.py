@@ -1,8 +1,44 @@
-"""Unix time, by which members say when something happened, as moments of a clock that nobody sets."""
+"""The clocks that a controller reads, the machine's or a simulation's, and what members' Unix times mean on them.
+
+Coordinators wait by the action `After`. ControllerService plays the action on its event loop, and a simulation on its
+own schedule.
+"""
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from typing import Protocol
+
+
+class Clocks(Protocol):
+    """Seconds of three kinds."""
+
+    def unix(self) -> float:
+        """Unix time, which members tell theirs by. It may be set."""
+
+    def monotonic(self) -> float:
+        """What durations are measured by."""
+
+    def processor(self) -> float:
+        """What this thread has used of a processor."""
+
+
+class SystemClocks:
+    """The machine's."""
+
+    def unix(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def processor(self) -> float:
+        return time.thread_time()
+
+
+SYSTEM = SystemClocks()
+
 
 #: A clock that is set differs by more than this at once; one that is slewed, as NTP does it, by 0.5 ms a second.
 SET_S = 0.5
