@@ -28,8 +28,8 @@ def main() -> None:
     run()
 
 
-def sync_main() -> int:
-    """Run `testbed-sync`. Returns its exit code."""
+def controller_main() -> int:
+    """Run `testbed-controller`. Returns its exit code."""
     with _complete():
         from testbed.controller.standalone import main as run
     return run()

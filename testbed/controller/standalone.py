@@ -1,4 +1,4 @@
-"""`testbed-sync`: a controller for members on machines of their own (docs/machines.md).
+"""`testbed-controller`: a controller for members on machines of their own (docs/machines.md).
 
 It knows nothing of the network but what members measure; every pair counts as equally fast until then. Members join
 over TCP. Where that is beyond the loopback all is encrypted, and each comes with a certificate of its own, in a folder
@@ -75,7 +75,7 @@ def main() -> int:
         return _run(args)
     except Exception as error:
         code, text = ending_of(error)
-        print(f"testbed-sync: {text}", file=sys.stderr)
+        print(f"testbed-controller: {text}", file=sys.stderr)
         return code
     finally:
         if args.attached is not None:
@@ -110,15 +110,15 @@ def _run(args: argparse.Namespace) -> int:
             asyncio.run(serve_trainings(_trainings(args, names, secret), endpoints, told, args.once))
             return 1 if args.once and told.failed else 0
     except (ValueError, PolicyError) as error:
-        print(f"testbed-sync: {error}", file=sys.stderr)
+        print(f"testbed-controller: {error}", file=sys.stderr)
         return BAD_INPUT
     except PortTaken:
-        print(f"testbed-sync: --http {args.http}: another program has this port; write another", file=sys.stderr)
+        print(f"testbed-controller: --http {args.http}: another program has this port; write another", file=sys.stderr)
         return BAD_INPUT
     except OSError as error:
         if error.errno in NOT_HERE:
             raise
-        print(f"testbed-sync: {error}", file=sys.stderr)  # an address that is taken, and the like
+        print(f"testbed-controller: {error}", file=sys.stderr)  # an address that is taken, and the like
         return BAD_INPUT
     return 0
 
@@ -153,12 +153,12 @@ class _Told:
         self.failed = controller.state == "failed"
         how = f"failed: {controller.failure}" if self.failed else "is done"
         more = ". Members that come now begin the next one" if self._waits else ""
-        print(f"testbed-sync: the training in {out} {how}{more}", file=sys.stderr, flush=True)
+        print(f"testbed-controller: the training in {out} {how}{more}", file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="testbed-sync", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="testbed-controller", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--members", required=True, metavar="A,B", help="their names, with commas between")
     parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="where members join")
@@ -194,7 +194,7 @@ def _certificates(folder: Path, names: Sequence[str]) -> Path:
 def _say(encrypted: str, kept: Path, folder: Path, own: str, names: Sequence[str]) -> None:
     """Print what each member shows, and where that goes."""
     copies = "".join(f"\n    {folder / own.format(name)}   to the machine of {name}" for name in names)
-    print(f"testbed-sync: {encrypted}. Copy{copies}\nand {kept} to none.", file=sys.stderr)
+    print(f"testbed-controller: {encrypted}. Copy{copies}\nand {kept} to none.", file=sys.stderr)
 
 
 def _is_loopback(host: str) -> bool:

@@ -108,7 +108,7 @@ def files_of_each_kind(folder: Path) -> None:
 
 @pytest.mark.local
 @pytest.mark.parametrize(
-    ("main", "lacking", "way"), [("main", "typer", "make setup"), ("sync_main", "cryptography", "make setup")]
+    ("main", "lacking", "way"), [("main", "typer", "make setup"), ("controller_main", "cryptography", "make setup")]
 )
 def test_a_program_without_its_packages_says_what_brings_them(main: str, lacking: str, way: str) -> None:
     """As beside the `sync` extra, which a machine of a member has."""
