@@ -1,4 +1,4 @@
-"""A communication graph: which member sends its parameters to which. Immutable and strongly connected."""
+"""Communication graphs: which member sends its parameters to which. Immutable and strongly connected."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from testbed.planning.view import Pair
 
 
 class GraphError(DetailedError, ValueError):
-    """A graph over which training cannot reach agreement, with what would make it do so."""
+    """Training cannot reach agreement over a graph; the text says what to change."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Members and directed edges (sender, receiver); a member's edge to itself is implied and not listed.
+    """A communication graph.
 
-    Raises GraphError when a name is unknown or doubled, an edge is a loop, or some member cannot be reached from
-    another: what such a member learns would never come to all.
+    Raises:
+        GraphError: A name is unknown or given twice, an edge is a loop, or a member cannot reach another, so that its
+            updates would never come to all.
     """
 
     members: tuple[str, ...]
+    #: Directed edges (sender, receiver). A member's edge to itself is implied and not listed.
     edges: frozenset[Pair]
 
     def __post_init__(self) -> None:
@@ -34,14 +36,14 @@ class Graph:
             )
         if unknown := sorted({end for edge in self.edges for end in edge} - set(self.members)):
             raise GraphError(
-                f"edges name {', '.join(unknown)}, which are no members; list them or drop the edges",
+                f"edges name {', '.join(unknown)}, not among the members; list them, or drop the edges",
                 rule="unknown-member",
                 field="edges",
                 given=unknown,
             )
         if loops := sorted(source for source, target in self.edges if source == target):
             raise GraphError(
-                f"{', '.join(loops)}: drop the edge to itself, averaging counts a member's own anyway",
+                f"{', '.join(loops)}: drop the edge from the member to itself, which averaging implies",
                 rule="loop",
                 field="edges",
                 given=loops,
@@ -50,7 +52,7 @@ class Graph:
 
     @classmethod
     def undirected(cls, members: Iterable[str], pairs: Iterable[Pair]) -> Graph:
-        """The graph with both directions of each pair."""
+        """Return the graph with both directions of each pair."""
         pairs = tuple(pairs)
         return cls(tuple(members), frozenset(pairs) | frozenset((v, u) for u, v in pairs))
 
@@ -63,8 +65,8 @@ class Graph:
         stuck = sorted(condensed.nodes[last]["members"])
         other = next(member for member in self.members if member not in stuck)
         raise GraphError(
-            f"not strongly connected: what {', '.join(stuck)} learns never reaches {other}; "
-            f"add an edge such as {stuck[0]} to {other}",
+            f"not strongly connected: updates of {', '.join(stuck)} never reach {other}; add an edge such as "
+            f"{stuck[0]} to {other}",
             rule="not-connected",
             given=tuple(stuck),
             link=f"{stuck[0]}->{other}",
@@ -72,7 +74,7 @@ class Graph:
 
     @cached_property
     def digraph(self) -> nx.DiGraph:
-        """The same as a networkx graph, members in order."""
+        """This graph for networkx, members in order."""
         digraph = nx.DiGraph()
         digraph.add_nodes_from(self.members)
         digraph.add_edges_from(sorted(self.edges))
@@ -80,7 +82,7 @@ class Graph:
 
     @cached_property
     def hops(self) -> Mapping[str, Mapping[str, int]]:
-        """hops[u][v]: edges on the shortest path from u to v."""
+        """The number of edges on the shortest path from u to v, at hops[u][v]."""
         return dict(nx.all_pairs_shortest_path_length(self.digraph))
 
     @property
@@ -89,23 +91,28 @@ class Graph:
         return all((target, source) in self.edges for source, target in self.edges)
 
     def without(self, gone: str) -> Graph:
-        """The graph that is left of this one; GraphError when it falls apart."""
+        """Return this graph without the member `gone`. Raises GraphError if the rest is not strongly connected."""
         left = tuple(member for member in self.members if member != gone)
         return Graph(left, frozenset(edge for edge in self.edges if gone not in edge))
 
     def sources(self, member: str) -> tuple[str, ...]:
-        """The members that send to `member`, itself left out, in the members' order."""
+        """Return the members that send to `member`, without itself, in the members' order."""
         return tuple(other for other in self.members if (other, member) in self.edges)
 
     def targets(self, member: str) -> tuple[str, ...]:
-        """The members to which `member` sends, itself left out, in the members' order."""
+        """Return the members to which `member` sends, without itself, in the members' order."""
         return tuple(other for other in self.members if (member, other) in self.edges)
 
     def sides(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The members in two parts with no edge inside a part (AD-PSGD's active and passive); GraphError if none."""
+        """Return two parts of the members without an edge inside a part: AD-PSGD's active and passive members.
+
+        Raises:
+            GraphError: The graph has a cycle of odd length, so there are no such parts.
+        """
         if not nx.is_bipartite(self.digraph):
             raise GraphError(
-                "a cycle of odd length: no two sides; take an even ring, a torus of even sides, or a tree",
+                "the graph has a cycle of odd length, so it has no two sides; take a ring of an even number of "
+                "members, a torus of even sides, or a tree",
                 rule="odd-cycle",
             )
         colour = nx.bipartite.color(self.digraph)

@@ -1,4 +1,4 @@
-"""Averaging weights over a graph, and how fast averaging with them agrees."""
+"""Averaging weights over a graph, and the speed at which averaging with them agrees."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from testbed.planning.graphs.graph import Graph, GraphError
 #: weights[receiver][sender], the receiver itself among the senders; each row sums to 1.
 Weights = Mapping[str, Mapping[str, float]]
 
-#: How members weigh what they average.
+#: The rule by which members weigh the parameters that they average.
 Weighing = Literal["uniform", "metropolis"]
 
 
 def weigh(graph: Graph, weighing: Weighing) -> Weights:
-    """What each of a graph's members averages by; GraphError when its weights are not for such a graph."""
+    """Return the weights by a rule. Raises GraphError if the rule does not fit the graph."""
     return metropolis(graph) if weighing == "metropolis" else uniform(graph)
 
 
 def uniform(graph: Graph) -> Weights:
-    """Each member weighs all that it averages alike, itself included (Hop).
+    """Return equal weights of each member's senders and itself (Hop, arXiv 1902.01064).
 
-    Members agree on the plain mean only where all have as many in- as out-neighbours, and all equally many.
+    Members agree on the plain mean only if all have as many in-neighbours as out-neighbours, and all equally many.
     """
     rows = {}
     for member in graph.members:
@@ -34,14 +34,17 @@ def uniform(graph: Graph) -> Weights:
 
 
 def metropolis(graph: Graph) -> Weights:
-    """w[i][j] = 1 / (1 + max(degree i, degree j)), the rest to oneself: any symmetric graph agrees on the plain mean.
+    """Return Metropolis weights (Xiao, Boyd and Lall 2005): any symmetric graph agrees on the plain mean.
 
-    Raises GraphError for a graph with an edge in one direction only.
+    w[i][j] = 1 / (1 + max(degree i, degree j)) for neighbours; the rest is the member's own weight.
+
+    Raises:
+        GraphError: The graph has an edge in one direction only.
     """
     if not graph.symmetric:
         u, v = next(edge for edge in sorted(graph.edges) if edge[::-1] not in graph.edges)
         raise GraphError(
-            f"Metropolis weights need both directions of each edge: add {v} to {u}, or take uniform ones",
+            f"Metropolis weights need both directions of each edge: add an edge {v} to {u}, or take uniform weights",
             rule="one-way-edge",
             link=f"{v}->{u}",
         )
@@ -54,7 +57,7 @@ def metropolis(graph: Graph) -> Weights:
 
 
 def spectral_gap(weights: Weights) -> float:
-    """1 - |second largest eigenvalue|: disagreement shrinks by about that share in a round. In [0, 1]."""
+    """Return 1 - |second largest eigenvalue|, in [0, 1]: the part by which disagreement shrinks in about a round."""
     members = list(weights)
     matrix = np.array([[weights[receiver].get(sender, 0.0) for sender in members] for receiver in members])
     sizes = sorted(np.abs(np.linalg.eigvals(matrix)), reverse=True)
