@@ -101,8 +101,67 @@ struct simulation {
     double *room;
     int64_t *users;
     bool *full;
-    int64_t *busy;          /* flows that send */
+    int64_t *busy;          /* the flows that send; for each of them: */
+    double *limits, *rates; /* its pace, and its rate */
 };
+
+/* Working memory of `max_min`, one element per capacity. */
+struct filling {
+    double *room;           /* bytes/s that are left */
+    int64_t *users;         /* flows without a rate that draw on it */
+    bool *full;             /* used up at this level */
+};
+
+/* Set rates[i] to the max-min fair rate of flow flows[i], at most limits[i]; INFINITY without capacities.
+ *
+ * Progressive filling (Bertsekas and Gallager, Data Networks, 1992, section 6.5.2): the rates of all flows rise together; a flow
+ * keeps its rate once one of its capacities is used up, or its limit is reached. O(levels * flows * route length). */
+static void max_min(const struct network *network, int64_t capacities, const int64_t *flows, int64_t count,
+                    const double *limits, double *rates, struct filling its)
+{
+    const int64_t *draws = network->draws, *drawn = network->drawn;
+    int64_t left = 0;
+    for (int64_t c = 0; c < capacities; c++) {
+        its.room[c] = network->capacity[c];
+        its.users[c] = 0;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        int64_t f = flows[i];
+        bool bounded = draws[f] < draws[f + 1];
+        rates[i] = bounded ? NONE : INFINITY;
+        left += bounded;
+        for (int64_t at = draws[f]; at < draws[f + 1]; at++)
+            its.users[drawn[at]]++;
+    }
+    while (left) {
+        double least = INFINITY;
+        for (int64_t c = 0; c < capacities; c++)
+            if (its.users[c])
+                least = fmin(least, its.room[c] / (double)its.users[c]);
+        for (int64_t i = 0; i < count; i++)
+            if (rates[i] < 0)
+                least = fmin(least, limits[i]);
+        for (int64_t c = 0; c < capacities; c++)
+            its.full[c] = its.users[c] && its.room[c] <= least * (double)its.users[c] * (1 + SAME);
+        for (int64_t i = 0; i < count; i++) {
+            int64_t f = flows[i];
+            if (rates[i] >= 0)
+                continue;
+            for (int64_t at = draws[f]; at < draws[f + 1]; at++)
+                if (its.full[drawn[at]])
+                    rates[i] = least;
+            if (limits[i] <= least)
+                rates[i] = least;
+            if (rates[i] < 0)
+                continue;
+            left--;
+            for (int64_t at = draws[f]; at < draws[f + 1]; at++) {
+                its.users[drawn[at]]--;
+                its.room[drawn[at]] = fmax(its.room[drawn[at]] - least, 0);
+            }
+        }
+    }
+}
 
 /* Whether a flow carries what others leave to it, and nothing of its own: one of an auxiliary route. */
 static bool is_relay(const struct simulation *s, int64_t f)
@@ -352,52 +411,14 @@ static double pace(const struct flow *flow)
     return flow->connection ? bbr_pace(flow->connection) : INFINITY;
 }
 
-/* Max-min fair rates of the first `count` flows in `busy`, none above its pace: progressive filling, O(levels * flows * route
- * length). */
+/* The rates of all flows in `busy`. */
 static void share(struct simulation *s, int64_t count)
 {
-    const int64_t *draws = s->network->draws, *drawn = s->network->drawn;
-    int64_t left = 0;
-    for (int64_t c = 0; c < s->n->capacities; c++) {
-        s->room[c] = s->network->capacity[c];
-        s->users[c] = 0;
-    }
-    for (int64_t i = 0; i < count; i++) {
-        int64_t f = s->busy[i];
-        bool bounded = draws[f] < draws[f + 1];
-        s->flows[f].rate = bounded ? NONE : INFINITY;
-        left += bounded;
-        for (int64_t at = draws[f]; at < draws[f + 1]; at++)
-            s->users[drawn[at]]++;
-    }
-    while (left) {
-        double least = INFINITY;
-        for (int64_t c = 0; c < s->n->capacities; c++)
-            if (s->users[c])
-                least = fmin(least, s->room[c] / (double)s->users[c]);
-        for (int64_t i = 0; i < count; i++)
-            if (s->flows[s->busy[i]].rate < 0)
-                least = fmin(least, pace(&s->flows[s->busy[i]]));
-        for (int64_t c = 0; c < s->n->capacities; c++)
-            s->full[c] = s->users[c] && s->room[c] <= least * (double)s->users[c] * (1 + SAME);
-        for (int64_t i = 0; i < count; i++) {
-            int64_t f = s->busy[i];
-            if (s->flows[f].rate >= 0)
-                continue;
-            for (int64_t at = draws[f]; at < draws[f + 1]; at++)
-                if (s->full[drawn[at]])
-                    s->flows[f].rate = least;
-            if (pace(&s->flows[f]) <= least)
-                s->flows[f].rate = least;
-            if (s->flows[f].rate < 0)
-                continue;
-            left--;
-            for (int64_t at = draws[f]; at < draws[f + 1]; at++) {
-                s->users[drawn[at]]--;
-                s->room[drawn[at]] = fmax(s->room[drawn[at]] - least, 0);
-            }
-        }
-    }
+    for (int64_t i = 0; i < count; i++)
+        s->limits[i] = pace(&s->flows[s->busy[i]]);
+    max_min(s->network, s->n->capacities, s->busy, count, s->limits, s->rates, (struct filling){s->room, s->users, s->full});
+    for (int64_t i = 0; i < count; i++)
+        s->flows[s->busy[i]].rate = s->rates[i];
 }
 
 /* From event to event, until there is none. */
@@ -506,7 +527,9 @@ bool simulate(const struct sizes *n, const struct network *networks, const doubl
                 allocate(&s.room, n->capacities, sizeof *s.room) &&
                 allocate(&s.users, n->capacities, sizeof *s.users) &&
                 allocate(&s.full, n->capacities, sizeof *s.full) &&
-                allocate(&s.busy, n->flows, sizeof *s.busy);
+                allocate(&s.busy, n->flows, sizeof *s.busy) &&
+                allocate(&s.limits, n->flows, sizeof *s.limits) &&
+                allocate(&s.rates, n->flows, sizeof *s.rates);
     if (fits) {
         begin(&s, connections);
         run(&s);
@@ -514,8 +537,30 @@ bool simulate(const struct sizes *n, const struct network *networks, const doubl
             found->sent[f] = s.flows[f].sent;
     }
     void *arrays[] = {s.ready, s.gone, s.flows, s.arrivals, s.members, s.relays, s.awaited,
-                      s.keyed, s.missing, s.room, s.users, s.full, s.busy};
+                      s.keyed, s.missing, s.room, s.users, s.full, s.busy, s.limits, s.rates};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
+    return fits;
+}
+
+/* The max-min fair rates of `count` flows on a network of so many capacities, all sending without a limit. False where memory is
+ * out. */
+bool fair_rates(const struct network *network, int64_t capacities, int64_t count, double *rates)
+{
+    struct filling memory = {0};
+    int64_t *flows = NULL;
+    double *limits = NULL;
+    bool fits = allocate(&memory.room, capacities, sizeof *memory.room) &&
+                allocate(&memory.users, capacities, sizeof *memory.users) &&
+                allocate(&memory.full, capacities, sizeof *memory.full) &&
+                allocate(&flows, count, sizeof *flows) && allocate(&limits, count, sizeof *limits);
+    if (fits) {
+        for (int64_t i = 0; i < count; i++) {
+            flows[i] = i;
+            limits[i] = INFINITY;
+        }
+        max_min(network, capacities, flows, count, limits, rates, memory);
+    }
+    free(memory.room), free(memory.users), free(memory.full), free(flows), free(limits);
     return fits;
 }

@@ -1,27 +1,29 @@
-"""Packing trees: the greatest rate at which trees all-reduce over shared capacities, and the trees that do it.
+"""Tree packing: the greatest rate at which trees all-reduce over shared capacities, and the trees that reach it.
 
-With pipelining a round's time is set by the most loaded capacity, so the best plan packs trees:
+With pipelining the most loaded capacity sets the time of a round, so the best plan packs trees:
 
     maximise  Σ_r w_r            w_r: bit/s all-reduced at root r
     subject to  w_r = Σ_A y_rA = Σ_B z_rB             y: reduce trees into r, z: broadcast trees out of r
                 Σ_rA y_rA·uses_l(A) + Σ_rB z_rB·uses_l(B) ≤ goodput_l        for every capacity l
                 w, y, z ≥ 0
 
-There are exponentially many trees, so columns are generated. Given prices π_l of the capacities (the LP's duals),
-an edge costs the sum of what it draws on, and the most useful tree into (out of) r is a minimum-cost arborescence
-(Edmonds 1967). Any prices bound the optimum from above: for a_r, b_r the costs of r's cheapest two trees,
+There are exponentially many trees, so columns are generated. Given prices π_l of the capacities (the LP's duals), an
+edge costs the sum of the prices of the capacities that it draws on, and the most useful tree into (out of) r is a
+minimum-cost arborescence (Edmonds 1967). Any prices bound the optimum from above. With a_r, b_r the costs of the
+cheapest tree into r and out of r,
 
     Σ w ≤ Σ_l goodput_l·π_l / min_r (a_r + b_r)
 
-because each bit/s at r pays at least a_r + b_r out of a purse of Σ goodput_l·π_l. The search ends when that meets
-the LP's value.
+because each bit/s at r pays at least a_r + b_r, and all capacities together are worth Σ goodput_l·π_l. The search ends
+when that bound meets the LP's value.
 
-Two things make it quick. First, trees for many roots come from one contraction (`arborescence`). Second, duals of a
-program that knows few trees say little: of 1,000 sites, each with four links of which most are binding, 130 rounds of
-plain column generation reached half of what the first phase here reaches in 20. That phase is Frank and Wolfe's
-algorithm (1956) on the congestion of a mix of tree pairs: prices are the softmax of the loads, and each step shifts
-weight to the pair that is cheapest under them. The second phase prices between the best dual known and the LP's own
-(Wentges 1997), which keeps prices from jumping between corners.
+Two things make the search fast. First, one contraction gives the trees of many roots (`arborescence`). Second, a phase
+before column generation finds good prices, since the duals of a program with few trees say little: on 1,000 sites, each
+with four links of which most are binding, 130 rounds of plain column generation reached half of what the first phase
+reaches in 20. It is the algorithm of Frank and Wolfe (1956) on the congestion of a mix of tree pairs: prices are the
+softmax of the loads, and each step shifts weight to the pair that is cheapest under them. The second phase, column
+generation, prices between the best known dual and the LP's own dual (Wentges 1997), so that prices do not jump between
+corners.
 """
 
 from __future__ import annotations
@@ -32,54 +34,61 @@ from dataclasses import dataclass
 import numpy as np
 
 from testbed.planning.arborescence import Arborescences
-from testbed.planning.overlay import DirectedTree, Floats, Overlay
+from testbed.planning.constraints import Floats
+from testbed.planning.overlay import DirectedTree, Overlay
 from testbed.planning.program import PackingError, Program
 
-#: Upper and lower bound have met when they differ by less than this part.
+#: The upper and the lower bound have met when they differ by less than this part.
 EXACT = 1e-4
 
-#: Rounds at most. Far more than most networks need; a round for 1,000 sites takes 0.15 s.
+#: The most rounds of column generation. Most networks need far fewer; a round for 1,000 sites takes 0.15 s.
 ROUNDS = 300
 
-#: Steps of the first phase. 100 sites with four links each of nearly one rate, the hardest kind met: after 50 steps
-#: the second phase took 20 s, after 200 it took 1 s; 1,000 sites are within reach after some 50.
+#: Steps of the first phase. On 100 sites with four links each of nearly one rate, the hardest kind of network found,
+#: the second phase took 20 s after 50 steps and 1 s after 200; for 1,000 sites some 50 steps are enough.
 FIRST_STEPS = 100
 
-#: The softmax's sharpness, in units of log(capacities) / congestion. Sharper prices find better mixes later, blunter
-#: ones better upper bounds early.
+#: The sharpness of the softmax, in units of log(capacities) / congestion. Sharper prices find better mixes later,
+#: blunter prices find better upper bounds early.
 SHARPNESS = 5.0
 
-#: How far prices stay towards the best dual known.
+#: The weight of the best known dual in the prices of the second phase.
 STABILITY = 0.5
 
-#: Roots whose trees are added in a round, cheapest first: the rest differ little from these.
+#: Roots whose trees are added in a round, cheapest first; the others' trees differ little from these.
 ROOTS_A_ROUND = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """`rate_bps` is what `trees` carry together, each at its `rates_bps`; no set of trees carries over `upper_bps`.
-
-    `prices` of the capacities, which all together cost 1, prove that.
-    """
+    """The result of packing."""
 
     overlay: Overlay
     trees: tuple[DirectedTree, ...]
+    #: The rate of each tree, in payload bit/s.
     rates_bps: Floats
+    #: Prices of the capacities that prove `upper_bps`; all capacities together cost 1.
     prices: Floats
+    #: The rate at which the trees together all-reduce.
     rate_bps: float
+    #: No set of trees all-reduces faster.
     upper_bps: float
 
     @property
     def gap(self) -> float:
-        """By what part the optimum may be above `rate_bps`."""
+        """The part by which the optimum may exceed `rate_bps`."""
         return max(0.0, self.upper_bps / self.rate_bps - 1)
 
 
 def pack(overlay: Overlay, tolerance: float = EXACT, known: Iterable[DirectedTree] = ()) -> Packed:
-    """Pack trees until no set of them can be better by more than `tolerance`, or the rounds are used up.
+    """Pack trees over an overlay of at least two members.
 
-    `known` are trees to begin with. At least two members. PackingError when there is no tree at all, or no solution.
+    Args:
+        tolerance: The search ends when no set of trees can be better by more than this part, or after ROUNDS.
+        known: Trees to begin with, which take the place of the first phase.
+
+    Raises:
+        PackingError: No member is connected with all others in both directions, or the solver gave up.
     """
     return _PackingSearch(overlay, tolerance, known).run()
 
@@ -92,7 +101,7 @@ class _PackingSearch:
         self._tolerance = tolerance
         self._upper = float("inf")
         self._lower = 0.0
-        self._best = self._normal(1 / self._goodput)  # the prices of the least upper bound
+        self._best = self._normalized(1 / self._goodput)  # the prices of the least upper bound
         for tree in known:
             self._program.add(tree)
 
@@ -106,7 +115,7 @@ class _PackingSearch:
         return Packed(self._overlay, trees, rates, self._best, self._lower * unit, self._upper * unit)
 
     def _mix(self, steps: int) -> None:
-        """First phase: a mix of pairs of trees, with ever less congestion (the load of the fullest capacity)."""
+        """Run the first phase: mix pairs of trees with ever less congestion (the load of the fullest capacity)."""
         prices = self._best
         load = np.zeros(len(self._goodput))
         for step in range(steps):
@@ -116,45 +125,49 @@ class _PackingSearch:
                 added[tree.names] += tree.uses
             load = self._shift(load, added / self._goodput, step)
             self._lower = max(self._lower, 1 / load.max())
-            if self._met():
+            if self._bounds_met():
                 return
-            prices = self._normal(_softmax(load) / self._goodput)
+            prices = self._normalized(_softmax(load) / self._goodput)
 
     def _shift(self, load: Floats, added: Floats, step: int) -> Floats:
-        """Give the new pair that part of the mix, around the classic 2 / (step + 2), which congests least."""
+        """Return the load with the new pair's part of the mix, near the classic 2 / (step + 2), that congests least."""
         part = 2 / (step + 2)
         mixes = [(1 - p) * load + p * added for p in ((part,) if step == 0 else (part / 4, part / 2, part))]
         sharpness = _sharpness(mixes[0])
         return min(mixes, key=lambda mix: mix.max() + np.log(np.exp(sharpness * (mix - mix.max())).sum()) / sharpness)
 
     def _generate(self) -> None:
-        """Second phase: column generation, until the bounds meet or no tree is new even at the program's own prices."""
+        """Run the second phase: generate columns until the bounds meet, or no tree is new at the program's prices."""
         stability = STABILITY
         for _ in range(ROUNDS):
             if not self._program.trees:
                 prices = self._best
             else:
                 self._lower, duals = self._program.solve()
-                if self._met():
+                if self._bounds_met():
                     return
-                prices = stability * self._best + (1 - stability) * self._normal(duals)
+                prices = stability * self._best + (1 - stability) * self._normalized(duals)
             grew, _ = self._price(prices, ROOTS_A_ROUND)
             if not grew and stability == 0:
                 break
             stability = STABILITY if grew else 0.0
         self._lower, _ = self._program.solve()
 
-    def _met(self) -> bool:
+    def _bounds_met(self) -> bool:
         return self._upper <= self._lower * (1 + self._tolerance)
 
     def _price(self, prices: Floats, roots: int) -> tuple[bool, list[DirectedTree]]:
-        """Add the cheapest trees of the cheapest roots: whether any was new, and the trees. Betters the upper bound."""
+        """Add the trees of the cheapest `roots` roots, and improve the upper bound.
+
+        Returns:
+            Whether a tree was new; the trees.
+        """
         costs = self._overlay.costs(prices)
         into, out = Arborescences(costs.T), Arborescences(costs)
         totals = into.totals + out.totals
         least = float(totals.min())
         if least == float("inf"):
-            raise PackingError("no member reaches all others and is reached by them: the view has no plan")
+            raise PackingError("no member is connected with all others in both directions, so the view has no plan")
         if least > 0 and 1 / least < self._upper:
             self._upper, self._best = 1 / least, prices
         trees = []
@@ -165,8 +178,8 @@ class _PackingSearch:
         new = [self._program.add(tree) for tree in trees]
         return any(new), trees
 
-    def _normal(self, prices: Floats) -> Floats:
-        """The same prices at which all capacities together cost 1."""
+    def _normalized(self, prices: Floats) -> Floats:
+        """Return the prices scaled so that all capacities together cost 1."""
         return prices / float(prices @ self._goodput)
 
 

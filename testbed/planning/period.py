@@ -1,27 +1,27 @@
-"""The lower bound of a round's time from end to end, with compute, delays and rates. What pages show first.
+"""The lower bound of the period of rounds, from end to end: with computing, delays and rates. Pages show it first.
 
-It is for synchronous schemes without compression: a member computes when it has the last round's mean, whole, and sends
-nothing of a round before it has computed. Write c_j for how long j computes, M for the model's payload, d(j, i) for the
-least delay from j to i over links that routes string together, with members as relays, F(j, i) for the greatest flow
-there, and e_i(k) for when i has the mean of round k. Three things hold.
+The derivation [ours] holds for synchronous schemes without compression: a member computes once it has the whole mean of
+the last round, and sends nothing of a round before it has computed. Let c_j be the time that member j computes, M the
+model's payload, d(j, i) the least delay from j to i over links that routes string together, with members as relays,
+F(j, i) the greatest flow from j to i, and e_i(k) the moment at which i has the mean of round k. Three statements hold.
 
 **Every mean needs every member.** e_i(k) ≥ e_j(k−1) + w(j, i), w(j, i) = c_j + d(j, i) + M / F(j, i), w(i, i) = c_i.
-For each element, j's gradient comes to i, as it is or within a sum, along some way; say that j begins to send at 0 and
-i has all at S. What goes over a link enters it no earlier than the least delay from j to there, and early enough for
-the least delay from there to i; the two are at least d(j, i), as the one way and the other make a way from j to i. So
-each link passes all that goes over it within S − d(j, i), whatever the chunks and their order. The elements' ways,
-divided by that time, are a flow from j to i that no link is too slow for: M / (S − d(j, i)) ≤ F(j, i).
+Each element of j's gradient reaches i along some path, alone or within a sum. Let j begin to send at 0 and i have all
+elements at S. An element enters a link no earlier than the least delay from j to the link, and leaves time for the
+least delay from the link to i; the sum of both is at least d(j, i), because the two paths together lead from j to i. So
+every link passes its elements within S − d(j, i), whatever the chunks and their order. The elements' paths, divided by
+that time, are a flow from j to i that exceeds no link's rate: M / (S − d(j, i)) ≤ F(j, i).
 
-**Around a cycle.** Go around a cycle of L members, a round each, for K rounds: the last e is at least the sum of K
-weights. Of the L members to begin with the best does as well as their average, K times the cycle's mean weight. So the
-mean period is at least the mean weight of any cycle. Where computing takes longer in one round than in another the sum
-is the same, with its mean over the rounds in place of c_j.
+**Cycles.** Follow a cycle of L members, one member a round, for K rounds: the last e is at least the sum of K weights.
+The best of the L first members does at least as well as their average, which is K times the cycle's mean weight. So the
+mean period is at least the mean weight of any cycle. If computing takes longer in some rounds, the sum is the same with
+the mean over the rounds as c_j.
 
-**There and back.** Plans reduce each element at one member, which is r as long as the plan is in force. No member j has
-the mean of that element earlier than d(j, r) + d(r, j) after it sent its own: the period is at least
-c_j + d(j, r) + d(r, j) for all j, and least where r is placed best.
+**Round trips.** A plan reduces each element at one member r. No member j has the mean of that element earlier than
+d(j, r) + d(r, j) after it sent its own element. So the period is at least c_j + d(j, r) + d(r, j) for all j, for the
+best placed r.
 
-And it is at least `bound`, since each round's bytes have to pass.
+And the period is at least `bound`, because each round's bytes have to pass the links.
 """
 
 from __future__ import annotations
@@ -34,22 +34,27 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra, maximum_flow
 
 from testbed.planning.bound import Bound, bound
-from testbed.planning.constraints import Constraints
-from testbed.planning.overlay import Floats
+from testbed.planning.constraints import Constraints, Floats
 from testbed.planning.view import View
 
-#: The greatest flow that SciPy counts. Rates are counted in such units that all of them together stay below.
+#: The greatest flow that SciPy counts. Rates are counted in a unit that keeps the sum of all rates below it.
 MOST_UNITS = 2**31 - 1
 
 
 def least_period(view: View, compute_s: Mapping[str, float] | None = None, known: Bound | None = None) -> float:
-    """The lower bound of a round's mean time, members computing for `compute_s` (0 by default) in each.
+    """Return the lower bound of the mean period of rounds, in seconds.
 
-    `known` is the view's bound, if it was solved before. BoundError when the view has no plan at all. 9 members:
-    0.02 s and what `bound` takes; GÉANT's 40: 2 s.
+    Nine members take 0.02 s beside the time of `bound`, GÉANT's 40 take 2 s.
+
+    Args:
+        compute_s: Seconds that each member computes in a round; 0 for a member that is not named.
+        known: The view's bound, if it was solved before.
+
+    Raises:
+        BoundError: The view has no plan.
     """
     least = (known or bound(view)).seconds
-    delay_s, rate_bps = _ways(view)
+    delay_s, rate_bps = _delays_and_flows(view)
     own_s = np.array([(compute_s or {}).get(name, 0.0) for name in view.names])
     passed_on = own_s[:, None] + delay_s + 8 * view.model_bytes / rate_bps
     and_back = own_s[:, None] + delay_s + delay_s.T
@@ -57,10 +62,13 @@ def least_period(view: View, compute_s: Mapping[str, float] | None = None, known
 
 
 def greatest_cycle_mean(weights: Floats) -> float:
-    """Of all cycles the greatest mean of weights[from, to], by Karp's theorem (1978).
+    """Return the greatest mean weight of a cycle, by Karp's theorem (1978).
 
-    With heaviest[k, v] for the walk of k steps from anywhere to v that weighs most, it is the greatest over v of the
-    least over k < n of (heaviest[n, v] − heaviest[k, v]) / (n − k).
+    Let heaviest[k, v] be the weight of the heaviest walk of k steps that ends at v. The result is the maximum over v of
+    the minimum over k < n of (heaviest[n, v] − heaviest[k, v]) / (n − k).
+
+    Args:
+        weights: The weight of each edge at [from, to], shape (n, n).
     """
     count = len(weights)
     heaviest = np.zeros((count + 1, count))
@@ -70,11 +78,12 @@ def greatest_cycle_mean(weights: Floats) -> float:
     return float(((heaviest[-1] - heaviest[:-1]) / steps_left[:, None]).min(axis=0).max())
 
 
-def _ways(view: View) -> tuple[Floats, Floats]:
-    """The least delay [from, to] and the greatest flow (payload bit/s) between members, a member itself 0 and infinite.
+def _delays_and_flows(view: View) -> tuple[Floats, Floats]:
+    """Return the least delay in seconds and the greatest flow in payload bit/s between members, each (n, n).
 
-    In one graph: a link, or what else limits an edge, is an arc; arcs without limits lead to it from members and from
-    the links before it on a route. Flows are a trifle too great, for they are counted in whole units.
+    Rows are senders. Both are of one graph: every capacity is an arc, and arcs without limits lead to it from members
+    and from the capacities before it on a route. Flows are slightly too great, because they count whole units. From a
+    member to itself the delay is 0 and the flow infinite.
     """
     limits, members = Constraints.of(view), len(view.members)
     delays = {name: view.links[name].delay_s for name in limits.goodput_bps if name in view.links}

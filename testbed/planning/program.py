@@ -1,4 +1,4 @@
-"""The linear program of tree packing over the trees known so far, which more are added to. HiGHS solves it."""
+"""The linear program of tree packing (`pack`) over a growing set of known trees. HiGHS solves it."""
 
 from __future__ import annotations
 
@@ -6,25 +6,29 @@ import highspy
 import numpy as np
 from scipy.sparse import csc_array
 
-from testbed.planning.overlay import DirectedTree, Floats
+from testbed.planning.constraints import Floats
+from testbed.planning.overlay import DirectedTree
 
-#: HiGHS's number for the primal simplex: a basis stays feasible for it when columns are added.
+#: HiGHS's number of the primal simplex, for which a basis stays feasible when columns are added.
 PRIMAL_SIMPLEX = 4
 
 
 class PackingError(ValueError):
-    """Nothing to pack: the edges connect no member with all others in both directions, or the solver gave up, as it
-    did of rates that no network has and a member had told of."""
+    """No trees can be packed: no member is connected with all others in both directions, or the solver gave up.
+
+    The solver has given up on rates that no network has, which a member had reported.
+    """
 
 
 class Program:
-    """Maximise Σ w_r, with
+    """The restricted program of column generation: `pack` derives it.
 
-        Σ over trees of rate · uses ≤ goodput                    a row for every capacity
-        w_r ≤ Σ rates of trees into r, w_r ≤ Σ rates of trees out of r       two rows for every root
+        maximise    Σ over roots of w_r
+        subject to  Σ over trees of rate · uses ≤ goodput                              a row for every capacity
+                    w_r ≤ Σ rates of trees into r,  w_r ≤ Σ rates of trees out of r    two rows for every root
 
-    Those of the second kind need no equality: a surplus of trees of one direction is of no use. Each solution starts
-    from the last one's basis.
+    The rows of a root need no equality, because surplus trees of one direction do no harm. Each solution starts from
+    the basis of the last one.
     """
 
     def __init__(self, goodput: Floats) -> None:
@@ -39,7 +43,7 @@ class Program:
         self._column: list[int] = []
 
     def add(self, tree: DirectedTree) -> bool:
-        """Whether the tree is a new one."""
+        """Add a tree; return whether it is new."""
         key = (tree.root, tree.outward, tree.parents)
         if key in self._known:
             return False
@@ -60,20 +64,24 @@ class Program:
         self._highs.addCol(-1.0, 0.0, highspy.kHighsInf, 2, rows, [1.0, 1.0])
 
     def solve(self) -> tuple[float, Floats]:
-        """The most that the known trees carry, and the capacities' prices. PackingError when HiGHS fails."""
+        """Return the greatest rate of the known trees, and the capacities' prices. Raises PackingError."""
         _run(self._highs)
         duals = -np.array(self._highs.getSolution().row_dual[: self._rows])
         return -self._highs.getObjectiveValue(), np.maximum(duals, 0.0)
 
     def rates(self) -> Floats:
-        """The rate of each of `trees` in the last solution."""
+        """Return the rate of each of `trees` in the last solution."""
         return np.array(self._highs.getSolution().col_value)[self._column]
 
 
 def greatest_rates(uses: csc_array, goodput: Floats) -> Floats:
-    """The rates ≥ 0 of the greatest sum for which `uses` (capacities × what is rated) · rates ≤ goodput.
+    """Return the rates ≥ 0 of the greatest sum with `uses` · rates ≤ `goodput`. Raises PackingError.
 
-    PackingError when HiGHS fails. SciPy's `linprog` solves it alike, and takes three times as long around the solver.
+    SciPy's `linprog` gives the same rates and takes three times as long around the solver.
+
+    Args:
+        uses: How often each column uses each capacity, shape (capacities, columns).
+        goodput: The capacities' limits, shape (capacities,).
     """
     rows, columns = uses.shape
     program = highspy.HighsLp()
@@ -99,4 +107,7 @@ def _run(highs: highspy.Highs) -> None:
     highs.run()
     if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         status = highs.modelStatusToString(highs.getModelStatus())
-        raise PackingError(f"the linear program of tree packing was not solved: {status}")
+        raise PackingError(
+            f"the solver HiGHS ended the linear program of tree packing as {status}; look in the view for rates that "
+            "no network has"
+        )

@@ -1,4 +1,4 @@
-"""The policy: the view's best grouping as a plan, with the reasons for it."""
+"""The policy `cpn`: the best grouping of a view as a plan, with the figures behind it."""
 
 from __future__ import annotations
 
@@ -9,58 +9,66 @@ from random import Random
 from typing import Any, Literal, get_args
 
 from testbed.plan import Group, Plan
-from testbed.planning.policies.cpn.codecs import LADDER, thinning, with_codecs
-from testbed.planning.policies.cpn.plan_cost import PlanCost, exchange_s
+from testbed.planning.policies.cpn.plan_cost import CODECS, PlanCost, exchange_s, strongest_codec, with_codecs
 from testbed.planning.policies.cpn.problem import Problem
 from testbed.planning.policies.cpn.schedule import PERIODS, Prices, schedule
 from testbed.planning.policies.cpn.search import Grouping, search
 from testbed.planning.policies.cpn.terms import Costs, Ring, Spatial, Terms
 from testbed.planning.policies.cpn.tour import bettered, nearest
 from testbed.planning.policies.cpn.trees import ring_within, trees_among
-from testbed.planning.policy import Policy, PolicyError, check_choice, check_switch, check_whole, register
+from testbed.planning.policy import (
+    Policy,
+    PolicyError,
+    check_choice,
+    check_positive,
+    check_switch,
+    check_whole,
+    register,
+)
 from testbed.planning.view import View
 
-#: `search`: by the heuristic. `sites`: a group is a site. `random`: as many groups as sites, of equal size.
+#: `search`: groups of the heuristic. `sites`: each site is a group. `random`: as many groups as sites, of equal size.
 Groups = Literal["search", "sites", "random"]
 
 USUAL = Prices()
 
-#: At 1 a plan has no groups, and the next planning would not know them.
+#: The shortest period of a plan with groups. At 1 a plan has no groups, with which the next planning could begin.
 LEAST_PERIOD = 2
 
 
 @register("cpn")
 @dataclass(frozen=True)
 class Cpn(Policy):
-    """Groups that reduce around a ring every round and among all at times: the CPN framework's hybrid hierarchy.
+    """The CPN framework's hybrid hierarchy: groups reduce around a ring every round, and among all every few rounds.
 
-    Each member is told how many local steps it takes to a round, by its computing power.
-
-    Our reading of JICN 2025 (10.64509/jicn.12.39), whose abstract names the inputs (computing power and telemetry)
-    and the aims (communication moved in time and in space), not the heuristic. `groups` says how members form them.
-    With `temporal`, each has a period and a phase of its own; else all exchange in one round, every so many. `spatial`
-    `leader`: one member, to which the others send, exchanges for its group along a tree; `spread`: along trees packed
-    into all links between the leaders; `sharded`: each of m members exchanges 1/m.
-
-    `overlap`: rounds go on beside the next one's steps. `codecs`: exchanges go through the codec of least cost, the
-    stronger the slower the links are.
-
-    `every`: local steps of the fastest member in a round; `step_s`: seconds of one at speed 1; `labels`: each
-    member's samples by label. `skew`, `stale` and `drift` are the cost's λ1, λ2, λ3 (`schedule`). `seed` is that of
-    the search, which takes 0.7 s for a dozen members, 5 s for 500, and less from the plan in force.
+    This is our reading of JICN 2025 (10.64509/jicn.12.39), whose abstract names the inputs (computing power and
+    telemetry) and the aims (communication moved in time and in space), but not the heuristic. Each member takes local
+    steps in proportion to its computing power. The search takes 0.7 s for a dozen members, 5 s for 500, and less from
+    the plan in force.
     """
 
+    #: Local steps of the fastest member in a round.
     every: int = 8
+    #: Seconds of a local step at speed 1.
     step_s: float = 0.1
+    #: Each member's samples by label; empty where labels are unknown.
     labels: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    #: How members form groups.
     groups: Groups = "search"
+    #: Whether each group has a period and a phase of its own; if not, all groups exchange in the same rounds.
     temporal: bool = True
+    #: `leader`: one member, to which the others send, exchanges for its group along a tree. `spread`: the leader
+    #: exchanges along trees packed into all links between leaders. `sharded`: each of m members exchanges 1/m.
     spatial: Spatial = "leader"
+    #: Whether rounds overlap the next round's steps.
     overlap: bool = False
+    #: Whether exchanges go through the codec of least cost.
     codecs: bool = False
+    #: λ1, λ2, λ3 of the cost (`schedule`).
     skew: float = USUAL.skew
     stale: float = USUAL.stale
     drift: float = USUAL.drift
+    #: The seed of the search.
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -76,17 +84,14 @@ class Cpn(Policy):
                     field=option,
                     given=getattr(self, option),
                 )
-        if not self.step_s > 0:
-            raise PolicyError(
-                f"cpn: step_s {self.step_s!r} must be the seconds of a step, above 0", field="step_s", given=self.step_s
-            )
+        check_positive(self, "step_s", self.step_s)
         check_whole(self, "seed", self.seed, least=0)
 
     def plan(self, view: View) -> Plan:
         return self._best(view, ())
 
     def replan(self, view: View, last: Plan) -> Plan:
-        """From the grouping in force, by what changes gain: the search from nothing would take its time again."""
+        """Return the plan that changes from the grouping in force lead to, in less time than a search from nothing."""
         if last.policy != self.name or last.members != view.names:
             return self.plan(view)
         number = {name: i for i, name in enumerate(view.names)}
@@ -94,20 +99,23 @@ class Cpn(Policy):
         return self._best(view, [tuple(number[name] for name in group.members) for group in groups])
 
     def _best(self, view: View, begin: Sequence[Ring]) -> Plan:
-        """The plan of the groups that are asked for. The search goes by estimates of exchanges, since trees are not
-        known while groups still form: what it finds is compared with the sites, each a group, plan with plan."""
+        """Return the plan of the groups that the option `groups` asks for.
+
+        The search estimates exchanges, because trees are unknown while groups still form. Its plan is therefore
+        compared with the plan whose groups are the sites.
+        """
         problem = self._problem(view)
         if self.groups != "search":
             return self._planned(view, problem, self._grouping(view, problem, self.groups))
         found = search(problem, self._prices, self.temporal, self.spatial, self.seed, begin)
         plans = [self._planned(view, problem, found)]
         if len(view.sites()) > 1:
-            with suppress(PolicyError):  # a site's members may not reach each other
+            with suppress(PolicyError):  # the members of a site may not reach each other
                 plans.append(self._planned(view, problem, self._grouping(view, problem, "sites")))
-        return min(plans, key=lambda plan: self._compared(view, problem, plan))
+        return min(plans, key=lambda plan: self._search_cost(view, problem, plan))
 
-    def _compared(self, view: View, problem: Problem, plan: Plan) -> float:
-        """J of a plan, or where groups have periods of their own, of its groups: no plan says how those exchange."""
+    def _search_cost(self, view: View, problem: Problem, plan: Plan) -> float:
+        """Return J of a plan, or of its groups if these have periods of their own, which a plan does not describe."""
         if not self.temporal:
             return self.cost(view, plan)
         return schedule(self._terms(problem, plan), self._prices, self.temporal).cost
@@ -117,13 +125,13 @@ class Cpn(Policy):
         return self.cost
 
     def cost(self, view: View, plan: Plan) -> float:
-        """J of a plan at its period, through its codec: seconds per local step (`plan_cost`)."""
-        through = thinning(plan)
+        """Return J of a plan at its period and through its codec, in seconds per local step (`plan_cost`)."""
+        through = strongest_codec(plan)
         costs = PlanCost(self._terms(self._problem(view, plan.steps), plan), self._prices)
         return costs.per_step(plan.period, exchange_s(plan, view, through), through)
 
     def explain(self, view: View, plan: Plan) -> dict[str, Any]:
-        """The cost J of the plan's groups, term by term, and that of the plan."""
+        """Return the cost J of the plan's groups, term by term, and the cost of the plan."""
         problem = self._problem(view)
         groups = self._terms(problem, plan)
         when = schedule(groups, self._prices, self.temporal)
@@ -156,7 +164,7 @@ class Cpn(Policy):
         return Prices(self.skew, self.stale, self.drift, self.overlap)
 
     def _terms(self, problem: Problem, plan: Plan) -> list[Terms]:
-        """What a plan's groups cost."""
+        """Return the costs of a plan's groups."""
         number = {name: i for i, name in enumerate(problem.names)}
         costs = Costs(problem, self.spatial)
         groups = plan.groups or (plan.whole,)
@@ -166,22 +174,24 @@ class Cpn(Policy):
         if self.labels and set(self.labels) != set(view.names):
             odd = sorted(set(self.labels) ^ set(view.names))
             raise PolicyError(
-                f"cpn: labels must be those of every member and nobody else; it is about {odd}",
+                f"cpn: labels must name every member of the view and no other; compare {', '.join(odd)}",
                 field="labels",
                 given=odd,
             )
         if len({len(counts) for counts in self.labels.values()}) > 1:
-            raise PolicyError("cpn: labels must have as many counts for each member, one a label", field="labels")
+            raise PolicyError(
+                "cpn: labels must have one count for each label, equally many for each member", field="labels"
+            )
         return Problem.of(view, self.step_s, self.every, self.labels, steps)
 
     def _grouping(self, view: View, problem: Problem, rule: Groups) -> Grouping:
-        """The groups of a rule that looks at no costs."""
+        """Return the groups of a rule that does not depend on costs."""
         costs = Costs(problem, self.spatial)
-        rings = [bettered(problem, nearest(problem, members)) for members in self._given(view, rule)]
+        rings = [bettered(problem, nearest(problem, members)) for members in self._ruled(view, rule)]
         terms = tuple(costs.of(ring) for ring in rings)
         return Grouping(terms, schedule(terms, self._prices, self.temporal))
 
-    def _given(self, view: View, rule: Groups) -> list[Ring]:
+    def _ruled(self, view: View, rule: Groups) -> list[Ring]:
         number = {name: i for i, name in enumerate(view.names)}
         sites = [tuple(number[name] for name in members) for members in view.sites().values()]
         if rule == "sites":
@@ -200,9 +210,9 @@ class Cpn(Policy):
         plan = self._plan(view, trees, groups=groups, period=LEAST_PERIOD)
         plan_cost = PlanCost(grouping.groups, self._prices)
         costs = {
-            (period, rung): plan_cost.per_step(period, seconds, rung)
-            for rung in (LADDER if self.codecs else LADDER[:1])
-            for seconds in [exchange_s(plan, view, rung)]
+            (period, codec): plan_cost.per_step(period, seconds, codec)
+            for codec in (CODECS if self.codecs else CODECS[:1])
+            for seconds in [exchange_s(plan, view, codec)]
             for period in PERIODS.tolist()
             if period >= LEAST_PERIOD
         }

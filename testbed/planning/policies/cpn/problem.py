@@ -1,4 +1,4 @@
-"""What the heuristic goes by, as arrays: links, computing power and labels of the members 0..n−1."""
+"""The input of the heuristic as arrays: links, computing power and labels of the members 0..n−1."""
 
 from __future__ import annotations
 
@@ -6,31 +6,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from testbed.planning.constraints import GOODPUT
+from testbed.planning.constraints import GOODPUT, Floats, Ints
 from testbed.planning.view import View
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`s_per_byte` and `rtt_s` are (n, n), infinite where there is no edge, 0 on the diagonal.
-
-    `step_s` is the time of one local step, `steps` how many a member takes in a round, `weights` its part of the
-    samples (adding up to 1), `labels` its samples by label (n, number of labels; none where they are not known).
-    """
+    """A view as the heuristic sees it."""
 
     names: tuple[str, ...]
+    #: Each member's site, as a number; shape (n,).
     sites: Ints
     model_bytes: float
+    #: Seconds per payload byte, and round trips in seconds; shape (n, n), infinite without an edge, 0 on the diagonal.
     s_per_byte: Floats
     rtt_s: Floats
+    #: Seconds of a member's local step, and its steps in a round; shape (n,).
     step_s: Floats
     steps: Ints
+    #: Each member's part of all samples; they add up to 1.
     weights: Floats
+    #: Each member's samples by label; shape (n, labels), without columns if labels are unknown.
     labels: Floats
 
     @classmethod
@@ -42,10 +39,14 @@ class Problem:
         labels: Mapping[str, Sequence[float]],
         steps: Mapping[str, int] | None = None,
     ) -> Problem:
-        """A view's problem, where a step takes `step_s` seconds at speed 1 and the fastest member does `every`.
+        """Return the problem of a view.
 
-        The others do as many as they can in that time, at least one: h_i = clip(round(T·c_i/B), 1, every); or all do
-        the `steps` that are given.
+        Args:
+            step_s: Seconds of a local step at speed 1.
+            every: Steps of the fastest member in a round. The others take as many as they can in that time, at least
+                one: h_i = clip(round(T·c_i/B), 1, every).
+            labels: Each member's samples by label, or nothing.
+            steps: Each member's steps in a round, in place of `every`.
         """
         names = view.names
         number = {name: i for i, name in enumerate(names)}

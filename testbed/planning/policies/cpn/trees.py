@@ -1,4 +1,4 @@
-"""The trees of a plan with groups: rings inside them, and the trees along which all exchange."""
+"""The trees of a plan with groups: rings inside the groups, and the trees along which all groups exchange."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from testbed.planning.policies.blueconnect import nested_rings
 from testbed.planning.policies.cpn.terms import Spatial
 from testbed.planning.policies.packing import Packing
 from testbed.planning.policies.ring import ring_trees
-from testbed.planning.policy import PolicyError
+from testbed.planning.policy import PolicyError, check_edges
 from testbed.planning.view import View
 
 
 def trees_among(view: View, spatial: Spatial, rings: Sequence[tuple[str, ...]], leaders: Sequence[str]) -> list[Tree]:
-    """The trees along which the groups, each a ring with a leader, exchange among all; PolicyError when there are none.
+    """Return the trees along which the groups, each a ring with a leader, exchange.
 
-    Where the links that `spatial` asks for are not there, along one tree of the leaders.
+    If the edges that `spatial` needs are missing, the groups exchange along one tree of the leaders.
+
+    Raises:
+        PolicyError: The view has no such tree either.
     """
     if spatial == "sharded":
         sharded = nested_rings(view, rings, "two-opt")
@@ -32,17 +35,14 @@ def trees_among(view: View, spatial: Spatial, rings: Sequence[tuple[str, ...]], 
 
 
 def ring_within(view: View, members: Sequence[str]) -> Sequence[Tree]:
-    """The trees of a ring around members; PolicyError when one of its edges is not there."""
+    """Return the trees of a ring around `members`. Raises PolicyError if the view lacks one of its edges."""
     trees = ring_trees(members)
-    for tree in trees:
-        for child, parent in tree.reduce.items():
-            if (child, parent) not in view.edges:
-                raise PolicyError(f"cpn: a ring needs an edge from {child} to {parent}, and there is none")
+    check_edges("cpn", view, Group(tuple(members), tuple(trees)))
     return trees
 
 
 def _spread(view: View, leaders: Sequence[str], local: Mapping[str, str]) -> list[Tree]:
-    """Trees packed into the links between the leaders, each with all members; none where leaders do not meet."""
+    """Return trees packed into the links between the leaders, each with all members; none if edges are missing."""
     try:
         packed = Packing().plan(view.among(leaders)).trees
     except PolicyError:
@@ -52,7 +52,7 @@ def _spread(view: View, leaders: Sequence[str], local: Mapping[str, str]) -> lis
 
 
 def _best_root(view: View, leaders: Sequence[str], local: Mapping[str, str]) -> Tree:
-    """The leaders' fastest-path tree that is predicted to be the fastest; where they do not meet, all members'."""
+    """Return the leaders' fastest-path tree with the best prediction, or all members' if the leaders lack edges."""
     model = CostModel(view)
     for among, below in ((leaders, local), (view.names, {})):
         edges = graph(view, set(among))
@@ -61,7 +61,7 @@ def _best_root(view: View, leaders: Sequence[str], local: Mapping[str, str]) -> 
         linked = [tree for tree in whole if all(_is_edge(view, *pair) for pair in tree.reduce.items())]
         if linked:
             return min(linked, key=lambda tree: model.predict(Plan(0, view.names, (tree,))).seconds)
-    raise PolicyError("cpn: the members are not connected by edges")
+    raise PolicyError("cpn: the view has no edges that connect all members")
 
 
 def _is_edge(view: View, child: str, parent: str) -> bool:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from testbed.plan import Plan, Tree
-from testbed.planning.coarse import HOPS, coarse
+from testbed.planning.chunks import HOPS, coarse
 
 pytestmark = pytest.mark.pure
 
