@@ -1,4 +1,4 @@
-"""How members had best train together, by what was measured: see docs/conductor.md. Pure."""
+"""The conductor: chooses how members train together, by what rounds have shown (docs/conductor.md). Pure."""
 
 from __future__ import annotations
 
