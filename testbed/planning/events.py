@@ -11,9 +11,10 @@ import ctypes
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from testbed.compiler import library
 from testbed.planning.bbr import Connections
@@ -140,15 +141,16 @@ def max_min(drawn: Mapping[Flow, Sequence[Capacity]], capacity: Mapping[Capacity
     names = list(dict.fromkeys(chain.from_iterable(drawn.values())))
     number = {name: i for i, name in enumerate(names)}
     network = FlowNetwork(
-        target=np.zeros(0, dtype=np.int64),
-        delay_s=np.zeros(0),
+        target=np.empty(0, dtype=np.int64),
+        delay_s=np.empty(0),
         draws=starts(drawn.values()),
         drawn=np.array([number[name] for name in chain.from_iterable(drawn.values())], dtype=np.int64),
         capacity=np.array([capacity[name] for name in names], dtype=np.float64),
     )
-    rates = np.empty(len(drawn))
-    if not load().fair_rates(_addresses(network), len(names), len(drawn), rates.ctypes.data):
-        raise MemoryError(f"out of memory while sharing {len(names)} capacities among {len(drawn)} flows")
+    flows, limits, rates = np.arange(len(drawn)), np.full(len(drawn), np.inf), np.empty(len(drawn))
+    memory = np.empty(len(names)), np.empty(len(names), dtype=np.int64), np.empty(len(names), dtype=np.bool_)
+    sizes_and_arrays = len(names), flows.ctypes.data, len(drawn), limits.ctypes.data, rates.ctypes.data
+    load().max_min(_addresses(network), *sizes_and_arrays, _addresses(memory))
     return dict(zip(drawn, rates.tolist(), strict=True))
 
 
@@ -157,7 +159,7 @@ def starts(lists: Iterable[Sequence[object]]) -> Ints:
     return np.concatenate([[0], np.cumsum([len(each) for each in lists])]).astype(np.int64)
 
 
-def _addresses(record: Iterable[Ints | Floats]) -> ctypes.Array[ctypes.c_void_p]:
+def _addresses(record: Iterable[NDArray[Any]]) -> ctypes.Array[ctypes.c_void_p]:
     """Return the arrays' addresses: the struct of pointers that `events.c` declares for each of the tuples above."""
     addresses = [array.ctypes.data for array in record]
     return (ctypes.c_void_p * len(addresses))(*addresses)
@@ -169,5 +171,6 @@ def load() -> ctypes.CDLL:
     functions = library("planning")
     size, address = ctypes.c_int64, ctypes.c_void_p
     functions.simulate.argtypes, functions.simulate.restype = [address] * 8, ctypes.c_bool
-    functions.fair_rates.argtypes, functions.fair_rates.restype = [address, size, size, address], ctypes.c_bool
+    functions.max_min.argtypes = [address, size, address, size, address, address, address]
+    functions.max_min.restype = None
     return functions

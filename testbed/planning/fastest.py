@@ -106,10 +106,8 @@ def with_site_groups(plan: Plan, view: View, period: int) -> Plan:
     """Return the plan with each site's members as a group, which reduces by itself in all but every `period`-th round.
 
     A group reduces over fastest-path trees from each of its members, with equal shares of the model: inside a LAN all
-    edges are equally fast, so all members' ports are used alike. A plan of one site is returned unchanged.
-
-    Raises:
-        PolicyError: The members of a site are not connected by edges among each other.
+    edges are equally fast, so all members' ports are used alike. A plan of one site is returned unchanged. Raises
+    PolicyError if no edges connect the members of a site among each other.
     """
     sites = view.sites()
     if len(sites) == 1:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from testbed.planning.arborescence import Arborescences
 from testbed.planning.constraints import Constraints, Floats, Ints
 
 
@@ -56,10 +55,6 @@ class Overlay:
         costs = np.full((len(self.members), len(self.members)), np.inf)
         costs[self._source, self._target] = per_edge
         return costs
-
-    def tree(self, found: Arborescences, root: int, outward: bool) -> DirectedTree:
-        """Return the tree of `root` among those found for `costs` (`outward`) or for their transpose."""
-        return self.directed_tree(root, outward, found.parents(root))
 
     def directed_tree(self, root: int, outward: bool, parents: Sequence[int]) -> DirectedTree:
         """Return the tree of these parents, whose edges must all be in the overlay (`has`)."""

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeVar
 
 from testbed.errors import BAD_INPUT, DetailedError
 from testbed.plan import Group, Plan, Route, Tree
-from testbed.planning.chunks import choose_chunk
+from testbed.planning.cost import choose_chunk
 from testbed.planning.view import View
 
 
@@ -112,40 +112,36 @@ def check_edges(policy: str, view: View, group: Group) -> None:
 def check_whole(policy: Policy, option: str, value: object, least: int) -> None:
     """Raise PolicyError unless the option's value is a whole number of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise PolicyError(
-            f"{policy.name}: {option} {value!r} must be a whole number, at least {least}", field=option, given=value
-        )
+        raise _refused(policy, option, value, f"a whole number, at least {least}")
 
 
-def check_positive(policy: Policy, option: str, value: float) -> None:
-    """Raise PolicyError unless the option's value is above 0."""
-    if not value > 0:
-        raise PolicyError(f"{policy.name}: {option} {value!r} must be a number above 0", field=option, given=value)
+def check_number(policy: Policy, option: str, value: float, above: bool = False) -> None:
+    """Raise PolicyError unless the option's value is at least 0, or `above` 0."""
+    if not value >= 0 or (above and value == 0):
+        raise _refused(policy, option, value, "a number above 0" if above else "a number, at least 0")
 
 
 def check_switch(policy: Policy, option: str, value: object) -> None:
     """Raise PolicyError unless the option's value is true or false."""
     if not isinstance(value, bool):
-        raise PolicyError(f"{policy.name}: {option} {value!r} must be true or false", field=option, given=value)
+        raise _refused(policy, option, value, "true or false")
 
 
 def check_choice(policy: Policy, option: str, value: object, choices: Iterable[str]) -> None:
     """Raise PolicyError unless the option's value is one of `choices`."""
     choices = tuple(choices)
     if value not in choices:
-        raise PolicyError(
-            f"{policy.name}: {option} {value!r} must be one of {', '.join(choices)}", field=option, given=value
-        )
+        raise _refused(policy, option, value, f"one of {', '.join(choices)}")
 
 
 def check_member(policy: Policy, option: str, value: str, view: View) -> None:
     """Raise PolicyError unless the option's value names a member of the view."""
     if value not in view.names:
-        raise PolicyError(
-            f"{policy.name}: {option} {value!r} is not a member; there are: {', '.join(view.names)}",
-            field=option,
-            given=value,
-        )
+        raise _refused(policy, option, value, f"a member, one of {', '.join(view.names)}")
+
+
+def _refused(policy: Policy, option: str, value: object, must_be: str) -> PolicyError:
+    return PolicyError(f"{policy.name}: {option} {value!r} must be {must_be}", field=option, given=value)
 
 
 #: Every policy by name, plug-ins among them once they are loaded.
@@ -168,11 +164,6 @@ def register(name: str) -> Callable[[P], P]:
 def is_own(policy: Policy | type[Policy]) -> bool:
     """Return whether a policy is one of the project's, and not a plug-in."""
     return (policy if isinstance(policy, type) else type(policy)).__module__.startswith("testbed.")
-
-
-def own_policy_names() -> tuple[str, ...]:
-    """Return the names of the project's own policies among `policy_names`."""
-    return tuple(name for name in policy_names() if is_own(REGISTRY[name]))
 
 
 def policy_names() -> tuple[str, ...]:

@@ -23,11 +23,10 @@ from scipy.sparse import csc_array, csgraph, csr_array
 
 from testbed.plan import Tree
 from testbed.planning.arborescence import Arborescences
-from testbed.planning.chunks import SIZES
 from testbed.planning.constraints import Constraints, Floats, Ints
+from testbed.planning.cost import SIZES
 from testbed.planning.overlay import DirectedTree
-from testbed.planning.pack import Packed
-from testbed.planning.program import greatest_rates
+from testbed.planning.pack import Packed, greatest_rates
 from testbed.planning.view import View
 
 #: Among plans whose predicted times differ by less than this part, the one with the fewest trees is taken: each tree
@@ -146,10 +145,10 @@ class TreeChoice:
         ]
         for row, root in enumerate(roots):
             if into.totals[root] + out.totals[root] < float("inf"):
-                overlay = self._overlay
-                yield self._pair(overlay.tree(into, root, False), overlay.tree(out, root, True))
-                up, down = ([int(p) if p >= 0 else root for p in way[row]] for way in ways)
-                yield self._pair(overlay.directed_tree(root, False, up), overlay.directed_tree(root, True, down))
+                paths = ([int(p) if p >= 0 else root for p in way[row]] for way in ways)
+                for up, down in ((into.parents(root), out.parents(root)), tuple(paths)):
+                    tree = self._overlay.directed_tree
+                    yield self._pair(tree(root, False, up), tree(root, True, down))
 
     def _pair(self, into: DirectedTree, out: DirectedTree) -> _TreePair:
         return _TreePair(into, out, self._longest(into) + self._longest(out))

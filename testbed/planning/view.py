@@ -10,7 +10,8 @@ real deployment) the lower layer is empty, and an edge is known by its rate and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
@@ -99,9 +100,7 @@ class View:
         if not self.members or len(self._names) != len(self.members):
             raise ViewError("members must be at least one, each named once", field="members")
         if self.model_bytes <= 0:
-            raise ViewError(
-                f"model_bytes {self.model_bytes} must be positive", field="model_bytes", given=self.model_bytes
-            )
+            raise ViewError(f"model_bytes {self.model_bytes} must be > 0", field="model_bytes", given=self.model_bytes)
         if self.knowledge not in get_args(Knowledge):
             raise ViewError(
                 f"knowledge {self.knowledge!r} must be one of {', '.join(get_args(Knowledge))}",
@@ -115,8 +114,12 @@ class View:
                     field="links",
                     link=name,
                 )
+        for pair in (*self.routes, *self.edges):
+            if pair[0] == pair[1] or not set(pair) <= self._names:
+                raise ViewError(
+                    f"{pair[0]} to {pair[1]} is not a pair of different members", rule="unknown-member", given=pair
+                )
         for pair, route in self.routes.items():
-            self._check_pair(pair)
             if missing := [name for name in route if name not in self.links]:
                 raise ViewError(
                     f"route {pair[0]} to {pair[1]} uses {', '.join(missing)}; list them under links",
@@ -125,7 +128,6 @@ class View:
                     given=missing,
                 )
         for pair, edge in self.edges.items():
-            self._check_pair(pair)
             if not edge.rate_bps > 0 or not edge.rtt_s >= 0:
                 raise ViewError(
                     f"edge {pair[0]} to {pair[1]}: its rate_bps {edge.rate_bps} must be above 0, its rtt_s "
@@ -141,13 +143,6 @@ class View:
                     field="edges",
                     link=f"{pair[0]}->{pair[1]}",
                 )
-
-    def _check_pair(self, pair: Pair) -> None:
-        source, target = pair
-        if source == target or not {source, target} <= self._names:
-            raise ViewError(
-                f"{source} to {target} is not a pair of different members", rule="unknown-member", given=pair
-            )
 
     @classmethod
     def of_network(
@@ -272,6 +267,15 @@ class View:
             ) from error
 
 
+@contextmanager
+def _reading(field: str, form: str) -> Iterator[None]:
+    """Raise ViewError, with the form that was expected, in place of the errors of values of another form."""
+    try:
+        yield
+    except (TypeError, AttributeError, ValueError) as error:
+        raise ViewError(f"{field}: each must have {form}: {error}", field=field) from error
+
+
 def links_to_json(links: Mapping[str, PhysicalLink]) -> dict[str, Any]:
     """Return links as JSON: {name: {rate_bps, delay_s, up}}."""
     return {name: asdict(link) for name, link in links.items()}
@@ -279,30 +283,21 @@ def links_to_json(links: Mapping[str, PhysicalLink]) -> dict[str, Any]:
 
 def links_from_json(value: Mapping[str, Any]) -> dict[str, PhysicalLink]:
     """Return the links that `links_to_json` wrote. Raises ViewError if a link has other fields or types."""
-    try:
+    with _reading("links", "rate_bps, delay_s and up"):
         links = {name: PhysicalLink(**link) for name, link in value.items()}
-    except (TypeError, AttributeError) as error:
-        raise ViewError(f"links: each needs rate_bps, delay_s and up: {error}", field="links") from error
     for name, link in links.items():
-        if not isinstance(link.up, bool) or not all(
-            isinstance(its, float | int) for its in (link.rate_bps, link.delay_s)
-        ):
+        numbers = all(isinstance(its, float | int) for its in (link.rate_bps, link.delay_s))
+        if not numbers or not isinstance(link.up, bool):
             raise ViewError(
-                f"link {name}: rate_bps and delay_s must be numbers, up must be true or false",
-                field="links",
-                link=name,
+                f"link {name}: rate_bps and delay_s must be numbers, up must be true or false", field="links", link=name
             )
     return links
 
 
 def members_from_json(value: Iterable[Mapping[str, Any]]) -> tuple[Member, ...]:
     """Return the members of a list of their fields. Raises ViewError if a member has other fields."""
-    try:
+    with _reading("members", "name, site, speed, uplink and downlink"):
         return tuple(Member(**member) for member in value)
-    except TypeError as error:
-        raise ViewError(
-            f"members: each needs name, site, speed, uplink and downlink: {error}", field="members"
-        ) from error
 
 
 def routes_to_json(routes: Mapping[Pair, tuple[str, ...]]) -> list[Any]:
@@ -312,10 +307,8 @@ def routes_to_json(routes: Mapping[Pair, tuple[str, ...]]) -> list[Any]:
 
 def routes_from_json(value: Iterable[Any]) -> dict[Pair, tuple[str, ...]]:
     """Return the routes that `routes_to_json` wrote. Raises ViewError if `value` has another form."""
-    try:
+    with _reading("routes", "the form [sender, receiver, [link, ...]]"):
         return {(source, target): tuple(map(str, route)) for source, target, route in value}
-    except (TypeError, ValueError) as error:
-        raise ViewError(f"routes: each must be [sender, receiver, [link, ...]]: {error}", field="routes") from error
 
 
 def _edge_from_json(value: Mapping[str, Any]) -> tuple[Pair, Edge]:

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from testbed.plan import Plan, Tree
 from testbed.planning import BoundError, View, make_policy, policy_names, simulate
-from testbed.planning.bound import bound
+from testbed.planning.bound import bound, greatest_cycle_mean, least_period
 from testbed.planning.constraints import GOODPUT
-from testbed.planning.period import greatest_cycle_mean, least_period
 from testbed.planning.policies.star import star
 from tests.planning.networks import LAN, sites, view_of, views
 

@@ -15,7 +15,7 @@ from testbed.planning.bound import bound
 from testbed.planning.constraints import GOODPUT
 from testbed.planning.events import max_min
 from testbed.planning.policies.star import star
-from testbed.planning.simulate import affordable, tried_s
+from testbed.planning.simulate import HOPS, affordable, coarse, tried_s
 from tests.planning.networks import sites, view_of, views
 from tests.planning.test_cost import chain
 
@@ -25,6 +25,8 @@ CHUNK = 8192
 
 #: The part by which the coarser chunks of a trial change a round, and the prediction does not.
 COARSE = 0.02
+
+PLAN = Plan(0, ("a", "b", "c"), (Tree("a", {"b": "a", "c": "a"}, {"b": "a", "c": "a"}),))
 
 FOUR = view_of(sites(("a", "b", 50), ("b", "c", 20), ("c", "d", 80), ("a", "d", 30), delay=0.03), {})
 
@@ -185,3 +187,14 @@ def test_sixteen_members_may_be_tried_and_forty_not() -> None:
     line = view_of(sites(*((f"s{i}", f"s{i + 1}", 50.0) for i in range(39))), {})
     assert affordable(line.among(set(line.names[:16])))
     assert not affordable(line)
+
+
+def test_a_small_model_keeps_its_chunks() -> None:
+    assert coarse(PLAN, 8 * PLAN.chunk_bytes) == PLAN
+
+
+def test_a_large_model_is_cut_into_as_many_chunks_as_can_be_simulated() -> None:
+    model_bytes = 10**9
+    chunk_bytes = coarse(PLAN, model_bytes).chunk_bytes
+    assert chunk_bytes % 8 == 0
+    assert 4 * model_bytes / chunk_bytes == pytest.approx(HOPS, rel=0.01), "four hops"

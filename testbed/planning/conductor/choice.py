@@ -186,34 +186,22 @@ def _choice(situation: Situation, current: _Judged, flat: _Judged, able: list[_J
     sure = [one for one in able if one.ahead - SURELY * one.off > wanted]
     if sure:
         best = max(sure, key=lambda one: one.ahead)
-        return (
-            best,
-            False,
-            f"{best.candidate} saves {1 - exp(-best.ahead):.0%} of the time, surely more than {situation.margin:.0%}",
-        )
+        why = f"{best.candidate} saves {1 - exp(-best.ahead):.0%} of the time, surely more than {situation.margin:.0%}"
+        return best, False, why
     total_s = situation.elapsed_s + situation.steps_left * current.terms.step_s
     tried = [one for one in able if one is not current and _worth_a_trial(one, situation, current, total_s)]
     best = max(able, key=lambda one: one.ahead, default=current)
     if tried:
         best = max(tried, key=lambda one: one.gain - one.cost)
-        return (
-            best,
-            True,
-            (
-                f"a trial of {best.candidate}: it may save {best.gain:.0%} of the time that is left, and cost "
-                f"{best.cost:.0%} of {_trial_steps(best.candidate)} steps"
-            ),
-        )
+        why = f"it may save {best.gain:.0%} of the time that is left, and cost {best.cost:.0%} of"
+        return best, True, f"a trial of {best.candidate}: {why} {_trial_steps(best.candidate)} steps"
     if not situation.saves:
         share = 1 - situation.compute_s / situation.step_s(FIRST)
         return current, False, f"exchanges are {share:.0%} of a step of flat all-reduce: there is nothing to save"
     if best is current or best.ahead <= 0:
         return current, False, f"{current.candidate} is the best"
-    return (
-        current,
-        False,
-        f"{best.candidate} saves {1 - exp(-best.ahead):.0%}, not surely the {situation.margin:.0%} wanted",
-    )
+    why = f"{best.candidate} saves {1 - exp(-best.ahead):.0%}, not surely the {situation.margin:.0%} wanted"
+    return current, False, why
 
 
 def _worth_a_trial(one: _Judged, situation: Situation, current: _Judged, total_s: float) -> bool:

@@ -80,12 +80,8 @@ class TrainedHistory:
         stretch = self._stretch(candidate)
         if agreed is not None and self._before is not None:
             before, last = self._before
-            stretch = replace(
-                stretch,
-                own=stretch.own + before - last,
-                merged=stretch.merged + before - agreed,
-                judged=stretch.judged + 1,
-            )
+            own_fall, merged_fall = stretch.own + before - last, stretch.merged + before - agreed
+            stretch = replace(stretch, own=own_fall, merged=merged_fall, judged=stretch.judged + 1)
         self._before = (agreed, own) if candidate.steps > 1 and agreed is not None and own is not None else None
         losses = stretch.losses
         if agreed is not None:
@@ -93,13 +89,8 @@ class TrainedHistory:
         if apart is not None:
             self._merges += 1
             apart = (stretch.apart or 0.0) + (apart - (stretch.apart or 0.0)) / self._merges
-        self._stretches[-1] = replace(
-            stretch,
-            ended=steps,
-            losses=losses,
-            rounds=stretch.rounds + 1,
-            apart=stretch.apart if apart is None else apart,
-        )
+            stretch = replace(stretch, apart=apart)
+        self._stretches[-1] = replace(stretch, ended=steps, losses=losses, rounds=stretch.rounds + 1)
         self.steps = steps
 
     def _stretch(self, candidate: Candidate) -> TrainedStretch:
@@ -112,9 +103,8 @@ class TrainedHistory:
 def _thinned(losses: tuple[SeenLoss, ...]) -> tuple[SeenLoss, ...]:
     if len(losses) <= KEPT:
         return losses
-    return (
-        tuple(_joined(*pair) for pair in zip(losses[::2], losses[1::2], strict=False)) + losses[len(losses) // 2 * 2 :]
-    )
+    joined = (_joined(*pair) for pair in zip(losses[::2], losses[1::2], strict=False))
+    return (*joined, *losses[len(losses) // 2 * 2 :])
 
 
 def _joined(one: SeenLoss, other: SeenLoss) -> SeenLoss:

@@ -14,8 +14,7 @@ from testbed.planning.graphs.families import (
     torus,
 )
 from testbed.planning.graphs.gaps import GapMonitor, Violation, gap_bounds
-from testbed.planning.graphs.graph import Graph, GraphError
-from testbed.planning.graphs.weights import Weighing, Weights, metropolis, spectral_gap, uniform, weigh
+from testbed.planning.graphs.graph import Graph, GraphError, Weighing, Weights, metropolis, spectral_gap, uniform, weigh
 
 __all__ = [
     "FAMILIES",

@@ -18,19 +18,14 @@ def ring(members: Sequence[str]) -> Graph:
 
 
 def ring_based(members: Sequence[str]) -> Graph:
-    """Return a ring with a chord from each member to the opposite one (Hop, evaluation).
-
-    Raises:
-        GraphError: The number of members is odd.
-    """
+    """Return a ring with chords between opposite members (Hop, evaluation); GraphError if their number is odd."""
     return Graph.undirected(members, _ring_based_pairs(members))
 
 
 def double_ring(members: Sequence[str]) -> Graph:
-    """Return two ring-based graphs, each over half of the members, joined twin by twin (Hop, evaluation).
+    """Return two ring-based graphs over half of the members each, joined twin by twin (Hop, evaluation).
 
-    Raises:
-        GraphError: The number of members is not a multiple of 4.
+    Raises GraphError unless the number of members is a multiple of 4.
     """
     if len(members) % 4:
         raise GraphError(
@@ -48,17 +43,12 @@ def exponential(members: Sequence[str]) -> Graph:
     """Return the one-way graph in which members send to those 1, 2, 4, ... positions on: about log2(n) edges each."""
     n = len(members)
     strides = [2**power for power in range((n - 1).bit_length())]
-    return Graph(
-        tuple(members), frozenset((members[i], members[(i + stride) % n]) for i in range(n) for stride in strides)
-    )
+    edges = ((members[i], members[(i + stride) % n]) for i in range(n) for stride in strides)
+    return Graph(tuple(members), frozenset(edges))
 
 
 def torus(members: Sequence[str]) -> Graph:
-    """Return a grid as square as the number of members allows, with wrapped edges.
-
-    Raises:
-        GraphError: The number of members is a prime.
-    """
+    """Return a grid as square as the number of members allows, with wrapped edges; GraphError if it is a prime."""
     n = len(members)
     rows = next(rows for rows in range(isqrt(n), 0, -1) if n % rows == 0)
     if rows == 1:
@@ -93,8 +83,7 @@ FAMILIES: dict[str, Callable[[Sequence[str]], Graph]] = {
 def make_graph(family: str, members: Sequence[str]) -> Graph:
     """Return the graph of a family over `members` in order.
 
-    Raises:
-        GraphError: The family is unknown (the text lists those there are), or needs another number of members.
+    Raises GraphError if the family is unknown (the text lists those there are), or needs another number of members.
     """
     if family not in FAMILIES:
         raise GraphError(f"no graph {family!r}; there are: {', '.join(FAMILIES)}", field="family", given=family)
@@ -110,9 +99,7 @@ def fast_edges(view: View, degree: int) -> Graph:
     fastest first, as in Kruskal's algorithm: first the pairs that join two parts, then any pair, while both ends have
     fewer than `degree` neighbours. Parts that this limit leaves apart are joined by their fastest pair, past the limit.
 
-    Raises:
-        GraphError: `degree` is below 2 (only two members can be joined with degree 1), or the view's edges leave
-            members apart.
+    Raises GraphError if `degree` is below 2 (which joins two members only), or if the view's edges leave members apart.
     """
     if degree < 2:
         raise GraphError(

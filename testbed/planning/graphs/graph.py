@@ -1,15 +1,23 @@
-"""Communication graphs: which member sends its parameters to which. Immutable and strongly connected."""
+"""Communication graphs (which member sends its parameters to which), and the weights by which members average."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import networkx as nx
+import numpy as np
 
 from testbed.errors import DetailedError
 from testbed.planning.view import Pair
+
+#: weights[receiver][sender], the receiver itself among the senders; each row sums to 1.
+Weights = Mapping[str, Mapping[str, float]]
+
+#: The rule by which members weigh the parameters that they average.
+Weighing = Literal["uniform", "metropolis"]
 
 
 class GraphError(DetailedError, ValueError):
@@ -20,9 +28,8 @@ class GraphError(DetailedError, ValueError):
 class Graph:
     """A communication graph.
 
-    Raises:
-        GraphError: A name is unknown or given twice, an edge is a loop, or a member cannot reach another, so that its
-            updates would never come to all.
+    Raises GraphError if a name is unknown or given twice, an edge is a loop, or a member cannot reach another: its
+    updates would never come to all.
     """
 
     members: tuple[str, ...]
@@ -106,8 +113,7 @@ class Graph:
     def sides(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return two parts of the members without an edge inside a part: AD-PSGD's active and passive members.
 
-        Raises:
-            GraphError: The graph has a cycle of odd length, so there are no such parts.
+        Raises GraphError if the graph has a cycle of odd length: then there are no such parts.
         """
         if not nx.is_bipartite(self.digraph):
             raise GraphError(
@@ -118,3 +124,49 @@ class Graph:
         colour = nx.bipartite.color(self.digraph)
         active, passive = (tuple(m for m in self.members if colour[m] == side) for side in (1, 0))
         return active, passive
+
+
+def weigh(graph: Graph, weighing: Weighing) -> Weights:
+    """Return the weights by a rule. Raises GraphError if the rule does not fit the graph."""
+    return metropolis(graph) if weighing == "metropolis" else uniform(graph)
+
+
+def uniform(graph: Graph) -> Weights:
+    """Return equal weights of each member's senders and itself (Hop, arXiv 1902.01064).
+
+    Members agree on the plain mean only if all have as many in-neighbours as out-neighbours, and all equally many.
+    """
+    rows = {}
+    for member in graph.members:
+        senders = (member, *graph.sources(member))
+        rows[member] = dict.fromkeys(senders, 1 / len(senders))
+    return rows
+
+
+def metropolis(graph: Graph) -> Weights:
+    """Return Metropolis weights (Xiao, Boyd and Lall 2005): any symmetric graph agrees on the plain mean.
+
+    w[i][j] = 1 / (1 + max(degree i, degree j)) for neighbours; the rest is the member's own weight. Raises GraphError
+    if an edge has one direction only.
+    """
+    if not graph.symmetric:
+        u, v = next(edge for edge in sorted(graph.edges) if edge[::-1] not in graph.edges)
+        raise GraphError(
+            f"Metropolis weights need both directions of each edge: add an edge {v} to {u}, or take uniform weights",
+            rule="one-way-edge",
+            link=f"{v}->{u}",
+        )
+    degree = {member: len(graph.sources(member)) for member in graph.members}
+    rows = {}
+    for member in graph.members:
+        row = {other: 1 / (1 + max(degree[member], degree[other])) for other in graph.sources(member)}
+        rows[member] = {member: 1 - sum(row.values()), **row}
+    return rows
+
+
+def spectral_gap(weights: Weights) -> float:
+    """Return 1 - |second largest eigenvalue|, in [0, 1]: the part by which disagreement shrinks in about a round."""
+    members = list(weights)
+    matrix = np.array([[weights[receiver].get(sender, 0.0) for sender in members] for receiver in members])
+    sizes = sorted(np.abs(np.linalg.eigvals(matrix)), reverse=True)
+    return float(1 - sizes[1]) if len(sizes) > 1 else 1.0

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import cache
+from operator import itemgetter
 from typing import Any
 
 from testbed.plan import Plan
 from testbed.planning.cost import CostModel
-from testbed.planning.policy import Policy, PolicyError, is_own, make_policy, own_policy_names, register
+from testbed.planning.policy import REGISTRY, Policy, PolicyError, is_own, make_policy, policy_names, register
 from testbed.planning.simulate import affordable, tried_s
 from testbed.planning.tree_choice import FEWER
 from testbed.planning.view import View
@@ -62,19 +63,19 @@ class Auto(Policy):
     def explain(self, view: View, plan: Plan) -> dict[str, Any]:
         """Return the seconds of a round by each policy, the shortest first, for policies far from the best too."""
         tried = _tried(view, _predicted(view, self._plans(view, None)))
-        return {"round_s": {made.policy: seconds for seconds, made in sorted(tried, key=_seconds)}}
+        return {"round_s": {made.policy: seconds for seconds, made in sorted(tried, key=itemgetter(0))}}
 
     def _ranked(self, view: View, last: Plan | None) -> list[Plan]:
         """Return the plans that were tried, the best first, the others by their seconds."""
         tried = _tried(view, _screened(_predicted(view, self._plans(view, last))))
-        near = min(map(_seconds, tried)) * (1 + FEWER)
+        near = min(seconds for seconds, _ in tried) * (1 + FEWER)
         tried.sort(key=lambda one: (len(one[1].trees) if one[0] <= near else float("inf"), one[0]))
         return [plan for _, plan in tried]
 
     def _plans(self, view: View, last: Plan | None) -> list[Plan]:
         """Return each policy's plan. Raises PolicyError with every policy's reason if none has a plan."""
-        names = dict.fromkeys((*own_policy_names(), *self.also))
-        others = [make_policy(name) for name in names if name != self.name]
+        own = (name for name in policy_names() if is_own(REGISTRY[name]))
+        others = [make_policy(name) for name in dict.fromkeys((*own, *self.also)) if name != self.name]
         plans, reasons = [], []
         for policy in others:
             if policy.measure is not None:
@@ -105,7 +106,7 @@ def _warn_once(name: str, why: str) -> None:
 def _predicted(view: View, plans: list[Plan]) -> list[Judged]:
     """Return the plans with their predicted seconds, the shortest first."""
     model = CostModel(view)
-    return sorted(((model.predict(plan).seconds, plan) for plan in plans), key=_seconds)
+    return sorted(((model.predict(plan).seconds, plan) for plan in plans), key=itemgetter(0))
 
 
 def _screened(predicted: list[Judged]) -> list[Judged]:
@@ -121,7 +122,3 @@ def _screened(predicted: list[Judged]) -> list[Judged]:
 def _tried(view: View, predicted: list[Judged]) -> list[Judged]:
     """Return the plans with the seconds of their trials, or with the predictions where trials take too long."""
     return [(tried_s(plan, view, ROUNDS), plan) for _, plan in predicted] if affordable(view) else predicted
-
-
-def _seconds(judged: Judged) -> float:
-    return judged[0]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from testbed.plan import Plan, Tree
-from testbed.planning.cost import CostModel
+from testbed.planning.cost import best_tree
 from testbed.planning.fastest import fastest_tree, graph
 from testbed.planning.policy import Policy, PolicyError, register
 from testbed.planning.view import View
@@ -30,19 +30,13 @@ class Hierarchical(Policy):
         local = {
             member: gateways[site] for site, members in sites.items() for member in members if member != gateways[site]
         }
-        model = CostModel(view)
-        plans = []
-        for root in gateways.values():
-            tree = fastest_tree(between, root)
-            if tree is not None:
-                both = Tree(root, {**local, **tree.reduce}, {**local, **tree.broadcast})
-                plans.append(Plan(0, view.names, (both,)))
-        best = min(plans, key=lambda plan: model.predict(plan).seconds, default=None)
-        if best is None or model.predict(best).seconds == float("inf"):
+        found = [tree for root in gateways.values() if (tree := fastest_tree(between, root)) is not None]
+        whole = (Tree(tree.root, {**local, **tree.reduce}, {**local, **tree.broadcast}) for tree in found)
+        if (best := best_tree(view, whole)) is None:
             raise PolicyError(
                 "hierarchical: the view has no edges that connect the sites' gateways, or a gateway with its site"
             )
-        return self._plan(view, best.trees)
+        return self._plan(view, [best])
 
 
 def _gateway(view: View, members: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from testbed.plan import Group, Plan, Tree
-from testbed.planning.cost import CostModel
+from testbed.planning.cost import best_tree
 from testbed.planning.policies.star import star
 from testbed.planning.policy import Policy, PolicyError, check_whole, register
 from testbed.planning.view import View
@@ -30,18 +30,13 @@ class Hips(Policy):
         sites = view.sites()
         local = {member: members[0] for members in sites.values() for member in members[1:]}
         servers = tuple(members[0] for members in sites.values())
-        plans = [
-            Plan(0, view.names, (Tree(server, parents, parents),))
-            for server in servers
-            for parents in [{**local, **star(servers, server).reduce}]
-        ]
-        model = CostModel(view)
-        best = min(plans, key=lambda plan: model.predict(plan).seconds)
-        if model.predict(best).seconds == float("inf"):
+        parents = {server: {**local, **star(servers, server).reduce} for server in servers}
+        best = best_tree(view, (Tree(server, parents[server], parents[server]) for server in servers))
+        if best is None:
             raise PolicyError(
                 "hips: the view has no edges that connect a site, or a site's server with all other servers"
             )
         if self.period == 1:
-            return self._plan(view, best.trees)
+            return self._plan(view, [best])
         groups = tuple(Group(members, (star(members, members[0]),)) for members in sites.values())
-        return self._plan(view, best.trees, groups=groups, period=self.period)
+        return self._plan(view, [best], groups=groups, period=self.period)

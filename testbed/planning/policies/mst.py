@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import networkx as nx
 
 from testbed.plan import Plan, Tree
-from testbed.planning.cost import CostModel
+from testbed.planning.cost import best_tree
 from testbed.planning.fastest import direct
 from testbed.planning.policy import Policy, PolicyError, register
 from testbed.planning.view import View
@@ -30,9 +30,9 @@ class Mst(Policy):
 
     def plan(self, view: View) -> Plan:
         tree = _spanning_tree(view)
-        model = CostModel(view)
-        plans = [Plan(0, view.names, (_rooted(tree, root),)) for root in _central(tree, ROOTS)]
-        return self._plan(view, min(plans, key=lambda plan: model.predict(plan).seconds).trees)
+        best = best_tree(view, (_rooted(tree, root) for root in _central(tree, ROOTS)))
+        assert best is not None, "the view has the tree's edges in both directions"
+        return self._plan(view, [best])
 
 
 def _spanning_tree(view: View) -> nx.Graph:

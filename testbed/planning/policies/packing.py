@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from testbed.plan import Plan, Tree
 from testbed.planning.constraints import Constraints
 from testbed.planning.overlay import DirectedTree, Overlay
-from testbed.planning.pack import pack
-from testbed.planning.policy import Policy, PolicyError, check_choice, check_positive, register
-from testbed.planning.program import PackingError
+from testbed.planning.pack import PackingError, pack
+from testbed.planning.policy import Policy, PolicyError, check_choice, check_number, register
 from testbed.planning.simulate import affordable, tried_s
 from testbed.planning.tree_choice import FEWER, TreeChoice
 from testbed.planning.view import View
@@ -43,7 +41,7 @@ class Packing(Policy):
         check_choice(self, "knowledge", self.knowledge, get_args(PackingKnowledge))
         for name, rate in (("egress_bps", self.egress_bps), ("ingress_bps", self.ingress_bps)):
             if rate is not None:
-                check_positive(self, name, rate)
+                check_number(self, name, rate, above=True)
 
     def plan(self, view: View) -> Plan:
         return self._packed(view, None)
@@ -63,14 +61,10 @@ class Packing(Policy):
             good = TreeChoice(seen, limits, packed).good()
         except PackingError as error:
             raise PolicyError(f"packing: {error}") from error
-        tried = good if affordable(view) else good[:1]
-        return self._best_tried(seen, [self._plan(seen, trees) for trees in tried])
-
-    def _best_tried(self, view: View, plans: Sequence[Plan]) -> Plan:
-        """Return the plan with the shortest round in a trial; among nearly equal plans the first."""
+        plans = [self._plan(seen, trees) for trees in (good if affordable(view) else good[:1])]
         if len(plans) == 1:
             return plans[0]
-        seconds = [tried_s(plan, view) for plan in plans]
+        seconds = [tried_s(plan, seen) for plan in plans]
         return next(plan for plan, its in zip(plans, seconds, strict=True) if its <= min(seconds) * (1 + FEWER))
 
 

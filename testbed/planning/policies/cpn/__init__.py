@@ -8,9 +8,8 @@ minimises one cost J (`terms`, `schedule`).
 from __future__ import annotations
 
 from testbed.planning.policies.cpn.policy import Cpn
-from testbed.planning.policies.cpn.problem import Problem
 from testbed.planning.policies.cpn.schedule import Prices, Schedule, schedule
 from testbed.planning.policies.cpn.search import Grouping, search
-from testbed.planning.policies.cpn.terms import Costs, Terms
+from testbed.planning.policies.cpn.terms import Costs, Problem, Terms
 
 __all__ = ["Costs", "Cpn", "Grouping", "Prices", "Problem", "Schedule", "Terms", "schedule", "search"]

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from testbed.plan import PLAIN_CODEC, Plan
 from testbed.planning.cost import predict
-from testbed.planning.policies.cpn.schedule import BESIDE, Prices
+from testbed.planning.policies.cpn.schedule import Prices, beside
 from testbed.planning.policies.cpn.terms import Terms
 from testbed.planning.view import View
 
@@ -57,9 +57,7 @@ class PlanCost:
         return seconds / steps * (1 + skew + self.prices.drift * period * steps) * (1 + through.price)
 
     def _both(self, compute_s: float, reduce_s: float) -> float:
-        if not self.prices.overlap:
-            return compute_s + reduce_s
-        return max(compute_s, reduce_s) + BESIDE * min(compute_s, reduce_s)
+        return float(beside(compute_s, reduce_s)) if self.prices.overlap else compute_s + reduce_s
 
 
 def exchange_s(plan: Plan, view: View, through: PricedCodec) -> float:

@@ -8,19 +8,23 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Literal, get_args
 
-from testbed.plan import Group, Plan
+from testbed.plan import Group, Plan, Tree
+from testbed.planning.cost import best_tree
+from testbed.planning.fastest import fastest_tree, graph
+from testbed.planning.policies.blueconnect import nested_rings
 from testbed.planning.policies.cpn.plan_cost import CODECS, PlanCost, exchange_s, strongest_codec, with_codecs
-from testbed.planning.policies.cpn.problem import Problem
 from testbed.planning.policies.cpn.schedule import PERIODS, Prices, schedule
 from testbed.planning.policies.cpn.search import Grouping, search
-from testbed.planning.policies.cpn.terms import Costs, Ring, Spatial, Terms
+from testbed.planning.policies.cpn.terms import Costs, Problem, Ring, Spatial, Terms
 from testbed.planning.policies.cpn.tour import bettered, nearest
-from testbed.planning.policies.cpn.trees import ring_within, trees_among
+from testbed.planning.policies.packing import Packing
+from testbed.planning.policies.ring import ring_trees
 from testbed.planning.policy import (
     Policy,
     PolicyError,
     check_choice,
-    check_positive,
+    check_edges,
+    check_number,
     check_switch,
     check_whole,
     register,
@@ -78,13 +82,8 @@ class Cpn(Policy):
         for switch in ("temporal", "overlap", "codecs"):
             check_switch(self, switch, getattr(self, switch))
         for option in ("skew", "stale", "drift"):
-            if not getattr(self, option) >= 0:
-                raise PolicyError(
-                    f"cpn: {option} {getattr(self, option)!r} must be a number, at least 0",
-                    field=option,
-                    given=getattr(self, option),
-                )
-        check_positive(self, "step_s", self.step_s)
+            check_number(self, option, getattr(self, option))
+        check_number(self, "step_s", self.step_s, above=True)
         check_whole(self, "seed", self.seed, least=0)
 
     def plan(self, view: View) -> Plan:
@@ -148,10 +147,7 @@ class Cpn(Policy):
                     "period": period,
                     "phase": phase,
                     "s_per_step": step_s,
-                    "compute_s": group.compute_s,
-                    "ring_s": group.ring_s,
-                    "rtt_s": group.rtt_s,
-                    "transfer_s": group.transfer_s,
+                    **{name: getattr(group, name) for name in ("compute_s", "ring_s", "rtt_s", "transfer_s")},
                     "skew_bits": group.skew,
                     "stale_rounds": group.stale,
                 }
@@ -204,9 +200,9 @@ class Cpn(Policy):
         rings = [tuple(names[i] for i in group.ring) for group in grouping.groups]
         steps = {name: int(count) for name, count in zip(names, problem.steps, strict=True)}
         if len(rings) == 1:
-            return replace(self._plan(view, ring_within(view, rings[0])), steps=steps)
-        trees = trees_among(view, self.spatial, rings, [names[group.leaders[0]] for group in grouping.groups])
-        groups = tuple(Group(ring, tuple(ring_within(view, ring))) for ring in rings)
+            return replace(self._plan(view, _ring_within(view, rings[0])), steps=steps)
+        trees = _trees_among(view, self.spatial, rings, [names[group.leaders[0]] for group in grouping.groups])
+        groups = tuple(Group(ring, tuple(_ring_within(view, ring))) for ring in rings)
         plan = self._plan(view, trees, groups=groups, period=LEAST_PERIOD)
         plan_cost = PlanCost(grouping.groups, self._prices)
         costs = {
@@ -218,3 +214,52 @@ class Cpn(Policy):
         }
         period, through = min(costs, key=lambda choice: costs[choice])
         return with_codecs(replace(plan, period=period, steps=steps), view, through)
+
+
+def _trees_among(view: View, spatial: Spatial, rings: Sequence[tuple[str, ...]], leaders: Sequence[str]) -> list[Tree]:
+    """Return the trees along which the groups, each a ring with a leader, exchange.
+
+    If the view lacks edges that `spatial` needs, the groups exchange along one tree of the leaders. Raises PolicyError
+    if the view has no such tree either.
+    """
+    if spatial == "sharded":
+        sharded = nested_rings(view, rings, "two-opt")
+        if all((u, v) in view.edges for u, v, _ in Group(view.names, tuple(sharded)).edges()):
+            return sharded
+    local = {m: leader for ring, leader in zip(rings, leaders, strict=True) for m in ring if m != leader}
+    if spatial == "spread" and (spread := _spread(view, leaders, local)):
+        return spread
+    return [_best_root(view, leaders, local)]
+
+
+def _ring_within(view: View, members: Sequence[str]) -> Sequence[Tree]:
+    """Return the trees of a ring around `members`. Raises PolicyError if the view lacks one of its edges."""
+    trees = ring_trees(members)
+    check_edges("cpn", view, Group(tuple(members), tuple(trees)))
+    return trees
+
+
+def _spread(view: View, leaders: Sequence[str], local: Mapping[str, str]) -> list[Tree]:
+    """Return trees packed into the links between the leaders, each with all members; none if edges are missing."""
+    try:
+        packed = Packing().plan(view.among(leaders)).trees
+    except PolicyError:
+        return []
+    whole = [replace(t, reduce={**local, **t.reduce}, broadcast={**local, **t.broadcast}) for t in packed]
+    return whole if all(_is_edge(view, *pair) for pair in local.items()) else []
+
+
+def _best_root(view: View, leaders: Sequence[str], local: Mapping[str, str]) -> Tree:
+    """Return the leaders' fastest-path tree with the best prediction, or all members' if the leaders lack edges."""
+    for among, below in ((leaders, local), (view.names, {})):
+        edges = graph(view, set(among))
+        found = [tree for root in among if (tree := fastest_tree(edges, root)) is not None]
+        whole = [Tree(t.root, {**below, **t.reduce}, {**below, **t.broadcast}) for t in found]
+        linked = [tree for tree in whole if all(_is_edge(view, *pair) for pair in tree.reduce.items())]
+        if (best := best_tree(view, linked)) is not None:
+            return best
+    raise PolicyError("cpn: the view has no edges that connect all members")
+
+
+def _is_edge(view: View, child: str, parent: str) -> bool:
+    return (child, parent) in view.edges and (parent, child) in view.edges

@@ -49,7 +49,7 @@ NOTHING = 1e-12
 BESIDE = 0.1
 
 
-def beside(one_s: Floats, other_s: Floats) -> Floats:
+def beside(one_s: Floats | float, other_s: Floats | float) -> Floats:
     """Return the seconds that two overlapping activities cost."""
     both: Floats = np.maximum(one_s, other_s) + BESIDE * np.minimum(one_s, other_s)
     return both

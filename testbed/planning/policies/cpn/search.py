@@ -8,14 +8,14 @@ power, each where J rises least. Groups are kept as rings; a member joins a ring
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache, partial
 from random import Random
 
 import numpy as np
 
-from testbed.planning.policies.cpn.problem import Problem
 from testbed.planning.policies.cpn.schedule import Prices, Schedule, least_cost, schedule
-from testbed.planning.policies.cpn.terms import Costs, Ring, Spatial, Terms
+from testbed.planning.policies.cpn.terms import Costs, Problem, Ring, Spatial, Terms
 from testbed.planning.policies.cpn.tour import NOTHING, bettered, inserted
 
 #: Up to FEW members, every number of groups is tried, each from STARTS first seeds.
@@ -42,8 +42,6 @@ class Grouping:
     #: The terms of each group.
     groups: tuple[Terms, ...]
     schedule: Schedule
-    #: The least cost that the search found for each number of groups.
-    tried: dict[int, float] = field(default_factory=dict)
 
     @property
     def cost(self) -> float:
@@ -72,21 +70,20 @@ def search(
 
 class _GroupingSearch:
     def __init__(self, problem: Problem, prices: Prices, temporal: bool, spatial: Spatial, seed: int) -> None:
+        # Cached: the same few insertions are tried again after each gain, a gain leaves most rings unchanged, and in a
+        # search among a dozen members six in ten groupings come up again.
+        self._joined = cache(partial(inserted, problem))
+        self._bettered = cache(partial(bettered, problem))
+        self._known_cost = cache(lambda rings: least_cost(self._terms(rings), prices, temporal))
+        self._known_schedule = cache(lambda rings: schedule(self._terms(rings), prices, temporal))
         self._problem = problem
-        self._prices = prices
-        self._temporal = temporal
         self._costs = Costs(problem, spatial)
-        self._rings: dict[tuple[Ring, int], Ring] = {}
-        self._bettered: dict[Ring, Ring] = {}
-        self._known: dict[tuple[Ring, ...], float] = {}
-        self._schedules: dict[tuple[Ring, ...], Schedule] = {}
         self._draw = Random(seed)
         self._looks = LOOKS if len(problem) <= MANY else FEWER_LOOKS
 
     def best(self, begin: Sequence[Ring]) -> Grouping:
         if begin:
             return self._grouping(self._improved([tuple(ring) for ring in begin], self._looks)[0])
-        tried: dict[int, float] = {}
         found: list[tuple[float, list[Ring]]] = []
         counts = self._counts()
         for left, count in zip(range(len(counts), 0, -1), counts, strict=True):
@@ -94,12 +91,9 @@ class _GroupingSearch:
             self._looks -= share
             rings, unused = self._for_count(count, share)
             self._looks += unused
-            cost = self._schedule(rings).cost
-            tried[count] = cost
-            found.append((cost, rings))
+            found.append((self._schedule(rings).cost, rings))
         _, rings = min(found, key=lambda one: (float(f"{one[0]:.6g}"), len(one[1])))  # the fewest groups among equals
-        grouping = self._grouping(rings)
-        return Grouping(grouping.groups, grouping.schedule, tried)
+        return self._grouping(rings)
 
     def _counts(self) -> list[int]:
         most = len(self._problem)
@@ -220,45 +214,27 @@ class _GroupingSearch:
         if all(halves):
             yield [*_with(rings, {k: halves[0]}), halves[1]]
 
-    def _joined(self, ring: Ring, member: int) -> Ring:
-        """Return the ring with another member. Remembered, because the same few are tried again after each gain."""
-        known = self._rings.get((ring, member))
-        if known is None:
-            known = self._rings[ring, member] = inserted(self._problem, ring, member)
-        return known
-
     def _better(self, rings: Sequence[Ring]) -> list[Ring]:
-        """Return each ring in its best order. Remembered, because a gain leaves most rings unchanged."""
-        for ring in rings:
-            if ring not in self._bettered:
-                self._bettered[ring] = bettered(self._problem, ring)
-        return [self._bettered[ring] for ring in rings]
+        """Return each ring in its best order."""
+        return [self._bettered(ring) for ring in rings]
 
     def _shuffled(self, ring: Ring) -> list[int]:
         return self._draw.sample(ring, len(ring))
 
     # -- costs
 
+    def _terms(self, rings: Sequence[Ring]) -> list[Terms]:
+        return [self._costs.of(ring) for ring in rings]
+
     def _cost(self, rings: Sequence[Ring]) -> float:
-        """Return J of a grouping. Remembered: in a search among a dozen members six in ten come up again."""
-        rings = tuple(rings)
-        known = self._known.get(rings)
-        if known is None:
-            terms = [self._costs.of(ring) for ring in rings]
-            known = self._known[rings] = least_cost(terms, self._prices, self._temporal)
-        return known
+        return self._known_cost(tuple(rings))
 
     def _schedule(self, rings: Sequence[Ring]) -> Schedule:
-        rings = tuple(rings)
-        known = self._schedules.get(rings)
-        if known is None:
-            terms = [self._costs.of(ring) for ring in rings]
-            known = self._schedules[rings] = schedule(terms, self._prices, self._temporal)
-        return known
+        return self._known_schedule(tuple(rings))
 
     def _grouping(self, rings: Sequence[Ring]) -> Grouping:
         ordered = sorted(rings, key=min)
-        return Grouping(tuple(self._costs.of(ring) for ring in ordered), self._schedule(ordered))
+        return Grouping(tuple(self._terms(ordered)), self._schedule(ordered))
 
 
 def _with(rings: Sequence[Ring], changed: dict[int, Ring]) -> list[Ring]:

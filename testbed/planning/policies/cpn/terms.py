@@ -1,4 +1,6 @@
-"""The costs of one group by itself: computing, reducing inside, exchanging with the rest, and the skew of its labels.
+"""The input of the heuristic as arrays, and from it the costs of one group by itself.
+
+They are of computing, of reducing inside, of exchanging with the rest, and the skew of the group's labels:
 
     T = max h_i·step_i + 2(m − 1)·(max RTT/2 + M/(m·min c))          a round: local steps, then the ring
     E = RTT + M/c_up + M/c_down                                     an exchange, over the leader or in shards
@@ -11,14 +13,15 @@ alone, and a move changes the costs of two groups.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.planning.constraints import Floats, Ints
-from testbed.planning.policies.cpn.problem import Problem
+from testbed.planning.constraints import GOODPUT, Floats, Ints
+from testbed.planning.view import View
 
 #: `leader`: one member exchanges for its group. `spread`: the leader exchanges over the paths to all other sites at
 #: once, a part of the model over each. `sharded`: each of m members exchanges an m-th of the model.
@@ -26,6 +29,73 @@ Spatial = Literal["leader", "spread", "sharded"]
 
 #: Members in the order of their ring.
 Ring = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A view as the heuristic sees it."""
+
+    names: tuple[str, ...]
+    #: Each member's site, as a number; shape (n,).
+    sites: Ints
+    model_bytes: float
+    #: Seconds per payload byte, and round trips in seconds; shape (n, n), infinite without an edge, 0 on the diagonal.
+    s_per_byte: Floats
+    rtt_s: Floats
+    #: Seconds of a member's local step, and its steps in a round; shape (n,).
+    step_s: Floats
+    steps: Ints
+    #: Each member's part of all samples; they add up to 1.
+    weights: Floats
+    #: Each member's samples by label; shape (n, labels), without columns if labels are unknown.
+    labels: Floats
+
+    @classmethod
+    def of(
+        cls,
+        view: View,
+        step_s: float,
+        every: int,
+        labels: Mapping[str, Sequence[float]],
+        steps: Mapping[str, int] | None = None,
+    ) -> Problem:
+        """Return the problem of a view.
+
+        Args:
+            step_s: Seconds of a local step at speed 1.
+            every: Steps of the fastest member in a round. The others take as many as they can in that time, at least
+                one: h_i = clip(round(T·c_i/B), 1, every).
+            labels: Each member's samples by label, or nothing.
+            steps: Each member's steps in a round, in place of `every`.
+        """
+        names = view.names
+        number = {name: i for i, name in enumerate(names)}
+        s_per_byte, rtt_s = (np.full((len(names), len(names)), np.inf) for _ in range(2))
+        for (source, target), edge in view.edges.items():
+            pair = number[source], number[target]
+            s_per_byte[pair] = 8 / (edge.rate_bps * GOODPUT)
+            rtt_s[pair] = edge.rtt_s
+        np.fill_diagonal(s_per_byte, 0)
+        np.fill_diagonal(rtt_s, 0)
+        speed = np.array([member.speed for member in view.members])
+        known = {site: i for i, site in enumerate(view.sites())}
+        counts = np.array([labels[name] for name in names], dtype=float) if labels else np.ones((len(names), 0))
+        usual = np.clip(np.rint(every * speed / speed.max()), 1, every).astype(np.int64)
+        samples = counts.sum(axis=1) if labels else np.ones(len(names))
+        return cls(
+            names=names,
+            sites=np.array([known[member.site] for member in view.members]),
+            model_bytes=float(view.model_bytes),
+            s_per_byte=s_per_byte,
+            rtt_s=rtt_s,
+            step_s=step_s / speed,
+            steps=np.array([steps[name] for name in names]) if steps else usual,
+            weights=samples / samples.sum(),
+            labels=counts,
+        )
+
+    def __len__(self) -> int:
+        return len(self.names)
 
 
 @dataclass(frozen=True, slots=True)

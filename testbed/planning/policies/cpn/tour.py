@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from testbed.planning.constraints import Floats
-from testbed.planning.policies.cpn.problem import Problem
-from testbed.planning.policies.cpn.terms import Ring, ring_edges, ring_seconds
+from testbed.planning.policies.cpn.terms import Problem, Ring, ring_edges, ring_seconds
 
 #: Gains below this part are rounding errors.
 NOTHING = 1e-9
