@@ -24,7 +24,7 @@ class Constraints:
     """Capacities, and the capacities that each edge of a view draws on.
 
     A capacity is a physical link, or an edge itself (named `u=>v`) where its route is unknown or where its measured
-    rate is below what its route's links would carry.
+    rate is below the rate of its route's links.
     """
 
     #: Each capacity by name: payload in bit/s.
@@ -50,8 +50,8 @@ class Constraints:
         """Return these constraints with a capacity for all that each member sends, and one for all that it receives.
 
         Args:
-            egress_bps: What a member sends at most, counted in frames; None for no limit. The capacity is named `u=>`.
-            ingress_bps: What a member receives at most, likewise. The capacity is named `=>u`.
+            egress_bps: The most that a member sends, bit/s in frames; None for no limit. The capacity is named `u=>`.
+            ingress_bps: The most that a member receives, likewise. The capacity is named `=>u`.
         """
         goodput, drawn = dict(self.goodput_bps), dict(self.drawn)
         for source, target in self.drawn:

@@ -11,7 +11,7 @@ bytes_l   Σ over trees of share · model bytes · uses of l by the reduce and t
           its tree's slice once. The two directions overlap: a chunk returns while later ones go up.
 goodput   the rate × 1448/1514: plans count payload, links count frames.
 delay     counted once per edge, queues empty; TCP's slow start and the hosts' own work are not in the model.
-keyed     for a tree whose keys k_1..k_m are broadcast as wholes. A key is pulled after it was pushed, so it is the
+keyed     for a tree whose keys k_1..k_m are broadcast as wholes. A key is pulled after its push, so the time is the
           max over i of  (k_1 + … + k_i)·push + (k_i + … + k_m)·pull, where push and pull are the seconds of the
           busiest link for all partial sums, and for all means.
 chunk     the smaller of the plan's chunk and the slice. The slowest hop's chunk time is subtracted because the
@@ -62,7 +62,7 @@ class _Fill(NamedTuple):
 
 
 class CostModel:
-    """Predicts rounds under one view. One model serves many plans: it remembers what edges cost."""
+    """Predicts rounds under one view. One model serves many plans: it remembers the edges' costs."""
 
     def __init__(self, view: View) -> None:
         self._view = view

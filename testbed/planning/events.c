@@ -1,7 +1,7 @@
 /* The simulator's inner loop: chunks over connections, from event to event. `events.py` calls it and explains its input.
  *
  * A connection ("flow") carries items in a fixed order, the one in which its sender prefers them: flow f carries the items
- * `first[f]` to before `first[f + 1]`, in each round anew; item i of round k is "chunk" k * items + i. A chunk is ready once
+ * `first[f]` to before `first[f + 1]`, in each round again; item i of round k is "chunk" k * items + i. A chunk is ready once
  * the data that it forwards has arrived; a flow sends its first ready chunk next.
  *
  *     begin --> add --(all contributions)--> put: to the parent          put --> start --(sent)--> arrive --> add, accept
@@ -93,7 +93,7 @@ struct simulation {
     const struct routes *routes;
     const struct found *found;
     double now;
-    bool changed;           /* rates must be shared anew */
+    bool changed;           /* rates must be shared again */
     bool *ready, *gone;     /* for each chunk */
     struct flow *flows;
     struct arrival *arrivals;

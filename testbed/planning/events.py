@@ -2,7 +2,7 @@
 
 Members, flows, items and capacities are numbers. The slices of a plan's trees stand one after the other, cut into
 chunks; a chunk's number in that order is its position. A flow (a connection) carries items in a fixed order, the one in
-which its sender prefers them: items `first[f]` to `first[f + 1]` belong to flow f, and every round carries them anew.
+which its sender prefers them: items `first[f]` to `first[f + 1]` belong to flow f, and every round carries them again.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ def direct(view: View, members: Collection[str]) -> list[Pair]:
     """Return the edges among `members` whose route, where it is known, passes no other site of `members`.
 
     An edge that passes a site looks as fast as its slowest link, but shares its links with the edges that it consists
-    of, while a relay on the way could add up what crosses it. Policies that know edges by their rates alone therefore
-    get direct edges only, as the overlays have in the papers' evaluations. O(edges · route length).
+    of, while a relay at that site could add up the sums that cross it. Policies that know edges by their rates alone
+    therefore get direct edges only, as the overlays have in the papers' evaluations. O(edges · route length).
     """
     site = {member.name: member.site for member in view.members}
     wide: dict[Pair, tuple[str, ...]] = {}  # pair of sites → the links between them

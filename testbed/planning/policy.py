@@ -175,7 +175,7 @@ def make_policy(name: str, options: Mapping[str, Any] | None = None) -> Policy:
     """Return the policy of a name in the registry, with `options`.
 
     Raises:
-        PolicyError: The registry has no such policy, or the policy has no such option; the text lists what there is.
+        PolicyError: The registry has no such policy, or the policy has no such option; the text lists the known ones.
     """
     cls = REGISTRY.get(name)
     if cls is None:

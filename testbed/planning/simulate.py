@@ -108,10 +108,10 @@ def affordable(view: View) -> bool:
 
 
 def tried_s(plan: Plan, view: View, rounds: int = 1) -> float:
-    """Return the seconds of a round by a trial: the prediction, times what the simulation of larger chunks adds to it.
+    """Return the seconds of a round by a trial: the prediction, corrected by a simulation with larger chunks.
 
-    A trial has larger chunks than the plan if the model is large, in the simulation and in the prediction that the
-    simulation is divided by. `rounds` is as in `simulate`.
+    The correction is simulated over predicted seconds, both with chunks of at least 1/TRIAL_CHUNKS of the model.
+    `rounds` is as in `simulate`.
     """
     trial = in_chunks(plan, view.model_bytes, TRIAL_CHUNKS)
     predicted_s = predict(trial, view).seconds
@@ -131,7 +131,7 @@ class _Chunk:
 
 
 class PlanRounds:
-    """The rounds of a plan as arrays: what goes over which flow, on any network."""
+    """The rounds of a plan as arrays: the items of each flow, on any network."""
 
     def __init__(self, plan: Plan, model_bytes: int) -> None:
         self._plan = plan

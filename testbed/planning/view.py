@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, cast, get_args
 
 from testbed.errors import BAD_INPUT, DetailedError
@@ -93,11 +93,10 @@ class View:
     #: The moment of the view, Unix time.
     at_s: float = 0.0
     knowledge: Knowledge = "declared"
-    _names: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_names", frozenset(member.name for member in self.members))
-        if not self.members or len(self._names) != len(self.members):
+        names = frozenset(self.names)
+        if not self.members or len(names) != len(self.members):
             raise ViewError("members must be at least one, each named once", field="members")
         if self.model_bytes <= 0:
             raise ViewError(f"model_bytes {self.model_bytes} must be > 0", field="model_bytes", given=self.model_bytes)
@@ -115,7 +114,7 @@ class View:
                     link=name,
                 )
         for pair in (*self.routes, *self.edges):
-            if pair[0] == pair[1] or not set(pair) <= self._names:
+            if pair[0] == pair[1] or not names.issuperset(pair):
                 raise ViewError(
                     f"{pair[0]} to {pair[1]} is not a pair of different members", rule="unknown-member", given=pair
                 )

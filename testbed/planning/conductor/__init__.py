@@ -1,4 +1,4 @@
-"""The conductor: chooses how members train together, by what rounds have shown (docs/conductor.md). Pure."""
+"""The conductor: chooses a scheme, its local steps and a codec by the run's measurements (docs/conductor.md). Pure."""
 
 from __future__ import annotations
 

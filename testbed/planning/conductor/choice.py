@@ -8,8 +8,8 @@ the logarithm of the speed of another candidate over the one in force. For each 
 e^(s²/2-d) Φ(s - d/s) - Φ(-d/s).
 
  - A candidate is chosen if it surely saves the margin.
- - It is tried if it may well save the margin, and if the knowledge pays: its possible saving over the time left exceeds
-   the possible cost of the trial. A trial that does not pay ends like any choice: by what was learned from it.
+ - A candidate is tried if it may well save the margin, and if the knowledge pays: its possible saving over the time
+   left exceeds the possible cost of the trial. A trial ends like any choice: by the losses seen under it.
  - Candidates with more than REACH times the current local steps are excluded: they are reached step by step.
  - All candidates but flat all-reduce are excluded if exchanges are a smaller part of its step than the margin.
  - Samples cost, too. A candidate is excluded if the run, at its last sample, may end at a loss more than half of
@@ -84,7 +84,7 @@ class Situation:
 
     @property
     def saves(self) -> bool:
-        """Whether exchanges are a greater part of flat all-reduce's step than the margin."""
+        """True if exchanges are a greater part of flat all-reduce's step than the margin."""
         return self.exchange_s[FIRST.codec] > self.margin * self.step_s(FIRST)
 
 
@@ -115,7 +115,7 @@ class TrainingVerdict:
     """The candidate by which members are to train from now on, with the reasons."""
 
     candidate: Candidate
-    #: Whether it is not the one in force, and whether it is a trial to learn its worth.
+    #: Whether the candidate differs from the one in force, and whether this is a trial to learn its worth.
     change: bool
     trial: bool
     why: str

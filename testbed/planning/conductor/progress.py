@@ -10,8 +10,8 @@ these are unknown, and so are the curve's four numbers. They are found together 
 under the priors below and in `candidate`; losses under several candidates separate γ, κ and h from the curve. The
 covariance is that of the linear problem at the solution (Laplace).
 
-A second estimate of h is available before a curve shows it. Merging undoes the part f of what members learned by
-themselves in H steps. In the form above, f = 1 - (1 - e^-x)/x, about x/2.
+A second estimate of h is available before a curve shows it. Merging undoes the part f of the progress that
+members made by themselves in H steps. In the form above, f = 1 - (1 - e^-x)/x, about x/2.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class StepWorth:
 
 
 def learn(stretches: Sequence[TrainedStretch], optimizer: str = "") -> StepWorth:
-    """Return what the stretches of training show of members that step by an optimizer; the priors without stretches."""
+    """Learn from stretches of training of members that step by an optimizer. Without stretches, return the priors."""
     losses = [loss for stretch in stretches for loss in stretch.losses]
     scale = (losses[0].value, min(loss.value for loss in losses)) if losses else (1.0, 1.0)
     gammas = (SCHEMES[name].worth_with(optimizer) for name in _GAMMAS)

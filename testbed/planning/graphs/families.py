@@ -48,7 +48,7 @@ def exponential(members: Sequence[str]) -> Graph:
 
 
 def torus(members: Sequence[str]) -> Graph:
-    """Return a grid as square as the number of members allows, with wrapped edges; GraphError if it is a prime."""
+    """Return a grid as square as the number of members allows, with wrapped edges; GraphError for a prime number."""
     n = len(members)
     rows = next(rows for rows in range(isqrt(n), 0, -1) if n % rows == 0)
     if rows == 1:

@@ -21,7 +21,7 @@ Weighing = Literal["uniform", "metropolis"]
 
 
 class GraphError(DetailedError, ValueError):
-    """Training cannot reach agreement over a graph; the text says what to change."""
+    """Training cannot reach agreement over a graph; the text names an edge, or a number of members, to change."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Graph:
 
     @property
     def symmetric(self) -> bool:
-        """Whether every edge has its reverse."""
+        """True if every edge has its reverse."""
         return all((target, source) in self.edges for source, target in self.edges)
 
     def without(self, gone: str) -> Graph:

@@ -16,7 +16,7 @@ from testbed.planning.view import View
 class GivenPlan(Policy):
     """The plan in `document`; `auto` plans where members were lost or joined, so that the document no longer fits.
 
-    A document that is not a plan raises PolicyError at once, a plan whose edges are missing when it is to plan.
+    A document that is not a plan raises PolicyError at once; `plan` raises it if the view lacks an edge.
     """
 
     #: The plan as JSON (`Plan.to_json`), such as a run's `plans/0003.json`.

@@ -19,7 +19,7 @@ ROOTS = 64
 @register("mst")
 @dataclass(frozen=True)
 class Mst(Policy):
-    """Kruskal's minimum spanning tree (1956) on 1/c, used in both directions, rooted where it is shallow.
+    """Kruskal's minimum spanning tree (1956) on 1/c, used in both directions, rooted where the tree is shallow.
 
     An undirected edge {u, v} weighs 1 / min(c(u→v), c(v→u)), because partial sums cross it one way and the mean the
     other; among equal edges the one with the shortest round trip comes first. Only edges that are direct in at least

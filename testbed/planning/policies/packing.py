@@ -33,7 +33,7 @@ class Packing(Policy):
 
     #: `oracle`: edges share physical links as the view's routes say. `measured`: each edge has its own rate.
     knowledge: PackingKnowledge = "oracle"
-    #: What each member sends and receives at most, in bit/s, if its links carry more.
+    #: The most that each member sends and receives, in bit/s, if its links carry more.
     egress_bps: float | None = None
     ingress_bps: float | None = None
 

@@ -1,6 +1,6 @@
-"""The input of the heuristic as arrays, and from it the costs of one group by itself.
+"""The input of the heuristic as arrays, and the costs of one group by itself.
 
-They are of computing, of reducing inside, of exchanging with the rest, and the skew of the group's labels:
+A group computes, reduces inside, and exchanges with the rest, and its labels have a skew:
 
     T = max h_i·step_i + 2(m − 1)·(max RTT/2 + M/(m·min c))          a round: local steps, then the ring
     E = RTT + M/c_up + M/c_down                                     an exchange, over the leader or in shards
