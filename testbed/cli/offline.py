@@ -10,9 +10,8 @@ from typing import Any
 from testbed.cli.console import BAD_INPUT, fail
 from testbed.plan import Plan
 from testbed.planning import BoundError, PolicyError, View, ViewError, predict, simulate
-from testbed.planning.bound import bound
+from testbed.planning.bound import bound, least_period
 from testbed.planning.events import load as load_simulator
-from testbed.planning.period import least_period
 from testbed.plugins import policy_named, refusal
 from testbed.run.sweep.compare import Variant
 from testbed.run.view import declared_view

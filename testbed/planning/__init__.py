@@ -1,26 +1,16 @@
-"""From a view of the network to a plan: views, policies, the cost model and the bound. Pure, without I/O.
+"""Planning: from a view of the network to a plan, with the predicted time of a round and its lower bound. Pure, no I/O.
 
-`bound` itself is imported from its module, whose name it shares.
+    view = View.of_network(members, links, routes, model_bytes)
+    plan = make_policy("packing").plan(view)
+    predict(plan, view).seconds          # by the cost model
+    simulate(plan, view).seconds         # chunk by chunk
+
+The function `bound` is imported from `testbed.planning.bound`: its name is also that of the module.
 """
 
-# Importing a policy's module enters it into the registry.
+from testbed.planning import policies  # noqa: F401 - importing the policies registers them
 from testbed.planning.bound import Bound, BoundError
 from testbed.planning.cost import Cost, CostModel, predict
-from testbed.planning.policies import (
-    auto,
-    blueconnect,
-    cpn,
-    given,
-    hierarchical,
-    hips,
-    mlnet,
-    mst,
-    netstorm,
-    packing,
-    ring,
-    star,
-    tsengine,
-)
 from testbed.planning.policy import Policy, PolicyError, make_policy, policy_names
 from testbed.planning.simulate import Simulated, SimulationError, simulate
 from testbed.planning.view import Edge, Member, Pair, PhysicalLink, View, ViewError
@@ -40,21 +30,8 @@ __all__ = [
     "SimulationError",
     "View",
     "ViewError",
-    "auto",
-    "blueconnect",
-    "cpn",
-    "given",
-    "hierarchical",
-    "hips",
     "make_policy",
-    "mlnet",
-    "mst",
-    "netstorm",
-    "packing",
     "policy_names",
     "predict",
-    "ring",
     "simulate",
-    "star",
-    "tsengine",
 ]

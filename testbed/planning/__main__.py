@@ -1,4 +1,4 @@
-"""`python -m testbed.planning`: compile the planner's inner loops."""
+"""`python -m testbed.planning` compiles the planner's inner loops, which are in C."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-/* Edmonds' contraction until all is one node, and the tree of a root, opened from there again. `arborescence.py` says
- * what for, and calls it.
+/* Edmonds' contraction of a graph to one node, and the expansion of that node into the tree of a root. `arborescence.py`
+ * calls both and explains their use.
  *
- * Nodes 0 to n - 1 are the graph's; each contracted cycle is a node of its own, numbered on. A path grows backward: its
- * head takes its cheapest edge in, by whose cost all its edges in become cheaper; when that edge comes from the path
- * itself, the cycle becomes one node, which has the row and the column of the cycle's first.
+ * Nodes 0 to n - 1 are the graph's; each contracted cycle becomes another node. A path grows backward: its head takes its
+ * cheapest edge in, whose cost is subtracted from all edges into the head. When that edge comes from the path itself, the
+ * cycle becomes one node, in the row and the column of the cycle's first node.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -12,21 +12,21 @@
 
 #define NONE (-1)
 
-/* Of each node: the edge (source * n + target) by which the cycle that holds it took it, the node that this cycle
- * became, and a list of what it holds itself, from `first` on to the `next`. */
+/* For each node: `entry`, its edge in (source * n + target) in the cycle that holds it; `owner`, the node that this cycle
+ * became; and the nodes that it holds itself, a list from `first` on to the `next`. */
 struct hierarchy {
     int64_t *entry, *owner, *first, *next;
 };
 
 struct contraction {
     int64_t n, nodes;
-    double *into;             /* into[v * n + u]: what is left of the cost of u -> v; infinite where none is */
-    int64_t *edge;            /* the edge behind it */
-    int64_t *node;            /* what each row stands for by now */
-    int64_t *path, *place;    /* rows, from the one that it began with; where on it each row is, or NONE */
+    double *into;             /* into[v * n + u]: the rest of the cost of u -> v; infinite without an edge */
+    int64_t *edge;            /* the graph's edge behind each of `into` */
+    int64_t *node;            /* the node that each row stands for */
+    int64_t *path, *place;    /* the path's rows from its begin; each row's position on the path, or NONE */
     int64_t length;           /* of the path */
-    double *taken;            /* by how much each node's edges in were made cheaper */
-    double *best;             /* while a cycle becomes a node: its cheapest edges from, or to, the others */
+    double *taken;            /* the cost that was subtracted from each node's edges in */
+    double *best;             /* while a cycle becomes a node: its cheapest edges from, or to, the other rows */
     int64_t *best_edge;
     struct hierarchy hierarchy;
 };
@@ -46,8 +46,8 @@ static int64_t cheapest_in(const struct contraction *it, int64_t row)
     return found;
 }
 
-/* Of parallel edges between the cycle and each other row the cheapest stays, of equal ones the first on the path.
- * Edges in lie `along` = n apart for the rows of the cycle and `across` = 1 for the others; edges out the other way. */
+/* Keep the cheapest of the parallel edges between the cycle and each other row; among equals the first on the path.
+ * Edges in lie `along` = n apart for the rows of the cycle and `across` = 1 apart for other rows; edges out vice versa. */
 static void merge(struct contraction *it, const int64_t *cycle, int64_t length, int64_t along, int64_t across)
 {
     for (int64_t other = 0; other < it->n; other++) {
@@ -71,7 +71,7 @@ static void merge(struct contraction *it, const int64_t *cycle, int64_t length, 
     }
 }
 
-/* What the path has from `source` on is one node from now on, in the row of `source`. */
+/* Make the path from `source` on one node, in the row of `source`. */
 static void close_cycle(struct contraction *it, int64_t source)
 {
     const int64_t *cycle = it->path + it->place[source];
@@ -100,7 +100,7 @@ static void contract_all(struct contraction *it)
         int64_t head = it->path[it->length - 1], source = cheapest_in(it, head), node = it->node[head];
         double cost = it->into[head * it->n + source];
         if (isinf(cost))
-            return; /* the path is a node alone, and no other is left */
+            return; /* the path is a single node, and no other is left */
         it->taken[node] = cost;
         it->hierarchy.entry[node] = it->edge[head * it->n + source];
         for (int64_t u = 0; u < it->n; u++)
@@ -114,21 +114,21 @@ static void contract_all(struct contraction *it)
     }
 }
 
-/* A root's tree costs what was taken off all nodes but those that hold it (the dual of Edmonds' program). */
+/* Set each root's total: the sum of `taken` over all nodes but those that hold the root (the dual of Edmonds' program). */
 static void add_up(const struct contraction *it, double *totals)
 {
     double sum = 0.0;
     for (int64_t node = 0; node < it->nodes; node++)
         sum += it->taken[node];
     it->taken[it->nodes - 1] = 0.0;
-    for (int64_t node = it->nodes - 2; node >= 0; node--) /* holders come after what they hold */
+    for (int64_t node = it->nodes - 2; node >= 0; node--) /* a node comes after the nodes that it holds */
         it->taken[node] += it->taken[it->hierarchy.owner[node]];
     for (int64_t node = 0; node < it->n; node++)
         totals[node] = sum - it->taken[node];
 }
 
-/* `costs[u * n + v]` of the edges u -> v, all finite. Fills a hierarchy of 8 * n numbers, and what each root's tree costs.
- * False where there is no memory. */
+/* Contract the graph whose edges u -> v cost `costs[u * n + v]`, all finite. Fills a hierarchy of 8 * n numbers, and the cost
+ * of each root's tree. Returns false if out of memory. */
 bool contract(int64_t n, const double *costs, int64_t *memory, double *totals)
 {
     struct contraction it = {
@@ -162,9 +162,9 @@ bool contract(int64_t n, const double *costs, int64_t *memory, double *totals)
     return done;
 }
 
-/* The parent of each node in the cheapest tree out of `root`, which is its own. The hierarchy is as `contract` made it.
- * All that holds the root is opened down to it, and then what each edge enters down to where it does: so all else in
- * those cycles keeps its edge in. False where there is no memory. */
+/* Find each node's parent in the cheapest tree out of `root`, which is its own parent, from the hierarchy of `contract`. The
+ * nodes that hold the root are expanded down to it; then each entered node is expanded down to the node that its edge enters.
+ * All other nodes in those cycles keep their edges in. Returns false if out of memory. */
 bool parents(int64_t n, int64_t *memory, int64_t root, int64_t *found)
 {
     struct hierarchy hierarchy = hierarchy_of(n, memory);

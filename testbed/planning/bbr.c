@@ -1,10 +1,10 @@
-/* See bbr.h. */
+/* BBR's rules, as bbr.h explains them. */
 #include "bbr.h"
 
 #include <math.h>
 #include <string.h>
 
-/* The kernel's figures. */
+/* The kernel's constants. */
 #define STARTUP_GAIN (2885.0 / 1000)
 #define PROBE_GAIN 1.25
 #define GROWTH 1.25
@@ -14,7 +14,7 @@
 #define LOSSY_TRIPS 4
 #define ALIKE (1.0 / 8)
 #define HELD_TRIPS 48
-/* Rates that differ by less than this part are the same. */
+/* Rates that differ by less than this part are equal. */
 #define SAME 1e-6
 
 double bbr_pace(const struct bbr *c)
@@ -50,7 +50,7 @@ void bbr_stop(struct bbr *c, double now_s)
     c->stopped_s = now_s;
 }
 
-/* The estimate is the largest sample that there is, once there is a new one. */
+/* Add a sample; the estimate becomes the largest of all samples. */
 static void learn(struct bbr *c, double sample)
 {
     c->samples[(int)fmod(c->trips, BBR_SAMPLES)] = sample;
@@ -64,7 +64,7 @@ static void forget_losses(struct bbr *c)
     c->lossy_trips = c->lossy_bytes = c->lossy_s = 0;
 }
 
-/* A round trip lost a fifth of what it brought, or it did not. */
+/* Record whether a round trip lost a fifth of the bytes that it brought. */
 static void lose(struct bbr *c, bool lossy, double seconds)
 {
     if (!lossy) {
@@ -91,7 +91,7 @@ void bbr_trip(struct bbr *c, double now_s, bool sends)
     double seconds = (sends || c->paused > 0 ? now_s : c->stopped_s) - c->began_s;
     double sample = seconds > 0 ? c->bytes / seconds : 0;
     double wanted = fmin(bbr_pace(c), c->estimate);
-    bool whole = sends && !(c->paused > 0); /* it sent all the time */
+    bool whole = sends && !(c->paused > 0); /* the connection sent all the time */
     if (whole && !(c->stretched > 0) && sample < wanted * (1 - SAME)) {
         c->stretched = 1;
         c->ends_s = now_s + c->trip_s;

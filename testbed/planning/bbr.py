@@ -1,4 +1,4 @@
-"""Connections under BBR, as `bbr.h` has them: what each believes of its path goes on from simulation to simulation."""
+"""Connections under BBR (`bbr.h`) as rows of an array. Their estimates live on from simulation to simulation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from testbed.link import TCP_PAYLOAD_BYTES
 
-#: One is a row; the names and their order are those of `struct bbr`.
+#: The fields of a connection, in the names and the order of `struct bbr`; `bbr.h` explains each.
 CONNECTION = np.dtype(
     [
         ("trip_s", "f8"),
@@ -22,16 +22,17 @@ CONNECTION = np.dtype(
     ]
 )
 
+#: An array of CONNECTION, one row for each flow; a row whose `trip_s` is 0 is not a connection.
 Connections = NDArray[Any]
 
-#: A connection begins with ten packets a round trip.
+#: Bytes of a new connection's first round trip: ten packets.
 INITIAL_BYTES = 10 * TCP_PAYLOAD_BYTES
-#: Round trips without growth after which it has found what there is.
+#: Round trips without growth after which a connection leaves STARTUP.
 STARTUP_TRIPS = 3
 
 
 def opened(trip_s: float) -> Connections:
-    """A row of one that has sent nothing yet."""
+    """Return one row: a new connection that has sent nothing, with a round trip of `trip_s` seconds."""
     row = np.zeros(1, CONNECTION)
     row["trip_s"], row["estimate"] = trip_s, INITIAL_BYTES / trip_s
     row["startup"], row["ends_s"] = STARTUP_TRIPS, inf

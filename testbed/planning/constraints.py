@@ -1,31 +1,40 @@
-"""What limits the overlay edges of a view: capacities, and which of them each edge draws on."""
+"""The capacities that limit the overlay edges of a view, and which of them each edge draws on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES
 from testbed.planning.view import Pair, View
 
-#: A link's rate counts frames, a plan's bytes are payload: a flow's goodput is this part of the rate.
+#: The arrays that planning computes on.
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: The part of a link's rate that a flow gets as goodput: a link's rate counts frames, a plan's bytes are payload.
 GOODPUT = TCP_PAYLOAD_BYTES / MTU_FRAME_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """`goodput_bps` of each capacity by name, and the names that each edge of the view draws on.
+    """Capacities, and the capacities that each edge of a view draws on.
 
-    A capacity is a physical link, or an edge itself (`u=>v`) where its route is unknown or where its measured rate
-    is below what its route's links would carry.
+    A capacity is a physical link, or an edge itself (named `u=>v`) where its route is unknown or where its measured
+    rate is below the rate of its route's links.
     """
 
+    #: Each capacity by name: payload in bit/s.
     goodput_bps: Mapping[str, float]
+    #: Each edge: the names of the capacities that its traffic uses.
     drawn: Mapping[Pair, tuple[str, ...]]
 
     @classmethod
     def of(cls, view: View) -> Constraints:
-        """The constraints of a view. O(edges × route length)."""
+        """Return the constraints of a view. O(edges × route length)."""
         goodput = {name: link.rate_bps * GOODPUT for name, link in view.links.items() if link.up}
         drawn: dict[Pair, tuple[str, ...]] = {}
         for (source, target), edge in view.edges.items():
@@ -38,9 +47,11 @@ class Constraints:
         return cls(goodput, drawn)
 
     def with_members(self, egress_bps: float | None, ingress_bps: float | None) -> Constraints:
-        """With a capacity for all that each member sends, and one for all that it receives, where a rate is given.
+        """Return these constraints with a capacity for all that each member sends, and one for all that it receives.
 
-        They are named `u=>` and `=>u`; the rates count frames.
+        Args:
+            egress_bps: The most that a member sends, bit/s in frames; None for no limit. The capacity is named `u=>`.
+            ingress_bps: The most that a member receives, likewise. The capacity is named `=>u`.
         """
         goodput, drawn = dict(self.goodput_bps), dict(self.drawn)
         for source, target in self.drawn:

@@ -1,15 +1,15 @@
-/* The simulator's inner loop: chunks over connections, from event to event. `events.py` says what comes in, and calls it.
+/* The simulator's inner loop: chunks over connections, from event to event. `events.py` calls it and explains its input.
  *
- * A connection ("flow") carries items in a fixed order, the one in which senders prefer them: flow f's are `first[f]` to
- * before `first[f + 1]`, and in each round they come once more; round k's item i is "chunk" k * items + i. One is ready
- * once what it forwards is there; the first that is ready goes next.
+ * A connection ("flow") carries items in a fixed order, the one in which its sender prefers them: flow f carries the items
+ * `first[f]` to before `first[f + 1]`, in each round again; item i of round k is "chunk" k * items + i. A chunk is ready once
+ * the data that it forwards has arrived; a flow sends its first ready chunk next.
  *
  *     begin --> add --(all contributions)--> put: to the parent          put --> start --(sent)--> arrive --> add, accept
  *                 `--(at the root, the key whole)--> accept --> put: to the children
  *
- * Of several networks each is in force from a moment of its own on, whatever is on its way then: what is being sent goes
- * on at the new one's rates, and what was sent arrives as it would have. Flows may each be a connection under BBR, which
- * sends no faster than it believes that it may (bbr.h).
+ * Each of several networks is in force from its own moment on. A chunk that is being sent then continues at the new
+ * network's rates; a chunk that was sent arrives as before. A flow may be a connection under BBR, which sends no faster than
+ * its pace (bbr.h).
  */
 #include "bbr.h"
 
@@ -19,12 +19,12 @@
 #include <stdlib.h>
 
 #define NONE (-1)
-/* Rates, and times, that differ by less than this part are the same. */
+/* Rates, and times, that differ by less than this part are equal. */
 #define SAME 1e-9
-/* NetStorm's rule: a chunk leaves a queue of more than 2L for an auxiliary route whose first queue has less than L. */
+/* NetStorm's L (arXiv 2404.11352): a chunk leaves a queue of more than 2L for an auxiliary route whose first queue is below L. */
 #define AUXILIARY_QUEUE 1
 
-/* What comes in, as `events.py` has it: the same names in the same order. */
+/* The input; `events.py` has the same names in the same order, and explains them. */
 struct sizes {
     int64_t flows, capacities, items, members, positions, keys, routes, rounds, networks;
 };
@@ -46,65 +46,120 @@ struct work {
 struct routes {
     const int64_t *relieves, *direct, *first, *hops;
 };
-/* What goes out. Of rounds and members: when each finished. Of flows: the bytes that it sent. Of chunks: when each began
- * to be sent and had been, when it came, and the pace of its connection as it began; those that an auxiliary route carried
- * have none of it. */
+/* The output, likewise. */
 struct found {
     double *finished_s, *sent, *began_s, *ended_s, *came_s, *pace;
 };
 
 struct flow {
     int64_t waiting;        /* chunks that are ready */
-    int64_t low;            /* from where on to look for one */
+    int64_t low;            /* the position from which on to look for a ready chunk */
     int64_t sending;        /* the chunk that is being sent, or NONE */
-    double left, sent;      /* bytes of that one; of all */
+    double left, sent;      /* bytes of that chunk that are left; bytes of all chunks so far */
     double rate;            /* bytes a second while it sends */
-    struct arrival *ring;   /* what is on its way, from the head-th arrival to before the tail-th */
+    struct arrival *ring;   /* chunks under way, from the head-th arrival to before the tail-th */
     int64_t ring_size, head, tail;
-    int64_t route;          /* the auxiliary route that it carries a chunk of, */
-    double acknowledged_s;  /* and when that is acknowledged */
-    struct bbr *connection; /* how fast it may be, or NULL */
+    int64_t route;          /* the auxiliary route whose chunk it carries, */
+    double acknowledged_s;  /* and when that chunk is acknowledged */
+    struct bbr *connection; /* limits its rate, or NULL */
 };
 struct arrival {
     double at_s;
     int64_t chunk;
 };
 struct member {
-    double begin_s;         /* when it begins next, its round `current` */
-    int64_t current;
+    double begin_s;         /* when it begins its next round, */
+    int64_t current;        /* whose number this is */
 };
 struct relay {
-    int64_t hop;            /* at which its chunk is */
+    int64_t hop;            /* the position of its chunk on the route */
     int64_t queued;         /* the chunk that waits for the next hop, or NONE */
+};
+
+/* Working memory of `max_min`, one element per capacity. */
+struct filling {
+    double *room;           /* bytes/s that are left */
+    int64_t *users;         /* flows without a rate that draw on it */
+    bool *full;             /* used up at this level */
 };
 
 struct simulation {
     const struct sizes *n;
     const struct network *network; /* the one in force; */
-    const double *next_s;          /* when the one after it is, */
-    int64_t coming;                /* of so many to come */
+    const double *next_s;          /* when the next one comes into force; */
+    int64_t coming;                /* the number of networks to come */
     const struct items *items;
     const struct work *work;
     const struct routes *routes;
     const struct found *found;
     double now;
-    bool changed;           /* whether rates do */
-    bool *ready, *gone;     /* of chunks */
+    bool changed;           /* rates must be shared again */
+    bool *ready, *gone;     /* for each chunk */
     struct flow *flows;
     struct arrival *arrivals;
     struct member *members;
     struct relay *relays;
-    int32_t *awaited;       /* of rounds, members and positions: the contributions still to come */
-    int32_t *keyed;         /* of rounds and keys: the positions whose sum is not whole */
-    int64_t *missing;       /* of rounds and members: the positions without a mean */
-    /* Of capacities, while rates are shared: what is left, among how many flows, and whether it is used up. */
-    double *room;
-    int64_t *users;
-    bool *full;
-    int64_t *busy;          /* flows that send */
+    int32_t *awaited;       /* for each round, member and position: contributions still to come */
+    int32_t *keyed;         /* for each round and key: positions whose sum is not complete */
+    int64_t *missing;       /* for each round and member: positions without a mean */
+    struct filling filling;
+    int64_t *busy;          /* the flows that send; for each of them: */
+    double *limits, *rates; /* its pace, and its rate */
 };
 
-/* Whether a flow carries what others leave to it, and nothing of its own: one of an auxiliary route. */
+/* Set rates[i] to the max-min fair rate of flow flows[i], at most limits[i]; INFINITY without capacities.
+ *
+ * Progressive filling (Bertsekas and Gallager, Data Networks, 1992, section 6.5.2): the rates of all flows rise together; a flow
+ * keeps its rate once one of its capacities is used up, or its limit is reached. O(levels * flows * route length). */
+void max_min(const struct network *network, int64_t capacities, const int64_t *flows, int64_t count, const double *limits,
+             double *rates, const struct filling *memory)
+{
+    struct filling its = *memory;
+    const int64_t *draws = network->draws, *drawn = network->drawn;
+    int64_t left = 0;
+    for (int64_t c = 0; c < capacities; c++) {
+        its.room[c] = network->capacity[c];
+        its.users[c] = 0;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        int64_t f = flows[i];
+        bool bounded = draws[f] < draws[f + 1];
+        rates[i] = bounded ? NONE : INFINITY;
+        left += bounded;
+        for (int64_t at = draws[f]; at < draws[f + 1]; at++)
+            its.users[drawn[at]]++;
+    }
+    while (left) {
+        double least = INFINITY;
+        for (int64_t c = 0; c < capacities; c++)
+            if (its.users[c])
+                least = fmin(least, its.room[c] / (double)its.users[c]);
+        for (int64_t i = 0; i < count; i++)
+            if (rates[i] < 0)
+                least = fmin(least, limits[i]);
+        for (int64_t c = 0; c < capacities; c++)
+            its.full[c] = its.users[c] && its.room[c] <= least * (double)its.users[c] * (1 + SAME);
+        for (int64_t i = 0; i < count; i++) {
+            int64_t f = flows[i];
+            if (rates[i] >= 0)
+                continue;
+            for (int64_t at = draws[f]; at < draws[f + 1]; at++)
+                if (its.full[drawn[at]])
+                    rates[i] = least;
+            if (limits[i] <= least)
+                rates[i] = least;
+            if (rates[i] < 0)
+                continue;
+            left--;
+            for (int64_t at = draws[f]; at < draws[f + 1]; at++) {
+                its.users[drawn[at]]--;
+                its.room[drawn[at]] = fmax(its.room[drawn[at]] - least, 0);
+            }
+        }
+    }
+}
+
+/* Return whether a flow belongs to an auxiliary route: it has no items of its own. */
 static bool is_relay(const struct simulation *s, int64_t f)
 {
     return s->items->first[f] == s->items->first[f + 1];
@@ -115,7 +170,7 @@ static struct arrival *arrival(struct flow *flow, int64_t position)
     return &flow->ring[position % flow->ring_size];
 }
 
-/* The first chunk of a flow that is ready, of those that wait. */
+/* Take the first ready chunk of a flow that has waiting chunks. */
 static int64_t take(struct simulation *s, int64_t f)
 {
     struct flow *flow = &s->flows[f];
@@ -149,7 +204,7 @@ static void start(struct simulation *s, int64_t f, int64_t chunk)
     s->found->pace[chunk] = flow->connection ? bbr_pace(flow->connection) : 0.0;
 }
 
-/* An item may be sent. */
+/* Make an item ready to be sent. */
 static void put(struct simulation *s, int64_t k, int64_t i)
 {
     int64_t f = s->items->flow[i];
@@ -161,7 +216,7 @@ static void put(struct simulation *s, int64_t k, int64_t i)
     }
 }
 
-/* Member m has the mean of everything, and goes on. */
+/* Record that member m has the whole mean; plan its next round. */
 static void finish(struct simulation *s, int64_t k, int64_t m)
 {
     s->found->finished_s[k * s->n->members + m] = s->now;
@@ -171,7 +226,7 @@ static void finish(struct simulation *s, int64_t k, int64_t m)
     }
 }
 
-/* Member m has the mean at a position. */
+/* Give member m the mean at a position. */
 static void accept(struct simulation *s, int64_t k, int64_t m, int64_t p)
 {
     int64_t *missing = &s->missing[k * s->n->members + m];
@@ -182,7 +237,7 @@ static void accept(struct simulation *s, int64_t k, int64_t m, int64_t p)
         finish(s, k, m);
 }
 
-/* One more contribution to m's sum at a position. */
+/* Add a contribution to m's sum at a position. */
 static void add(struct simulation *s, int64_t k, int64_t m, int64_t p)
 {
     int64_t at = m * s->n->positions + p;
@@ -199,7 +254,7 @@ static void add(struct simulation *s, int64_t k, int64_t m, int64_t p)
         accept(s, k, m, q);
 }
 
-/* A chunk has come to member m. */
+/* Give member m a chunk that has arrived. */
 static void deliver(struct simulation *s, int64_t chunk, int64_t m)
 {
     int64_t k = chunk / s->n->items, i = chunk % s->n->items;
@@ -213,7 +268,7 @@ static void relay(struct simulation *s, int64_t f, int64_t r, int64_t chunk)
     s->changed = true;
 }
 
-/* A chunk has come to the end of one of its auxiliary route's flows. */
+/* Forward a chunk that has arrived at the end of a flow of its auxiliary route. */
 static void hop(struct simulation *s, int64_t chunk, int64_t f)
 {
     const struct routes *routes = s->routes;
@@ -233,7 +288,7 @@ static void hop(struct simulation *s, int64_t chunk, int64_t f)
     deliver(s, chunk, s->network->target[f]);
 }
 
-/* The acknowledgement has come back: a flow may carry another chunk, one that waits for it first. */
+/* Free a flow whose chunk was acknowledged for another chunk; one that waits for the flow comes first. */
 static void free_relay(struct simulation *s, int64_t f)
 {
     s->flows[f].sending = NONE;
@@ -247,7 +302,7 @@ static void free_relay(struct simulation *s, int64_t f)
     }
 }
 
-/* Move the first of what waits for a flow to auxiliary routes that are free. */
+/* Move the first waiting chunks of busy flows to free auxiliary routes. */
 static void relieve(struct simulation *s)
 {
     for (int64_t r = 0; r < s->n->routes; r++) {
@@ -260,7 +315,7 @@ static void relieve(struct simulation *s)
     }
 }
 
-/* The last byte of what a flow sends is on its way. */
+/* Record that the last byte of a flow's chunk was sent. */
 static void end(struct simulation *s, int64_t f)
 {
     struct flow *flow = &s->flows[f];
@@ -275,11 +330,11 @@ static void end(struct simulation *s, int64_t f)
     s->changed = true;
     if (flow->connection)
         bbr_stop(flow->connection, s->now);
-    if (!is_relay(s, f)) /* which is taken until an acknowledgement comes back */
+    if (!is_relay(s, f)) /* a relay stays taken until an acknowledgement comes back */
         flow->sending = NONE;
 }
 
-/* All that happens by now, but for what ends being sent. */
+/* Handle all events up to now, except the ends of sending. */
 static void arrive(struct simulation *s)
 {
     for (; s->coming && *s->next_s <= s->now; s->coming--, s->next_s++) {
@@ -321,8 +376,7 @@ static void arrive(struct simulation *s)
         }
 }
 
-/* When something arrives next, a member begins, an acknowledgement comes back from an auxiliary route, or the network
- * becomes another. */
+/* Return when the next chunk or acknowledgement arrives, a member begins, or another network comes into force. */
 static double next_event(const struct simulation *s)
 {
     double at_s = s->coming ? *s->next_s : INFINITY;
@@ -337,7 +391,7 @@ static double next_event(const struct simulation *s)
     return at_s;
 }
 
-/* When a connection's round trip is over next. */
+/* Return when the next round trip of a connection ends. */
 static double next_trip(const struct simulation *s)
 {
     double at_s = INFINITY;
@@ -352,55 +406,17 @@ static double pace(const struct flow *flow)
     return flow->connection ? bbr_pace(flow->connection) : INFINITY;
 }
 
-/* Max-min fair rates of the first `count` flows in `busy`, none above its pace: progressive filling, O(levels * flows * route
- * length). */
+/* Set the rates of the first `count` flows in `busy`. */
 static void share(struct simulation *s, int64_t count)
 {
-    const int64_t *draws = s->network->draws, *drawn = s->network->drawn;
-    int64_t left = 0;
-    for (int64_t c = 0; c < s->n->capacities; c++) {
-        s->room[c] = s->network->capacity[c];
-        s->users[c] = 0;
-    }
-    for (int64_t i = 0; i < count; i++) {
-        int64_t f = s->busy[i];
-        bool bounded = draws[f] < draws[f + 1];
-        s->flows[f].rate = bounded ? NONE : INFINITY;
-        left += bounded;
-        for (int64_t at = draws[f]; at < draws[f + 1]; at++)
-            s->users[drawn[at]]++;
-    }
-    while (left) {
-        double least = INFINITY;
-        for (int64_t c = 0; c < s->n->capacities; c++)
-            if (s->users[c])
-                least = fmin(least, s->room[c] / (double)s->users[c]);
-        for (int64_t i = 0; i < count; i++)
-            if (s->flows[s->busy[i]].rate < 0)
-                least = fmin(least, pace(&s->flows[s->busy[i]]));
-        for (int64_t c = 0; c < s->n->capacities; c++)
-            s->full[c] = s->users[c] && s->room[c] <= least * (double)s->users[c] * (1 + SAME);
-        for (int64_t i = 0; i < count; i++) {
-            int64_t f = s->busy[i];
-            if (s->flows[f].rate >= 0)
-                continue;
-            for (int64_t at = draws[f]; at < draws[f + 1]; at++)
-                if (s->full[drawn[at]])
-                    s->flows[f].rate = least;
-            if (pace(&s->flows[f]) <= least)
-                s->flows[f].rate = least;
-            if (s->flows[f].rate < 0)
-                continue;
-            left--;
-            for (int64_t at = draws[f]; at < draws[f + 1]; at++) {
-                s->users[drawn[at]]--;
-                s->room[drawn[at]] = fmax(s->room[drawn[at]] - least, 0);
-            }
-        }
-    }
+    for (int64_t i = 0; i < count; i++)
+        s->limits[i] = pace(&s->flows[s->busy[i]]);
+    max_min(s->network, s->n->capacities, s->busy, count, s->limits, s->rates, &s->filling);
+    for (int64_t i = 0; i < count; i++)
+        s->flows[s->busy[i]].rate = s->rates[i];
 }
 
-/* From event to event, until there is none. */
+/* Go from event to event until there is none. */
 static void run(struct simulation *s)
 {
     for (int64_t count = 0;;) {
@@ -424,7 +440,7 @@ static void run(struct simulation *s)
         } else {
             s->now += step;
         }
-        int64_t over = 0; /* which ones end is known before any of them begins another */
+        int64_t over = 0; /* the flows that end are known before any of them begins another chunk */
         for (int64_t i = 0; i < count; i++) {
             int64_t f = s->busy[i];
             struct flow *flow = &s->flows[f];
@@ -446,7 +462,7 @@ static void run(struct simulation *s)
     }
 }
 
-/* Nothing is on its way; members are about to begin. */
+/* Set the state before the first event. */
 static void begin(struct simulation *s, struct bbr *connections)
 {
     const struct sizes *n = s->n;
@@ -457,7 +473,7 @@ static void begin(struct simulation *s, struct bbr *connections)
                                     .ring_size = carried > 2 ? carried : 2, .route = NONE, .acknowledged_s = INFINITY};
         if (connections && connections[f].trip_s > 0) {
             s->flows[f].connection = &connections[f];
-            if (connections[f].ends_s <= 0) /* since the last simulation */
+            if (connections[f].ends_s <= 0) /* its round trip ended since the last simulation */
                 bbr_trip(&connections[f], connections[f].ends_s, false);
         }
         ring += s->flows[f].ring_size;
@@ -485,9 +501,9 @@ static bool allocate(void *array, int64_t count, size_t size)
     return (*(void **)array = calloc((size_t)count + 1, size)) != NULL;
 }
 
-/* Of the `networks` the first is in force at the beginning, each other one from its moment in `from_s` on. `connections` are
- * of flows, and go on from what they are; one without a round trip is none, and NULL stands for none at all. False where memory
- * is out. */
+/* Simulate rounds. The first of `networks` is in force at the beginning, each other one from its moment in `from_s` on.
+ * `connections`, one for each flow, are updated; NULL, or a `trip_s` of 0, stands for no connection. Returns false if out of
+ * memory. */
 bool simulate(const struct sizes *n, const struct network *networks, const double *from_s, const struct items *items,
               const struct work *work, const struct routes *routes, const struct found *found,
               struct bbr *connections)
@@ -503,10 +519,12 @@ bool simulate(const struct sizes *n, const struct network *networks, const doubl
                 allocate(&s.awaited, n->rounds * n->members * n->positions, sizeof *s.awaited) &&
                 allocate(&s.keyed, n->rounds * n->keys, sizeof *s.keyed) &&
                 allocate(&s.missing, n->rounds * n->members, sizeof *s.missing) &&
-                allocate(&s.room, n->capacities, sizeof *s.room) &&
-                allocate(&s.users, n->capacities, sizeof *s.users) &&
-                allocate(&s.full, n->capacities, sizeof *s.full) &&
-                allocate(&s.busy, n->flows, sizeof *s.busy);
+                allocate(&s.filling.room, n->capacities, sizeof *s.filling.room) &&
+                allocate(&s.filling.users, n->capacities, sizeof *s.filling.users) &&
+                allocate(&s.filling.full, n->capacities, sizeof *s.filling.full) &&
+                allocate(&s.busy, n->flows, sizeof *s.busy) &&
+                allocate(&s.limits, n->flows, sizeof *s.limits) &&
+                allocate(&s.rates, n->flows, sizeof *s.rates);
     if (fits) {
         begin(&s, connections);
         run(&s);
@@ -514,7 +532,7 @@ bool simulate(const struct sizes *n, const struct network *networks, const doubl
             found->sent[f] = s.flows[f].sent;
     }
     void *arrays[] = {s.ready, s.gone, s.flows, s.arrivals, s.members, s.relays, s.awaited,
-                      s.keyed, s.missing, s.room, s.users, s.full, s.busy};
+                      s.keyed, s.missing, s.filling.room, s.filling.users, s.filling.full, s.busy, s.limits, s.rates};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
     return fits;

@@ -1,86 +1,101 @@
-"""The simulator's inner loop, in C (`events.c`): what goes in and what comes out.
+"""The simulator's inner loop in C (`events.c`): its inputs and outputs as arrays, and its max-min fair rates by name.
 
-Everything is numbers here. Tree t's slice has some chunks; they stand one tree after the other, each at its position.
-A connection ("flow") carries items in a fixed order, the one in which senders prefer them: items `first[f]` to
-`first[f + 1]` are flow f's, and in each round they come once more.
+Members, flows, items and capacities are numbers. The slices of a plan's trees stand one after the other, cut into
+chunks; a chunk's number in that order is its position. A flow (a connection) carries items in a fixed order, the one in
+which its sender prefers them: items `first[f]` to `first[f + 1]` belong to flow f, and every round carries them again.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.compiler import library
 from testbed.planning.bbr import Connections
+from testbed.planning.constraints import Floats, Ints
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
+#: No item, flow or route.
 NONE = -1
+
+Flow = TypeVar("Flow", bound=Hashable)
+Capacity = TypeVar("Capacity", bound=Hashable)
 
 
 class FlowNetwork(NamedTuple):
-    """Flows: the member where each ends, how long its last byte takes to there, and the capacities (bytes/s) that it
-    draws on: `drawn[draws[f]:draws[f + 1]]`."""
+    """The flows of a plan on a network."""
 
+    #: Flow → the member that receives it.
     target: Ints
+    #: Flow → seconds from a byte's departure to its arrival.
     delay_s: Floats
+    #: Flow f draws on the capacities `drawn[draws[f]:draws[f + 1]]`.
     draws: Ints
     drawn: Ints
+    #: Capacity → bytes/s.
     capacity: Floats
 
 
 class Items(NamedTuple):
-    """What flows carry: of each item its flow, bytes and position, and whether it is a mean. `partial[m, p]` is the
-    item by which member m sends its sum at position p to its parent, `means[m, p]` that by which it sends the mean to
-    its first child, and `sibling` of an item the one to the next child; NONE where there is none."""
+    """The items that flows carry in a round: a chunk's partial sum or its mean, over one hop."""
 
+    #: Flow f carries the items from `first[f]` to before `first[f + 1]`.
     first: Ints
+    #: Item → its flow, bytes, position, and 1 for a mean or 0 for a partial sum.
     flow: Ints
     size: Floats
     position: Ints
     is_mean: Ints
+    #: [member, position] → the item by which the member sends its sum to its parent, or NONE.
     partial: Ints
+    #: [member, position] → the item by which the member sends the mean to its first child, or NONE.
     means: Ints
+    #: Item → the item with the same mean to the next child, or NONE.
     sibling: Ints
 
 
 class MemberWork(NamedTuple):
-    """What members do: the contributions that each awaits at each position, its own included; the key of each position,
-    and the first position of each key; when members begin, and how long they compute before each further round."""
+    """The contributions that members await, and when they begin."""
 
+    #: [member, position] → contributions to the member's sum, its own included.
     awaited: Ints
+    #: Position → its key; key → its first position.
     key: Ints
     key_first: Ints
+    #: Member → the second at which its first round begins; seconds that it computes before each later round.
     begin_s: Floats
     compute_s: Floats
 
 
 class AuxiliaryRoutes(NamedTuple):
-    """Auxiliary routes: the flow that each relieves, the direct flow to its first hop (NONE where there is none), and
-    its own flows, `hops[first[r]:first[r + 1]]`."""
+    """Auxiliary routes, which take over chunks that wait for a busy flow."""
 
+    #: Route → the flow that it relieves.
     relieves: Ints
+    #: Route → the direct flow to its first hop, or NONE.
     direct: Ints
+    #: Route r consists of the flows `hops[first[r]:first[r + 1]]`.
     first: Ints
     hops: Ints
 
 
 class Found(NamedTuple):
-    """When each member finished each round (rounds × members), and the bytes that each flow sent. When each item of
-    each round (rounds × items) began to be sent, had been sent, and had come, and the pace of its connection as it
-    began (bytes/s; 0 without one); NaN where an auxiliary route did it."""
+    """The result of a simulation; moments are in seconds from its begin."""
 
+    #: [round, member] → when the member had the mean of everything.
     finished_s: Floats
+    #: Flow → bytes that it sent in all rounds.
     sent: Floats
+    #: [round, item] → when sending began, when it ended, when the item arrived; NaN if an auxiliary route carried it.
     began_s: Floats
     ended_s: Floats
     came_s: Floats
+    #: [round, item] → bytes/s that the flow's connection allowed as sending began; 0 without a connection.
     pace: Floats
 
 
@@ -93,10 +108,12 @@ def run(
     later: Sequence[tuple[float, FlowNetwork]] = (),
     connections: Connections | None = None,
 ) -> Found:
-    """What came of the rounds. Other threads go on meanwhile.
+    """Simulate rounds. The interpreter's lock is free meanwhile.
 
-    The network becomes each of the `later` ones, of the same flows and as many capacities, at its moment, in order.
-    Flows that are `connections` send no faster than these let them; what becomes of them is written there.
+    Args:
+        later: The networks that `network` becomes, each with its moment, in order of time; they have the same flows
+            and as many capacities.
+        connections: One row for each flow. A flow sends no faster than its connection allows; the rows are updated.
     """
     members, positions = work.awaited.shape
     flows, chunks = len(network.target), (rounds, len(items.flow))
@@ -107,20 +124,53 @@ def run(
     from_s = np.array([at_s for at_s, _ in later], dtype=np.float64)
     given = (_addresses(record) for record in (items, work, auxiliary, found))
     kept = None if connections is None else connections.ctypes.data
-    if not load()(sizes.ctypes.data, networks, from_s.ctypes.data, *given, kept):
-        raise MemoryError(f"{rounds} rounds of {len(items.flow)} items cannot be simulated")
+    if not load().simulate(sizes.ctypes.data, networks, from_s.ctypes.data, *given, kept):
+        raise MemoryError(f"out of memory while simulating {rounds} rounds of {len(items.flow)} items")
     return found
 
 
-def _addresses(record: Iterable[Ints | Floats]) -> ctypes.Array[ctypes.c_void_p]:
-    """A struct of pointers, as `events.c` declares it for each of the tuples above; or some, one after the other."""
+def max_min(drawn: Mapping[Flow, Sequence[Capacity]], capacity: Mapping[Capacity, float]) -> dict[Flow, float]:
+    """Return the max-min fair rate of each flow: no flow could get more without a flow of no higher rate getting less.
+
+    TCP flows with similar round trips come near these rates.
+
+    Args:
+        drawn: The capacities that each flow draws on; a flow without any gets an infinite rate.
+        capacity: The rate of each capacity, in the unit of the result.
+    """
+    names = list(dict.fromkeys(chain.from_iterable(drawn.values())))
+    number = {name: i for i, name in enumerate(names)}
+    network = FlowNetwork(
+        target=np.empty(0, dtype=np.int64),
+        delay_s=np.empty(0),
+        draws=starts(drawn.values()),
+        drawn=np.array([number[name] for name in chain.from_iterable(drawn.values())], dtype=np.int64),
+        capacity=np.array([capacity[name] for name in names], dtype=np.float64),
+    )
+    flows, limits, rates = np.arange(len(drawn)), np.full(len(drawn), np.inf), np.empty(len(drawn))
+    memory = np.empty(len(names)), np.empty(len(names), dtype=np.int64), np.empty(len(names), dtype=np.bool_)
+    sizes_and_arrays = len(names), flows.ctypes.data, len(drawn), limits.ctypes.data, rates.ctypes.data
+    load().max_min(_addresses(network), *sizes_and_arrays, _addresses(memory))
+    return dict(zip(drawn, rates.tolist(), strict=True))
+
+
+def starts(lists: Iterable[Sequence[object]]) -> Ints:
+    """Return where each list begins in their concatenation, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum([len(each) for each in lists])]).astype(np.int64)
+
+
+def _addresses(record: Iterable[NDArray[Any]]) -> ctypes.Array[ctypes.c_void_p]:
+    """Return the arrays' addresses: the struct of pointers that `events.c` declares for each of the tuples above."""
     addresses = [array.ctypes.data for array in record]
     return (ctypes.c_void_p * len(addresses))(*addresses)
 
 
 @cache
-def load() -> Callable[..., bool]:
-    """The loop, which is compiled first where it must be. CompilerError."""
-    loop = library("planning").simulate
-    loop.argtypes, loop.restype = [ctypes.c_void_p] * 8, ctypes.c_bool
-    return loop
+def load() -> ctypes.CDLL:
+    """Return the functions of `events.c`, compiled first if needed. Raises CompilerError."""
+    functions = library("planning")
+    size, address = ctypes.c_int64, ctypes.c_void_p
+    functions.simulate.argtypes, functions.simulate.restype = [address] * 8, ctypes.c_bool
+    functions.max_min.argtypes = [address, size, address, size, address, address, address]
+    functions.max_min.restype = None
+    return functions

@@ -1,4 +1,4 @@
-"""The overlay as arrays: what tree packing computes on. Members, edges and capacities are numbers here."""
+"""The overlay as arrays, for tree packing: members, edges and capacities are numbers."""
 
 from __future__ import annotations
 
@@ -6,34 +6,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from testbed.planning.arborescence import Arborescences
-from testbed.planning.constraints import Constraints
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from testbed.planning.constraints import Constraints, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
 class DirectedTree:
-    """A tree in one direction: each member's parent (the root's own is itself), and which capacities it uses how often.
-
-    `outward`: the mean goes along it from the root; else partial sums go along it to the root.
-    """
+    """A spanning tree in one direction, and its use of capacities."""
 
     root: int
+    #: True where the mean goes from the root along the tree; False where partial sums go to the root.
     outward: bool
+    #: Each member's parent; the root is its own.
     parents: tuple[int, ...]
+    #: The capacities that the tree's edges draw on, and how many of its edges draw on each.
     names: Ints
     uses: Floats
 
 
 class Overlay:
-    """Members 0..n−1, the edges among them, and the capacities these draw on.
+    """Members 0..n−1, the edges among them, and the capacities that these draw on.
 
-    `goodput` is in units of `unit_bps`, the least of all: the solver keeps limits to 1e-7 of a unit, which of the
-    median, a LAN's rate perhaps, would be too much for a slow link.
+    `goodput` counts in units of `unit_bps`, the least capacity. The solver keeps limits to 1e-7 of a unit, which would
+    be too coarse for a slow link if the unit were the median, perhaps a LAN's rate.
     """
 
     def __init__(self, members: Sequence[str], limits: Constraints) -> None:
@@ -55,25 +50,21 @@ class Overlay:
         self._edge[self._source, self._target] = np.arange(len(routes))
 
     def costs(self, prices: Floats) -> Floats:
-        """The cost of each edge [source, target] when capacities cost `prices`; infinite where there is no edge."""
+        """Return the edges' costs (n, n: [source, target]) if capacities cost `prices`; infinite without an edge."""
         per_edge = np.bincount(self._edge_of_draw, weights=prices[self._drawn], minlength=len(self._source))
         costs = np.full((len(self.members), len(self.members)), np.inf)
         costs[self._source, self._target] = per_edge
         return costs
 
-    def tree(self, found: Arborescences, root: int, outward: bool) -> DirectedTree:
-        """The tree of `root` in what was found for `costs` (`outward`), or for their transpose."""
-        return self.directed_tree(root, outward, found.parents(root))
-
     def directed_tree(self, root: int, outward: bool, parents: Sequence[int]) -> DirectedTree:
-        """The tree of these parents, whose edges must be in the overlay."""
+        """Return the tree of these parents, whose edges must all be in the overlay (`has`)."""
         edges = self._edges(root, outward, parents)
         uses = np.bincount(self._draws(edges))
         names = np.flatnonzero(uses)
         return DirectedTree(root, outward, tuple(parents), names, uses[names].astype(np.float64))
 
     def has(self, root: int, outward: bool, parents: Sequence[int]) -> bool:
-        """Whether the edges of a tree are all there."""
+        """Return whether the overlay has every edge of a tree."""
         return bool((self._edges(root, outward, parents) >= 0).all())
 
     def _edges(self, root: int, outward: bool, parents: Sequence[int]) -> Ints:
@@ -83,7 +74,7 @@ class Overlay:
         return edges
 
     def _draws(self, edges: Ints) -> Ints:
-        """The capacities that these edges draw on, one after the other."""
+        """Return the capacities that these edges draw on, edge after edge."""
         lengths = self._start[edges + 1] - self._start[edges]
         first = np.repeat(self._start[edges] - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
         draws: Ints = self._drawn[first + np.arange(lengths.sum())]

@@ -1,4 +1,15 @@
-"""What a policy is, and the registry of those there are: one a file, each importing this."""
+"""The base class of policies, the checks of their options, and the registry by name.
+
+A policy is one file in `testbed.planning.policies` and one line in its `__init__`, or a file or an installed package of
+the user's (`testbed.plugins`): a frozen dataclass whose fields are its options.
+
+    @register("my_policy")
+    @dataclass(frozen=True)
+    class MyPolicy(Policy):
+        root: str | None = None
+
+        def plan(self, view: View) -> Plan: ...
+"""
 
 from __future__ import annotations
 
@@ -9,47 +20,59 @@ from typing import Any, ClassVar, TypeVar
 
 from testbed.errors import BAD_INPUT, DetailedError
 from testbed.plan import Group, Plan, Route, Tree
-from testbed.planning.chunk import choose_chunk
+from testbed.planning.cost import choose_chunk
 from testbed.planning.view import View
 
 
 class PolicyError(DetailedError, ValueError):
-    """A policy that does not exist, options it does not take, or a view it has no plan for."""
+    """A policy does not exist, does not take an option, or has no plan for a view."""
 
     exit_code = BAD_INPUT
 
 
 class Policy(ABC):
-    """A pure function from a view to a plan. Subclasses are frozen dataclasses whose fields are the options."""
+    """A pure function from a view of the network to a plan. Subclasses are frozen dataclasses; fields are options.
 
+    Equal policies make equal plans of equal views, so a run's decisions can be replayed from its stored views.
+    """
+
+    #: The name in the registry; set by `register`.
     name: ClassVar[str]
-    #: Whether it plans by a view alone: one that needs to be told more is none to choose among by name.
+    #: False for a policy that needs more than a view and therefore cannot be chosen by its name alone.
     plans_alone: ClassVar[bool] = True
 
     @abstractmethod
     def plan(self, view: View) -> Plan:
-        """The plan for `view`, with epoch 0: the controller that adopts it numbers it. PolicyError when there is
-        none."""
+        """Return the plan for `view`, with epoch 0: the controller that adopts the plan numbers it.
+
+        Raises:
+            PolicyError: The policy has no plan for this view.
+        """
 
     def replan(self, view: View, last: Plan) -> Plan:
-        """The plan for `view` when `last` is in force: the same as `plan`, unless the policy can begin from it."""
+        """Return the plan for `view` while plan `last` is in force.
+
+        The default ignores `last`. Override it where a search that begins from the plan in force takes less time.
+        """
         return self.plan(view)
 
     def proposals(self, view: View, last: Plan) -> list[Plan]:
-        """The plans for `view` that are worth judging when `last` is in force, the best guess first."""
+        """Return the plans for `view` that the controller is to judge against plan `last`, the best guess first."""
         return [self.replan(view, last)]
 
-    def check(self, view: View) -> None:  # noqa: B027 - most can plan for whatever there is
-        """PolicyError where it is plain at once that this is no policy for such a view."""
+    def check(self, view: View) -> None:  # noqa: B027 - most policies can plan for any view
+        """Raise PolicyError if a quick look shows that this policy has no plan for `view`."""
 
     @property
     def measure(self) -> Callable[[View, Plan], float] | None:
-        """What a plan costs under a view by the policy's own measure, by which swaps are then judged; None where that
-        is the predicted seconds of a round."""
+        """The policy's own cost of a plan under a view, by which the controller then judges swaps.
+
+        None where that cost is the predicted seconds of a round.
+        """
         return None
 
     def explain(self, view: View, plan: Plan) -> dict[str, Any]:
-        """Why this plan for `view`, in figures; empty where the plan says it all."""
+        """Return the figures behind `plan`, as plain values for JSON; empty where the plan needs no explanation."""
         return {}
 
     def _plan(
@@ -60,59 +83,75 @@ class Policy(ABC):
         groups: tuple[Group, ...] = (),
         period: int = 1,
     ) -> Plan:
-        """The plan of these, with the chunk size that suits it. PolicyError when an edge in it is not there."""
+        """Return the plan of these trees, with the chunk size that suits them.
+
+        Args:
+            auxiliary: Routes beside the trees' edges.
+            groups: Members that reduce among themselves in all rounds but every `period`-th.
+
+        Raises:
+            PolicyError: A tree uses an edge that the view lacks.
+        """
         trees = tuple(trees)
-        for source, target, _ in Group(view.names, trees).edges():
-            if (source, target) not in view.edges:
-                raise PolicyError(
-                    f"{self.name}: its plan needs an edge from {source} to {target}, and there is none",
-                    rule="no-edge",
-                    link=f"{source}->{target}",
-                )
+        check_edges(self.name, view, Group(view.names, trees))
         chunk = choose_chunk(view, trees)
         return Plan(0, view.names, trees, chunk, self.name, auxiliary=auxiliary, groups=groups, period=period)
 
 
+def check_edges(policy: str, view: View, group: Group) -> None:
+    """Raise PolicyError unless the view has every edge that the group's trees use."""
+    for source, target, _ in group.edges():
+        if (source, target) not in view.edges:
+            raise PolicyError(
+                f"{policy}: the plan needs an edge from {source} to {target}, and the view has none",
+                rule="no-edge",
+                link=f"{source}->{target}",
+            )
+
+
 def check_whole(policy: Policy, option: str, value: object, least: int) -> None:
-    """PolicyError unless the option's value is a whole number, `least` or above."""
+    """Raise PolicyError unless the option's value is a whole number of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise PolicyError(
-            f"{policy.name}: {option} {value!r} must be a whole number, at least {least}", field=option, given=value
-        )
+        raise _refused(policy, option, value, f"a whole number, at least {least}")
+
+
+def check_number(policy: Policy, option: str, value: float, above: bool = False) -> None:
+    """Raise PolicyError unless the option's value is at least 0, or `above` 0."""
+    if not value >= 0 or (above and value == 0):
+        raise _refused(policy, option, value, "a number above 0" if above else "a number, at least 0")
 
 
 def check_switch(policy: Policy, option: str, value: object) -> None:
-    """PolicyError unless the option's value is true or false."""
+    """Raise PolicyError unless the option's value is true or false."""
     if not isinstance(value, bool):
-        raise PolicyError(f"{policy.name}: {option} {value!r} must be true or false", field=option, given=value)
+        raise _refused(policy, option, value, "true or false")
 
 
 def check_choice(policy: Policy, option: str, value: object, choices: Iterable[str]) -> None:
-    """PolicyError unless the option's value is one of `choices`."""
+    """Raise PolicyError unless the option's value is one of `choices`."""
     choices = tuple(choices)
     if value not in choices:
-        raise PolicyError(
-            f"{policy.name}: {option} {value!r} is none of {', '.join(choices)}", field=option, given=value
-        )
+        raise _refused(policy, option, value, f"one of {', '.join(choices)}")
 
 
 def check_member(policy: Policy, option: str, value: str, view: View) -> None:
-    """PolicyError unless the option's value is a member."""
+    """Raise PolicyError unless the option's value names a member of the view."""
     if value not in view.names:
-        raise PolicyError(
-            f"{policy.name}: {option} {value!r} is not a member; there are: {', '.join(view.names)}",
-            field=option,
-            given=value,
-        )
+        raise _refused(policy, option, value, f"a member, one of {', '.join(view.names)}")
 
 
+def _refused(policy: Policy, option: str, value: object, must_be: str) -> PolicyError:
+    return PolicyError(f"{policy.name}: {option} {value!r} must be {must_be}", field=option, given=value)
+
+
+#: Every policy by name, plug-ins among them once they are loaded.
 REGISTRY: dict[str, type[Policy]] = {}
 
 P = TypeVar("P", bound=type[Policy])
 
 
 def register(name: str) -> Callable[[P], P]:
-    """Class decorator: the policy is known by `name`."""
+    """Return a class decorator that enters a policy into the registry under `name`."""
 
     def enter(cls: P) -> P:
         cls.name = name
@@ -127,18 +166,17 @@ def is_own(policy: Policy | type[Policy]) -> bool:
     return (policy if isinstance(policy, type) else type(policy)).__module__.startswith("testbed.")
 
 
-def own_policy_names() -> tuple[str, ...]:
-    """Return those of `policy_names` that are the project's own."""
-    return tuple(name for name in policy_names() if is_own(REGISTRY[name]))
-
-
 def policy_names() -> tuple[str, ...]:
-    """The policies that plan by a view alone, in alphabetical order."""
+    """Return the names of the policies that plan by a view alone, in alphabetical order."""
     return tuple(sorted(name for name, cls in REGISTRY.items() if cls.plans_alone))
 
 
 def make_policy(name: str, options: Mapping[str, Any] | None = None) -> Policy:
-    """The policy `name` with `options`; PolicyError that lists what is known when either is not."""
+    """Return the policy of a name in the registry, with `options`.
+
+    Raises:
+        PolicyError: The registry has no such policy, or the policy has no such option; the text lists the known ones.
+    """
     cls = REGISTRY.get(name)
     if cls is None:
         raise PolicyError(f"no policy {name!r}; there are: {', '.join(policy_names())}", field="policy", given=name)

@@ -1,20 +1,24 @@
-"""Rounds of a plan, chunk by chunk: the time they take on a network, without the network.
+"""The simulator: the time that rounds of a plan take on a network, chunk by chunk.
 
-Members send chunks as the sync library does: one flow to each next hop, on which all slices advance alike, by parts
-of their length, and a mean goes before a partial sum; a relay adds a chunk to its own and forwards it once it is
-complete; the root sends the mean back, with keys once their key is complete. Flows share capacities max-min fairly,
-and a chunk arrives a one-way delay after its last byte was sent. What waits for a busy edge takes an auxiliary route
-where there is one; of that, each connection carries one chunk at a time, until it has come to the route's end.
+Members send chunks as the sync library does:
 
-What it leaves out: TCP's slow start and losses, and the time that hosts take. The fluid shortcut for networks too
-large for it is `cost.predict`: the same model with chunks that vanish.
+- One flow leads to each next hop. All slices advance on it alike, by parts of their length; a mean goes before a
+  partial sum.
+- A relay adds a chunk to its own and forwards the sum once it is complete. The root sends the mean back; a plan with
+  keys sends it once the whole key is complete.
+- Flows share capacities max-min fairly. A chunk arrives a one-way delay after its last byte was sent.
+- A chunk that waits for a busy edge takes an auxiliary route if the plan has one. Each connection of a route carries
+  one chunk at a time, until that chunk has arrived at the route's end.
+
+The simulator leaves out TCP's slow start and losses, and the time that hosts take. `cost.predict` is the same model
+with vanishing chunks, for networks too large for simulation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 
 import numpy as np
@@ -22,27 +26,37 @@ import numpy as np
 from testbed.plan import Plan, cut
 from testbed.planning import events
 from testbed.planning.bbr import Connections
-from testbed.planning.constraints import Constraints
-from testbed.planning.events import NONE, AuxiliaryRoutes, FlowNetwork, Items, MemberWork
+from testbed.planning.constraints import Constraints, Ints
+from testbed.planning.cost import predict
+from testbed.planning.events import NONE, AuxiliaryRoutes, FlowNetwork, Items, MemberWork, starts
 from testbed.planning.view import Pair, View
 
-#: Bytes of an element.
+#: Bytes of an element of the model.
 ELEMENT_BYTES = 4
+
+#: The most chunks times hops that `coarse` leaves to simulate in a round; each takes 2 µs.
+HOPS = 5_000
+
+#: The most chunks of the model in a trial: a round on nine sites then takes some 10 ms to simulate.
+TRIAL_CHUNKS = 128
+
+#: The most chunks times hops of a trial, reached by 16 members. For larger networks the prediction must do.
+TRIAL_HOPS = 4_000
 
 
 class SimulationError(ValueError):
-    """A plan that uses an edge which the view lacks."""
+    """A plan uses an edge that the view lacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """`seconds` of a round until the last member has the mean of everything, a mean over rounds that follow another.
+    """The result of simulated rounds."""
 
-    `finished_s` is when each member had the first round's; `edge_bytes` are all rounds', by overlay edge.
-    """
-
+    #: Seconds of a round until the last member has the whole mean; of several rounds the mean of all but the first.
     seconds: float
+    #: When each member had the whole mean of the first round.
     finished_s: Mapping[str, float]
+    #: Bytes of all rounds over each overlay edge.
     edge_bytes: Mapping[Pair, float]
 
 
@@ -53,11 +67,17 @@ def simulate(
     rounds: int = 1,
     compute_s: Mapping[str, float] | None = None,
 ) -> Simulated:
-    """A round among all members under `plan`, each beginning at its `ready_s` (0 by default).
+    """Simulate rounds of `plan` among all members under `view`. About 2 µs for each chunk and hop.
 
-    Of several `rounds`, which a member begins `compute_s` after it is done with the one before, the time is that of
-    those after the first, whole: from the end of one to the end of the next. A member that is done early begins to
-    send, so they are shorter. SimulationError when an edge is missing. About 2 µs a chunk and hop.
+    Of several rounds, the time of each after the first counts from the end of the round before to its own end. Such
+    rounds are shorter, because a member that is done early begins to send.
+
+    Args:
+        ready_s: The second at which each member begins the first round; 0 for a member that is not named.
+        compute_s: Seconds between a member's end of a round and its begin of the next; 0 likewise.
+
+    Raises:
+        SimulationError: The plan uses an edge that the view lacks.
     """
     own = PlanRounds(plan, view.model_bytes)
     found = own.run(own.network(Constraints.of(view), view.edge_delay), ready_s or {}, rounds, compute_s or {})
@@ -65,6 +85,39 @@ def simulate(
     seconds = ends[0] if rounds == 1 else (ends[-1] - ends[0]) / (rounds - 1)
     finished_s = dict(zip(plan.members, found.finished_s[0].tolist(), strict=True))
     return Simulated(float(seconds), finished_s, own.edge_bytes(found))
+
+
+def coarse(plan: Plan, model_bytes: int, most: float = HOPS) -> Plan:
+    """Return the plan with chunks so large that a round has at most `most` chunks times hops.
+
+    Its rounds take about as long as the plan's, and are simulated sooner.
+    """
+    hops = max(sum(plan.trees[tree].share for _, _, tree in plan.edges()), 1.0)
+    return in_chunks(plan, model_bytes, most / hops)
+
+
+def in_chunks(plan: Plan, model_bytes: int, most: float) -> Plan:
+    """Return the plan with chunks so large that a model has at most `most` of them."""
+    least = int(-(-(model_bytes / most) // 8)) * 8  # chunks are multiples of eight bytes
+    return replace(plan, chunk_bytes=max(plan.chunk_bytes, least))
+
+
+def affordable(view: View) -> bool:
+    """Return whether trials of plans for this network take little enough time (up to 16 members)."""
+    return 2 * (len(view.members) - 1) * TRIAL_CHUNKS <= TRIAL_HOPS
+
+
+def tried_s(plan: Plan, view: View, rounds: int = 1) -> float:
+    """Return the seconds of a round by a trial: the prediction, corrected by a simulation with larger chunks.
+
+    The correction is simulated over predicted seconds, both with chunks of at least 1/TRIAL_CHUNKS of the model.
+    `rounds` is as in `simulate`.
+    """
+    trial = in_chunks(plan, view.model_bytes, TRIAL_CHUNKS)
+    predicted_s = predict(trial, view).seconds
+    if not predicted_s:
+        return 0.0  # a member alone
+    return predict(plan, view).seconds * simulate(trial, view, rounds=rounds).seconds / predicted_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +131,7 @@ class _Chunk:
 
 
 class PlanRounds:
-    """A plan's rounds as numbers: what goes over which flow, whatever the network is."""
+    """The rounds of a plan as arrays: the items of each flow, on any network."""
 
     def __init__(self, plan: Plan, model_bytes: int) -> None:
         self._plan = plan
@@ -91,16 +144,20 @@ class PlanRounds:
 
     @property
     def pairs(self) -> list[Pair]:
-        """The (sender, receiver) of each flow; flows of auxiliary routes come beside those of their hops."""
+        """The (sender, receiver) of each flow; an auxiliary route has flows of its own beside the direct ones."""
         return [(source, target) for source, target, _ in self._hops]
 
     @property
     def items(self) -> Items:
-        """What flows carry in a round."""
+        """The items that flows carry in a round."""
         return self._items
 
     def coded(self, parts: Mapping[tuple[str, str, bool], float]) -> PlanRounds:
-        """The same, where chunks become those parts of their bytes: by sender, receiver and whether they are means."""
+        """Return these rounds through codecs.
+
+        Args:
+            parts: (sender, receiver, whether a mean) → the part of a chunk's bytes that is sent; 1 if not named.
+        """
         each = np.array([[parts.get((*pair, is_mean), 1.0) for is_mean in (False, True)] for pair in self.pairs])
         other = copy(self)
         other._items = self._items._replace(size=self._items.size * each[self._items.flow, self._items.is_mean])
@@ -109,17 +166,27 @@ class PlanRounds:
     def network(
         self, limits: Constraints, delay_s: Callable[[str, str], float], names: Sequence[str] | None = None
     ) -> FlowNetwork:
-        """The flows on a network; SimulationError when an edge is missing. `names` are those of its capacities, in an
-        order of the caller's: networks that follow one another in a round have the same."""
+        """Return the flows on a network.
+
+        Args:
+            delay_s: Returns the one-way delay of an edge (sender, receiver) in seconds.
+            names: The capacities in the order to number them in. Networks that follow one another within a round need
+                the same names; by default those that the flows use.
+
+        Raises:
+            SimulationError: The network lacks an edge of the plan.
+        """
         if missing := [pair for pair in self.pairs if pair not in limits.drawn]:
-            raise SimulationError(f"the plan sends from {missing[0][0]} to {missing[0][1]}, and no edge is there")
+            raise SimulationError(
+                f"the plan sends from {missing[0][0]} to {missing[0][1]}, and the view has no such edge"
+            )
         names = names or sorted({name for pair in self.pairs for name in limits.drawn[pair]})
         number = {name: i for i, name in enumerate(names)}
         drawn = [[number[name] for name in limits.drawn[pair]] for pair in self.pairs]
         return FlowNetwork(
             target=_ints(self._member[target] for _, target in self.pairs),
             delay_s=np.array([delay_s(*pair) for pair in self.pairs], dtype=np.float64),
-            draws=_starts(drawn),
+            draws=starts(drawn),
             drawn=_ints(chain.from_iterable(drawn)),
             capacity=np.array([limits.goodput_bps[name] / 8 for name in names], dtype=np.float64),
         )
@@ -133,19 +200,19 @@ class PlanRounds:
         later: Sequence[tuple[float, FlowNetwork]] = (),
         connections: Connections | None = None,
     ) -> events.Found:
-        """Rounds on the network, and on those that it becomes later; see `simulate` and `events.run`."""
+        """Simulate rounds on a network, and on those that it becomes `later`; see `simulate` and `events.run`."""
         work = self._make_work(ready_s, compute_s or {})
         return events.run(network, self._items, work, self._auxiliary, rounds, later, connections)
 
     def edge_bytes(self, found: events.Found) -> dict[Pair, float]:
-        """The bytes that each overlay edge carried."""
+        """Return the bytes that each overlay edge carried."""
         carried: dict[Pair, float] = {}
         for pair, size in zip(self.pairs, found.sent.tolist(), strict=True):
             carried[pair] = carried.get(pair, 0.0) + size
         return carried
 
     def _make_hops(self) -> dict[tuple[str, str, int], int]:
-        """Flows by (source, target, level): auxiliary routes have their own, by how many hops are left of them."""
+        """Number the flows (source, target, level): level 0 is direct; a route's flows have the hops left as level."""
         hops = {(source, target, 0) for source, target, _ in self._plan.edges()}
         for route in self._plan.auxiliary:
             path = (route.source, *route.via, route.target)
@@ -153,7 +220,7 @@ class PlanRounds:
         return {hop: f for f, hop in enumerate(sorted(hops))}
 
     def _make_items(self) -> Items:
-        """Items in the order in which senders prefer them: the front of each slice first, a mean before a sum."""
+        """Return the items in the order that senders prefer: the front of each slice first, a mean before a sum."""
         members, positions = len(self._member), len(self._chunks)
         wanted: list[list[tuple[float, bool, int, int, int, int]]] = [[] for _ in self._hops]
         for t, tree in enumerate(self._plan.trees):
@@ -178,7 +245,7 @@ class PlanRounds:
                 size.append(self._chunks[p].size)
                 is_means.append(not is_partial)
         return Items(
-            first=_starts(wanted),
+            first=starts(wanted),
             flow=_ints(flow),
             size=np.array(size, dtype=np.float64),
             position=_ints(position),
@@ -192,12 +259,12 @@ class PlanRounds:
         relieves, direct, hops = [], [], []
         for route in self._plan.auxiliary:
             if (route.source, route.target, 0) not in self._hops:
-                continue  # nothing is sent there that it could take over
+                continue  # no tree sends there, so the route has nothing to take over
             path = (route.source, *route.via, route.target)
             relieves.append(self._hops[route.source, route.target, 0])
             direct.append(self._hops.get((path[0], path[1], 0), NONE))
             hops.append([self._hops[a, b, len(path) - 1 - i] for i, (a, b) in enumerate(pairwise(path))])
-        return AuxiliaryRoutes(_ints(relieves), _ints(direct), _starts(hops), _ints(chain.from_iterable(hops)))
+        return AuxiliaryRoutes(_ints(relieves), _ints(direct), starts(hops), _ints(chain.from_iterable(hops)))
 
     def _make_work(self, ready_s: Mapping[str, float], compute_s: Mapping[str, float]) -> MemberWork:
         awaited = np.ones((len(self._member), len(self._chunks)), dtype=np.int64)
@@ -217,7 +284,7 @@ class PlanRounds:
 
 
 def _cut(plan: Plan, elements: int) -> list[list[_Chunk]]:
-    """The trees' chunks; a key's end is a chunk's end. Without keys, each chunk is a key of its own."""
+    """Cut each tree's slice into chunks. A chunk ends where its key ends; without keys each chunk is a key."""
     step = plan.chunk_bytes // ELEMENT_BYTES
     trees: list[list[_Chunk]] = []
     position = keys = 0
@@ -234,10 +301,5 @@ def _cut(plan: Plan, elements: int) -> list[list[_Chunk]]:
     return trees
 
 
-def _ints(values: object) -> events.Ints:
-    return np.array(list(values), dtype=np.int64)  # type: ignore[call-overload]
-
-
-def _starts(lists: object) -> events.Ints:
-    """Where each of the lists begins when they stand one after the other, and where the last one ends."""
-    return np.concatenate([[0], np.cumsum([len(each) for each in lists])]).astype(np.int64)  # type: ignore[attr-defined]
+def _ints(values: Iterable[int]) -> Ints:
+    return np.array(list(values), dtype=np.int64)

@@ -1,8 +1,8 @@
-"""A view: what is known of the network at one moment. Immutable, versioned JSON in and out; what policies see.
+"""A view of the network at one moment: the input of every policy. Immutable; read from and written as versioned JSON.
 
-A view has two storeys. Below, physical links and the route of each pair of members over them; above, overlay
-edges, one for each ordered pair that can talk. Where the routes are not known (a real deployment), the lower
-storey is empty and an edge's rate is all there is.
+A view has two layers. The lower one has the physical links and the route of each pair of members over them. The upper
+one has the overlay edges, one for each ordered pair of members that can exchange data. Where routes are unknown (in a
+real deployment) the lower layer is empty, and an edge is known by its rate and round trip alone.
 
     paris-w0 ==================== edge ====================> tokyo-w0
         `-> paris-w0->paris -> paris->tokyo -> tokyo->tokyo-w0 -'       its route
@@ -10,8 +10,9 @@ storey is empty and an edge's rate is all there is.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, cast, get_args
 
 from testbed.errors import BAD_INPUT, DetailedError
@@ -21,120 +22,126 @@ VIEW_VERSION = 1
 #: An ordered pair of members: (sender, receiver).
 Pair = tuple[str, str]
 
-#: `declared`: what the files say. `measured`: that, corrected by what the members' own transfers showed.
-#: `oracle`: what the emulator does at the moment.
+#: The origin of a view. `declared`: the topology's files. `measured`: the files, corrected by the members' own
+#: transfers. `oracle`: the state that the emulator applies at the moment.
 Knowledge = Literal["declared", "measured", "oracle"]
 
-#: Where an edge's rate comes from; `unknown`: from a measurement too long ago to go by.
+#: The origin of an edge's rate. `unknown`: its last measurement is too old to rely on.
 Source = Literal["declared", "measured", "unknown"]
 
 
 class ViewError(DetailedError, ValueError):
-    """A view that contradicts itself, or JSON that is no view."""
+    """A view contradicts itself, or a value read as JSON is not a view."""
 
     exit_code = BAD_INPUT
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member, its site, its declared compute speed, and the links between it and its site's router."""
+    """A member and where it stands in the network."""
 
     name: str
     site: str
+    #: The declared compute speed; 1.0 takes the declared step time, 0.5 twice as long.
     speed: float
+    #: The links from the member to its site's router, and from the router to the member.
     uplink: str
     downlink: str
 
 
 @dataclass(frozen=True, slots=True)
 class PhysicalLink:
-    """A directed link. `rate_bps` counts frames, as shaping does; `delay_s` is one way."""
+    """A directed link of the network."""
 
+    #: Bit/s, counted in frames as the shaper counts.
     rate_bps: float
+    #: Seconds one way.
     delay_s: float
     up: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A directed overlay edge: what its path carries alone (`rate_bps`, frames) and its round trip.
+    """A directed overlay edge."""
 
-    `age_s` is the age of the newest measurement behind it, None where there is none.
-    """
-
+    #: Bit/s, in frames, that the edge's path carries while no other traffic uses it.
     rate_bps: float
     rtt_s: float
+    #: Seconds since the newest measurement of the rate; None if it was never measured.
     age_s: float | None = None
     source: Source = "declared"
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Members, links, routes and edges at `at_s` (Unix time), and the bytes that a round synchronizes.
+    """The network as policies see it, and the size of the model that a round synchronizes.
 
-    Raises ViewError when a name is unknown or doubled, or a rate is not positive.
+    Raises:
+        ViewError: There is no member, a name is unknown or given twice, a rate or size is not positive, or an edge's
+            route has a link that is down.
     """
 
     members: tuple[Member, ...]
+    #: The physical links by name, such as `paris->tokyo`.
     links: Mapping[str, PhysicalLink]
+    #: Each pair of members with a known route: the names of the links along it.
     routes: Mapping[Pair, tuple[str, ...]]
+    #: Each pair of members that can exchange data.
     edges: Mapping[Pair, Edge]
+    #: Bytes that one member contributes to a round.
     model_bytes: int
+    #: The moment of the view, Unix time.
     at_s: float = 0.0
     knowledge: Knowledge = "declared"
-    _names: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_names", frozenset(member.name for member in self.members))
-        if not self.members or len(self._names) != len(self.members):
+        names = frozenset(self.names)
+        if not self.members or len(names) != len(self.members):
             raise ViewError("members must be at least one, each named once", field="members")
         if self.model_bytes <= 0:
-            raise ViewError(
-                f"model_bytes {self.model_bytes} must be positive", field="model_bytes", given=self.model_bytes
-            )
+            raise ViewError(f"model_bytes {self.model_bytes} must be > 0", field="model_bytes", given=self.model_bytes)
         if self.knowledge not in get_args(Knowledge):
             raise ViewError(
-                f"knowledge {self.knowledge!r} is none of {', '.join(get_args(Knowledge))}",
+                f"knowledge {self.knowledge!r} must be one of {', '.join(get_args(Knowledge))}",
                 field="knowledge",
                 given=self.knowledge,
             )
         for name, link in self.links.items():
             if not link.rate_bps > 0 or not link.delay_s >= 0:
                 raise ViewError(
-                    f"link {name}: rate {link.rate_bps} must be positive, delay {link.delay_s} not negative",
+                    f"link {name}: its rate_bps {link.rate_bps} must be above 0, its delay_s {link.delay_s} at least 0",
                     field="links",
                     link=name,
                 )
+        for pair in (*self.routes, *self.edges):
+            if pair[0] == pair[1] or not names.issuperset(pair):
+                raise ViewError(
+                    f"{pair[0]} to {pair[1]} is not a pair of different members", rule="unknown-member", given=pair
+                )
         for pair, route in self.routes.items():
-            self._check_pair(pair)
             if missing := [name for name in route if name not in self.links]:
                 raise ViewError(
-                    f"route {pair[0]} to {pair[1]}: unknown links {missing}",
+                    f"route {pair[0]} to {pair[1]} uses {', '.join(missing)}; list them under links",
                     rule="unknown-link",
                     field="routes",
                     given=missing,
                 )
         for pair, edge in self.edges.items():
-            self._check_pair(pair)
             if not edge.rate_bps > 0 or not edge.rtt_s >= 0:
                 raise ViewError(
-                    f"edge {pair[0]} to {pair[1]}: rate {edge.rate_bps}, round trip {edge.rtt_s}",
+                    f"edge {pair[0]} to {pair[1]}: its rate_bps {edge.rate_bps} must be above 0, its rtt_s "
+                    f"{edge.rtt_s} at least 0",
                     rule="rate",
                     field="edges",
                     link=f"{pair[0]}->{pair[1]}",
                 )
             if pair in self.routes and not self.passable(*pair):
                 raise ViewError(
-                    f"edge {pair[0]} to {pair[1]}: a link of its route is down",
+                    f"edge {pair[0]} to {pair[1]}: a link of its route is down; leave the edge out",
                     rule="down",
                     field="edges",
                     link=f"{pair[0]}->{pair[1]}",
                 )
-
-    def _check_pair(self, pair: Pair) -> None:
-        source, target = pair
-        if source == target or not {source, target} <= self._names:
-            raise ViewError(f"{source} to {target} is not a pair of members", rule="unknown-member", given=pair)
 
     @classmethod
     def of_network(
@@ -146,12 +153,12 @@ class View:
         at_s: float = 0.0,
         knowledge: Knowledge = "declared",
     ) -> View:
-        """A view whose edges follow from the links: one where both directions of a pair have a route that is up."""
+        """Return a view with an edge for each pair of members whose routes in both directions have all links up."""
         bare = cls(tuple(members), dict(links), dict(routes), {}, model_bytes, at_s, knowledge)
         return replace(bare, edges=bare.edges_of_links())
 
     def among(self, names: Collection[str]) -> View:
-        """The view of these members alone."""
+        """Return the view of the members in `names` alone; the links stay."""
         return replace(
             self,
             members=tuple(member for member in self.members if member.name in names),
@@ -160,7 +167,10 @@ class View:
         )
 
     def scaled(self, factors: Mapping[str, float]) -> View:
-        """Return the view with links, and edges that are capacities of their own, that carry so many times as much."""
+        """Return the view with rates multiplied by `factors`, whose keys are names of links, or `u=>v` for edges.
+
+        An edge with a route gets the rate of the route's slowest link; the factor of an edge counts without a route.
+        """
         links = {
             name: replace(link, rate_bps=link.rate_bps * factors.get(name, 1.0)) for name, link in self.links.items()
         }
@@ -176,7 +186,7 @@ class View:
         return replace(self, links=links, edges=edges)
 
     def edges_of_links(self) -> dict[Pair, Edge]:
-        """The edges that links and routes give, without any measurement."""
+        """Return the edges that follow from the links and routes, as if nothing had been measured."""
         return {
             pair: Edge(self.path_rate(*pair), self.path_rtt(*pair))
             for pair in self.routes
@@ -184,24 +194,24 @@ class View:
         }
 
     def passable(self, source: str, target: str) -> bool:
-        """Whether a route leads from `source` to `target` and all of its links are up."""
+        """Return whether the route from `source` to `target` is known and all of its links are up."""
         route = self.routes.get((source, target))
         return route is not None and all(self.links[name].up for name in route)
 
     def path_rate(self, source: str, target: str) -> float:
-        """Bit/s that the route carries alone: its slowest link's rate (infinite for a route without links)."""
+        """Return the rate in bit/s of the route's slowest link; infinite for a route without links."""
         return min((self.links[name].rate_bps for name in self.routes[source, target]), default=float("inf"))
 
     def path_delay(self, source: str, target: str) -> float:
-        """Seconds one way along the route, queues empty."""
+        """Return the seconds one way along the route, queues empty."""
         return sum(self.links[name].delay_s for name in self.routes[source, target])
 
     def path_rtt(self, source: str, target: str) -> float:
-        """Seconds there and back, queues empty."""
+        """Return the seconds of a round trip over the two routes, queues empty."""
         return self.path_delay(source, target) + self.path_delay(target, source)
 
     def edge_delay(self, source: str, target: str) -> float:
-        """Seconds one way over an edge: its route's delay where that is known, else half the round trip."""
+        """Return the seconds one way over an edge: its route's delay, or half its round trip where it has no route."""
         if (source, target) in self.routes:
             return self.path_delay(source, target)
         return self.edges[source, target].rtt_s / 2
@@ -219,7 +229,7 @@ class View:
         return sites
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON, versioned."""
+        """Return the view as plain values for JSON, with the version of the format."""
         return {
             "version": VIEW_VERSION,
             "at_s": self.at_s,
@@ -233,11 +243,13 @@ class View:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> View:
-        """The view that `to_json` wrote; ViewError when the value is not one."""
+        """Return the view that `to_json` wrote. Raises ViewError if `value` is not a view."""
         try:
             if value["version"] != VIEW_VERSION:
                 raise ViewError(
-                    f"view version {value['version']!r} is not {VIEW_VERSION}", field="version", given=value["version"]
+                    f"view version {value['version']!r} cannot be read; this release reads version {VIEW_VERSION}",
+                    field="version",
+                    given=value["version"],
                 )
             return cls(
                 members=members_from_json(value["members"]),
@@ -249,51 +261,53 @@ class View:
                 knowledge=cast(Knowledge, value["knowledge"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise ViewError(f"not a view: {error!r}", rule="not-a-view") from error
+            raise ViewError(
+                f"not a view, which has every key that `to_json` writes: {error!r}", rule="not-a-view"
+            ) from error
+
+
+@contextmanager
+def _reading(field: str, form: str) -> Iterator[None]:
+    """Raise ViewError, with the form that was expected, in place of the errors of values of another form."""
+    try:
+        yield
+    except (TypeError, AttributeError, ValueError) as error:
+        raise ViewError(f"{field}: each must have {form}: {error}", field=field) from error
 
 
 def links_to_json(links: Mapping[str, PhysicalLink]) -> dict[str, Any]:
-    """{name: {rate_bps, delay_s, up}}."""
+    """Return links as JSON: {name: {rate_bps, delay_s, up}}."""
     return {name: asdict(link) for name, link in links.items()}
 
 
 def links_from_json(value: Mapping[str, Any]) -> dict[str, PhysicalLink]:
-    """What `links_to_json` wrote; ViewError when the value is none."""
-    try:
+    """Return the links that `links_to_json` wrote. Raises ViewError if a link has other fields or types."""
+    with _reading("links", "rate_bps, delay_s and up"):
         links = {name: PhysicalLink(**link) for name, link in value.items()}
-    except (TypeError, AttributeError) as error:
-        raise ViewError(f"not links: {error}", field="links") from error
     for name, link in links.items():
-        if not isinstance(link.up, bool) or not all(
-            isinstance(its, float | int) for its in (link.rate_bps, link.delay_s)
-        ):
+        numbers = all(isinstance(its, float | int) for its in (link.rate_bps, link.delay_s))
+        if not numbers or not isinstance(link.up, bool):
             raise ViewError(
-                f"not links: {name} must have numbers for rate_bps and delay_s, and true or false for up",
-                field="links",
-                link=name,
+                f"link {name}: rate_bps and delay_s must be numbers, up must be true or false", field="links", link=name
             )
     return links
 
 
 def members_from_json(value: Iterable[Mapping[str, Any]]) -> tuple[Member, ...]:
-    """Members from their fields; ViewError when the value has none."""
-    try:
+    """Return the members of a list of their fields. Raises ViewError if a member has other fields."""
+    with _reading("members", "name, site, speed, uplink and downlink"):
         return tuple(Member(**member) for member in value)
-    except TypeError as error:
-        raise ViewError(f"not members: {error}", field="members") from error
 
 
 def routes_to_json(routes: Mapping[Pair, tuple[str, ...]]) -> list[Any]:
-    """[[sender, receiver, [link, ...]], ...]: JSON has no pairs for keys."""
+    """Return routes as JSON: [[sender, receiver, [link, ...]], ...], since JSON has no pairs as keys."""
     return [[source, target, list(route)] for (source, target), route in routes.items()]
 
 
 def routes_from_json(value: Iterable[Any]) -> dict[Pair, tuple[str, ...]]:
-    """What `routes_to_json` wrote; ViewError when the value is none."""
-    try:
+    """Return the routes that `routes_to_json` wrote. Raises ViewError if `value` has another form."""
+    with _reading("routes", "the form [sender, receiver, [link, ...]]"):
         return {(source, target): tuple(map(str, route)) for source, target, route in value}
-    except (TypeError, ValueError) as error:
-        raise ViewError(f"not routes: {error}", field="routes") from error
 
 
 def _edge_from_json(value: Mapping[str, Any]) -> tuple[Pair, Edge]:

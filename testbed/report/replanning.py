@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES, link_ends, link_name
 from testbed.planning import PolicyError, SimulationError, View, ViewError, make_policy, simulate
-from testbed.planning.coarse import coarse
+from testbed.planning.simulate import coarse
 from testbed.protocol import Arrived, Train
 from testbed.report import text
 from testbed.report.estimates import estimate_errors

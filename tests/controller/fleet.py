@@ -20,7 +20,7 @@ from testbed.controller.server.member_server import SOCKET
 from testbed.plan import Plan
 from testbed.planning import CostModel, Pair, View
 from testbed.planning.constraints import Constraints
-from testbed.planning.fair import Fair
+from testbed.planning.events import max_min
 from testbed.protocol import (
     MAX_LINE_BYTES,
     ControlMessage,
@@ -227,14 +227,13 @@ def _drain(network: View, sent: dict[Pair, float]) -> dict[Pair, tuple[list[floa
     """The bytes of each edge that are through by which seconds, all beginning at once; until it has sent all."""
     limits = Constraints.of(network)
     pairs = sorted(pair for pair in sent if sent[pair] > 1)
-    number = {name: i for i, name in enumerate(limits.goodput_bps)}
-    capacities = [rate / 8 for rate in limits.goodput_bps.values()]
-    fair = Fair(capacities, [[number[name] for name in limits.drawn[pair]] for pair in pairs])
+    capacities = {name: rate / 8 for name, rate in limits.goodput_bps.items()}
     left = np.array([sent[pair] for pair in pairs])
     curves: dict[Pair, tuple[list[float], list[float]]] = {pair: ([0.0], [0.0]) for pair in pairs}
     now = 0.0
     while len(going := np.flatnonzero(left > 1)):
-        rates = np.minimum(fair.rates(going), 1e12)
+        shared = max_min({i: limits.drawn[pairs[i]] for i in going}, capacities)
+        rates = np.minimum([*shared.values()], 1e12)
         step = float((left[going] / rates).min())
         left[going] -= rates * step
         now += step

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from testbed.plan import Plan
 from testbed.planning.bbr import CONNECTION, INITIAL_BYTES, Connections, opened
-from testbed.planning.constraints import Constraints
-from testbed.planning.events import Floats
+from testbed.planning.constraints import Constraints, Floats
 from testbed.planning.policies.star import star
 from testbed.planning.simulate import PlanRounds
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from testbed.planning import View, make_policy, predict
-from testbed.planning.keys import ALEXNET, BIG_ARRAY, keys_of_servers
+from testbed.planning.policies.star import ALEXNET, BIG_ARRAY, keys_of_servers
 from tests.planning.networks import sites, view_of
 
 pytestmark = pytest.mark.pure

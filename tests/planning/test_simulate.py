@@ -13,14 +13,22 @@ from testbed.plan import Plan, Route, Tree
 from testbed.planning import SimulationError, View, make_policy, policy_names, predict, simulate
 from testbed.planning.bound import bound
 from testbed.planning.constraints import GOODPUT
-from testbed.planning.fair import Fair
+from testbed.planning.events import max_min
 from testbed.planning.policies.star import star
+from testbed.planning.simulate import HOPS, affordable, coarse, tried_s
 from tests.planning.networks import sites, view_of, views
 from tests.planning.test_cost import chain
 
 pytestmark = pytest.mark.pure
 
 CHUNK = 8192
+
+#: The part by which the coarser chunks of a trial change a round, and the prediction does not.
+COARSE = 0.02
+
+PLAN = Plan(0, ("a", "b", "c"), (Tree("a", {"b": "a", "c": "a"}, {"b": "a", "c": "a"}),))
+
+FOUR = view_of(sites(("a", "b", 50), ("b", "c", 20), ("c", "d", 80), ("a", "d", 30), delay=0.03), {})
 
 
 def seconds(payload: float, mbps: float) -> float:
@@ -144,8 +152,8 @@ def test_fair_rates_leave_no_flow_that_could_have_more(seed: int) -> None:
     draw = np.random.default_rng(seed)
     capacities = draw.uniform(1, 10, 6)
     routes = [draw.choice(6, draw.integers(1, 4), replace=False).tolist() for _ in range(9)]
-    flows = np.flatnonzero(draw.random(9) < 0.8)
-    rates = dict(zip(flows.tolist(), Fair(capacities, routes).rates(flows), strict=True))
+    flows = np.flatnonzero(draw.random(9) < 0.8).tolist()
+    rates = max_min({flow: routes[flow] for flow in flows}, dict(enumerate(capacities)))
     load = [sum(rate for flow, rate in rates.items() if link in routes[flow]) for link in range(6)]
     assert all(used <= has * (1 + 1e-9) for used, has in zip(load, capacities, strict=True))
     for flow, rate in rates.items():
@@ -153,3 +161,40 @@ def test_fair_rates_leave_no_flow_that_could_have_more(seed: int) -> None:
         assert any(
             all(rate >= other * (1 - 1e-9) for peer, other in rates.items() if link in routes[peer]) for link in full
         )
+
+
+@pytest.mark.parametrize("policy", ["mst", "netstorm", "packing", "ring"])
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_trial_with_coarse_chunks_says_what_the_whole_simulation_does(policy: str, rounds: int) -> None:
+    large = replace(FOUR, model_bytes=40_000_000)
+    plan = make_policy(policy).plan(large)
+    assert plan.chunk_bytes < large.model_bytes / 128
+    assert tried_s(plan, large, rounds) == pytest.approx(simulate(plan, large, rounds=rounds).seconds, rel=COARSE)
+
+
+def test_a_trial_of_a_small_model_is_the_simulation() -> None:
+    small = replace(FOUR, model_bytes=100_000)
+    plan = make_policy("netstorm").plan(small)
+    assert tried_s(plan, small) == pytest.approx(simulate(plan, small).seconds)
+
+
+def test_a_single_member_takes_no_time() -> None:
+    alone = FOUR.among({"a-w0"})
+    assert tried_s(make_policy("star").plan(alone), alone) == 0
+
+
+def test_sixteen_members_may_be_tried_and_forty_not() -> None:
+    line = view_of(sites(*((f"s{i}", f"s{i + 1}", 50.0) for i in range(39))), {})
+    assert affordable(line.among(set(line.names[:16])))
+    assert not affordable(line)
+
+
+def test_a_small_model_keeps_its_chunks() -> None:
+    assert coarse(PLAN, 8 * PLAN.chunk_bytes) == PLAN
+
+
+def test_a_large_model_is_cut_into_as_many_chunks_as_can_be_simulated() -> None:
+    model_bytes = 10**9
+    chunk_bytes = coarse(PLAN, model_bytes).chunk_bytes
+    assert chunk_bytes % 8 == 0
+    assert 4 * model_bytes / chunk_bytes == pytest.approx(HOPS, rel=0.01), "four hops"

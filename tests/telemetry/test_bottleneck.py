@@ -3,10 +3,9 @@ from __future__ import annotations
 import random
 from statistics import median
 
-import numpy as np
 import pytest
 
-from testbed.planning.fair import Fair
+from testbed.planning.events import max_min
 from testbed.protocol import Train
 from testbed.telemetry.bottleneck import samples
 from testbed.telemetry.estimate import Estimate, RateEstimator
@@ -26,18 +25,15 @@ def fair_trains(
 ) -> dict[Pair, list[Train]]:
     """Edges that are on and off for a while each, and share capacities (bytes/s) max-min fairly."""
     chance = random.Random(seed)
-    names = list(capacities)
     pairs = list(routes)
-    fair = Fair(list(capacities.values()), [[names.index(name) for name in routes[pair]] for pair in pairs])
     on = dict.fromkeys(pairs, True)
     found: dict[Pair, list[Train]] = {pair: [] for pair in pairs}
     for number in range(count):
         if number % 10 == 0:
             on = {pair: chance.random() < 0.6 for pair in pairs}
-        going = np.array([i for i, pair in enumerate(pairs) if on[pair]], dtype=np.int64)
-        for i, rate in zip(going, fair.rates(going), strict=True):
+        for pair, rate in max_min({pair: routes[pair] for pair in pairs if on[pair]}, capacities).items():
             carried = max(round(rate * TRAIN_S * chance.uniform(0.97, 1.03)), 1)
-            found[pairs[i]].append(Train(1 + number * TRAIN_S, TRAIN_S, carried))
+            found[pair].append(Train(1 + number * TRAIN_S, TRAIN_S, carried))
     return found
 
 

@@ -57,7 +57,7 @@ class _GraphPeriod:
         self.members = tuple(other for other in self.members if other != member)
         bounds = graph.bounds(self.members)
         self.bounds |= bounds
-        self.monitor.forget(member, bounds)
+        self.monitor.remove(member, bounds)
 
 
 class IterationLog:
@@ -108,7 +108,7 @@ class IterationLog:
         self._entered_s.pop(member, None)
         iteration = self._entered.pop(member, 0)
         self.members = tuple(other for other in self.members if other != member)
-        self._monitor.forget(member, {})
+        self._monitor.remove(member, {})
         for period, graph in zip(standing, graphs, strict=True):
             period.remove(member, graph)
         self.deaths.append({"member": member, "iteration": iteration, "why": why})
@@ -119,7 +119,7 @@ class IterationLog:
         if it says so; GraphError when it is none."""
         if joins:
             self.members = tuple(name for name in self._named if name in {*self.members, joins})
-            self._monitor.meet(joins, first)
+            self._monitor.rejoin(joins, first)
             self._entered[joins] = first
         self._periods[-1].end = first
         self._periods.append(_GraphPeriod.of(first, graph, self.members))

@@ -21,7 +21,7 @@ from statistics import median
 from testbed.plan import Plan
 from testbed.planning import View, predict, simulate
 from testbed.planning.bound import MOST_BOUNDED, bound
-from testbed.planning.coarse import HOPS, coarse
+from testbed.planning.simulate import HOPS, coarse
 
 #: Rounds that are simulated: the first begins with idle links, the second overlaps with it as all later ones do.
 ROUNDS = 2

@@ -1,4 +1,4 @@
-"""How members had best train together, by what was measured: see docs/schemes.md. Pure."""
+"""The conductor: chooses a scheme, its local steps and a codec by the run's measurements (docs/schemes.md). Pure."""
 
 from __future__ import annotations
 

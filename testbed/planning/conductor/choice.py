@@ -1,22 +1,22 @@
-"""Which candidate reaches a loss soonest, and whether it is worth going over to it.
+"""The conductor's choice: which candidate reaches a loss soonest, and whether a change to it pays [ours].
 
-    seconds for as much as a step of flat all-reduce is worth    τ = (computing a step + a round's exchange / H) / η(H)
+    seconds for the worth of a step of flat all-reduce    τ = (computing a step + a round's exchange / H) / η(H)
 
-τ is known within a factor: s of its logarithm comes from what is not known of η and of the network. With the logarithm
-X ~ N(d, s²) of how many times faster another candidate is than the one in force, of a second that it replaces it saves
-1 - e^-X: where that is a saving Φ(d/s) - e^(s²/2-d) Φ(d/s - s) in the mean. Where it is none it costs e^-X - 1, in the
-mean e^(s²/2-d) Φ(s - d/s) - Φ(-d/s).
+τ is uncertain by a factor: the logarithm has the standard deviation s, from η and from the network. Let X ~ N(d, s²) be
+the logarithm of the speed of another candidate over the one in force. For each second of the one in force it saves
+1 - e^-X. The mean saving is Φ(d/s) - e^(s²/2-d) Φ(d/s - s) where X > 0; the mean cost e^-X - 1 where X < 0 is
+e^(s²/2-d) Φ(s - d/s) - Φ(-d/s).
 
- - It is gone over to where it surely saves the margin.
- - It is tried where that may well be so, and knowing it pays: what it may save of all the time that is left is more
-   than what the trial may cost. A trial that does not pay is taken back like any choice: by what was learned from it.
- - It is none where it takes more than REACH times the local steps of the one in force: it is come to step by step.
- - It is none where exchanges are less of flat all-reduce's step than the margin: there is nothing to save.
- - It is none where the run may end, at its last sample, at a loss that is more than half of SAMPLES above what flat
-   all-reduce alone would end at, and is left where that may be more than SAMPLES: samples cost, too. It may where it is
-   so in one of twenty cases (KEPT_TO), by all that is not known of what steps were and will be worth. Where so much is
-   lost already that this can't be held, what flat all-reduce from now on would end at is held, to LATE.
- - Where the one in force does worse than flat all-reduce it is left, whatever the margin.
+ - A candidate is chosen if it surely saves the margin.
+ - A candidate is tried if it may well save the margin, and if the knowledge pays: its possible saving over the time
+   left exceeds the possible cost of the trial. A trial ends like any choice: by the losses seen under it.
+ - Candidates with more than REACH times the current local steps are excluded: they are reached step by step.
+ - All candidates but flat all-reduce are excluded if exchanges are a smaller part of its step than the margin.
+ - Samples cost, too. A candidate is excluded if the run, at its last sample, may end at a loss more than half of
+   SAMPLES above the loss that flat all-reduce alone would end at; the one in force is left if that may exceed SAMPLES.
+   "May" means in one of twenty cases (KEPT_TO), by the uncertainty of past and future steps' worth. If too much is lost
+   already for that, the limit is LATE above the loss that flat all-reduce from now on would end at.
+ - The one in force is left, whatever the margin, if it does worse than flat all-reduce.
 """
 
 from __future__ import annotations
@@ -29,104 +29,101 @@ from typing import Any
 from testbed.planning.conductor.candidate import FIRST, Candidate
 from testbed.planning.conductor.progress import StepWorth
 
-#: At the end of equal samples the loss may be above flat all-reduce's by so much of it.
+#: The parts by which the loss at the end of equal samples may exceed flat all-reduce's: from the begin, or from now on.
 SAMPLES = 0.02
 LATE = 0.005
 
-#: It is kept to that in nineteen of twenty cases: so many standard deviations.
+#: The standard deviations of nineteen in twenty cases, in which these limits are kept.
 KEPT_TO = 1.64
 
-#: Of a loss below this part of the first one there is nothing left to learn that could be told from noise: a part of it
-#: counts as one of that.
+#: Below this part of the first loss, progress cannot be told from noise; excesses then count as parts of this loss.
 LEARNED = 0.1
 
-#: What is sure is so many standard deviations below the mean: in four of five cases it is more.
+#: The standard deviations that a sure saving is below the mean: it is exceeded in four of five cases.
 SURELY = 0.84
 
-#: A trial has so many rounds at least, and steps: local steps begin to show when there were several merges.
+#: The least rounds and steps of a trial: the effect of local steps shows only after several merges.
 TRIAL_ROUNDS, TRIAL_STEPS = 4, 16
 
-#: So many times the local steps in force are believed at most: where more of them lead, the curve has not been. Without
-#: such a limit a GPT went from 16 to 128 after 150 steps, and ended 20 % above all-reduce's loss.
+#: The greatest factor from the local steps in force to a candidate's: beyond, the curve has not been seen. Without this
+#: limit a GPT went from 16 to 128 after 150 steps, and ended 20 % above all-reduce's loss.
 REACH = 4
 
-#: What a trial may cost at most in the mean, of all the time of the run.
+#: The greatest mean cost of a trial, as a part of the run's time.
 TRIAL_COST = 0.02
 
-#: The chance at least that a trial finds a saving of the margin.
+#: The least chance that a trial finds a saving of the margin.
 TRIAL_CHANCE = 0.25
 
-#: Worse than flat all-reduce by more than this is worse.
+#: The logarithm of τ over flat all-reduce's above which the candidate in force is left.
 WORSE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Where a run is.
+    """The state of a run at a choice."""
 
-    compute_s     the slowest member's seconds of a step
-    exchange_s    seconds of a round's exchange, by codec; its logarithm is off by `exchange_off` (standard deviation)
-    current       the candidate in force, for so many `rounds`
-    steps         that were taken, in `elapsed_s`, and `steps_left` of the run
-    margin        the part of the time that another must save
-    """
-
+    #: The slowest member's seconds of a step.
     compute_s: float
+    #: Seconds of a round's exchange through each codec, and the standard deviation of their logarithms.
     exchange_s: Mapping[str, float]
     exchange_off: float
+    #: The candidate in force, and its rounds so far.
     current: Candidate
     rounds: int
+    #: Steps of the run so far, and steps left.
     steps: int
     steps_left: int
     elapsed_s: float
+    #: The part of the time that another candidate must save.
     margin: float
 
     def step_s(self, candidate: Candidate) -> float:
-        """A step's seconds, its part of a round among them."""
+        """Return the seconds of a step under a candidate, with the step's part of a round."""
         return self.compute_s + self.exchange_s[candidate.codec] / candidate.steps
 
     @property
     def saves(self) -> bool:
-        """Whether exchanges are enough of flat all-reduce's step for anything to be saved."""
+        """True if exchanges are a greater part of flat all-reduce's step than the margin."""
         return self.exchange_s[FIRST.codec] > self.margin * self.step_s(FIRST)
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateTerms:
-    """A candidate as it was judged: what it takes, what that is worth, and how it stands to the one in force.
-
-    worth       η, of a step; its logarithm is off by `spread`
-    effective_s τ
-    final_loss  at the end of the run's samples
-    above       the part of flat all-reduce's final loss by which its own may be higher
-    saves       the part of the time that it saves in the mean, against the one in force; less than 0 where it costs
-    """
+    """The judgement of a candidate, term by term."""
 
     candidate: str
+    #: Seconds of a step with its part of a round, of its computing alone, and of a round's exchange.
     step_s: float
     compute_s: float
     exchange_s: float
+    #: η, and the standard deviation of its logarithm.
     worth: float
     spread: float
+    #: τ.
     effective_s: float
+    #: The predicted loss at the end of the run's samples, and the part by which it may exceed flat all-reduce's.
     final_loss: float
     above: float
+    #: The part of the time that it saves against the one in force; below 0 if it costs time.
     saves: float
     verdict: str
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingVerdict:
-    """What members had best do from now on, and why; all `terms`, the best first. A `trial` is to learn its worth."""
+    """The candidate by which members are to train from now on, with the reasons."""
 
     candidate: Candidate
+    #: Whether the candidate differs from the one in force, and whether this is a trial to learn its worth.
     change: bool
     trial: bool
     why: str
+    #: The judgements of all candidates, the best first.
     terms: tuple[CandidateTerms, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the verdict as plain values."""
         return {
             "chosen": str(self.candidate),
             "change": self.change,
@@ -140,7 +137,7 @@ class TrainingVerdict:
 class _Judged:
     candidate: Candidate
     terms: CandidateTerms
-    ahead: float  # d
+    ahead: float  # d of the module's docstring
     off: float  # s
 
     @property
@@ -148,20 +145,20 @@ class _Judged:
         return self.candidate == FIRST
 
     def wasteful(self, allowed: float) -> bool:
-        """Whether it needs too many samples."""
+        """Return whether the candidate needs too many samples."""
         return not self.first and self.terms.above > allowed
 
     @property
     def gain(self) -> float:
-        return _above(self.ahead, self.off)
+        return _mean_saving(self.ahead, self.off)
 
     @property
     def cost(self) -> float:
-        return _below(self.ahead, self.off)
+        return _mean_cost(self.ahead, self.off)
 
 
 def choose(situation: Situation, progress: StepWorth, among: Iterable[Candidate]) -> TrainingVerdict:
-    """Judge all candidates, the one in force and flat all-reduce among them, and choose one."""
+    """Judge all candidates, which include the one in force and flat all-reduce, and choose one."""
     judged = [_judge(candidate, situation, progress) for candidate in among]
     by = {one.candidate: one for one in judged}
     current, flat = by[situation.current], by[FIRST]
@@ -189,34 +186,22 @@ def _choice(situation: Situation, current: _Judged, flat: _Judged, able: list[_J
     sure = [one for one in able if one.ahead - SURELY * one.off > wanted]
     if sure:
         best = max(sure, key=lambda one: one.ahead)
-        return (
-            best,
-            False,
-            f"{best.candidate} saves {1 - exp(-best.ahead):.0%} of the time, surely more than {situation.margin:.0%}",
-        )
+        why = f"{best.candidate} saves {1 - exp(-best.ahead):.0%} of the time, surely more than {situation.margin:.0%}"
+        return best, False, why
     total_s = situation.elapsed_s + situation.steps_left * current.terms.step_s
     tried = [one for one in able if one is not current and _worth_a_trial(one, situation, current, total_s)]
     best = max(able, key=lambda one: one.ahead, default=current)
     if tried:
         best = max(tried, key=lambda one: one.gain - one.cost)
-        return (
-            best,
-            True,
-            (
-                f"a trial of {best.candidate}: it may save {best.gain:.0%} of the time that is left, and cost "
-                f"{best.cost:.0%} of {_trial_steps(best.candidate)} steps"
-            ),
-        )
+        why = f"it may save {best.gain:.0%} of the time that is left, and cost {best.cost:.0%} of"
+        return best, True, f"a trial of {best.candidate}: {why} {_trial_steps(best.candidate)} steps"
     if not situation.saves:
         share = 1 - situation.compute_s / situation.step_s(FIRST)
         return current, False, f"exchanges are {share:.0%} of a step of flat all-reduce: there is nothing to save"
     if best is current or best.ahead <= 0:
         return current, False, f"{current.candidate} is the best"
-    return (
-        current,
-        False,
-        f"{best.candidate} saves {1 - exp(-best.ahead):.0%}, not surely the {situation.margin:.0%} wanted",
-    )
+    why = f"{best.candidate} saves {1 - exp(-best.ahead):.0%}, not surely the {situation.margin:.0%} wanted"
+    return current, False, why
 
 
 def _worth_a_trial(one: _Judged, situation: Situation, current: _Judged, total_s: float) -> bool:
@@ -235,7 +220,7 @@ def _trial_steps(candidate: Candidate) -> int:
 
 
 def _least_steps(candidate: Candidate) -> int:
-    """Before which a candidate is not left: none for flat all-reduce, of which the exchange is all there is to know."""
+    """Return the steps before which a candidate is not left: 0 for flat all-reduce, whose worth is known."""
     return 0 if candidate.scheme == FIRST.scheme else TRIAL_STEPS
 
 
@@ -272,7 +257,7 @@ def _judge(candidate: Candidate, situation: Situation, progress: StepWorth) -> _
 
 
 def _share(situation: Situation, candidate: Candidate) -> float:
-    """The part of a step that is exchange: what an error of its prediction weighs."""
+    """Return the part of a step that is exchange: the weight of an error in its prediction."""
     step_s = situation.step_s(candidate)
     return (step_s - situation.compute_s) / step_s if step_s else 0.0
 
@@ -292,15 +277,15 @@ def _normal(z: float) -> float:
     return 0.5 * (1 + erf(z / 2**0.5))
 
 
-def _above(ahead: float, off: float) -> float:
-    """The mean of 1 - e^-X where that is above 0."""
+def _mean_saving(ahead: float, off: float) -> float:
+    """Return the mean of 1 - e^-X where that is above 0, counted as 0 elsewhere."""
     if not off:
         return max(1 - exp(-ahead), 0.0)
     return max(_normal(ahead / off) - exp(off**2 / 2 - ahead) * _normal(ahead / off - off), 0.0)
 
 
-def _below(ahead: float, off: float) -> float:
-    """The mean of e^-X - 1 where that is above 0."""
+def _mean_cost(ahead: float, off: float) -> float:
+    """Return the mean of e^-X - 1 where that is above 0, counted as 0 elsewhere."""
     if not off:
         return max(exp(-ahead) - 1, 0.0)
     return max(exp(off**2 / 2 - ahead) * _normal(off - ahead / off) - _normal(-ahead / off), 0.0)

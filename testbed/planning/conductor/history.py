@@ -1,4 +1,4 @@
-"""What was seen of training so far: stretches under one choice each, with the losses at parameters that all held."""
+"""The history of training: stretches under one candidate each, with the losses at parameters that all members held."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 
 from testbed.planning.conductor.candidate import Candidate
 
-#: Losses that are kept of a stretch; beyond, neighbours become one, with both their weights.
+#: The most losses kept of a stretch; beyond, neighbouring losses are joined, with the sum of their weights.
 KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
 class SeenLoss:
-    """A mean loss over fresh batches of `weight` members, after `step` steps."""
+    """The mean loss of `weight` members over fresh batches, after `step` steps."""
 
     step: float
     value: float
@@ -21,43 +21,41 @@ class SeenLoss:
 
 @dataclass(frozen=True, slots=True)
 class TrainedStretch:
-    """The steps from `began` to `ended`, all under one `candidate`, in so many `rounds`.
-
-    own      by how much members' losses fell in their local steps, each at its own parameters, in sum over rounds
-    merged   by how much the loss at the parameters that all held fell in the same rounds
-    judged   rounds in these two sums
-    apart    how far members stood from their mean, as a part of how far that had moved: the mean over merges; None
-             where they did not say
-    """
+    """Successive steps under one candidate."""
 
     candidate: Candidate
+    #: The steps of the run before the stretch, and at its end.
     began: int
     ended: int
     losses: tuple[SeenLoss, ...] = ()
     rounds: int = 0
+    #: The fall of members' losses in their local steps, each at its own parameters; the sum over `judged` rounds.
     own: float = 0.0
+    #: The fall of the loss at parameters that all held, in the same rounds.
     merged: float = 0.0
     judged: int = 0
+    #: Members' distance from their mean, as a part of the mean's movement; the mean over merges, None if unreported.
     apart: float | None = None
 
     @property
     def undone(self) -> float | None:
-        """The part of what members learned by themselves that merging undid; None where that can't be said."""
+        """The part of members' own progress that merging undid; None if the losses do not tell."""
         return None if not self.judged or self.own <= 0 else 1 - self.merged / self.own
 
 
 @dataclass(slots=True)
 class TrainedHistory:
-    """Gathers rounds into stretches; `steps` were taken in all of them."""
+    """Gathers rounds into stretches."""
 
+    #: Steps of the run so far.
     steps: int = 0
     _stretches: list[TrainedStretch] = field(default_factory=list)
-    _before: tuple[float, float] | None = None  # the loss that all held before the last round, and members' own in it
+    _before: tuple[float, float] | None = None  # the last round's `agreed` and `own` losses
     _merges: int = 0
 
     @property
     def stretches(self) -> tuple[TrainedStretch, ...]:
-        """All so far."""
+        """All stretches so far."""
         return tuple(self._stretches)
 
     def add(
@@ -69,20 +67,21 @@ class TrainedHistory:
         own: float | None,
         apart: float | None = None,
     ) -> None:
-        """A round is over, after `steps` steps in all.
+        """Record that a round ended.
 
-        agreed   the members' mean loss at what all held before it, and `own`, in its last local step, at their own
-                 parameters; both of fresh batches
+        Args:
+            candidate: The candidate under which members took the round's steps.
+            steps: Steps of the run so far, this round's included.
+            members: The number of members that reported.
+            agreed: Members' mean loss over fresh batches, at the parameters that all held before the round.
+            own: The same in the round's last local step, at each member's own parameters.
+            apart: As in `TrainedStretch`, of this round's merge.
         """
         stretch = self._stretch(candidate)
         if agreed is not None and self._before is not None:
             before, last = self._before
-            stretch = replace(
-                stretch,
-                own=stretch.own + before - last,
-                merged=stretch.merged + before - agreed,
-                judged=stretch.judged + 1,
-            )
+            own_fall, merged_fall = stretch.own + before - last, stretch.merged + before - agreed
+            stretch = replace(stretch, own=own_fall, merged=merged_fall, judged=stretch.judged + 1)
         self._before = (agreed, own) if candidate.steps > 1 and agreed is not None and own is not None else None
         losses = stretch.losses
         if agreed is not None:
@@ -90,13 +89,8 @@ class TrainedHistory:
         if apart is not None:
             self._merges += 1
             apart = (stretch.apart or 0.0) + (apart - (stretch.apart or 0.0)) / self._merges
-        self._stretches[-1] = replace(
-            stretch,
-            ended=steps,
-            losses=losses,
-            rounds=stretch.rounds + 1,
-            apart=stretch.apart if apart is None else apart,
-        )
+            stretch = replace(stretch, apart=apart)
+        self._stretches[-1] = replace(stretch, ended=steps, losses=losses, rounds=stretch.rounds + 1)
         self.steps = steps
 
     def _stretch(self, candidate: Candidate) -> TrainedStretch:
@@ -109,9 +103,8 @@ class TrainedHistory:
 def _thinned(losses: tuple[SeenLoss, ...]) -> tuple[SeenLoss, ...]:
     if len(losses) <= KEPT:
         return losses
-    return (
-        tuple(_joined(*pair) for pair in zip(losses[::2], losses[1::2], strict=False)) + losses[len(losses) // 2 * 2 :]
-    )
+    joined = (_joined(*pair) for pair in zip(losses[::2], losses[1::2], strict=False))
+    return (*joined, *losses[len(losses) // 2 * 2 :])
 
 
 def _joined(one: SeenLoss, other: SeenLoss) -> SeenLoss:

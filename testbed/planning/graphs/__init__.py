@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from testbed.planning.graphs.bounds import gap_bounds
 from testbed.planning.graphs.families import (
+    FAMILIES,
     complete,
     double_ring,
     exponential,
-    family_names,
+    fast_edges,
     make_graph,
     ring,
     ring_based,
     torus,
 )
-from testbed.planning.graphs.fast import fast_edges
-from testbed.planning.graphs.graph import Graph, GraphError
-from testbed.planning.graphs.monitor import GapMonitor, Violation
-from testbed.planning.graphs.weights import Weighing, Weights, metropolis, spectral_gap, uniform, weigh
+from testbed.planning.graphs.gaps import GapMonitor, Violation, gap_bounds
+from testbed.planning.graphs.graph import Graph, GraphError, Weighing, Weights, metropolis, spectral_gap, uniform, weigh
 
 __all__ = [
+    "FAMILIES",
     "GapMonitor",
     "Graph",
     "GraphError",
@@ -28,7 +27,6 @@ __all__ = [
     "complete",
     "double_ring",
     "exponential",
-    "family_names",
     "fast_edges",
     "gap_bounds",
     "make_graph",

@@ -1,30 +1,39 @@
-"""A communication graph: which member sends its parameters to which. Immutable and strongly connected."""
+"""Communication graphs (which member sends its parameters to which), and the weights by which members average."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import networkx as nx
+import numpy as np
 
 from testbed.errors import DetailedError
 from testbed.planning.view import Pair
 
+#: weights[receiver][sender], the receiver itself among the senders; each row sums to 1.
+Weights = Mapping[str, Mapping[str, float]]
+
+#: The rule by which members weigh the parameters that they average.
+Weighing = Literal["uniform", "metropolis"]
+
 
 class GraphError(DetailedError, ValueError):
-    """A graph over which training cannot reach agreement, with what would make it do so."""
+    """Training cannot reach agreement over a graph; the text names an edge, or a number of members, to change."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Members and directed edges (sender, receiver); a member's edge to itself is implied and not listed.
+    """A communication graph.
 
-    Raises GraphError when a name is unknown or doubled, an edge is a loop, or some member cannot be reached from
-    another: what such a member learns would never come to all.
+    Raises GraphError if a name is unknown or given twice, an edge is a loop, or a member cannot reach another: its
+    updates would never come to all.
     """
 
     members: tuple[str, ...]
+    #: Directed edges (sender, receiver). A member's edge to itself is implied and not listed.
     edges: frozenset[Pair]
 
     def __post_init__(self) -> None:
@@ -34,14 +43,14 @@ class Graph:
             )
         if unknown := sorted({end for edge in self.edges for end in edge} - set(self.members)):
             raise GraphError(
-                f"edges name {', '.join(unknown)}, which are no members; list them or drop the edges",
+                f"edges name {', '.join(unknown)}, not among the members; list them, or drop the edges",
                 rule="unknown-member",
                 field="edges",
                 given=unknown,
             )
         if loops := sorted(source for source, target in self.edges if source == target):
             raise GraphError(
-                f"{', '.join(loops)}: drop the edge to itself, averaging counts a member's own anyway",
+                f"{', '.join(loops)}: drop the edge from the member to itself, which averaging implies",
                 rule="loop",
                 field="edges",
                 given=loops,
@@ -50,7 +59,7 @@ class Graph:
 
     @classmethod
     def undirected(cls, members: Iterable[str], pairs: Iterable[Pair]) -> Graph:
-        """The graph with both directions of each pair."""
+        """Return the graph with both directions of each pair."""
         pairs = tuple(pairs)
         return cls(tuple(members), frozenset(pairs) | frozenset((v, u) for u, v in pairs))
 
@@ -63,8 +72,8 @@ class Graph:
         stuck = sorted(condensed.nodes[last]["members"])
         other = next(member for member in self.members if member not in stuck)
         raise GraphError(
-            f"not strongly connected: what {', '.join(stuck)} learns never reaches {other}; "
-            f"add an edge such as {stuck[0]} to {other}",
+            f"not strongly connected: updates of {', '.join(stuck)} never reach {other}; add an edge such as "
+            f"{stuck[0]} to {other}",
             rule="not-connected",
             given=tuple(stuck),
             link=f"{stuck[0]}->{other}",
@@ -72,7 +81,7 @@ class Graph:
 
     @cached_property
     def digraph(self) -> nx.DiGraph:
-        """The same as a networkx graph, members in order."""
+        """This graph for networkx, members in order."""
         digraph = nx.DiGraph()
         digraph.add_nodes_from(self.members)
         digraph.add_edges_from(sorted(self.edges))
@@ -80,34 +89,84 @@ class Graph:
 
     @cached_property
     def hops(self) -> Mapping[str, Mapping[str, int]]:
-        """hops[u][v]: edges on the shortest path from u to v."""
+        """The number of edges on the shortest path from u to v, at hops[u][v]."""
         return dict(nx.all_pairs_shortest_path_length(self.digraph))
 
     @property
     def symmetric(self) -> bool:
-        """Whether every edge has its reverse."""
+        """True if every edge has its reverse."""
         return all((target, source) in self.edges for source, target in self.edges)
 
     def without(self, gone: str) -> Graph:
-        """The graph that is left of this one; GraphError when it falls apart."""
+        """Return this graph without the member `gone`. Raises GraphError if the rest is not strongly connected."""
         left = tuple(member for member in self.members if member != gone)
         return Graph(left, frozenset(edge for edge in self.edges if gone not in edge))
 
     def sources(self, member: str) -> tuple[str, ...]:
-        """The members that send to `member`, itself left out, in the members' order."""
+        """Return the members that send to `member`, without itself, in the members' order."""
         return tuple(other for other in self.members if (other, member) in self.edges)
 
     def targets(self, member: str) -> tuple[str, ...]:
-        """The members to which `member` sends, itself left out, in the members' order."""
+        """Return the members to which `member` sends, without itself, in the members' order."""
         return tuple(other for other in self.members if (member, other) in self.edges)
 
     def sides(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The members in two parts with no edge inside a part (AD-PSGD's active and passive); GraphError if none."""
+        """Return two parts of the members without an edge inside a part: AD-PSGD's active and passive members.
+
+        Raises GraphError if the graph has a cycle of odd length: then there are no such parts.
+        """
         if not nx.is_bipartite(self.digraph):
             raise GraphError(
-                "a cycle of odd length: no two sides; take an even ring, a torus of even sides, or a tree",
+                "the graph has a cycle of odd length, so it has no two sides; take a ring of an even number of "
+                "members, a torus of even sides, or a tree",
                 rule="odd-cycle",
             )
         colour = nx.bipartite.color(self.digraph)
         active, passive = (tuple(m for m in self.members if colour[m] == side) for side in (1, 0))
         return active, passive
+
+
+def weigh(graph: Graph, weighing: Weighing) -> Weights:
+    """Return the weights by a rule. Raises GraphError if the rule does not fit the graph."""
+    return metropolis(graph) if weighing == "metropolis" else uniform(graph)
+
+
+def uniform(graph: Graph) -> Weights:
+    """Return equal weights of each member's senders and itself (Hop, arXiv 1902.01064).
+
+    Members agree on the plain mean only if all have as many in-neighbours as out-neighbours, and all equally many.
+    """
+    rows = {}
+    for member in graph.members:
+        senders = (member, *graph.sources(member))
+        rows[member] = dict.fromkeys(senders, 1 / len(senders))
+    return rows
+
+
+def metropolis(graph: Graph) -> Weights:
+    """Return Metropolis weights (Xiao, Boyd and Lall 2005): any symmetric graph agrees on the plain mean.
+
+    w[i][j] = 1 / (1 + max(degree i, degree j)) for neighbours; the rest is the member's own weight. Raises GraphError
+    if an edge has one direction only.
+    """
+    if not graph.symmetric:
+        u, v = next(edge for edge in sorted(graph.edges) if edge[::-1] not in graph.edges)
+        raise GraphError(
+            f"Metropolis weights need both directions of each edge: add an edge {v} to {u}, or take uniform weights",
+            rule="one-way-edge",
+            link=f"{v}->{u}",
+        )
+    degree = {member: len(graph.sources(member)) for member in graph.members}
+    rows = {}
+    for member in graph.members:
+        row = {other: 1 / (1 + max(degree[member], degree[other])) for other in graph.sources(member)}
+        rows[member] = {member: 1 - sum(row.values()), **row}
+    return rows
+
+
+def spectral_gap(weights: Weights) -> float:
+    """Return 1 - |second largest eigenvalue|, in [0, 1]: the part by which disagreement shrinks in about a round."""
+    members = list(weights)
+    matrix = np.array([[weights[receiver].get(sender, 0.0) for sender in members] for receiver in members])
+    sizes = sorted(np.abs(np.linalg.eigvals(matrix)), reverse=True)
+    return float(1 - sizes[1]) if len(sizes) > 1 else 1.0

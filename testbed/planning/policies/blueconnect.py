@@ -16,12 +16,13 @@ from testbed.planning.view import View
 class BlueConnect(Policy):
     """Nested rings (Cho et al., BlueConnect, MLSys 2019): from the fast dimension to the slow one, and back.
 
-    With m the members of the largest site, slice j of m is reduced around each site's ring to its j-th member, and a
-    ring of those, one a site, reduces it among the sites; then all the way back. So the WAN carries M/m for each
-    member of a site. A site with fewer than m members has some of them take several slices. `order` is that of the
-    ring of sites. O(m · s · n) for the trees, s sites.
+    Let m be the number of members of the largest site. Slice j of m is reduced around each site's ring to its j-th
+    member; a ring of these members, one of each site, reduces it among the sites; the mean goes back the same way. So
+    the WAN carries M/m for each member of a site. In a site with fewer than m members some take several slices.
+    O(m · s · n) for the trees, s sites.
     """
 
+    #: The order of the ring of sites; see `ring`.
     order: str = "two-opt"
 
     def __post_init__(self) -> None:
@@ -32,12 +33,12 @@ class BlueConnect(Policy):
 
 
 def nested_rings(view: View, groups: Sequence[tuple[str, ...]], order: str) -> list[Tree]:
-    """The trees of rings inside `groups` and among them; `order` is that of the rings among."""
+    """Return the trees of rings inside `groups` and of the rings among them, which have the named `order`."""
     slices = max(len(members) for members in groups)
     trees: list[Tree] = []
     for j in range(slices):
         leads = {members[j % len(members)]: members for members in groups}
-        local = [_to(members, lead) for lead, members in leads.items()]
+        local = [ring_trees(members)[members.index(lead)] for lead, members in leads.items()]
         for across in ring_trees(ordered(view, tuple(leads), order)):
             reduce, broadcast = dict(across.reduce), dict(across.broadcast)
             for tree in local:
@@ -45,8 +46,3 @@ def nested_rings(view: View, groups: Sequence[tuple[str, ...]], order: str) -> l
                 broadcast.update(tree.broadcast)
             trees.append(replace(across, reduce=reduce, broadcast=broadcast, share=across.share / slices))
     return trees
-
-
-def _to(members: tuple[str, ...], lead: str) -> Tree:
-    """The tree of a site's ring whose root is `lead`."""
-    return ring_trees(members)[members.index(lead)]

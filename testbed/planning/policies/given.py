@@ -1,4 +1,4 @@
-"""Given: one plan, written out, for whoever knows better than the policies, or repeats what another run did."""
+"""Given: one plan, written out, to force a plan of one's own or to repeat another run's plan."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from testbed.plan import Plan, PlanError
-from testbed.planning.policy import Policy, PolicyError, make_policy, register
+from testbed.planning.policy import Policy, PolicyError, check_edges, make_policy, register
 from testbed.planning.view import View
 
 
 @register("given")
 @dataclass(frozen=True)
 class GivenPlan(Policy):
-    """The plan in `document`, as JSON has it (`Plan.to_json`): a run's `plans/0003.json`.
+    """The plan in `document`; `auto` plans where members were lost or joined, so that the document no longer fits.
 
-    Where members were lost or came since, it is no plan for those that there are, and `auto` plans. A document that is
-    no plan is a PolicyError at once, one whose edges are not there when it is to plan.
+    A document that is not a plan raises PolicyError at once; `plan` raises it if the view lacks an edge.
     """
 
+    #: The plan as JSON (`Plan.to_json`), such as a run's `plans/0003.json`.
     document: Mapping[str, Any] = field(default_factory=dict)
 
     plans_alone = False
@@ -31,21 +31,15 @@ class GivenPlan(Policy):
         written = self._written()
         if set(view.names) != set(written.members):
             return make_policy("auto").plan(view)
-        parties = (written.whole, *written.groups)
-        for source, target, _ in (edge for party in parties for edge in party.edges()):
-            if (source, target) not in view.edges:
-                raise PolicyError(
-                    f"given: the plan needs an edge from {source} to {target}, and there is none",
-                    rule="no-edge",
-                    link=f"{source}->{target}",
-                )
+        for group in (written.whole, *written.groups):
+            check_edges(self.name, view, group)
         return replace(written, epoch=0, members=view.names, policy=self.name)
 
     def check(self, view: View) -> None:
         written = set(self._written().members)
         if strange := sorted(written ^ set(view.names)):
             raise PolicyError(
-                f"given: {', '.join(strange)} is in the plan or in the run, and not in the other; the members are "
+                f"given: {', '.join(strange)} must be in both the plan and the run; the run's members are "
                 f"{', '.join(view.names)}",
                 field="members",
                 given=tuple(strange),
@@ -57,6 +51,6 @@ class GivenPlan(Policy):
             return Plan.from_json(self.document)
         except PlanError as error:
             raise PolicyError(
-                f"given: {error}; write what a run keeps in plans/, or GET /api/v1/plans has",
+                f"given: {error}; write a plan as a run keeps it in plans/, or as GET /api/v1/plans returns it",
                 **{"field": "document", **error.details},
             ) from None

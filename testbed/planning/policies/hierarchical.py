@@ -1,4 +1,4 @@
-"""Hierarchical: reduce inside the site first, then between sites."""
+"""Hierarchical: reduce inside each site first, then between sites."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from testbed.plan import Plan, Tree
-from testbed.planning.cost import CostModel
+from testbed.planning.cost import best_tree
 from testbed.planning.fastest import fastest_tree, graph
 from testbed.planning.policy import Policy, PolicyError, register
 from testbed.planning.view import View
@@ -17,10 +17,10 @@ from testbed.planning.view import View
 class Hierarchical(Policy):
     """Two levels, as in HiPS (GeoMX): members send to their site's gateway, gateways to one root gateway.
 
-    A site's gateway is its member with the largest Σ over members elsewhere of min(c out, c in), the first in order
-    among equals. Gateways reach the root along their fastest paths over gateways (cost 1/c an edge), so a slow
-    direct edge is gone around; the root is the gateway whose plan is predicted to be fastest. So the model crosses
-    a site's uplink once, however many members the site has. O(n² + s² · (s log s + route length)), s sites.
+    A site's gateway is the member with the largest Σ over members elsewhere of min(c out, c in); the first one among
+    equals. Gateways reach the root along their fastest paths over gateways (cost 1/c an edge), around slow direct
+    edges. The root is the gateway whose plan has the shortest predicted round. The model crosses a site's uplink once,
+    whatever the number of its members. O(n² + s² · (s log s + route length)), s sites.
     """
 
     def plan(self, view: View) -> Plan:
@@ -30,19 +30,13 @@ class Hierarchical(Policy):
         local = {
             member: gateways[site] for site, members in sites.items() for member in members if member != gateways[site]
         }
-        model = CostModel(view)
-        plans = []
-        for root in gateways.values():
-            tree = fastest_tree(between, root)
-            if tree is not None:
-                both = Tree(root, {**local, **tree.reduce}, {**local, **tree.broadcast})
-                plans.append(Plan(0, view.names, (both,)))
-        best = min(plans, key=lambda plan: model.predict(plan).seconds, default=None)
-        if best is None or model.predict(best).seconds == float("inf"):
+        found = [tree for root in gateways.values() if (tree := fastest_tree(between, root)) is not None]
+        whole = (Tree(tree.root, {**local, **tree.reduce}, {**local, **tree.broadcast}) for tree in found)
+        if (best := best_tree(view, whole)) is None:
             raise PolicyError(
-                "hierarchical: the sites' gateways, or a gateway and its site, are not connected by edges"
+                "hierarchical: the view has no edges that connect the sites' gateways, or a gateway with its site"
             )
-        return self._plan(view, best.trees)
+        return self._plan(view, [best])
 
 
 def _gateway(view: View, members: Sequence[str]) -> str:

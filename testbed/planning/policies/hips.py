@@ -1,11 +1,11 @@
-"""HiPS: a parameter server in each site, and one for all of them."""
+"""HiPS: a parameter server in each site, and a global one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from testbed.plan import Group, Plan, Tree
-from testbed.planning.cost import CostModel
+from testbed.planning.cost import best_tree
 from testbed.planning.policies.star import star
 from testbed.planning.policy import Policy, PolicyError, check_whole, register
 from testbed.planning.view import View
@@ -14,13 +14,13 @@ from testbed.planning.view import View
 @register("hips")
 @dataclass(frozen=True)
 class Hips(Policy):
-    """The hierarchical parameter server of GeoMX: members push to their site's server, those to the global one.
+    """The hierarchical parameter server of GeoMX: members push to their site's server, site servers to the global one.
 
-    A site's server is its first member; the global server is the site server whose plan is predicted to be the
-    fastest. Both levels are stars, so sites that are no neighbours meet over routed paths. `period` is HFA's K2: only
-    every so many rounds goes to the global server, in the others each site averages by itself. O(s · n), s sites.
+    A site's server is its first member; the global server is the site server whose plan has the shortest predicted
+    round. Both levels are stars, so sites that are not neighbours are reached over routed paths. O(s · n), s sites.
     """
 
+    #: HFA's K2: only every `period`-th round goes to the global server; in the others each site averages by itself.
     period: int = 1
 
     def __post_init__(self) -> None:
@@ -30,16 +30,13 @@ class Hips(Policy):
         sites = view.sites()
         local = {member: members[0] for members in sites.values() for member in members[1:]}
         servers = tuple(members[0] for members in sites.values())
-        plans = [
-            Plan(0, view.names, (Tree(server, parents, parents),))
-            for server in servers
-            for parents in [{**local, **star(servers, server).reduce}]
-        ]
-        model = CostModel(view)
-        best = min(plans, key=lambda plan: model.predict(plan).seconds)
-        if model.predict(best).seconds == float("inf"):
-            raise PolicyError("hips: a site is not connected, or no site's server with all the others'")
+        parents = {server: {**local, **star(servers, server).reduce} for server in servers}
+        best = best_tree(view, (Tree(server, parents[server], parents[server]) for server in servers))
+        if best is None:
+            raise PolicyError(
+                "hips: the view has no edges that connect a site, or a site's server with all other servers"
+            )
         if self.period == 1:
-            return self._plan(view, best.trees)
+            return self._plan(view, [best])
         groups = tuple(Group(members, (star(members, members[0]),)) for members in sites.values())
-        return self._plan(view, best.trees, groups=groups, period=self.period)
+        return self._plan(view, [best], groups=groups, period=self.period)

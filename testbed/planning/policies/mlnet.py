@@ -14,11 +14,12 @@ from testbed.planning.view import View
 class Mlnet(Policy):
     """MLNET's balanced k-ary aggregation and multicast tree (Mai, Hong and Costa, HotCloud 2015), blind to bandwidth.
 
-    In member order, begun at `root` (the first member by default): parent(i) = (i − 1) div k, both ways. The paper
-    studies k = `arity` of 2, 3 and 5. O(n).
+    In member order, parent(i) = (i − 1) div k, in both directions. O(n).
     """
 
+    #: k; the paper studies 2, 3 and 5.
     arity: int = 2
+    #: The member at which the order begins; None for the first.
     root: str | None = None
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""MST: one tree of the fastest edges."""
+"""MST: one spanning tree of the fastest edges."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from dataclasses import dataclass
 import networkx as nx
 
 from testbed.plan import Plan, Tree
-from testbed.planning.cost import CostModel
+from testbed.planning.cost import best_tree
 from testbed.planning.fastest import direct
 from testbed.planning.policy import Policy, PolicyError, register
 from testbed.planning.view import View
 
-#: Roots that are tried: of more members a prediction takes tens of milliseconds.
+#: The most roots that are tried: with more members a prediction takes tens of milliseconds.
 ROOTS = 64
 
 
 @register("mst")
 @dataclass(frozen=True)
 class Mst(Policy):
-    """Kruskal's minimum spanning tree (1956) on 1/c, used in both directions, rooted where it is shallow.
+    """Kruskal's minimum spanning tree (1956) on 1/c, used in both directions, rooted where the tree is shallow.
 
-    An undirected edge {u, v} weighs 1 / min(c(u→v), c(v→u)), because partial sums cross it one way and the mean
-    the other; equals are told apart by the round trip. Only edges that are direct, one way at least, count. Every
-    root loads the tree's edges alike, so the root is the one with the shortest predicted fill, which is the tree's
-    centre in seconds. Blind to edges that share a physical link. O(n² log n) for the tree, O(n · route length) for
-    each root; of more than ROOTS members those are predicted that are nearest to the tree's centre by round trips.
+    An undirected edge {u, v} weighs 1 / min(c(u→v), c(v→u)), because partial sums cross it one way and the mean the
+    other; among equal edges the one with the shortest round trip comes first. Only edges that are direct in at least
+    one direction count. Every root loads the tree's edges alike, so the root is the member with the shortest predicted
+    fill, the tree's centre in seconds. The policy does not see that edges share a physical link. O(n² log n) for the
+    tree, O(n · route length) for each root; with more than ROOTS members the ROOTS nearest to the centre are tried.
     """
 
     def plan(self, view: View) -> Plan:
         tree = _spanning_tree(view)
-        model = CostModel(view)
-        plans = [Plan(0, view.names, (_rooted(tree, root),)) for root in _central(tree, ROOTS)]
-        return self._plan(view, min(plans, key=lambda plan: model.predict(plan).seconds).trees)
+        best = best_tree(view, (_rooted(tree, root) for root in _central(tree, ROOTS)))
+        assert best is not None, "the view has the tree's edges in both directions"
+        return self._plan(view, [best])
 
 
 def _spanning_tree(view: View) -> nx.Graph:
     edges = []
-    # Routes may be direct one way only; such a pair is an edge too, or the tree might not span.
+    # A route may be direct in one direction only; such a pair counts too, or the tree might not span all members.
     for source, target in sorted({(min(pair), max(pair)) for pair in direct(view, view.names)}):
         edge, back = view.edges.get((source, target)), view.edges.get((target, source))
         if edge is not None and back is not None:
@@ -51,13 +51,15 @@ def _spanning_tree(view: View) -> nx.Graph:
             joined.union(source, target)
             tree.add_edge(source, target, rtt=rtt)
     if tree.number_of_edges() != len(view.members) - 1:
-        raise PolicyError("mst: the members are not connected by edges in both directions")
+        raise PolicyError("mst: the view has no edges in both directions that connect all members")
     return tree
 
 
 def _central(tree: nx.Graph, most: int) -> list[str]:
-    """So many members, or all: those with the least round trips to the farthest other one. On a tree that is one of the
-    two that are farthest from each other."""
+    """Return the `most` members with the least round trip to the member farthest from them.
+
+    On a tree that farthest member is one of the two that are farthest from each other.
+    """
     members = list(tree)
     if len(members) <= most:
         return members

@@ -1,4 +1,4 @@
-"""NetStorm's plan: the model shared over the fastest aggregation path trees of several roots."""
+"""NetStorm: the model shared over the fastest aggregation path trees of several roots."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from testbed.plan import Plan, Tree
-from testbed.planning.auxiliary import auxiliary_routes
-from testbed.planning.fastest import fastest_tree, graph
+from testbed.planning.fastest import auxiliary_routes, fastest_tree, graph
 from testbed.planning.policy import Policy, PolicyError, check_switch, check_whole, register
 from testbed.planning.view import View
 
@@ -15,17 +14,18 @@ from testbed.planning.view import View
 @register("netstorm")
 @dataclass(frozen=True)
 class Netstorm(Policy):
-    """Multi-root FAPT (NetStorm, arXiv 2404.11352): one tree a root, shares by score.
+    """Multi-root FAPT (NetStorm, arXiv 2404.11352): one tree for each root, shares by score.
 
-    A root's reduce (broadcast) tree is the shortest-path in-tree (out-tree) at 1/c an edge. A tree's score is
-    1 / Σ_level (1 / min c over its edges at that level), the level being the number of hops from the root; a root's
-    is 1 / (1/s_reduce + 1/s_broadcast), since it has one slice for both (our reading: the release scores push and
-    pull apart). The `roots` best of them (all by default) get a contiguous slice in proportion to their score.
-    With `auxiliary`, every edge in use has routes beside it, disjoint from each other. The overlay is that of the
-    direct edges. O(n · E log n), with auxiliary routes O(n² · E log n).
+    A root's reduce (broadcast) tree is the shortest-path in-tree (out-tree) at 1/c an edge, over the direct edges. A
+    tree's score is 1 / Σ_level (1 / min c over its edges at that level); the level is the number of hops from the root.
+    A root's score is 1 / (1/s_reduce + 1/s_broadcast), since both trees have one slice [ours: the release scores push
+    and pull apart]. The best roots get contiguous slices in proportion to their scores. O(n · E log n), with auxiliary
+    routes O(n² · E log n).
     """
 
+    #: How many of the best roots get a slice; None for all.
     roots: int | None = None
+    #: Whether every edge in use has routes beside it, disjoint from each other.
     auxiliary: bool = True
 
     def __post_init__(self) -> None:
@@ -37,7 +37,7 @@ class Netstorm(Policy):
         edges = graph(view, set(view.names))
         trees = [tree for root in view.names if (tree := fastest_tree(edges, root)) is not None]
         if not trees:
-            raise PolicyError("netstorm: no member is connected by edges to and from all others")
+            raise PolicyError("netstorm: the view has no member with paths of direct edges to and from all others")
         if len(view.names) == 1:
             return self._plan(view, trees)
         scores = {tree.root: 1 / (_levels(view, tree, up=True) + _levels(view, tree, up=False)) for tree in trees}
@@ -48,7 +48,7 @@ class Netstorm(Policy):
 
 
 def _levels(view: View, tree: Tree, up: bool) -> float:
-    """Σ over levels of 1 / the slowest edge's rate, of the reduce (`up`) or the broadcast tree."""
+    """Return Σ over levels of 1 / the slowest edge's rate, for the reduce (`up`) or the broadcast tree."""
     parents = tree.reduce if up else tree.broadcast
     slowest: dict[int, float] = {}
     for child, parent in parents.items():

@@ -1,4 +1,4 @@
-"""Ring all-reduce: slices go around a ring of all members."""
+"""Ring all-reduce: slices travel around a ring of all members."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from testbed.plan import Plan, Tree
 from testbed.planning.policy import Policy, check_choice, register
 from testbed.planning.view import View
 
+#: The orders that a ring's members may have; see `Ring`.
 ORDERS = ("naive", "nearest", "two-opt")
 
 
@@ -21,12 +22,13 @@ ORDERS = ("naive", "nearest", "two-opt")
 class Ring(Policy):
     """Reduce-scatter and all-gather around a ring (Patarasu and Yuan, JPDC 2009): 2(n − 1) steps of 1/n of the model.
 
-    As trees: slice i goes around to its root, member i, and on around from there, so each edge of the ring carries
-    2(n − 1)/n of the model. `order`: `naive`, the members' own; `nearest`, each followed by the one to which its edge
-    is fastest; `two-opt`, that order bettered by reversing parts of it while its slowest edge gets faster, or as slow
-    and the sum of 1/c less. O(n²) for nearest, O(n³) a pass for two-opt.
+    As trees, slice i travels around the ring to its root, member i, and from there around again, so each edge of the
+    ring carries 2(n − 1)/n of the model. O(n²) for the order `nearest`, O(n³) a pass for `two-opt`.
     """
 
+    #: `naive`: the members' own order. `nearest`: the fastest edge from each member leads to the next one. `two-opt`:
+    #: the order `nearest`, improved by reversing parts of the ring while that makes its slowest edge faster, or leaves
+    #: it as slow and reduces Σ 1/c.
     order: str = "two-opt"
 
     def __post_init__(self) -> None:
@@ -37,7 +39,7 @@ class Ring(Policy):
 
 
 def ring_trees(names: Sequence[str]) -> list[Tree]:
-    """A tree for each slice: the chain around the ring to its root, and on around from there."""
+    """Return a tree for each slice: the chain around the ring to its root, and the chain from there around again."""
     count = len(names)
     trees = []
     for root in range(count):
@@ -50,7 +52,7 @@ def ring_trees(names: Sequence[str]) -> list[Tree]:
 
 
 def ordered(view: View, names: Sequence[str], order: str) -> tuple[str, ...]:
-    """The members of a ring in the order of that name. PolicyError when none of its kind closes the ring."""
+    """Return the members of a ring in the named `order`, one of ORDERS. The ring's edges may be missing in the view."""
     if order == "naive" or len(names) < 3:
         return tuple(names)
     costs = np.full((len(names), len(names)), np.inf)
@@ -73,7 +75,7 @@ def _nearest(costs: NDArray[np.float64]) -> list[int]:
 
 
 def _two_opt(costs: NDArray[np.float64], tour: list[int]) -> list[int]:
-    """Reverse the part that makes the ring best, until none does. Compares (slowest edge's cost, sum of costs)."""
+    """Reverse the part that improves the ring most, until none does: by (slowest edge's cost, sum of costs)."""
 
     def weight(tour: list[int]) -> tuple[float, float]:
         around = costs[tour, np.roll(tour, -1)]

@@ -1,4 +1,4 @@
-"""Star: everybody sends to servers, which send the mean back."""
+"""Star: all members send to parameter servers, which send the mean back."""
 
 from __future__ import annotations
 
@@ -7,14 +7,32 @@ from dataclasses import dataclass
 
 from testbed.plan import Plan, Tree
 from testbed.planning.cost import CostModel
-from testbed.planning.keys import ALEXNET, keys_of_servers
 from testbed.planning.policy import Policy, PolicyError, check_choice, check_member, check_whole, register
 from testbed.planning.view import View
 
-#: Where servers stand, by the predicted time of the star with one server.
+#: Elements of AlexNet's arrays, weights and biases layer by layer (Krizhevsky, Sutskever and Hinton 2012, in the
+#: one-tower form with 1,000 classes): 61 M in all, three in five of them in one array.
+ALEXNET = (
+    *(64 * 3 * 11 * 11, 64),
+    *(192 * 64 * 5 * 5, 192),
+    *(384 * 192 * 3 * 3, 384),
+    *(256 * 384 * 3 * 3, 256),
+    *(256 * 256 * 3 * 3, 256),
+    *(4096 * 9216, 4096),
+    *(4096 * 4096, 4096),
+    *(1000 * 4096, 1000),
+)
+
+#: Elements from which MXNet's kvstore cuts an array over all servers; a smaller one is whole on one server.
+BIG_ARRAY = 1_000_000
+
+#: The prime by which MXNet spreads whole arrays over servers.
+SPREAD = 9973
+
+#: Places of the servers, by the predicted time of the star with one server.
 PLACEMENTS = ("best", "mean", "worst")
 
-#: Named lists of keys; `overlapped` has none: each chunk is broadcast when it is reduced, pull overlapping push.
+#: Named lists of keys. `overlapped` has no keys: each chunk is broadcast once it is reduced, so pull overlaps push.
 KEYS = {"overlapped": (), "one": (1,), "alexnet": ALEXNET}
 
 
@@ -23,18 +41,19 @@ KEYS = {"overlapped": (), "one": (1,), "alexnet": ALEXNET}
 class Star(Policy):
     """Parameter servers (MXNet's kvstore `dist_sync`; Li et al., OSDI 2014): parent(m) = server in both directions.
 
-    `servers`: how many, 1 by default, or `all`. `placement` `best`, `mean` or `worst`: the members as the cost model
-    orders the stars with one server; the mean is the one whose time is nearest to the mean of all. `server` names it
-    instead. `keys`: `one` (the model is pulled when all have pushed it), `alexnet` (keys in the proportions of
-    AlexNet's arrays), a list of arrays' elements, such as the model's, layer by layer; or `overlapped`, ours, in which
-    a chunk is sent back at once. Arrays go to servers by MXNet's rule (`keys_of_servers`), at their own sizes
-    whatever the model's is. Members that are no neighbours are reached over routed paths, which do not aggregate.
-    O(n² · route length) to place the servers.
+    Arrays go to servers by MXNet's rule (`keys_of_servers`), by their own sizes whatever the model's size is. Members
+    that are not neighbours are reached over routed paths, which do not aggregate. O(n² · route length) to place the
+    servers.
     """
 
+    #: The number of servers, or `all`.
     servers: int | str = 1
+    #: The member that is the only server; None to choose by `placement`.
     server: str | None = None
+    #: The members with the `best` or the `worst` predicted stars of one server, or those nearest to the `mean` of all.
     placement: str = "best"
+    #: `one`: the model is pulled when all have pushed it. `alexnet`: keys in the proportions of AlexNet's arrays. Or a
+    #: list of arrays' elements, such as the model's layers. `overlapped` [ours]: a chunk is sent back at once.
     keys: str | Sequence[int] = "overlapped"
 
     def __post_init__(self) -> None:
@@ -45,13 +64,13 @@ class Star(Policy):
             check_choice(self, "keys", self.keys, KEYS)
         elif not self.keys or not all(isinstance(size, int) and size > 0 for size in self.keys):
             raise PolicyError(
-                f"star: keys {self.keys!r} must be elements of arrays: whole numbers above 0",
+                f"star: keys {self.keys!r} must list the elements of each array: whole numbers above 0",
                 field="keys",
                 given=self.keys,
             )
         if self.server is not None and self.servers != 1:
             raise PolicyError(
-                "star: server names the only one; leave out `servers`, or name none",
+                "star: `server` names the only server; leave out `servers`, or `server`",
                 field="servers",
                 given=self.servers,
             )
@@ -85,7 +104,9 @@ class Star(Policy):
         seconds = {name: model.predict(Plan(0, view.names, (star(view.names, name),))).seconds for name in view.names}
         reachable = [name for name in view.names if seconds[name] < float("inf")]
         if len(reachable) < count:
-            raise PolicyError(f"star: {len(reachable)} of the members have edges to and from all others; needs {count}")
+            raise PolicyError(
+                f"star: it needs {count} members with edges to and from all others, and the view has {len(reachable)}"
+            )
         mean = sum(seconds[name] for name in reachable) / len(reachable)
         rank = {
             "best": seconds.__getitem__,
@@ -96,6 +117,21 @@ class Star(Policy):
 
 
 def star(members: tuple[str, ...], server: str, share: float = 1.0, keys: tuple[float, ...] = ()) -> Tree:
-    """The star around `server`."""
+    """Return the star around `server`."""
     parents = {member: server for member in members if member != server}
     return Tree(server, parents, parents, share, keys)
+
+
+def keys_of_servers(arrays: Sequence[int], servers: int) -> list[list[float]]:
+    """Return the sizes of the keys that each server holds, in the arrays' order, as MXNet's kvstore_dist places them.
+
+    Array number k is on server (k · 9973) mod servers; an array of at least BIG_ARRAY elements is cut evenly.
+    """
+    held: list[list[float]] = [[] for _ in range(servers)]
+    for number, size in enumerate(arrays):
+        if size >= BIG_ARRAY:
+            for keys in held:
+                keys.append(size / servers)
+        else:
+            held[number * SPREAD % servers].append(float(size))
+    return held

@@ -1,4 +1,4 @@
-"""TSEngine: which member sends to which is decided when members are ready, by what transfers showed so far."""
+"""TSEngine: pairs of sender and receiver are decided as members become ready, by the throughput of past transfers."""
 
 from __future__ import annotations
 
@@ -11,29 +11,34 @@ from testbed.plan import Plan, Tree
 from testbed.planning.policy import Policy, PolicyError, check_member, check_whole, register
 from testbed.planning.view import Pair, View
 
-#: With this probability at most a known edge is taken rather than a random one, so that all get known in time.
+#: The highest probability of a known edge against a random one; random choices make all edges known in time.
 GREED = 0.9
 
 
 @register("tsengine")
 @dataclass(frozen=True)
 class Tsengine(Policy):
-    """TSEngine (Zhou, Cai, Yu et al., IEEE TNSM 2021): an online scheduler, played through on what is known.
+    """TSEngine (Zhou, Cai, Yu et al., IEEE TNSM 2021): an online scheduler, played through on the view.
 
-    A coordinator holds a throughput matrix A: the rates of the view's measured edges, all of them where the view is
-    the emulator's own; the others are unknown to it.
-    Pull: a member that has the model asks which one to serve, and gets the unserved one that maximises A with
-    probability min(known / (known + unknown), 0.9), else a random one. Push: ready members queue; the first two merge
-    along the faster direction of A; a pairing with the server ends at it. Each asks again when its transfer is over.
+    A coordinator holds a throughput matrix A: the rates of the view's measured edges, or of all edges if the view is
+    the emulator's own. Other edges are unknown to it.
 
-    It decides by arrival: members are ready in the order of `arrivals` (the members' own by default), and a transfer
-    takes model / rate of its edge, as the view has it. So given the view, the arrivals and the `seed`, the plan is a
-    function: a reduce tree and a broadcast tree of `server` (the first member by default). Draws differ from moment to
-    moment of the view. O(n² log n).
+    - Pull: a member that has the model asks which member to serve. The answer is the unserved member that maximises A
+      with probability min(known / (known + unknown), 0.9), else a random one.
+    - Push: ready members queue. The first two merge along the faster direction of A; a pairing with the server ends at
+      the server.
+    - A member asks again when its transfer is over.
+
+    The scheduler decides by arrival. A transfer takes model / rate of its edge, as the view has it; so the view, the
+    arrivals and the seed determine the plan: a reduce tree and a broadcast tree of the server. Views of different
+    moments give different draws. O(n² log n).
     """
 
+    #: The member that holds the model; None for the first.
     server: str | None = None
+    #: The order in which members become ready; None for the members' own order.
     arrivals: tuple[str, ...] | None = None
+    #: The seed of the random choices.
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -59,7 +64,7 @@ class _Coordinator:
         self._known = {p: edge.rate_bps for p, edge in view.edges.items() if everything or edge.source == "measured"}
 
     def pull(self, server: str) -> dict[str, str]:
-        """Each member's server in the broadcast."""
+        """Return each member's parent in the broadcast tree."""
         parents: dict[str, str] = {}
         unserved = [name for name in self._view.names if name != server]
         asking = [(0.0, 0, server)]
@@ -69,24 +74,24 @@ class _Coordinator:
             reachable = [name for name in unserved if (holder, name) in self._view.edges]
             if not reachable:
                 continue
-            served = self._whom(holder, reachable)
+            served = self._receiver(holder, reachable)
             unserved.remove(served)
             parents[served] = holder
             for name in (holder, served):
                 heapq.heappush(asking, (now + self._seconds((holder, served)), asked, name))
                 asked += 1
         if unserved:
-            raise PolicyError(f"tsengine: no edges lead from {server} to {', '.join(unserved)}")
+            raise PolicyError(f"tsengine: the view has no path from {server} to {', '.join(unserved)}")
         return parents
 
-    def _whom(self, holder: str, reachable: Sequence[str]) -> str:
+    def _receiver(self, holder: str, reachable: Sequence[str]) -> str:
         known = [name for name in reachable if (holder, name) in self._known]
         if known and self._draw.random() < min(len(known) / len(reachable), GREED):
             return max(known, key=lambda name: self._known[holder, name])
         return self._draw.choice(reachable)
 
     def push(self, server: str, arrivals: Sequence[str]) -> dict[str, str]:
-        """The member that each member sends to, to be merged."""
+        """Return each member's parent in the reduce tree."""
         parents: dict[str, str] = {}
         events = [(0.0, i, name) for i, name in enumerate(arrivals)]
         queue: list[str] = []
@@ -103,11 +108,11 @@ class _Coordinator:
             heapq.heappush(events, (now + self._seconds((sender, receiver)), asked, receiver))
             asked += 1
         if len(parents) < len(arrivals) - 1:
-            raise PolicyError(f"tsengine: {', '.join(queue)} have no edges along which to merge into {server}")
+            raise PolicyError(f"tsengine: the view has no edges along which {', '.join(queue)} merge into {server}")
         return parents
 
     def _edge(self, one: str, other: str, server: str) -> Pair | None:
-        """Along which edge two members merge: into the server, else along the faster one known."""
+        """Return the edge along which two members merge: into the server, else the faster known edge."""
         both = [pair for pair in ((one, other), (other, one)) if pair in self._view.edges and pair[0] != server]
         return max(both, key=lambda pair: self._known.get(pair, 0.0), default=None)
 

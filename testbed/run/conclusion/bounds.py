@@ -10,8 +10,7 @@ from typing import Any
 from testbed.emulation.network.routing import Routes
 from testbed.link import LinkState
 from testbed.plan import PLAIN_CODEC, Plan
-from testbed.planning.bound import Bound, BoundError, bound
-from testbed.planning.period import least_period
+from testbed.planning.bound import Bound, BoundError, bound, least_period
 from testbed.planning.view import View
 from testbed.run import view
 from testbed.run.conclusion.stretches import Stretch, states_over

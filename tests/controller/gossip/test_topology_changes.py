@@ -12,8 +12,7 @@ from testbed.controller.gossip.topology_changes import AHEAD, TopologyChanges
 from testbed.controller.model.actions import Actions, Tell
 from testbed.controller.model.contradiction import Contradiction
 from testbed.controller.model.spec import GossipGraph
-from testbed.planning.graphs import GraphError, ring
-from testbed.planning.graphs.monitor import Violation
+from testbed.planning.graphs import GraphError, Violation, ring
 from testbed.protocol import AbortGraph, CommitGraph, ControlMessage, Job, NodeConfiguration, PrepareGraph, PromiseGraph
 from testbed.simulation.clocks import SimulatedClocks
 from tests.controller.gossip.test_iteration_log import entered

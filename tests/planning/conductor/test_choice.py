@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.planning.conductor import FIRST, Candidate, Situation, TrainedHistory, candidates, choose, learn
-from testbed.planning.conductor.choice import SAMPLES, _above, _below
+from testbed.planning.conductor.choice import SAMPLES, _mean_cost, _mean_saving
 from tests.planning.conductor.runs import PARTS, Truth, conduct
 
 pytestmark = pytest.mark.pure
@@ -102,5 +102,5 @@ def test_what_is_chosen_is_never_foreseen_worse_than_flat_all_reduce(
 def test_gains_and_costs_add_up_to_the_mean(ahead: float, off: float) -> None:
     """Gain less cost is the mean of 1 - e^-X, which has a closed form of its own."""
     mean = 1 - 2.718281828459045 ** (off**2 / 2 - ahead)
-    assert _above(ahead, off) - _below(ahead, off) == pytest.approx(mean, abs=1e-6)
-    assert _above(ahead, off) >= max(mean, 0) - 1e-9
+    assert _mean_saving(ahead, off) - _mean_cost(ahead, off) == pytest.approx(mean, abs=1e-6)
+    assert _mean_saving(ahead, off) >= max(mean, 0) - 1e-9

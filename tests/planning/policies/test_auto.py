@@ -9,10 +9,10 @@ from hypothesis import given, settings
 
 from testbed.plan import Plan
 from testbed.planning import Policy, PolicyError, View, make_policy, policy_names, predict
-from testbed.planning.choice import FEWER
 from testbed.planning.policies.auto import PROPOSED, ROUNDS, SCREEN, TRIED
 from testbed.planning.policy import REGISTRY
-from testbed.planning.trial import tried_s
+from testbed.planning.simulate import tried_s
+from testbed.planning.tree_choice import FEWER
 from tests.planning.networks import sites, view_of, views
 
 pytestmark = pytest.mark.pure

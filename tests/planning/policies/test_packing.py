@@ -12,11 +12,11 @@ from benchmarks.support.networks import view as netstorm9_view
 from testbed.plan import Plan
 from testbed.planning import Edge, PolicyError, View, make_policy, policy_names, predict, simulate
 from testbed.planning.bound import bound
-from testbed.planning.choice import ALIKE, FEWER, Choice
 from testbed.planning.constraints import GOODPUT, Constraints
 from testbed.planning.overlay import Overlay
 from testbed.planning.pack import EXACT, pack
 from testbed.planning.policies.packing import TOLERANCE
+from testbed.planning.tree_choice import ALIKE, FEWER, TreeChoice
 from tests.planning.networks import sites, view_of, views
 
 pytestmark = pytest.mark.pure
@@ -85,7 +85,7 @@ def test_of_plans_predicted_alike_the_one_that_waits_least_is_taken() -> None:
     """NetStorm's nine sites: the plans in the choice load links alike, and differ by a tenth in the simulator."""
     view = netstorm9_view(netstorm9(4), 2_400_000)
     limits = Constraints.of(view)
-    good = Choice(view, limits, pack(Overlay(view.names, limits), TOLERANCE)).good()
+    good = TreeChoice(view, limits, pack(Overlay(view.names, limits), TOLERANCE)).good()
     seconds = [simulate(Plan(0, view.names, tuple(trees), 32 * 1024), view).seconds for trees in good]
     taken = simulate(replace(make_policy("packing").plan(view), chunk_bytes=32 * 1024), view).seconds
     assert len(good) > 1 and taken <= min(seconds) * (1 + 3 * FEWER)

@@ -10,7 +10,7 @@ import pytest
 
 from testbed.plan import Group, Plan, Tree
 from testbed.planning import make_policy
-from testbed.planning.period import least_period
+from testbed.planning.bound import least_period
 from testbed.run.conclusion.bounds import lower_bound, provable
 from testbed.run.conclusion.stretches import Stretch
 from testbed.run.directory import RunDirectory

@@ -86,7 +86,7 @@ class Swapper(Watcher):
         self._left.insert(0, era.graph)
         self._ends, self._heard = {}, set()
         era.graph = era.graph.without(dead)
-        era.monitor.forget(dead, bounds_of(era.graph, self._rules))
+        era.monitor.remove(dead, bounds_of(era.graph, self._rules))
         self._simulation.kill(dead)
         for name in era.graph.members:
             self._simulation.after(self._delay(), lambda name=name: self._forget(name, dead))

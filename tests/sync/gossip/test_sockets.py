@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from testbed.planning.graphs import Graph, complete, double_ring, gap_bounds, metropolis, ring, uniform
-from testbed.planning.graphs.monitor import GapMonitor
+from testbed.planning.graphs import GapMonitor, Graph, complete, double_ring, gap_bounds, metropolis, ring, uniform
 from testbed.protocol import NodeConfiguration
 from testbed.schemes.hop.member import HopMember
 from testbed.schemes.hop.rules import HopRules

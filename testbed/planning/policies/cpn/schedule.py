@@ -1,28 +1,29 @@
-"""When groups exchange, and with that the cost J of a grouping.
+"""The schedule of exchanges between groups, and the cost J of a grouping with it [ours].
 
     J = max_k (T_k + E'_k/τ_k)/h̄ · (1 + λ1·mean skew_k + λ2·mean stale_k + λ3·mean τ_k·h̄_k)
 
-The first factor is the seconds of one local step where the slowest group sets the pace, its part of a round and of an
-exchange included, with h̄ the mean over all members: a group that is ahead waits for exchanges that are overdue, so in
-the long run all go as far in rounds [ours; with each group's own h̄_k, slow members were to be paired with fast ones
-over the WAN]. The second is what a second of it is worth less: groups that see other labels than all do, that merge
-what is old, that drift apart between exchanges. Without dividing by the work, one step and an exchange after each would
-always win.
+The first factor is the seconds of one local step. The slowest group sets the pace, with its part of a round and of an
+exchange; h̄ is the mean over all members, because a group that is ahead waits for overdue exchanges, so that in the
+long run all groups complete equally many rounds. (With each group's own h̄_k, slow members would be paired with fast
+ones over the WAN.) The second factor is the loss of worth of a second, for groups whose labels differ from all
+members', that merge stale models, or that drift apart between exchanges. Without the division by the work, one step
+with an exchange after it would always win.
 
-Periods τ are powers of two, so that phases can be laid out evenly: by rising period, each takes the phase of its period
-that is used least, and of these the one farthest from the used ones. An exchange lasts a while, so group k is in one
-for the part u_k = E_k/(τ_k·T_k + E_k) of the time. Up to Σ u = 1 the phases keep groups from meeting; beyond that, a
-group meets Σ u − 1 others on average (in proportion to their u), and what it shares with group l waits for both:
+Periods τ are powers of two, so that phases can be laid out evenly: by rising period, each group takes the least used
+phase of its period, and among these the one farthest from the used phases. An exchange takes time, so group k exchanges
+during the part u_k = E_k/(τ_k·T_k + E_k) of the time. Up to Σ u = 1 the phases keep exchanges apart. Beyond that, an
+exchange coincides with Σ u − 1 others on average (in proportion to their u), and shares links with group l:
 
-    E'_k = RTT_k + M(1/c_up + 1/c_down)·(1 + Σ_l met_l·shared_kl)
+    E'_k = RTT_k + M(1/c_up + 1/c_down)·(1 + Σ_l coinciding_l·shared_kl)
 
-shared is 1 where both leave the same site, else 1/K, for l sends here what it has of the slice that k holds. Groups
-that all exchange at once (not `temporal`) have one period. They do so along trees, on which both directions are used at
-a time, and only those meet that leave the same site: E = RTT + M(1/c_up + 1/c_down)/2·how many do. To the slowest
-group's seconds comes a tenth of the groups' mean, since what nobody waits for holds links, too. Nothing is stale.
+shared is 1 if both groups leave the same site, else 1/K, because l sends to k its part of the slice that k holds.
+Groups that all exchange at once (not `temporal`) have one period. They exchange along trees, which use both directions
+at a time, and only groups that leave the same site share links: E = RTT + M(1/c_up + 1/c_down)/2·the number of these
+groups. A tenth of the groups' mean is added to the slowest group's seconds, because faster exchanges occupy links too.
+Nothing is stale.
 
-Where rounds go on beside the next one's steps (`overlap`), each lasts as long as the longer of the two: T_k is the
-longer of computing and the ring, and of E'_k there only counts what is more than T_k; the shorter costs a tenth.
+Where rounds overlap the next round's steps (`overlap`), a round lasts as long as the longer of the two: T_k is the
+longer of computing and the ring, and only the part of E'_k beyond T_k counts; the shorter of the two costs a tenth.
 """
 
 from __future__ import annotations
@@ -35,46 +36,47 @@ from math import inf
 
 import numpy as np
 
-from testbed.planning.policies.cpn.problem import Floats, Ints
+from testbed.planning.constraints import Floats, Ints
 from testbed.planning.policies.cpn.terms import Terms
 
+#: The periods that a group may have.
 PERIODS = np.array([1, 2, 4, 8, 16, 32])
 
-#: Less time in exchanges than this part is none.
+#: Parts below this one are rounding errors.
 NOTHING = 1e-12
 
-#: What the shorter of two things costs that go on side by side: it holds links and processors that others could use.
+#: The part of the shorter of two overlapping activities that counts, because it holds links and processors.
 BESIDE = 0.1
 
 
-def beside(one_s: Floats, other_s: Floats) -> Floats:
-    """What two things cost that go on side by side."""
+def beside(one_s: Floats | float, other_s: Floats | float) -> Floats:
+    """Return the seconds that two overlapping activities cost."""
     both: Floats = np.maximum(one_s, other_s) + BESIDE * np.minimum(one_s, other_s)
     return both
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """λ1, λ2, λ3: what a bit of `skew`, a round of `stale`ness and a local step of `drift` add to the cost.
+    """The weights of the cost J."""
 
-    `overlap`: rounds go on beside the next one's steps, so only what is longer than those costs time.
-    """
-
+    #: λ1: the part that a bit of label skew adds to the cost.
     skew: float = 1.0
+    #: λ2: the part that a round of staleness adds.
     stale: float = 0.05
+    #: λ3: the part that a local step between exchanges adds.
     drift: float = 0.005
+    #: Whether rounds overlap the next round's steps.
     overlap: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Each group's period and phase, its seconds per local step, and what they cost: J = max(step_s) · (1 + the rest).
+    """The periods and phases of groups, and their cost J = max(step_s) · (1 + skew + stale + drift)."""
 
-    Group k exchanges in the rounds r with r mod periods[k] = phases[k].
-    """
-
+    #: Group k exchanges in the rounds r with r mod periods[k] = phases[k].
     periods: tuple[int, ...]
     phases: tuple[int, ...]
+    #: Each group's seconds per local step.
     step_s: tuple[float, ...]
     skew: float
     stale: float
@@ -82,18 +84,18 @@ class Schedule:
 
     @property
     def cost(self) -> float:
-        """J, in seconds per local step."""
+        """The cost J in seconds per local step."""
         return max(self.step_s) * (1 + self.skew + self.stale + self.drift)
 
 
 def schedule(groups: Sequence[Terms], prices: Prices, temporal: bool = True) -> Schedule:
-    """The periods and phases of least cost. O(K² · periods²).
+    """Return the periods and phases of least cost. O(K² · periods²).
 
-    For a bound on the seconds per step, the shortest periods that keep it are the best: J's other factor only grows
-    with them. So each value that a group's seconds can take is tried as the bound. What groups lose by meeting is left
-    out of that, and charged afterwards; then one group's period at a time is doubled or halved while that gains.
+    For a bound on the seconds per step, the shortest periods that keep it are the best, because J's other factor only
+    grows with the periods. So each value of a group's seconds is tried as the bound, first without the cost of
+    coinciding exchanges. Then one group's period at a time is doubled or halved while the whole J falls.
     """
-    figures = _Figures(groups, prices)
+    figures = _GroupArrays(groups, prices)
     if len(groups) == 1:
         return figures.at(np.array([1]), staggered=temporal)
     if not temporal:
@@ -103,15 +105,15 @@ def schedule(groups: Sequence[Terms], prices: Prices, temporal: bool = True) -> 
 
 
 def least_cost(groups: Sequence[Terms], prices: Prices, temporal: bool = True) -> float:
-    """J of the groups' `schedule` before single periods are changed: quick, and now and then some per cent too high."""
+    """Return J of the groups' `schedule` before single periods change: fast, and sometimes some percent too high."""
     if len(groups) == 1 or not temporal:
         return schedule(groups, prices, temporal).cost
-    figures = _Figures(groups, prices)
+    figures = _GroupArrays(groups, prices)
     return float(figures.costs(figures.candidates()).min())
 
 
 def phases_of(periods: Sequence[int]) -> tuple[int, ...]:
-    """A phase for each period such that as few groups as can be exchange in one round."""
+    """Return a phase for each period, such that the fewest groups exchange in one round."""
     used = np.zeros(max(periods))
     phases = [0] * len(periods)
     for group in sorted(range(len(periods)), key=lambda group: periods[group]):
@@ -124,21 +126,21 @@ def phases_of(periods: Sequence[int]) -> tuple[int, ...]:
 
 
 def _distances(phases: Ints, taken: Ints, period: int) -> Ints:
-    """Rounds from each phase to the nearest that is taken, before or after it."""
+    """Return the rounds from each phase to the nearest taken phase, before or after it."""
     apart = np.abs(taken - phases[:, None])
     nearest: Ints = np.minimum(apart, period - apart).min(axis=1, initial=period)
     return nearest
 
 
-class _Figures:
-    """The groups' terms side by side."""
+class _GroupArrays:
+    """The terms of groups as arrays, shape (K,). Methods take rows of periods, shape (rows, K) or (K,)."""
 
     def __init__(self, groups: Sequence[Terms], prices: Prices) -> None:
         values = np.array([(g.compute_s, g.ring_s, g.rtt_s, g.transfer_s, g.steps, g.skew, g.stale) for g in groups])
         self._compute_s, ring_s, self._rtt_s, self._transfer_s, self._steps = values[:, :5].T
         self._overlap = prices.overlap
         self._round_s = beside(self._compute_s, ring_s) if self._overlap else self._compute_s + ring_s
-        # Sums, not `mean` and `average`: those take four times as long for few numbers, and a search has thousands.
+        # Sums, because `mean` and `average` take four times as long for few numbers, and a search has thousands.
         self._skew = prices.skew * float(values[:, 5].sum() / len(groups))
         self._stale = prices.stale * float(values[:, 6].sum() / len(groups))
         self._drift = prices.drift
@@ -146,13 +148,13 @@ class _Figures:
 
     @cached_property
     def _mean_steps(self) -> float:
-        """h̄ over all groups' members."""
+        """The mean h̄ over all groups' members."""
         members = np.array([len(group.ring) for group in self._groups])
         return float((self._steps * members).sum() / members.sum())
 
     @cached_property
     def _shared(self) -> Floats:
-        """How much of what a group (row) waits for another's exchange (column) takes; nothing for its own."""
+        """The part of a group's links (row) that another group's exchange (column) uses; 0 for its own."""
         count = len(self._groups)
         shared = np.full((count, count), 1 / count)
         for one, other in combinations(range(count), 2):
@@ -162,18 +164,18 @@ class _Figures:
         return shared
 
     def _waits(self, periods: Ints) -> Floats:
-        """Σ_l met_l·shared_kl of each group, for rows of periods, with phases laid out evenly."""
+        """Return Σ_l coinciding_l·shared_kl of each group, with phases laid out evenly."""
         inside_s = periods * self._round_s
         busy = 1 - inside_s / (inside_s + self._rtt_s + self._transfer_s)
         whole = busy.sum(axis=-1, keepdims=True)
         if whole.max() <= 1:
-            return np.zeros_like(busy)  # phases keep all apart, as they mostly do: there is no need to know who shares
+            return np.zeros_like(busy)  # phases keep all exchanges apart, as mostly
         others = np.maximum(whole - busy, NOTHING)
         waits: Floats = np.maximum(whole - 1, 0.0) / others * (busy @ self._shared)
         return waits
 
     def _step_s(self, periods: Ints, waits: Floats | float) -> Floats:
-        """Seconds per local step of every group, for rows of periods."""
+        """Return the seconds per local step of every group."""
         exchange_s = self._rtt_s + self._transfer_s * (1 + waits)
         if self._overlap:
             exchange_s = np.maximum(beside(self._compute_s, exchange_s) - self._round_s, 0.0)
@@ -181,7 +183,7 @@ class _Figures:
         return seconds
 
     def candidates(self) -> Ints:
-        """Rows of periods: for each bound, every group's shortest that keeps it."""
+        """Return rows of periods: for each bound, every group's shortest period that keeps it."""
         each = self._step_s(PERIODS[:, None], 0.0)  # (periods, groups), falling in each column
         bounds = each[each >= each[-1].max()]
         first = (each <= bounds[:, None, None]).argmax(axis=1)
@@ -189,7 +191,7 @@ class _Figures:
         return rows
 
     def best(self) -> Ints:
-        """The periods of least cost among those that `schedule` tries."""
+        """Return the periods of least cost among those that `schedule` tries."""
         rows, best, cost = self.candidates(), np.ones(len(self._groups), dtype=np.int64), inf
         while (costs := self.costs(rows)).min() < cost * (1 - NOTHING):
             least = int(costs.argmin())
@@ -198,14 +200,14 @@ class _Figures:
         return best
 
     def costs(self, periods: Ints) -> Floats:
-        """J of each row of periods."""
+        """Return J of each row of periods."""
         drift = self._drift * ((periods * self._steps).sum(axis=-1) / len(self._groups))
         slowest = self._step_s(periods, self._waits(periods)).max(axis=-1)
         costs: Floats = slowest * (1 + self._skew + self._stale + drift)
         return costs
 
     def at(self, periods: Ints, staggered: bool = True) -> Schedule:
-        """The schedule with these periods; not `staggered`, all exchange at once."""
+        """Return the schedule with these periods; if not `staggered`, all groups exchange at once."""
         if staggered:
             step_s = self._step_s(periods, self._waits(periods))
         else:
@@ -224,7 +226,7 @@ class _Figures:
 
 
 def _one_changed(periods: Ints) -> Ints:
-    """Rows of periods in which one is doubled or halved."""
+    """Return the rows of periods in which one period is doubled or halved."""
     each = np.eye(len(periods), dtype=np.int64)
     rows = np.concatenate([periods + each * periods, periods - each * (periods - periods // 2)])
     found: Ints = rows[((rows >= PERIODS[0]) & (rows <= PERIODS[-1])).all(axis=1)]

@@ -1,51 +1,51 @@
-"""The search for the grouping of least cost J: seed, insert, then move, swap, merge and split until nothing gains.
+"""The search for the grouping of least cost J [ours]: seed, insert, then move, swap, merge, split until nothing helps.
 
-For each number of groups: seeds by farthest-first on the round trip, from the member that computes fastest (and from
-random ones, where the group is small enough to begin more than once); the others join by falling computing power,
-each where J rises least. Groups are kept as rings; a member joins a ring where its bottleneck suffers least.
+For each number of groups, seeds are chosen farthest-first on the round trip, from the member that computes fastest (and
+from random members, where members are few enough to begin several times). The other members join by falling computing
+power, each where J rises least. Groups are kept as rings; a member joins a ring where its bottleneck suffers least.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache, partial
 from random import Random
 
 import numpy as np
 
-from testbed.planning.policies.cpn.problem import Problem
 from testbed.planning.policies.cpn.schedule import Prices, Schedule, least_cost, schedule
-from testbed.planning.policies.cpn.terms import Costs, Ring, Spatial, Terms
+from testbed.planning.policies.cpn.terms import Costs, Problem, Ring, Spatial, Terms
 from testbed.planning.policies.cpn.tour import NOTHING, bettered, inserted
 
-#: Up to so many members every number of groups is tried, and from several first seeds.
+#: Up to FEW members, every number of groups is tried, each from STARTS first seeds.
 FEW = 12
 STARTS = 6
 
-#: Numbers of groups that are tried with more members.
+#: The numbers of groups that are tried with more members.
 COUNTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
-#: With more than MANY members, a member looks at the groups with the nearest seeds only, and fewer numbers are tried.
+#: With more than MANY members, a member may join the groups of the NEAREST seeds only, and fewer numbers are tried.
 MANY = 64
 NEAREST = 3
 FEWER_COUNTS = (1, 4, 8, 16, 32)
 
-#: How many groupings the local search may look at in all, 0.2 ms each with two dozen members.
+#: The groupings that the local search may evaluate in all; each takes 0.2 ms with two dozen members.
 LOOKS = 2_000
-#: With MANY members a look takes up to 1 ms.
+#: The same with more than MANY members, where each takes up to 1 ms.
 FEWER_LOOKS = 700
 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """A way to part the members: each group's terms, when they exchange, and the least cost for each number tried."""
+    """A partition of the members into groups."""
 
+    #: The terms of each group.
     groups: tuple[Terms, ...]
     schedule: Schedule
-    tried: dict[int, float] = field(default_factory=dict)
 
     @property
     def cost(self) -> float:
-        """J."""
+        """The cost J in seconds per local step."""
         return self.schedule.cost
 
 
@@ -57,30 +57,33 @@ def search(
     seed: int = 0,
     begin: Sequence[Ring] = (),
 ) -> Grouping:
-    """The best grouping found; the same arguments give the same. With `begin`, only what can be reached from there.
+    """Return the best grouping found. The same arguments give the same grouping.
 
-    500 members take 5 s, a dozen 0.7 s, less from a beginning.
+    500 members take 5 s, a dozen 0.7 s.
+
+    Args:
+        temporal: Whether each group has a period and a phase of its own.
+        begin: Groups to begin from, in place of all numbers of groups; the search is then local, and takes less time.
     """
     return _GroupingSearch(problem, prices, temporal, spatial, seed).best(begin)
 
 
 class _GroupingSearch:
     def __init__(self, problem: Problem, prices: Prices, temporal: bool, spatial: Spatial, seed: int) -> None:
+        # Cached: the same few insertions are tried again after each gain, a gain leaves most rings unchanged, and in a
+        # search among a dozen members six in ten groupings come up again.
+        self._joined = cache(partial(inserted, problem))
+        self._bettered = cache(partial(bettered, problem))
+        self._known_cost = cache(lambda rings: least_cost(self._terms(rings), prices, temporal))
+        self._known_schedule = cache(lambda rings: schedule(self._terms(rings), prices, temporal))
         self._problem = problem
-        self._prices = prices
-        self._temporal = temporal
         self._costs = Costs(problem, spatial)
-        self._rings: dict[tuple[Ring, int], Ring] = {}
-        self._bettered: dict[Ring, Ring] = {}
-        self._known: dict[tuple[Ring, ...], float] = {}
-        self._schedules: dict[tuple[Ring, ...], Schedule] = {}
         self._draw = Random(seed)
         self._looks = LOOKS if len(problem) <= MANY else FEWER_LOOKS
 
     def best(self, begin: Sequence[Ring]) -> Grouping:
         if begin:
-            return self._grouping(self._settled([tuple(ring) for ring in begin]))
-        tried: dict[int, float] = {}
+            return self._grouping(self._improved([tuple(ring) for ring in begin], self._looks)[0])
         found: list[tuple[float, list[Ring]]] = []
         counts = self._counts()
         for left, count in zip(range(len(counts), 0, -1), counts, strict=True):
@@ -88,12 +91,9 @@ class _GroupingSearch:
             self._looks -= share
             rings, unused = self._for_count(count, share)
             self._looks += unused
-            cost = self._schedule(rings).cost
-            tried[count] = cost
-            found.append((cost, rings))
-        _, rings = min(found, key=lambda one: (float(f"{one[0]:.6g}"), len(one[1])))  # of equal ones the fewest groups
-        grouping = self._grouping(rings)
-        return Grouping(grouping.groups, grouping.schedule, tried)
+            found.append((self._schedule(rings).cost, rings))
+        _, rings = min(found, key=lambda one: (float(f"{one[0]:.6g}"), len(one[1])))  # the fewest groups among equals
+        return self._grouping(rings)
 
     def _counts(self) -> list[int]:
         most = len(self._problem)
@@ -102,7 +102,7 @@ class _GroupingSearch:
         return [count for count in (COUNTS if most <= MANY else FEWER_COUNTS) if count <= most]
 
     def _for_count(self, count: int, looks: int) -> tuple[list[Ring], int]:
-        """The best grouping that begins with `count` groups, and the looks that were left."""
+        """Return the best grouping that begins with `count` groups, and the looks that are left."""
         starts = STARTS if len(self._problem) <= FEW else 1
         unused = looks
         found = []
@@ -116,7 +116,7 @@ class _GroupingSearch:
     # -- a first grouping
 
     def _seeds(self, count: int, start: int) -> list[int]:
-        """Farthest-first on the round trip."""
+        """Return seeds farthest-first on the round trip, the `start`-th time from another first seed."""
         problem = self._problem
         first = int(problem.step_s.argmin()) if start == 0 else self._draw.randrange(len(problem))
         seeds = [first]
@@ -143,11 +143,8 @@ class _GroupingSearch:
 
     # -- local search
 
-    def _settled(self, rings: list[Ring]) -> list[Ring]:
-        return self._improved(rings, self._looks)[0]
-
     def _improved(self, rings: list[Ring], looks: int) -> tuple[list[Ring], int]:
-        """Take what gains, again and again, until nothing does or there are no looks left."""
+        """Apply changes that reduce J until none does or no looks are left. Returns the rings and the looks left."""
         best = self._cost(rings)
         gained = True
         while gained and looks > 0:
@@ -164,8 +161,8 @@ class _GroupingSearch:
         return rings, looks
 
     def _neighbours(self, rings: list[Ring]) -> Iterator[list[Ring]]:
-        """Groupings one change away, those first that change the group which decides J."""
-        order = self._by_weight(rings)
+        """Yield the groupings one change away; changes to the group that decides J come first."""
+        order = self._slowest_first(rings)
         for k in order:
             yield from self._splits(rings, k)
             yield from self._merges(rings, k)
@@ -173,12 +170,12 @@ class _GroupingSearch:
         for k in order:
             yield from self._swaps(rings, k)
 
-    def _by_weight(self, rings: list[Ring]) -> list[int]:
+    def _slowest_first(self, rings: list[Ring]) -> list[int]:
         step_s = self._schedule(rings).step_s
         return sorted(range(len(rings)), key=lambda k: -step_s[k])
 
     def _moves(self, rings: list[Ring], k: int) -> Iterator[list[Ring]]:
-        """A member of group k elsewhere, or alone; a member of another group into it."""
+        """Yield the groupings with a member of group k in another group, or alone."""
         for member in self._shuffled(rings[k]):
             rest = _without(rings[k], member)
             for other in range(len(rings)):
@@ -206,7 +203,7 @@ class _GroupingSearch:
                 yield _with(rings, {k: bettered(self._problem, whole), other: ()})
 
     def _splits(self, rings: list[Ring], k: int) -> Iterator[list[Ring]]:
-        """Group k in two: each half nearer to one of the two members farthest from each other."""
+        """Yield the grouping with group k in halves, each nearer to one of its two members farthest from each other."""
         ring = rings[k]
         if len(ring) < 2:
             return
@@ -217,49 +214,31 @@ class _GroupingSearch:
         if all(halves):
             yield [*_with(rings, {k: halves[0]}), halves[1]]
 
-    def _joined(self, ring: Ring, member: int) -> Ring:
-        """The ring with another member; remembered, for the same few are tried again after each gain."""
-        known = self._rings.get((ring, member))
-        if known is None:
-            known = self._rings[ring, member] = inserted(self._problem, ring, member)
-        return known
-
     def _better(self, rings: Sequence[Ring]) -> list[Ring]:
-        """Each of the rings in its best order; remembered, for a gain leaves most as they were."""
-        for ring in rings:
-            if ring not in self._bettered:
-                self._bettered[ring] = bettered(self._problem, ring)
-        return [self._bettered[ring] for ring in rings]
+        """Return each ring in its best order."""
+        return [self._bettered(ring) for ring in rings]
 
     def _shuffled(self, ring: Ring) -> list[int]:
         return self._draw.sample(ring, len(ring))
 
     # -- costs
 
+    def _terms(self, rings: Sequence[Ring]) -> list[Terms]:
+        return [self._costs.of(ring) for ring in rings]
+
     def _cost(self, rings: Sequence[Ring]) -> float:
-        """J of a grouping; remembered, for of those that a search among a dozen looks at it saw six in ten before."""
-        rings = tuple(rings)
-        known = self._known.get(rings)
-        if known is None:
-            terms = [self._costs.of(ring) for ring in rings]
-            known = self._known[rings] = least_cost(terms, self._prices, self._temporal)
-        return known
+        return self._known_cost(tuple(rings))
 
     def _schedule(self, rings: Sequence[Ring]) -> Schedule:
-        rings = tuple(rings)
-        known = self._schedules.get(rings)
-        if known is None:
-            terms = [self._costs.of(ring) for ring in rings]
-            known = self._schedules[rings] = schedule(terms, self._prices, self._temporal)
-        return known
+        return self._known_schedule(tuple(rings))
 
     def _grouping(self, rings: Sequence[Ring]) -> Grouping:
         ordered = sorted(rings, key=min)
-        return Grouping(tuple(self._costs.of(ring) for ring in ordered), self._schedule(ordered))
+        return Grouping(tuple(self._terms(ordered)), self._schedule(ordered))
 
 
 def _with(rings: Sequence[Ring], changed: dict[int, Ring]) -> list[Ring]:
-    """The rings with some of them replaced; empty ones are left out."""
+    """Return the rings with some of them replaced; empty rings are left out."""
     return [ring for k, old in enumerate(rings) if (ring := changed.get(k, old))]
 
 

@@ -1,26 +1,30 @@
-"""What one group costs by itself: computing, reducing inside, exchanging with the rest, and how odd its labels are.
+"""The input of the heuristic as arrays, and the costs of one group by itself.
+
+A group computes, reduces inside, and exchanges with the rest, and its labels have a skew:
 
     T = max h_i·step_i + 2(m − 1)·(max RTT/2 + M/(m·min c))          a round: local steps, then the ring
     E = RTT + M/c_up + M/c_down                                     an exchange, over the leader or in shards
 
-The roots that hold the rest's model are not known while groups still form. So an exchange's rates are the harmonic
-means, and its round trip the longest, over all members outside at other sites (over all outside where there are none):
-what sending a slice to each of them would take. A group's costs thus depend on its own members alone, and a move
-changes those of two groups.
+While groups still form, the roots that hold the rest of the model are unknown. The rates of an exchange are therefore
+harmonic means, and its round trip is the longest, over all outside members at other sites (or over all outside members,
+if none is at another site): the time to send a slice to each of them. So the costs of a group depend on its own members
+alone, and a move changes the costs of two groups.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.planning.policies.cpn.problem import Floats, Ints, Problem
+from testbed.planning.constraints import GOODPUT, Floats, Ints
+from testbed.planning.view import View
 
-#: `leader`: one member exchanges for its group. `spread`: it does so over the paths to all other sites at once, a part
-#: of the model over each. `sharded`: each of m members exchanges an m-th of the model.
+#: `leader`: one member exchanges for its group. `spread`: the leader exchanges over the paths to all other sites at
+#: once, a part of the model over each. `sharded`: each of m members exchanges an m-th of the model.
 Spatial = Literal["leader", "spread", "sharded"]
 
 #: Members in the order of their ring.
@@ -28,41 +32,109 @@ Ring = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """A group's costs in seconds. `steps` is the weighted mean h̄ of its members' local steps in a round.
+class Problem:
+    """A view as the heuristic sees it."""
 
-    `transfer_s` is both directions' bytes, without waiting for other groups; they leave over `sites`. `skew` is the
-    Jensen–Shannon divergence between its labels and all members', in bits: 0 where they are alike.
-    """
+    names: tuple[str, ...]
+    #: Each member's site, as a number; shape (n,).
+    sites: Ints
+    model_bytes: float
+    #: Seconds per payload byte, and round trips in seconds; shape (n, n), infinite without an edge, 0 on the diagonal.
+    s_per_byte: Floats
+    rtt_s: Floats
+    #: Seconds of a member's local step, and its steps in a round; shape (n,).
+    step_s: Floats
+    steps: Ints
+    #: Each member's part of all samples; they add up to 1.
+    weights: Floats
+    #: Each member's samples by label; shape (n, labels), without columns if labels are unknown.
+    labels: Floats
+
+    @classmethod
+    def of(
+        cls,
+        view: View,
+        step_s: float,
+        every: int,
+        labels: Mapping[str, Sequence[float]],
+        steps: Mapping[str, int] | None = None,
+    ) -> Problem:
+        """Return the problem of a view.
+
+        Args:
+            step_s: Seconds of a local step at speed 1.
+            every: Steps of the fastest member in a round. The others take as many as they can in that time, at least
+                one: h_i = clip(round(T·c_i/B), 1, every).
+            labels: Each member's samples by label, or nothing.
+            steps: Each member's steps in a round, in place of `every`.
+        """
+        names = view.names
+        number = {name: i for i, name in enumerate(names)}
+        s_per_byte, rtt_s = (np.full((len(names), len(names)), np.inf) for _ in range(2))
+        for (source, target), edge in view.edges.items():
+            pair = number[source], number[target]
+            s_per_byte[pair] = 8 / (edge.rate_bps * GOODPUT)
+            rtt_s[pair] = edge.rtt_s
+        np.fill_diagonal(s_per_byte, 0)
+        np.fill_diagonal(rtt_s, 0)
+        speed = np.array([member.speed for member in view.members])
+        known = {site: i for i, site in enumerate(view.sites())}
+        counts = np.array([labels[name] for name in names], dtype=float) if labels else np.ones((len(names), 0))
+        usual = np.clip(np.rint(every * speed / speed.max()), 1, every).astype(np.int64)
+        samples = counts.sum(axis=1) if labels else np.ones(len(names))
+        return cls(
+            names=names,
+            sites=np.array([known[member.site] for member in view.members]),
+            model_bytes=float(view.model_bytes),
+            s_per_byte=s_per_byte,
+            rtt_s=rtt_s,
+            step_s=step_s / speed,
+            steps=np.array([steps[name] for name in names]) if steps else usual,
+            weights=samples / samples.sum(),
+            labels=counts,
+        )
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The costs of a group."""
 
     ring: Ring
+    #: The members that exchange with other groups, and the sites where these are.
     leaders: tuple[int, ...]
     sites: frozenset[int]
+    #: Seconds of a round's local steps, and of an all-reduce around the ring.
     compute_s: float
     ring_s: float
+    #: The longest round trip of an exchange, and the seconds of its bytes both ways if no other group exchanges.
     rtt_s: float
     transfer_s: float
+    #: h̄, the weighted mean of the members' local steps in a round.
     steps: float
+    #: The Jensen–Shannon divergence between the group's labels and all members' labels, in bits; 0 if they are alike.
     skew: float
 
     @property
     def round_s(self) -> float:
-        """Seconds of a round inside the group: T."""
+        """T: the seconds of a round inside the group."""
         return self.compute_s + self.ring_s
 
     @property
     def exchange_s(self) -> float:
-        """Seconds of an exchange that meets no other: E."""
+        """E: the seconds of an exchange while no other group exchanges."""
         return self.rtt_s + self.transfer_s
 
     @property
     def stale(self) -> float:
-        """How many of its rounds pass while the group's exchange is under way."""
+        """The number of the group's rounds that pass during an exchange."""
         return self.exchange_s / self.round_s
 
 
 class Costs:
-    """The terms of any group of a problem; remembers what it was asked."""
+    """Computes the terms of any group of a problem, and remembers them."""
 
     def __init__(self, problem: Problem, spatial: Spatial = "leader") -> None:
         self.problem = problem
@@ -75,7 +147,7 @@ class Costs:
         self._mix = _shares(problem.labels.sum(axis=0))
 
     def of(self, ring: Ring) -> Terms:
-        """The terms of the group with this ring. O(m² + n)."""
+        """Return the terms of the group with this ring. O(m² + n)."""
         known = self._known.get(ring)
         if known is None:
             known = self._known[ring] = self._terms(ring)
@@ -99,7 +171,7 @@ class Costs:
         )
 
     def _exchange(self, group: Ints) -> tuple[tuple[int, ...], float, float]:
-        """The members that exchange for a group, the longest round trip, and the seconds of the bytes."""
+        """Return the members that exchange for a group, the longest round trip, and the seconds of the bytes."""
         if len(group) == len(self.problem):
             return (int(group[0]),), 0.0, 0.0
         linked = self._linked[group]
@@ -115,7 +187,7 @@ class Costs:
             seconds = self.problem.model_bytes / max(ways, 1) * float(up[first] + down[first])
         else:
             chosen = group
-            # Members of one site share its links: what one gains in bytes the site loses.
+            # Members of one site share its links, so shards bring a site nothing.
             sites = self.problem.sites[group]
             together = (sites[:, None] == sites).sum(axis=1)
             seconds = self.problem.model_bytes / len(group) * float(((up + down) * together).max())
@@ -125,7 +197,7 @@ class Costs:
 
 
 def ring_seconds(problem: Problem, ring: Ring) -> float:
-    """Seconds of an all-reduce of the model around a ring: 2(m − 1) steps of 1/m, each as slow as the slowest edge."""
+    """Return the seconds of an all-reduce around a ring: 2(m − 1) steps of 1/m, each as slow as the slowest edge."""
     if len(ring) == 1:
         return 0.0
     here, there = ring_edges(ring)
@@ -134,12 +206,12 @@ def ring_seconds(problem: Problem, ring: Ring) -> float:
 
 
 def ring_edges(ring: Ring) -> tuple[Ints, Ints]:
-    """The ring's edges: senders, receivers."""
+    """Return the senders and the receivers of the ring's edges."""
     return np.array(ring), np.array((*ring[1:], ring[0]))
 
 
 def _mean(costs: Floats, counted: NDArray[np.bool_]) -> Floats:
-    """Each row's mean over what is counted; infinite where nothing is."""
+    """Return each row's mean over the counted columns; infinite for a row without any."""
     count = counted.sum(axis=1)
     total = np.where(counted, costs, 0.0).sum(axis=1)
     return np.where(count > 0, total / np.maximum(count, 1), np.inf)
@@ -151,7 +223,7 @@ def _shares(counts: Floats) -> Floats:
 
 
 def _divergence(p: Floats, q: Floats) -> float:
-    """The Jensen–Shannon divergence of two distributions in bits: from 0, the same, to 1, nothing in common."""
+    """Return the Jensen–Shannon divergence of two distributions in bits: 0 if equal, 1 if they share nothing."""
     middle = (p + q) / 2
 
     def towards(one: Floats) -> float:

@@ -1,18 +1,18 @@
-"""The order of a group's ring: its slowest edge and its longest round trip decide how long a reduction takes."""
+"""The order of a group's ring, whose slowest edge and longest round trip set the time of a reduction."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from testbed.planning.policies.cpn.problem import Floats, Problem
-from testbed.planning.policies.cpn.terms import Ring, ring_edges, ring_seconds
+from testbed.planning.constraints import Floats
+from testbed.planning.policies.cpn.terms import Problem, Ring, ring_edges, ring_seconds
 
-#: Gains smaller than this part are rounding.
+#: Gains below this part are rounding errors.
 NOTHING = 1e-9
 
 
 def nearest(problem: Problem, members: Ring) -> Ring:
-    """A ring that goes on to the member that a hop takes least to, from the first of `members`."""
+    """Return a ring that begins at the first of `members` and always takes the shortest hop to a remaining member."""
     costs = _hops(problem, len(members))
     left = list(members[1:])
     tour = [members[0]]
@@ -24,7 +24,7 @@ def nearest(problem: Problem, members: Ring) -> Ring:
 
 
 def inserted(problem: Problem, ring: Ring, member: int) -> Ring:
-    """The ring with another member, where it makes its slowest hops least slow; among equals, all hops' sum. O(m)."""
+    """Return the ring with `member` inserted where its slowest hops get least slow, then where all hops do. O(m)."""
     if len(ring) < 2:
         return (*ring, member)
     here, there = ring_edges(ring)
@@ -41,9 +41,9 @@ def inserted(problem: Problem, ring: Ring, member: int) -> Ring:
 
 
 def bettered(problem: Problem, ring: Ring) -> Ring:
-    """The ring after 2-opt on its bottlenecks: parts are turned, and members moved, while that makes it faster.
+    """Return the ring after 2-opt on its bottlenecks: parts are reversed, and members moved, while it gets faster.
 
-    Only what takes the slowest edge or the longest round trip out can help, so a pass looks at O(m) rings.
+    Only a change that removes the slowest edge or the longest round trip can help, so a pass tries O(m) rings.
     """
     best = ring_seconds(problem, ring)
     while len(ring) > 3:
@@ -57,7 +57,7 @@ def bettered(problem: Problem, ring: Ring) -> Ring:
 
 
 def _turned(problem: Problem, ring: Ring) -> list[Ring]:
-    """Rings without one of the bottlenecks: a part behind it turned, or one of its ends elsewhere."""
+    """Return rings without one of the bottlenecks: with a part behind it reversed, or one of its ends moved."""
     here, there = ring_edges(ring)
     worst = {int(costs[here, there].argmax()) for costs in (problem.s_per_byte, problem.rtt_s)}
     others = []
@@ -70,13 +70,13 @@ def _turned(problem: Problem, ring: Ring) -> list[Ring]:
 
 
 def _hops(problem: Problem, size: int) -> Floats:
-    """Seconds of one step along each edge in a ring of `size`."""
+    """Return the seconds of one step along each edge, in a ring of `size` members."""
     hops: Floats = problem.rtt_s / 2 + problem.model_bytes / size * problem.s_per_byte
     return hops
 
 
 def _others_most(values: Floats) -> Floats:
-    """For each value the largest of the others."""
+    """Return for each value the largest of the other values."""
     largest = int(values.argmax())
     rest = values.copy()
     rest[largest] = -np.inf

@@ -1,15 +1,16 @@
-"""The choice of a few shallow trees that together come near the optimum of tree packing.
+"""The choice of a few shallow trees that together come near the optimum of tree packing [ours].
 
-A round takes, as the cost model has it, M/R + the longest way up and down, a chunk at a time. The optimum's trees
-give the best R, however deep they are; so beside them there are shallow ones in a pool: for central roots, the
-cheapest arborescences and the shortest-path trees at
+By the cost model a round takes M/R plus the longest path up and down, a chunk at a time. The trees of the optimum give
+the best R, whatever their depth. A pool therefore has shallow trees beside them: for central roots, the cheapest
+arborescences and the shortest-path trees, where an edge costs
 
-    π_e · M + μ · (delay_e + chunk / rate_e)         π: the optimum's prices, μ: what depth is worth, in EXCHANGE
+    π_e · M + μ · (delay_e + chunk / rate_e)         π: the optimum's prices, μ: the worth of depth, from EXCHANGE
 
-For limits on the depth, the program over the pool's pairs (reduce tree, broadcast tree) within the limit is solved
-again, and again on its largest shares only. The best predicted times are in the choice; where that is not too much
-work they are simulated, since trees with the same loads may still wait for each other: of NetStorm's nine sites up to
-a tenth of a round lay between plans that were predicted alike. Of nearly equal ones the fewest trees win.
+For several limits on the depth, the program over the pool's pairs (reduce tree, broadcast tree) within the limit is
+solved, and then again over the pairs with the largest shares only. The solutions with the best predicted times make the
+choice. `packing` simulates these on small networks, because trees with equal loads may still wait for each other: on
+NetStorm's nine sites, plans with equal predictions differed by up to a tenth of a round. Among nearly equal plans the
+one with the fewest trees wins.
 """
 
 from __future__ import annotations
@@ -22,55 +23,53 @@ from scipy.sparse import csc_array, csgraph, csr_array
 
 from testbed.plan import Tree
 from testbed.planning.arborescence import Arborescences
-from testbed.planning.chunk import SIZES
-from testbed.planning.constraints import Constraints
-from testbed.planning.overlay import DirectedTree, Floats, Ints
-from testbed.planning.pack import Packed
-from testbed.planning.program import greatest_rates
+from testbed.planning.constraints import Constraints, Floats, Ints
+from testbed.planning.cost import SIZES
+from testbed.planning.overlay import DirectedTree
+from testbed.planning.pack import Packed, greatest_rates
 from testbed.planning.view import View
 
-#: Of plans whose predicted times differ by less than this part, the one with the fewest trees is taken: each tree has
-#: its own slice, and small slices make small chunks.
+#: Among plans whose predicted times differ by less than this part, the one with the fewest trees is taken: each tree
+#: has its own slice, and small slices make small chunks.
 FEWER = 0.01
 
-#: Plans whose predicted times differ by less than this part are in the choice, so many of them.
+#: Plans whose predicted times exceed the best by less than this part are in the choice, at most MOST of them.
 ALIKE = 0.05
 MOST = 5
 
-#: Decimals to which the rates of a plan are compared with those of another, in units of the overlay's.
+#: Decimals, in the overlay's unit, to which the rates of two plans are compared.
 SAME_RATES = 6
 
-#: How many trees are tried. Nine sites want some 20 for the optimum, and reach 99 % of it with 8.
+#: Numbers of trees that are tried. Nine sites need some 20 for the optimum, and reach 99 % of it with 8.
 COUNTS = (64, 32, 16, 8, 6, 4, 3, 2, 1)
 
 #: Shares below this part are rounding errors of the program.
 NOTHING = 1e-6
 
-#: Roots for which shallow trees are made, beside those of the program: the most central ones.
+#: The number of most central roots for which shallow trees are made, beside the roots of the program.
 CENTRES = 8
 
-#: What a second of a tree's depth is worth in seconds of drain, when shallow trees are looked for.
+#: Values of μ: the seconds of drain that a second of a tree's depth is worth.
 EXCHANGE = (0.1, 1.0, 10.0)
 
-#: An edge of no time at all would be none to the search for short paths.
+#: The least time of an edge: SciPy's search for shortest paths takes an edge of 0 for a missing one.
 LEAST_HOP_S = 1e-12
 
-#: How many limits on a tree's depth are tried.
+#: The number of limits on a tree's depth that are tried.
 DEPTHS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class _TreePair:
-    """A reduce tree and a broadcast tree of one root: what they use together, and the seconds a chunk takes there and
-    back along the longest paths."""
+    """A reduce and a broadcast tree of one root; `fill_s` is a chunk's time there and back on the longest paths."""
 
     into: DirectedTree
     out: DirectedTree
     fill_s: float
 
 
-class Choice:
-    """What there is to choose from, made once; `good` has the best of it."""
+class TreeChoice:
+    """The pool of tree pairs for a packed overlay, and the good sets of trees in it."""
 
     def __init__(self, view: View, limits: Constraints, packed: Packed) -> None:
         self._overlay = packed.overlay
@@ -80,10 +79,11 @@ class Choice:
         self._uses = self._matrix()
 
     def good(self) -> list[list[Tree]]:
-        """The trees of the plans that are predicted to be the fastest, at most MOST: the fewest of near FEWER first.
+        """Return the trees of the plans with the best predictions, at most MOST plans.
 
-        From the deepest pool to the shallowest, and from many trees to few, the drain only gets longer: once it alone
-        takes longer than the best round, what follows is not looked at.
+        Plans within FEWER of the best come first, and the fewest trees among these. From the deepest limit to the
+        shallowest, and from many trees to few, the drain only gets longer; a series ends once the drain alone exceeds
+        the best round.
         """
         found: list[tuple[float, Floats]] = []
         fastest = float("inf")
@@ -102,7 +102,7 @@ class Choice:
         return [self._trees(rates) for rates in list(distinct.values())[:MOST]]
 
     def _hops(self, view: View, limits: Constraints) -> Floats:
-        """Seconds of a small chunk over each edge: its delay, and its transmission when alone."""
+        """Return the seconds of a small chunk over each edge: its delay, and its transmission on an idle network."""
         names = self._overlay.members
         number = {name: i for i, name in enumerate(names)}
         hops = np.full((len(names), len(names)), np.inf)
@@ -124,7 +124,7 @@ class Choice:
             yield from self._shallow(prices + worth * self._hop_s, roots)
 
     def _optimal(self, packed: Packed) -> Iterator[_TreePair]:
-        """The optimum's trees, a root's reduce trees laid beside its broadcast trees by rate (north-west corner)."""
+        """Yield the optimum's trees, each root's reduce and broadcast trees paired by rate (north-west corner rule)."""
         used = [(t, r) for t, r in zip(packed.trees, packed.rates_bps, strict=True) if r > NOTHING * packed.rate_bps]
         for root in sorted({tree.root for tree, _ in used}):
             into = sorted(((r, t) for t, r in used if t.root == root and not t.outward), key=lambda x: -x[0])
@@ -137,7 +137,7 @@ class Choice:
                 out = [(down - both, broadcast), *out[1:]] if down > both else out[1:]
 
     def _shallow(self, costs: Floats, roots: Sequence[int]) -> Iterator[_TreePair]:
-        """Each root's cheapest trees at these costs, and the trees of its cheapest paths."""
+        """Yield each root's cheapest trees at these costs, and the trees of its cheapest paths."""
         into, out = Arborescences(costs.T), Arborescences(costs)
         ways = [
             csgraph.dijkstra(csr_array(np.where(np.isfinite(c), c, 0)), indices=roots, return_predecessors=True)[1]
@@ -145,16 +145,16 @@ class Choice:
         ]
         for row, root in enumerate(roots):
             if into.totals[root] + out.totals[root] < float("inf"):
-                overlay = self._overlay
-                yield self._pair(overlay.tree(into, root, False), overlay.tree(out, root, True))
-                up, down = ([int(p) if p >= 0 else root for p in way[row]] for way in ways)
-                yield self._pair(overlay.directed_tree(root, False, up), overlay.directed_tree(root, True, down))
+                paths = ([int(p) if p >= 0 else root for p in way[row]] for way in ways)
+                for up, down in ((into.parents(root), out.parents(root)), tuple(paths)):
+                    tree = self._overlay.directed_tree
+                    yield self._pair(tree(root, False, up), tree(root, True, down))
 
     def _pair(self, into: DirectedTree, out: DirectedTree) -> _TreePair:
         return _TreePair(into, out, self._longest(into) + self._longest(out))
 
     def _longest(self, tree: DirectedTree) -> float:
-        """Seconds of a small chunk along the tree's longest path."""
+        """Return the seconds of a small chunk along the tree's longest path."""
         seconds = {tree.root: 0.0}
         for member in range(len(tree.parents)):
             way = []
@@ -168,7 +168,7 @@ class Choice:
         return max(seconds.values())
 
     def _matrix(self) -> csc_array:
-        """How often each pair (column) uses each capacity (row)."""
+        """Return how often each pair (column) uses each capacity (row)."""
         columns = [np.full(len(t.names), i) for i, p in enumerate(self._pool) for t in (p.into, p.out)]
         names = [t.names for p in self._pool for t in (p.into, p.out)]
         uses = [t.uses for p in self._pool for t in (p.into, p.out)]
@@ -176,24 +176,24 @@ class Choice:
         return csc_array((np.concatenate(uses), (np.concatenate(names), np.concatenate(columns))), shape=shape)
 
     def _depths(self) -> list[float]:
-        """Limits on the depth, the loosest first."""
+        """Return the limits on the depth, the loosest first."""
         fills = np.array([pair.fill_s for pair in self._pool])
         limits = {float(depth) for depth in np.quantile(fills, np.linspace(0, 1, DEPTHS), method="lower")}
         return sorted(limits, reverse=True)
 
     def _solutions(self, depth: float) -> Iterator[tuple[float, float, Floats]]:
-        """Seconds to drain and to fill, and the rates, of the pairs no deeper than `depth`: all, and ever fewer."""
+        """Yield (drain seconds, fill seconds, rates) of pairs no deeper than `depth`: of all, then of ever fewer."""
         kept = np.array([i for i, pair in enumerate(self._pool) if pair.fill_s <= depth])
         for count in (len(kept), *(count for count in COUNTS if count < len(kept))):
             if count > len(kept):
-                continue  # the last solution used fewer by itself
+                continue  # the last solution already used fewer pairs
             rates = self._rates(kept[:count])
             kept = np.argsort(-rates, kind="stable")[: np.count_nonzero(rates)]
             fill = max(self._pool[i].fill_s for i in kept)
             yield self._model_bits / (float(rates.sum()) * self._overlay.unit_bps), fill, rates
 
     def _rates(self, kept: Ints) -> Floats:
-        """The rates of the pairs in `kept`, 0 for the others, whose sum is the greatest."""
+        """Return the rates with the greatest sum of the pairs in `kept`; 0 for the other pairs."""
         greatest = greatest_rates(self._uses[:, kept], self._overlay.goodput)
         rates = np.zeros(len(self._pool))
         rates[kept] = np.where(greatest > NOTHING * greatest.sum(), greatest, 0)

@@ -6,7 +6,7 @@ import pytest
 
 from testbed.plan import Plan, Tree
 from testbed.planning import Edge, Member, PolicyError, View
-from testbed.planning.sites import with_site_groups
+from testbed.planning.fastest import with_site_groups
 
 pytestmark = pytest.mark.pure
 
