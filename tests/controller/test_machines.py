@@ -1,4 +1,4 @@
-"""docs/machines.md over two machines, which are namespaces: `testbed-controller`, and a DDP script without a word changed.
+"""docs/machines.md over two machines, which are namespaces: `testbed-controller`, and an unchanged DDP script.
 
 One of the script's two processes is started by its command line, so that PyTorch itself calls what is installed, and
 the interpreter's end is one; the other, and the controller, are forks.
