@@ -28,9 +28,8 @@ from testbed.protocol import Arrived, Probe, Report
 from testbed.report.record import RunRecord
 from testbed.run.jobs import Jobs
 from testbed.schema import convert_to
-from testbed.simulation.agenda import Agenda
-from testbed.simulation.clocks import SimulatedClocks
 from testbed.simulation.controller import SimulatedController
+from testbed.simulation.event_queue import EventQueue, SimulatedClocks
 from testbed.simulation.models import elements_of, model_of
 from testbed.simulation.observation import Observation
 from testbed.simulation.payload import typical
@@ -140,11 +139,11 @@ class _Replay:
         clocks.now_s = min([line["at_s"] for line in record.decisions] or [0.0])
         routes = Routes.over(experiment.topology)
         spec = Jobs(experiment).controller_spec(routes, clocks.unix())
-        agenda = Agenda(clocks)
+        queue = EventQueue(clocks)
         self._record = record
         self._experiment = experiment
         self._out = out
-        self._stage = Stage(Underlay(experiment, routes), agenda, SimulatedController(spec, out, agenda))
+        self._stage = Stage(Underlay(experiment, routes), queue, SimulatedController(spec, out, queue))
         self._script = SimulatedScript(experiment, self._stage, lambda *_: None)
         self._observation: Observation | None = None
         self._recorded: dict[int, tuple[float, Plan]] = {}  # when each round began, and its plan
@@ -211,14 +210,14 @@ class _Replay:
             if at_s > until_s:
                 break
             while number < len(coming) and self._recorded[coming[number]][0] <= at_s:
-                stage.agenda.play(self._recorded[coming[number]][0])
+                stage.queue.run_until(self._recorded[coming[number]][0])
                 plan = self._agreed(coming[number])
                 if plan is None:
                     return coming[number]
                 epochs[coming[number]] = plan.epoch
                 number += 1
-            stage.agenda.play(at_s)
-            stage.agenda.clocks.now_s = at_s
+            stage.queue.run_until(at_s)
+            stage.queue.clocks.now_s = at_s
             if isinstance(message, Report):
                 message = with_fields(message, epoch=epochs[message.round])
             self._hear(message)
@@ -260,9 +259,9 @@ class _Replay:
             done = model.round(plan, number, began_s, typical(plan, number, elements_of(experiment)))
             observation.add(done)
             for name, at_s in done.finished_s.items():
-                stage.agenda.enter(at_s, partial(self._over, name, RoundOver(number, plan, done)))
+                stage.queue.schedule(at_s, partial(self._over, name, RoundOver(number, plan, done)))
             began_s = {name: at_s + compute_s[name] for name, at_s in done.finished_s.items()}
-            stage.agenda.play(min(began_s.values()))
+            stage.queue.run_until(min(began_s.values()))
             if max(done.finished_s.values()) > until_s:
                 break
 

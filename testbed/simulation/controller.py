@@ -21,7 +21,7 @@ from testbed.controller.spec import ControllerSpec
 from testbed.plan import Plan
 from testbed.protocol import Confirm, ControlMessage, Held, Hello, Prepare, Probe
 from testbed.run.errors import RunFailed
-from testbed.simulation.agenda import Agenda
+from testbed.simulation.event_queue import EventQueue
 
 #: A member and a probe that it was told to send.
 SendProbe = Callable[[str, Probe], None]
@@ -58,7 +58,7 @@ class SimulatedCoordinator(AllReduceCoordinator):
 class SimulatedController:
     """Deciding takes no time; what members say and are told travels beside the network, as in emulation."""
 
-    def __init__(self, spec: ControllerSpec, out: Path, agenda: Agenda) -> None:
+    def __init__(self, spec: ControllerSpec, out: Path, queue: EventQueue) -> None:
         """PolicyError when the first view has no plan; `out` is the run's directory."""
         self.spec = spec
         self.state: State = "waiting"
@@ -66,13 +66,13 @@ class SimulatedController:
         self.hellos: dict[str, Hello] = {}
         self.coordinator: Coordinator
         if spec.planning is not None:
-            self.coordinator = SimulatedCoordinator(spec, spec.planning, out, agenda.clocks)
+            self.coordinator = SimulatedCoordinator(spec, spec.planning, out, queue.clocks)
         else:
             assert spec.graph is not None
-            self.coordinator = GossipCoordinator(spec, spec.graph, agenda.clocks)
+            self.coordinator = GossipCoordinator(spec, spec.graph, queue.clocks)
         self._out = out
-        self._reports = ReportLog(out, spec.rounds, agenda.clocks)
-        self._agenda = agenda
+        self._reports = ReportLog(out, spec.rounds, queue.clocks)
+        self._queue = queue
         self._hold_s: HoldS = lambda *_: 0.0
         self._probe: SendProbe = lambda *_: None
         self._confirmed: dict[int, Plan] = {}
@@ -142,7 +142,7 @@ class SimulatedController:
             case TellAll(Confirm(epoch)) if self._prepared is not None and self._prepared.epoch == epoch:
                 self._confirmed[epoch] = self._prepared
             case After(seconds):
-                self._agenda.enter(self._agenda.clocks.now_s + seconds, lambda: self._carry_out(action.then()))
+                self._queue.schedule(self._queue.clocks.now_s + seconds, lambda: self._carry_out(action.then()))
             case Background():
                 self._carry_out(action.then(action.work()))
             case Fail(reason):
@@ -152,4 +152,4 @@ class SimulatedController:
         self._prepared = plan
         for member in plan.members:
             held = partial(self.hear, Held(member, plan.epoch))
-            self._agenda.enter(self._agenda.clocks.now_s + self._hold_s(member, plan), held)
+            self._queue.schedule(self._queue.clocks.now_s + self._hold_s(member, plan), held)

@@ -26,12 +26,12 @@ class GossipSimulation:
         self._stage = stage
         self._script = script
         self._story = story
-        self._traffic = Traffic(stage.agenda.clocks, story.sampled)
-        self._network = MessageNetwork(stage.agenda, stage.underlay, self._stale, self._carried)
+        self._traffic = Traffic(stage.queue.clocks, story.sampled)
+        self._network = MessageNetwork(stage.queue, stage.underlay, self._stale, self._carried)
         self._lowest = 0
         self._left: list[str] = []
         self._members = {
-            name: Gossiper(its, stage.agenda, self._network, self._member, self._heard, self._ended)
+            name: Gossiper(its, stage.queue, self._network, self._member, self._heard, self._ended)
             for name, its in gossips.items()
         }
         self._gossips = gossips
@@ -45,21 +45,21 @@ class GossipSimulation:
         Raises:
             RunFailed: an iteration can't end.
         """
-        agenda, controller = self._stage.agenda, self._stage.controller
+        queue, controller = self._stage.queue, self._stage.controller
         controller.begin()
         self._script.changed = self._network.refresh
         self._second()
         for member in self._members.values():
-            agenda.enter(0.0, member.resume)
+            queue.schedule(0.0, member.resume)
         try:
-            while len(self._left) < len(self._members) and agenda.due_s <= until_s:
-                agenda.next()
+            while len(self._left) < len(self._members) and queue.next_s <= until_s:
+                queue.run_next()
         finally:
             for member in self._members.values():
                 member.close()
         cut_off = len(self._left) < len(self._members)
-        ended_s = until_s if cut_off else agenda.clocks.now_s
-        agenda.play(ended_s)
+        ended_s = until_s if cut_off else queue.clocks.now_s
+        queue.run_until(ended_s)
         self._story.watch(self._lowest, ended_s)
         self._traffic.sample(until_s)
         if not cut_off:
@@ -80,7 +80,7 @@ class GossipSimulation:
         self._stage.controller.hear(report)
         lowest = min(member.iteration for member in self._members.values())
         for number in range(self._lowest + 1, lowest + 1):
-            self._script.round_over(number, self._stage.agenda.clocks.now_s)
+            self._script.round_over(number, self._stage.queue.clocks.now_s)
         self._lowest = max(self._lowest, lowest)
 
     def _ended(self, name: str) -> None:
@@ -91,7 +91,7 @@ class GossipSimulation:
 
     def _second(self) -> None:
         """Once a second what links carried is sampled, and who watches sees how far members are."""
-        now_s = self._stage.agenda.clocks.now_s
+        now_s = self._stage.queue.clocks.now_s
         self._traffic.sample(now_s)
         self._story.watch(self._lowest, now_s)
-        self._stage.agenda.enter(now_s + PERIOD_S, self._second)
+        self._stage.queue.schedule(now_s + PERIOD_S, self._second)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from testbed.protocol import Report
-from testbed.simulation.clocks import SimulatedClocks
+from testbed.simulation.event_queue import SimulatedClocks
 from testbed.simulation.gossips import Gossips
 from testbed.sync.gossip.account import StepFigures
 from testbed.sync.gossip.message_codec import WireMessage

@@ -23,6 +23,6 @@ def gossiping(
 ) -> float:
     """Simulate members that gossip, to their end or to `until_s`. Returns the seconds that training took."""
     story.begins(experiment, {"model": "messages", "congestion": congestion_of(experiment), "gradients": gradients})
-    jobs, clock = stage.controller.spec.jobs, stage.agenda.clocks.monotonic
+    jobs, clock = stage.controller.spec.jobs, stage.queue.clocks.monotonic
     with gossips_of(jobs, elements_of(experiment), gradients, clock) as gossips:
         return GossipSimulation(stage, script, gossips, story).run(until_s)

@@ -15,7 +15,7 @@ from math import inf
 
 from testbed.protocol import Report
 from testbed.run.errors import RunFailed
-from testbed.simulation.agenda import Agenda
+from testbed.simulation.event_queue import EventQueue
 from testbed.simulation.gossip_account import GossipAccount
 from testbed.simulation.gossips import Gossips
 from testbed.simulation.messages import MessageNetwork, Parcel
@@ -42,7 +42,7 @@ class Gossiper:
     def __init__(
         self,
         gossips: Gossips,
-        agenda: Agenda,
+        queue: EventQueue,
         network: MessageNetwork,
         peer: Callable[[str], Gossiper],
         tell: Callable[[Report], None],
@@ -50,14 +50,14 @@ class Gossiper:
     ) -> None:
         self.iteration = 0
         self._its = gossips
-        self._agenda = agenda
+        self._queue = queue
         self._network = network
         self._peer = peer
         self._ended = ended
         self._program = self._whole()
         self._waiting: Waiting | None = None
-        self._steps = StepThread(gossips, agenda)
-        self._account = GossipAccount(gossips, agenda.clocks, tell)
+        self._steps = StepThread(gossips, queue)
+        self._account = GossipAccount(gossips, queue.clocks, tell)
         self._done: set[str] = set()
 
     @property
@@ -116,10 +116,10 @@ class Gossiper:
         return None
 
     def _wait(self, until: Until) -> None:
-        self._waiting = waiting = Waiting(until, self._agenda.clocks.now_s)
+        self._waiting = waiting = Waiting(until, self._queue.clocks.now_s)
         patience_s = inf if until.awaited == END else self._its.patience_s * self.participant.patience
         if patience_s < inf:
-            self._agenda.enter(waiting.since_s + patience_s, partial(self._fail_if, waiting, patience_s))
+            self._queue.schedule(waiting.since_s + patience_s, partial(self._fail_if, waiting, patience_s))
 
     def _fail_if(self, waiting: Waiting, patience_s: float) -> None:
         if waiting is self._waiting:
@@ -131,7 +131,7 @@ class Gossiper:
         waiting = self._waiting
         if waiting is not None and waiting.until.condition():
             self._waiting = None
-            self._account.waited(sender, self._agenda.clocks.now_s - waiting.since_s)
+            self._account.waited(sender, self._queue.clocks.now_s - waiting.since_s)
             self.resume()
 
     def _stepped(self, step: Step) -> None:
@@ -144,7 +144,7 @@ class Gossiper:
 
     def _send(self, send: Send) -> None:
         if send.to == self.name:
-            self._agenda.enter(self._agenda.clocks.now_s + send.after_s, partial(self._remind, send.message))
+            self._queue.schedule(self._queue.clocks.now_s + send.after_s, partial(self._remind, send.message))
             return
         packed = self._its.codec.pack(send.message)
         arrive = partial(self._peer(send.to).arrive, self.name, packed)

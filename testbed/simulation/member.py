@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 
 from testbed.protocol import Arrived, PeerSample, Report, Train
-from testbed.simulation.clocks import SimulatedClocks
+from testbed.simulation.event_queue import SimulatedClocks
 from testbed.simulation.progress import RoundOver, StepsTaken
 from testbed.simulation.round import SimulatedRound, Transfer
 from testbed.simulation.trains import trains

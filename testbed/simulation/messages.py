@@ -15,8 +15,8 @@ from math import inf, isfinite
 from typing import NamedTuple
 
 from testbed.planning import Pair
-from testbed.simulation.agenda import Agenda
 from testbed.simulation.chunks import limits_of
+from testbed.simulation.event_queue import EventQueue
 from testbed.simulation.round import Transfer
 from testbed.simulation.underlay import Underlay, UnderlayState
 from testbed.sync.gossip.message import Message
@@ -57,12 +57,12 @@ class MessageNetwork:
 
     def __init__(
         self,
-        agenda: Agenda,
+        queue: EventQueue,
         underlay: Underlay,
         stale: Stale,
         carried: Callable[[Pair, Transfer, UnderlayState], None],
     ) -> None:
-        self._agenda = agenda
+        self._queue = queue
         self._underlay = underlay
         self._stale = stale
         self._carried = carried
@@ -74,11 +74,11 @@ class MessageNetwork:
 
     def send_small(self, pair: Pair, arrive: Callable[[], None]) -> None:
         """What has no tensor goes at once."""
-        delay_s = self._underlay.at(self._agenda.clocks.now_s).delay_s(*pair)
+        delay_s = self._underlay.at(self._queue.clocks.now_s).delay_s(*pair)
         if isfinite(delay_s):
-            self._agenda.enter(self._agenda.clocks.now_s + delay_s, arrive)
+            self._queue.schedule(self._queue.clocks.now_s + delay_s, arrive)
         else:
-            self._agenda.enter(self._agenda.clocks.now_s + RETRY_S, partial(self.send_small, pair, arrive))
+            self._queue.schedule(self._queue.clocks.now_s + RETRY_S, partial(self.send_small, pair, arrive))
 
     def send(self, pair: Pair, parcel: Parcel) -> None:
         """A model goes when those before it have left."""
@@ -105,12 +105,12 @@ class MessageNetwork:
     def _begin(self, pair: Pair, connection: PairQueue) -> None:
         """The first of a pair's models that are under way begins to leave."""
         connection.left = max(connection.under_way[0].bytes, 1.0)
-        connection.began_s = self._agenda.clocks.now_s
+        connection.began_s = self._queue.clocks.now_s
         self._leaving[pair] = connection
 
     def _advance(self) -> None:
         """Up to now connections have sent at the rates that they had."""
-        now_s = self._agenda.clocks.now_s
+        now_s = self._queue.clocks.now_s
         for connection in self._leaving.values():
             connection.left -= connection.rate * (now_s - self._at_s)
         self._at_s = now_s
@@ -118,7 +118,7 @@ class MessageNetwork:
     def _share(self) -> None:
         """Share links out among the pairs that send now, and look again when the first is done or a link changes."""
         self._shared += 1
-        now_s = self._agenda.clocks.now_s
+        now_s = self._queue.clocks.now_s
         self._state = self._underlay.at(now_s)
         limits = limits_of(self._state, list(self._leaving))
         rates = max_min(limits.drawn, {name: bps / 8 for name, bps in limits.goodput_bps.items()})
@@ -128,7 +128,7 @@ class MessageNetwork:
             if connection.rate:
                 next_s = min(next_s, now_s + max(connection.left, 0.0) / connection.rate)
         if self._leaving and next_s < inf:
-            self._agenda.enter(next_s, partial(self._look, self._shared))
+            self._queue.schedule(next_s, partial(self._look, self._shared))
 
     def _look(self, shared: int) -> None:
         if shared != self._shared:
@@ -141,9 +141,9 @@ class MessageNetwork:
 
     def _left(self, pair: Pair, connection: PairQueue) -> None:
         """A model has left: it is there when its last byte is."""
-        parcel, now_s = connection.under_way.popleft(), self._agenda.clocks.now_s
+        parcel, now_s = connection.under_way.popleft(), self._queue.clocks.now_s
         delay_s = self._state.delay_s(*pair)
-        self._agenda.enter(now_s + delay_s, parcel.arrive)
+        self._queue.schedule(now_s + delay_s, parcel.arrive)
         sent = Transfer(connection.began_s, now_s, connection.began_s + delay_s, now_s + delay_s, parcel.bytes)
         self._carried(pair, sent, self._state)
         self._send_on(pair, connection)

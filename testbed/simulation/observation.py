@@ -21,12 +21,12 @@ class Observation:
 
     def __init__(self, stage: Stage, names: Sequence[str], measure: bool) -> None:
         self._stage = stage
-        self._members = {name: SimulatedMember(name, stage.agenda.clocks, measure) for name in names}
-        self._probes = SimulatedProbes(stage.underlay, stage.agenda.clocks)
+        self._members = {name: SimulatedMember(name, stage.queue.clocks, measure) for name in names}
+        self._probes = SimulatedProbes(stage.underlay, stage.queue.clocks)
 
     def probe(self, member: str, probe: Probe) -> None:
         """A member is told to find out what the path to another carries."""
-        self._members[probe.peer].hears(member, self._probes.trains(member, probe, self._stage.agenda.clocks.now_s))
+        self._members[probe.peer].hears(member, self._probes.trains(member, probe, self._stage.queue.clocks.now_s))
 
     def add(self, done: SimulatedRound) -> None:
         """A round has been simulated: what came of it is seen as it comes."""
@@ -43,7 +43,7 @@ class Observation:
 
     def _enter_looks(self, member: SimulatedMember, done: SimulatedRound) -> None:
         """What it tells before a long round is over."""
-        agenda, controller = self._stage.agenda, self._stage.controller
+        queue, controller = self._stage.queue, self._stage.controller
         first, last = done.began_s[member.name] / EACH_S, done.finished_s[member.name] / EACH_S
         for tick in range(floor(first) + 2, floor(last) + 1):
-            agenda.enter(tick * EACH_S, lambda: controller.hear(member.arrived()))
+            queue.schedule(tick * EACH_S, lambda: controller.hear(member.arrived()))

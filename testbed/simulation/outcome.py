@@ -11,7 +11,7 @@ from testbed.simulation.stage import Stage
 
 def outcome_of(stage: Stage, script: SimulatedScript, ended_s: float) -> Outcome:
     """As a run's: no link was measured from outside, none was late."""
-    began_s = stage.agenda.clocks.zero_s
+    began_s = stage.queue.clocks.zero_s
     return Outcome(
         fidelity={},
         backend=SIMULATED,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from testbed.planning import Pair
 from testbed.planning.constraints import GOODPUT
 from testbed.protocol import PROBE_TRAINS, Probe, Train
-from testbed.simulation.clocks import SimulatedClocks
+from testbed.simulation.event_queue import SimulatedClocks
 from testbed.simulation.round import SimulatedRound, Transfer
 from testbed.simulation.underlay import Underlay, UnderlayState
 from testbed.sync.transport.probe import COUNTED_BYTES, PAUSE_S, paced

@@ -58,7 +58,7 @@ class SimulatedScript:
         return self._experiment.spec.controller.knowledge == "oracle"
 
     def _enter(self, at_s: float, event: Event) -> None:
-        self._stage.agenda.enter(at_s, lambda: self._happen(at_s, event))
+        self._stage.queue.schedule(at_s, lambda: self._happen(at_s, event))
 
     def _happen(self, at_s: float, event: Event) -> None:
         """The underlay has it already."""
@@ -75,7 +75,7 @@ class SimulatedScript:
         self._inform(self._stage.underlay.at(at_s))
 
     def _swapped(self, name: str) -> None:
-        topology, now_s = self._experiment.networks[name], self._stage.agenda.clocks.unix()
+        topology, now_s = self._experiment.networks[name], self._stage.queue.clocks.unix()
         files = [swap["file"] for swap in self.swaps]
         before = self._experiment.networks[files[-1]] if files else self._experiment.topology
         links = Difference.between(before, topology).links
@@ -86,11 +86,11 @@ class SimulatedScript:
 
     def _tell_truth(self) -> None:
         """Tell the controller what links truly carry, now and each period from now on."""
-        agenda = self._stage.agenda
+        queue = self._stage.queue
         period_s = self._experiment.spec.controller.period
-        agenda.enter(agenda.clocks.now_s + period_s, self._tell_truth)
-        if agenda.clocks.now_s:
-            self._inform(self._stage.underlay.at(agenda.clocks.now_s))
+        queue.schedule(queue.clocks.now_s + period_s, self._tell_truth)
+        if queue.clocks.now_s:
+            self._inform(self._stage.underlay.at(queue.clocks.now_s))
 
     def _inform(self, state: UnderlayState) -> None:
         """Tell the controller of the underlay: as it is declared to be, or as it is where the controller is an

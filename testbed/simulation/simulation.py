@@ -5,7 +5,7 @@
           `--------------- the mean, the time <----------------------------'     the plan that all hold <---'
 
 A round is simulated once all is known that it depends on: when each member begins it, and the plan. What it leads to is
-entered in the agenda, which is played up to when the first member goes on; nothing of the next round is earlier.
+entered in the queue, which is played up to when the first member goes on; nothing of the next round is earlier.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Simulation:
         self._learning = learning
         self._story = story
         self._overlap = members.overlap
-        self._traffic = Traffic(stage.agenda.clocks, story.sampled)
+        self._traffic = Traffic(stage.queue.clocks, story.sampled)
         self._progress = {name: MemberProgress(name, its) for name, its in members.compute.items()}
         self._observation = Observation(stage, list(members.compute), members.measure)
         stage.controller.attend(partial(hold_s, stage), self._observation.probe)
@@ -65,13 +65,13 @@ class Simulation:
         Raises:
             RunFailed: a round can't end.
         """
-        agenda, controller = self._stage.agenda, self._stage.controller
+        queue, controller = self._stage.queue, self._stage.controller
         controller.begin()
         for number in count(1):
             activities = self._learning.activities()
             for name, progress in self._progress.items():
                 for told in progress.take(activities[name]):
-                    agenda.enter(told.at_s, partial(self._report, name, told.rounds, told.steps))
+                    queue.schedule(told.at_s, partial(self._report, name, told.rounds, told.steps))
             if not all(activity.asks for activity in activities.values()):
                 break
             plan = controller.plan
@@ -86,16 +86,16 @@ class Simulation:
             goes_on_s = [its.at_s for its in self._progress.values()] if self._overlap else done.finished_s.values()
             next_s = min(*goes_on_s, until_s)
             self._traffic.sample(next_s)
-            agenda.play(next_s)
+            queue.run_until(next_s)
             self._story.watch(number, min(max(done.finished_s.values()), until_s))
             if next_s == until_s:
                 return until_s
             self._learning.go_on(MeanHeld(number, plan.epoch, plan.among_all(number)))
         for name, progress in self._progress.items():
             goodbye = Goodbye(name, progress.rounds, self._learning.digest(name), progress.metrics)
-            agenda.enter(progress.at_s, partial(controller.hear, goodbye))
+            queue.schedule(progress.at_s, partial(controller.hear, goodbye))
         ended_s = max(its.at_s for its in self._progress.values())
-        agenda.play(ended_s)
+        queue.run_until(ended_s)
         self._traffic.sample()
         controller.finish()
         return ended_s
@@ -109,7 +109,7 @@ class Simulation:
 
 def hold_s(stage: Stage, member: str, plan: Plan) -> float:
     """Seconds until a member of a stage holds a plan."""
-    state = stage.underlay.at(stage.agenda.clocks.now_s)
+    state = stage.underlay.at(stage.queue.clocks.now_s)
     hops = plan.next_hops(member) - stage.controller.plan.next_hops(member)
     trips = [state.delay_s(member, peer) + state.delay_s(peer, member) for peer in hops]
     return HANDSHAKE_TRIPS * max(trips, default=0.0) + HOLD_S

@@ -1,4 +1,4 @@
-"""What an experiment is simulated on: the underlay, the agenda of what is to happen, the controller."""
+"""What an experiment is simulated on: the underlay, the queue of what is to happen, the controller."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from pathlib import Path
 
 from testbed.emulation.network.routing import Routes
 from testbed.run.jobs import Jobs
-from testbed.simulation.agenda import Agenda
-from testbed.simulation.clocks import SimulatedClocks
 from testbed.simulation.controller import SimulatedController
+from testbed.simulation.event_queue import EventQueue, SimulatedClocks
 from testbed.simulation.underlay import Underlay
 from testbed.spec.experiment import Experiment
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Events change the underlay when the agenda comes to them, and the controller hears of it."""
+    """Events change the underlay when the queue comes to them, and the controller hears of it."""
 
     underlay: Underlay
-    agenda: Agenda
+    queue: EventQueue
     controller: SimulatedController
 
     @classmethod
     def of(cls, experiment: Experiment, out: Path, routes: Routes) -> Stage:
         """An experiment's, which begins with these routes, and with the second that it is now; the controller's records
         come into `out`."""
-        agenda = Agenda(SimulatedClocks(time.time()))
-        spec = Jobs(experiment).controller_spec(routes, agenda.clocks.unix())
-        return cls(Underlay(experiment, routes), agenda, SimulatedController(spec, out, agenda))
+        queue = EventQueue(SimulatedClocks(time.time()))
+        spec = Jobs(experiment).controller_spec(routes, queue.clocks.unix())
+        return cls(Underlay(experiment, routes), queue, SimulatedController(spec, out, queue))

@@ -38,18 +38,18 @@ class SimulatedStory:
 
     def begins(self, experiment: Experiment, how: Mapping[str, Any]) -> None:
         """Training does; `how` it is simulated stands in the manifest."""
-        began_s = self._stage.agenda.clocks.zero_s
+        began_s = self._stage.queue.clocks.zero_s
         self._manifest = Manifest(self._directory, experiment, backend=SIMULATED, simulated=how)
         self._manifest.add(training_started_s=began_s, passages=[])
 
     def ended(self, at_s: float) -> None:
         """It has ended, so long after it began."""
-        self._manifest.add(ended_s=self._stage.agenda.clocks.zero_s + at_s)
+        self._manifest.add(ended_s=self._stage.queue.clocks.zero_s + at_s)
 
     def happened(self, kind: str, target: str, changed: Mapping[str, float | None] | None = None) -> None:
         """Record that something has happened to the network, as a run's story does."""
         self._happened.append(f"{kind} {target}")
-        record: dict[str, Any] = {"at_s": self._stage.agenda.clocks.unix(), "kind": kind, "target": target}
+        record: dict[str, Any] = {"at_s": self._stage.queue.clocks.unix(), "kind": kind, "target": target}
         self._directory.append("events.jsonl", record | ({} if changed is None else {"changed": dict(changed)}))
         if kind in ("change", "swap"):
             self._steps.forget([target] if kind == "change" else None)
@@ -92,7 +92,7 @@ class SimulatedStory:
                 break
             if state.at_s <= self._seen_s:
                 continue
-            at_s = self._stage.agenda.clocks.zero_s + state.at_s
+            at_s = self._stage.queue.clocks.zero_s + state.at_s
             for name, link in state.states.items():
                 if self._states.get(name) != link:
                     self._directory.append("links.jsonl", link_record(at_s, name, link))

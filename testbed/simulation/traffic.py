@@ -8,7 +8,7 @@ from typing import Any
 
 from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES
 from testbed.planning import Pair
-from testbed.simulation.clocks import SimulatedClocks
+from testbed.simulation.event_queue import SimulatedClocks
 from testbed.simulation.round import SimulatedRound, Transfer
 from testbed.simulation.underlay import UnderlayState
 

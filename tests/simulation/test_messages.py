@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from testbed.emulation.network.routing import Routes
 from testbed.planning.constraints import GOODPUT
-from testbed.simulation.agenda import Agenda
-from testbed.simulation.clocks import SimulatedClocks
+from testbed.simulation.event_queue import EventQueue, SimulatedClocks
 from testbed.simulation.messages import MessageNetwork, Parcel, max_min
 from testbed.simulation.underlay import Underlay
 from testbed.sync.gossip.message import Message
@@ -51,14 +50,14 @@ class Sent:
 
     def __init__(self, folder: Path, stale: Sequence[str] = (), **values: Any) -> None:
         experiment = load(folder, **values)
-        self.agenda = Agenda(SimulatedClocks(0.0))
+        self.queue = EventQueue(SimulatedClocks(0.0))
         self.came: dict[str, float] = {}
         self.names: dict[int, str] = {}
         underlay = Underlay(experiment, Routes.over(experiment.topology))
         workers = {worker.site: worker.name for worker in experiment.topology.workers}
         self.pair = workers["a"], workers["b"]
         self.network = MessageNetwork(
-            self.agenda, underlay, lambda _, to, message, later: self.names[id(message)] in stale, lambda *_: None
+            self.queue, underlay, lambda _, to, message, later: self.names[id(message)] in stale, lambda *_: None
         )
 
     def model(self, name: str, size: float, back: bool = False) -> None:
@@ -69,7 +68,7 @@ class Sent:
         self.network.send(pair, Parcel(message, size, lambda: self.arrive(name)))
 
     def arrive(self, name: str) -> None:
-        self.came[name] = self.agenda.clocks.now_s
+        self.came[name] = self.queue.clocks.now_s
 
 
 RATE = 12e6 * GOODPUT / 8
@@ -81,7 +80,7 @@ def test_models_of_a_pair_go_one_after_the_other_and_small_ones_overtake_them(tm
         sent.model(name, RATE)
     sent.model("back", RATE, back=True)
     sent.network.send_small(sent.pair, lambda: sent.arrive("small"))
-    sent.agenda.play(10.0)
+    sent.queue.run_until(10.0)
     assert sent.came == pytest.approx({"small": 0.01, "first": 1.01, "back": 1.01, "second": 2.01}, rel=1e-6)
 
 
@@ -89,7 +88,7 @@ def test_what_has_become_useless_while_it_waited_is_left_out(tmp_path: Path) -> 
     sent = Sent(tmp_path, stale=["third"])
     for name in ("first", "second", "third", "fourth"):
         sent.model(name, RATE)
-    sent.agenda.play(10.0)
+    sent.queue.run_until(10.0)
     assert list(sent.came) == ["first", "second", "fourth"]
     assert sent.came["fourth"] == pytest.approx(3.01)
 
@@ -103,5 +102,5 @@ def test_a_link_that_falls_and_goes_down_slows_what_is_on_it(tmp_path: Path) -> 
     ]
     sent = Sent(tmp_path, events=events)
     sent.model("first", RATE)
-    sent.agenda.play(10.0)
+    sent.queue.run_until(10.0)
     assert sent.came == pytest.approx({"first": 3.51})  # half in 0.5 s, a quarter in another, the rest from 3 s on

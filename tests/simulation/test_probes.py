@@ -10,7 +10,7 @@ from testbed.controller.knowledge.explore import probe_of
 from testbed.emulation.network.routing import Routes
 from testbed.planning.constraints import GOODPUT
 from testbed.protocol import PROBE_TRAINS, Train
-from testbed.simulation.clocks import SimulatedClocks
+from testbed.simulation.event_queue import SimulatedClocks
 from testbed.simulation.probes import SimulatedProbes
 from testbed.simulation.underlay import Underlay
 from tests.simulation.experiments import load

@@ -15,7 +15,7 @@ from testbed.controller.spec import GossipGraph
 from testbed.planning.graphs import GraphError, ring
 from testbed.planning.graphs.monitor import Violation
 from testbed.protocol import AbortGraph, CommitGraph, ControlMessage, Job, NodeConfiguration, PrepareGraph, PromiseGraph
-from testbed.simulation.clocks import SimulatedClocks
+from testbed.simulation.event_queue import SimulatedClocks
 from tests.controller.gossip.test_iteration_log import entered
 
 pytestmark = pytest.mark.pure
