@@ -31,13 +31,13 @@ from testbed.schema import convert_to
 from testbed.simulation.controller import SimulatedController
 from testbed.simulation.event_queue import EventQueue, SimulatedClocks
 from testbed.simulation.models import elements_of, model_of
+from testbed.simulation.network import SimulatedNetwork
 from testbed.simulation.observation import Observation
 from testbed.simulation.payload import typical
 from testbed.simulation.progress import NO_STEPS, RoundOver
 from testbed.simulation.script import SimulatedScript
 from testbed.simulation.simulation import hold_s
 from testbed.simulation.stage import Stage
-from testbed.simulation.underlay import Underlay
 from testbed.spec.experiment import Experiment
 from testbed.telemetry.store import read_records
 
@@ -143,7 +143,7 @@ class _Replay:
         self._record = record
         self._experiment = experiment
         self._out = out
-        self._stage = Stage(Underlay(experiment, routes), queue, SimulatedController(spec, out, queue))
+        self._stage = Stage(SimulatedNetwork(experiment, routes), queue, SimulatedController(spec, out, queue))
         self._script = SimulatedScript(experiment, self._stage, lambda *_: None)
         self._observation: Observation | None = None
         self._recorded: dict[int, tuple[float, Plan]] = {}  # when each round began, and its plan
@@ -245,7 +245,7 @@ class _Replay:
     def _simulate(self, first: int, until_s: float) -> None:
         """The rounds from the first one on, by the simulator."""
         stage, experiment = self._stage, self._experiment
-        model = model_of(experiment, stage.underlay)
+        model = model_of(experiment, stage.network)
         compute_s = self._group.rounds.compute_s()
         names = stage.controller.spec.members
         self._observation = observation = Observation(stage, names, True)

@@ -17,7 +17,7 @@ import numpy as np
 
 from testbed.planning import Pair
 from testbed.planning.bbr import CONNECTION, Connections, opened
-from testbed.simulation.underlay import UnderlayState
+from testbed.simulation.network import NetworkState
 
 #: The kernel's: so long the least round trip is believed, and so long, and a round trip, four packets are on their way.
 BELIEVED_S, LOOKS_S = 10.0, 0.2
@@ -46,7 +46,7 @@ class BbrConnections:
         self._opened_s: dict[Pair, float] = {}
         self._rows: dict[tuple[Pair, int], Connections] = {}
 
-    def rows(self, pairs: Sequence[Pair], state: UnderlayState, from_s: float) -> Connections:
+    def rows(self, pairs: Sequence[Pair], state: NetworkState, from_s: float) -> Connections:
         """What flows between these pairs believe now, with times from that moment on. Those inside a site are none."""
         rows = np.zeros(len(pairs), CONNECTION)
         for f, key in enumerate(_keys(pairs)):
@@ -67,7 +67,7 @@ class BbrConnections:
             rows[name] += from_s
         self._rows |= {key: rows[f : f + 1] for f, key in enumerate(_keys(pairs)) if rows["trip_s"][f]}
 
-    def pauses(self, pairs: Iterable[Pair], state: UnderlayState, from_s: float, until_s: float) -> Iterator[Pause]:
+    def pauses(self, pairs: Iterable[Pair], state: NetworkState, from_s: float, until_s: float) -> Iterator[Pause]:
         """Those of these connections that fall into a time."""
         for pair in pairs:
             opened_s = self._opened_s.setdefault(pair, from_s)

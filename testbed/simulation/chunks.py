@@ -7,20 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from testbed.link import link_name
 from testbed.plan import Plan
 from testbed.planning import Pair
-from testbed.planning.constraints import GOODPUT, Constraints
+from testbed.planning.constraints import Constraints
 from testbed.planning.events import FlowNetwork, Found
 from testbed.planning.simulate import PlanRounds
 from testbed.run.errors import RunFailed
 from testbed.simulation.bbr import BbrConnections, Pause
+from testbed.simulation.network import NOWHERE, NetworkState, SimulatedNetwork
 from testbed.simulation.payload import Payload
 from testbed.simulation.round import Recent, RoundModel, SimulatedRound, Transfer
-from testbed.simulation.underlay import Underlay, UnderlayState
-
-#: The capacity of a path that leads nowhere: nothing.
-NOWHERE = "nowhere"
 
 #: So far ahead links are looked at first, and each time that a round is not over by then, so many times further.
 AHEAD_S, FURTHER = 4.0, 4.0
@@ -35,17 +31,17 @@ class ChunkModel(RoundModel):
 
     name = "chunks"
 
-    def __init__(self, underlay: Underlay, timeout_s: float, connections: BbrConnections | None = None) -> None:
+    def __init__(self, network: SimulatedNetwork, timeout_s: float, connections: BbrConnections | None = None) -> None:
         """`connections` under BBR pause now and then; others do not."""
         self._connections = connections
-        self._underlay = underlay
+        self._network = network
         self._timeout_s = timeout_s
         self._planned = Recent(PlanRounds)
 
     def reduced(self, plan: Plan, began_s: Mapping[str, float], payload: Payload) -> SimulatedRound:
         rounds = self._planned.of(plan, payload.bytes)
         if not rounds.pairs:
-            return SimulatedRound(began_s, began_s, {}, self._underlay.at(min(began_s.values())))
+            return SimulatedRound(began_s, began_s, {}, self._network.at(min(began_s.values())))
         if payload.coded:
             rounds = rounds.coded(payload.coded)
         first_s, ahead_s = min(began_s.values()), AHEAD_S
@@ -53,7 +49,7 @@ class ChunkModel(RoundModel):
         over = False
         while not over:
             until_s = max(began_s.values()) + ahead_s
-            states = self._underlay.between(first_s, until_s)
+            states = self._network.between(first_s, until_s)
             pauses = self._pauses(rounds, states[0], first_s, until_s)
             (_, network), *later = networks(rounds, states, pauses, first_s)
             rows = self._connections.rows(rounds.pairs, states[0], first_s) if self._connections else None
@@ -69,19 +65,19 @@ class ChunkModel(RoundModel):
             began_s, dict(zip(plan.members, finished, strict=True)), transfers(rounds, found, first_s), states[0]
         )
 
-    def _pauses(self, rounds: PlanRounds, state: UnderlayState, from_s: float, until_s: float) -> list[Pause]:
+    def _pauses(self, rounds: PlanRounds, state: NetworkState, from_s: float, until_s: float) -> list[Pause]:
         if self._connections is None:
             return []
         return list(self._connections.pauses(sorted(set(rounds.pairs)), state, from_s, until_s))
 
 
 def networks(
-    rounds: PlanRounds, states: Sequence[UnderlayState], pauses: Sequence[Pause], first_s: float
+    rounds: PlanRounds, states: Sequence[NetworkState], pauses: Sequence[Pause], first_s: float
 ) -> Iterator[tuple[float, FlowNetwork]]:
-    """The flows of a plan, and from when on they are so: on the underlay state by state, and without those that
+    """The flows of a plan, and from when on they are so: on the network state by state, and without those that
     pause."""
     pairs = rounds.pairs
-    limits = [limits_of(state, pairs) for state in states]
+    limits = [state.constraints(pairs) for state in states]
     names = sorted({name for its in limits for name in its.goodput_bps})
     ends = {at_s for pause in pauses for at_s in (pause.began_s, pause.ended_s) if at_s > first_s}
     moments = sorted({first_s, *(state.at_s for state in states[1:]), *ends})
@@ -91,23 +87,6 @@ def networks(
         its = limits[index]
         whole = Constraints({**dict.fromkeys(names, 0.0), **its.goodput_bps}, {**its.drawn, **paused})
         yield at_s, rounds.network(whole, states[index].delay_s, names)
-
-
-def limits_of(state: UnderlayState, pairs: Sequence[Pair]) -> Constraints:
-    """What these pairs of members draw on. What is lost at random is sent again."""
-    lan = state.topology.lan.rate * GOODPUT
-    drawn: dict[Pair, tuple[str, ...]] = {}
-    goodput = {NOWHERE: 0.0}
-    for source, target in pairs:
-        a, b = state.sites[source], state.sites[target]
-        if not state.routes.reach(a, b):
-            drawn[source, target] = (NOWHERE,)
-            continue
-        drawn[source, target] = (link_name(source, a), *state.routes.links(a, b), link_name(b, target))
-        for name in drawn[source, target]:
-            link = state.states.get(name)
-            goodput[name] = lan if link is None else link.rate_bps * link.up * (1 - link.loss) * GOODPUT
-    return Constraints(goodput, drawn)
 
 
 def transfers(rounds: PlanRounds, found: Found, first_s: float) -> dict[Pair, list[Transfer]]:

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from testbed.plan import Plan, Tree
 from testbed.planning import Pair
 from testbed.run.errors import RunFailed
-from testbed.simulation.chunks import NOWHERE, limits_of
+from testbed.simulation.network import NOWHERE, NetworkState, SimulatedNetwork
 from testbed.simulation.payload import Payload, Way
 from testbed.simulation.round import Recent, RoundModel, SimulatedRound, Transfer
-from testbed.simulation.underlay import Underlay, UnderlayState
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -35,31 +34,31 @@ class FluidModel(RoundModel):
 
     name = "fluid"
 
-    def __init__(self, underlay: Underlay, timeout_s: float) -> None:
-        self._underlay = underlay
+    def __init__(self, network: SimulatedNetwork, timeout_s: float) -> None:
+        self._network = network
         self._timeout_s = timeout_s
         self._planned = Recent(PlanFlows)
 
     def reduced(self, plan: Plan, began_s: Mapping[str, float], payload: Payload) -> SimulatedRound:
         flows = self._planned.of(plan, payload.bytes)
         if not flows.pairs:
-            return SimulatedRound(began_s, began_s, {}, self._underlay.at(min(began_s.values())))
+            return SimulatedRound(began_s, began_s, {}, self._network.at(min(began_s.values())))
         if payload.coded:
             flows = flows.coded(payload.coded)
         began = np.array([began_s[name] for name in plan.members])
         first_s, done = float(began.min()), 0.0
-        at_s, network = first_s, self._underlay.at(first_s)
+        at_s, network = first_s, self._network.at(first_s)
         while True:
             paths = flows.on(network)
             finished = flows.finished(paths, began)
             whole_s = float(finished.max()) - first_s
-            until_s = self._underlay.after(network)
+            until_s = self._network.next_change_s(network)
             if done + (until_s - at_s) / whole_s >= 1:
                 break
             done += (until_s - at_s) / whole_s
             if until_s - first_s > self._timeout_s:
                 raise RunFailed(f"the round that began after {first_s:.1f} s is not over within {self._timeout_s:g} s")
-            at_s, network = until_s, self._underlay.at(until_s)
+            at_s, network = until_s, self._network.at(until_s)
         stretched = (at_s + (1 - done) * whole_s - first_s) / whole_s
         ends = np.maximum(first_s + (finished - first_s) * stretched, began).tolist()
         finished_s = dict(zip(plan.members, ends, strict=True))
@@ -109,10 +108,10 @@ class PlanFlows:
             sizes[source, target] += size * parts.get((source, target, is_mean), 1.0)
         return np.array(list(sizes.values()))
 
-    def on(self, network: UnderlayState) -> Paths:
+    def on(self, network: NetworkState) -> Paths:
         """The edges on a network. Which links they take is looked up once for its routes."""
         if self._routed is None or self._routed[0] is not network.routes:
-            drawn = limits_of(network, self.pairs).drawn
+            drawn = network.constraints(self.pairs).drawn
             names = sorted({name for its in drawn.values() for name in its})
             index = {name: i for i, name in enumerate(names)}
             width = max(len(its) for its in drawn.values())
@@ -121,7 +120,7 @@ class PlanFlows:
                 links[e, : len(drawn[pair])] = [index[name] for name in drawn[pair]]
             self._routed = network.routes, links, names
         _, links, names = self._routed
-        rates, delays = network.figures(names)
+        rates, delays = network.rates_and_delays(names)
         rates[[name == NOWHERE for name in names]] = 0.0
         loads = np.bincount(links.ravel(), weights=np.repeat(self._sizes, links.shape[1]), minlength=len(names) + 1)
         users = np.bincount(links.ravel(), minlength=len(names) + 1)

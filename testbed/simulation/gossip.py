@@ -10,12 +10,12 @@ from testbed.protocol import Goodbye, Report
 from testbed.simulation.gossiper import Gossiper
 from testbed.simulation.gossips import Gossips
 from testbed.simulation.messages import MessageNetwork
+from testbed.simulation.network import NetworkState
 from testbed.simulation.round import Transfer
 from testbed.simulation.script import SimulatedScript
 from testbed.simulation.stage import Stage
 from testbed.simulation.story import SimulatedStory
 from testbed.simulation.traffic import PERIOD_S, Traffic
-from testbed.simulation.underlay import UnderlayState
 from testbed.sync.gossip.message import Message
 
 
@@ -27,7 +27,7 @@ class GossipSimulation:
         self._script = script
         self._story = story
         self._traffic = Traffic(stage.queue.clocks, story.sampled)
-        self._network = MessageNetwork(stage.queue, stage.underlay, self._stale, self._carried)
+        self._network = MessageNetwork(stage.queue, stage.network, self._stale, self._carried)
         self._lowest = 0
         self._left: list[str] = []
         self._members = {
@@ -72,7 +72,7 @@ class GossipSimulation:
     def _stale(self, source: str, target: str, message: Message, later: Sequence[Message]) -> bool:
         return self._members[source].participant.stale(target, message, later)
 
-    def _carried(self, pair: Pair, sent: Transfer, network: UnderlayState) -> None:
+    def _carried(self, pair: Pair, sent: Transfer, network: NetworkState) -> None:
         self._traffic.carry(pair, (sent,), network)
 
     def _heard(self, report: Report) -> None:

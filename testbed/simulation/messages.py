@@ -15,10 +15,9 @@ from math import inf, isfinite
 from typing import NamedTuple
 
 from testbed.planning import Pair
-from testbed.simulation.chunks import limits_of
 from testbed.simulation.event_queue import EventQueue
+from testbed.simulation.network import NetworkState, SimulatedNetwork
 from testbed.simulation.round import Transfer
-from testbed.simulation.underlay import Underlay, UnderlayState
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_queue import UNDER_WAY
 
@@ -52,29 +51,29 @@ class PairQueue:
 
 
 class MessageNetwork:
-    """Carries messages over the `underlay`; `carried` hears of each model that has left: its pair, how, and over what
+    """Carries messages over the `network`; `carried` hears of each model that has left: its pair, how, and over what
     network."""
 
     def __init__(
         self,
         queue: EventQueue,
-        underlay: Underlay,
+        network: SimulatedNetwork,
         stale: Stale,
-        carried: Callable[[Pair, Transfer, UnderlayState], None],
+        carried: Callable[[Pair, Transfer, NetworkState], None],
     ) -> None:
         self._queue = queue
-        self._underlay = underlay
+        self._network = network
         self._stale = stale
         self._carried = carried
         self._connections: dict[Pair, PairQueue] = {}
         self._leaving: dict[Pair, PairQueue] = {}
         self._at_s = 0.0
-        self._state = underlay.at(0.0)
+        self._state = network.at(0.0)
         self._shared = 0  # how often rates were shared out anew: what was entered for older ones is void
 
     def send_small(self, pair: Pair, arrive: Callable[[], None]) -> None:
         """What has no tensor goes at once."""
-        delay_s = self._underlay.at(self._queue.clocks.now_s).delay_s(*pair)
+        delay_s = self._network.at(self._queue.clocks.now_s).delay_s(*pair)
         if isfinite(delay_s):
             self._queue.schedule(self._queue.clocks.now_s + delay_s, arrive)
         else:
@@ -91,7 +90,7 @@ class MessageNetwork:
             self._share()
 
     def refresh(self) -> None:
-        """The underlay may be another one, now or from an event on that was not known before."""
+        """The network may be another one, now or from an event on that was not known before."""
         self._advance()
         self._share()
 
@@ -119,10 +118,10 @@ class MessageNetwork:
         """Share links out among the pairs that send now, and look again when the first is done or a link changes."""
         self._shared += 1
         now_s = self._queue.clocks.now_s
-        self._state = self._underlay.at(now_s)
-        limits = limits_of(self._state, list(self._leaving))
+        self._state = self._network.at(now_s)
+        limits = self._state.constraints(list(self._leaving))
         rates = max_min(limits.drawn, {name: bps / 8 for name, bps in limits.goodput_bps.items()})
-        next_s = self._underlay.after(self._state)
+        next_s = self._network.next_change_s(self._state)
         for pair, connection in self._leaving.items():
             connection.rate = rates[pair]
             if connection.rate:

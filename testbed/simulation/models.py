@@ -6,8 +6,8 @@ from testbed.run.measured import CONGESTION_CONTROL
 from testbed.simulation.bbr import BbrConnections
 from testbed.simulation.chunks import ChunkModel
 from testbed.simulation.fluid import FluidModel
+from testbed.simulation.network import SimulatedNetwork
 from testbed.simulation.round import RoundModel
-from testbed.simulation.underlay import Underlay
 from testbed.spec.experiment import Experiment
 
 #: Of more members chunks are too many: a round of 64 takes seconds.
@@ -19,13 +19,13 @@ def congestion_of(experiment: Experiment) -> str:
     return experiment.spec.sync.congestion or CONGESTION_CONTROL.read_text().strip()
 
 
-def model_of(experiment: Experiment, underlay: Underlay) -> RoundModel:
+def model_of(experiment: Experiment, network: SimulatedNetwork) -> RoundModel:
     """Chunk by chunk where members are few, else fluid."""
     timeout_s = experiment.spec.sync.round_timeout
     if len(experiment.topology.workers) > MOST_BY_CHUNKS:
-        return FluidModel(underlay, timeout_s)
+        return FluidModel(network, timeout_s)
     connections = BbrConnections() if congestion_of(experiment) == "bbr" else None
-    return ChunkModel(underlay, timeout_s, connections)
+    return ChunkModel(network, timeout_s, connections)
 
 
 def measures(experiment: Experiment, model: RoundModel) -> bool:

@@ -22,7 +22,7 @@ class Observation:
     def __init__(self, stage: Stage, names: Sequence[str], measure: bool) -> None:
         self._stage = stage
         self._members = {name: SimulatedMember(name, stage.queue.clocks, measure) for name in names}
-        self._probes = SimulatedProbes(stage.underlay, stage.queue.clocks)
+        self._probes = SimulatedProbes(stage.network, stage.queue.clocks)
 
     def probe(self, member: str, probe: Probe) -> None:
         """A member is told to find out what the path to another carries."""

@@ -9,8 +9,8 @@ from testbed.planning import Pair
 from testbed.planning.constraints import GOODPUT
 from testbed.protocol import PROBE_TRAINS, Probe, Train
 from testbed.simulation.event_queue import SimulatedClocks
+from testbed.simulation.network import NetworkState, SimulatedNetwork
 from testbed.simulation.round import SimulatedRound, Transfer
-from testbed.simulation.underlay import Underlay, UnderlayState
 from testbed.sync.transport.probe import COUNTED_BYTES, PAUSE_S, paced
 
 #: Beside what rounds send a probe gets this part of a link at least.
@@ -23,8 +23,8 @@ KEPT = 2
 class SimulatedProbes:
     """Takes what rounds leave of a path. It takes nothing from them in turn: it is 2 % of what the path carries."""
 
-    def __init__(self, underlay: Underlay, clocks: SimulatedClocks) -> None:
-        self._underlay = underlay
+    def __init__(self, network: SimulatedNetwork, clocks: SimulatedClocks) -> None:
+        self._network = network
         self._clocks = clocks
         self._rounds: deque[SimulatedRound] = deque(maxlen=KEPT)
 
@@ -35,7 +35,7 @@ class SimulatedProbes:
     def trains(self, member: str, probe: Probe, now_s: float) -> Iterator[tuple[float, Train]]:
         """When each train of a probe that a member is told to send now is over (seconds after training began), and the
         train, in Unix time; none where the path leads nowhere."""
-        state = self._underlay.at(now_s)
+        state = self._network.at(now_s)
         pair = member, probe.peer
         a, b = (state.sites[name] for name in pair)
         if a == b or not state.routes.reach(a, b):
@@ -52,7 +52,7 @@ class SimulatedProbes:
             began_s = round(self._clocks.zero_s + first_s, 5)
             yield first_s + seconds, Train(began_s, seconds, int(size), int(pace))
 
-    def _left(self, state: UnderlayState, pair: Pair, began_s: float, seconds: float) -> float:
+    def _left(self, state: NetworkState, pair: Pair, began_s: float, seconds: float) -> float:
         """Bytes of payload a second that are left on the path of a pair, from a moment on for so many seconds."""
         rates = []
         for link in state.routes.links(*(state.sites[name] for name in pair)):
@@ -60,7 +60,7 @@ class SimulatedProbes:
             rates.append(max(whole - self._carried(state, link, began_s, seconds), LEAST_PART * whole))
         return min(rates)
 
-    def _carried(self, state: UnderlayState, link: str, began_s: float, seconds: float) -> float:
+    def _carried(self, state: NetworkState, link: str, began_s: float, seconds: float) -> float:
         """Bytes a second that rounds sent over a link then."""
         size = 0.0
         for done in self._rounds:

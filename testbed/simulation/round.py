@@ -11,8 +11,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from testbed.plan import Group, Plan
 from testbed.planning import Pair
+from testbed.simulation.network import NetworkState
 from testbed.simulation.payload import Payload
-from testbed.simulation.underlay import UnderlayState
 
 
 class Transfer(NamedTuple):
@@ -45,7 +45,7 @@ class SimulatedRound:
     began_s: Mapping[str, float]
     finished_s: Mapping[str, float]
     transfers: Mapping[Pair, Sequence[Transfer]]
-    network: UnderlayState
+    network: NetworkState
 
     @cached_property
     def sent(self) -> dict[str, Transfers]:

@@ -23,7 +23,7 @@ def in_rounds(
     until_s: float = inf,
 ) -> float:
     """Simulate members that reduce in rounds, to their end or to `until_s`. Returns the seconds that training took."""
-    jobs, model = stage.controller.spec.jobs, model_of(experiment, stage.underlay)
+    jobs, model = stage.controller.spec.jobs, model_of(experiment, stage.network)
     story.begins(experiment, {"model": model.name, "congestion": congestion_of(experiment), "gradients": gradients})
     declared = DeclaredMembers.of(jobs, measures(experiment, model), experiment.spec.sync.own.overlaps)
     with learning_of(jobs, elements_of(experiment), gradients, lambda: stage.controller.plan) as learning:

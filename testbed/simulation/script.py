@@ -9,8 +9,8 @@ from testbed.emulation.network.difference import Difference
 from testbed.link import pair_name
 from testbed.run import view
 from testbed.run.script import words
+from testbed.simulation.network import NetworkState
 from testbed.simulation.stage import Stage
-from testbed.simulation.underlay import UnderlayState
 from testbed.spec.event import Event
 from testbed.spec.experiment import Experiment
 
@@ -34,7 +34,7 @@ class SimulatedScript:
         self._tell = tell
         self._waiting = list(experiment.spec.events)
         self.swaps: list[dict[str, Any]] = []
-        self.changed: Callable[[], None] = lambda: None  # is told that the underlay has become another
+        self.changed: Callable[[], None] = lambda: None  # is told that the network has become another
         for event in sorted(self._waiting, key=lambda event: event.at or 0.0):
             if event.at is not None:
                 self._enter(event.at, event)
@@ -50,7 +50,7 @@ class SimulatedScript:
         """A round is complete since then: what waited for it is due soon."""
         for event in self._waiting:
             if event.round == number:
-                self._stage.underlay.enter(at_s + LOOK_S, event)
+                self._stage.network.schedule(at_s + LOOK_S, event)
                 self._enter(at_s + LOOK_S, event)
 
     @property
@@ -61,18 +61,18 @@ class SimulatedScript:
         self._stage.queue.schedule(at_s, lambda: self._happen(at_s, event))
 
     def _happen(self, at_s: float, event: Event) -> None:
-        """The underlay has it already."""
+        """The network has it already."""
         self._waiting.remove(event)
         self.changed()
         if event.change:
             link = event.change.link
-            self._tell("change", link, self._stage.underlay.at(at_s).changes[link].values())
+            self._tell("change", link, self._stage.network.at(at_s).changes[link].values())
             return
         if event.down or event.up:
             self._tell("down" if event.down else "up", pair_name(*event.pair))
         if event.swap:
             self._swapped(event.swap)
-        self._inform(self._stage.underlay.at(at_s))
+        self._inform(self._stage.network.at(at_s))
 
     def _swapped(self, name: str) -> None:
         topology, now_s = self._experiment.networks[name], self._stage.queue.clocks.unix()
@@ -90,10 +90,10 @@ class SimulatedScript:
         period_s = self._experiment.spec.controller.period
         queue.schedule(queue.clocks.now_s + period_s, self._tell_truth)
         if queue.clocks.now_s:
-            self._inform(self._stage.underlay.at(queue.clocks.now_s))
+            self._inform(self._stage.network.at(queue.clocks.now_s))
 
-    def _inform(self, state: UnderlayState) -> None:
-        """Tell the controller of the underlay: as it is declared to be, or as it is where the controller is an
+    def _inform(self, state: NetworkState) -> None:
+        """Tell the controller of the network: as it is declared to be, or as it is where the controller is an
         oracle."""
         states = state.states if self._is_oracle else view.declared_states(state.topology)
         links = view.physical_links(

@@ -109,7 +109,7 @@ class Simulation:
 
 def hold_s(stage: Stage, member: str, plan: Plan) -> float:
     """Seconds until a member of a stage holds a plan."""
-    state = stage.underlay.at(stage.queue.clocks.now_s)
+    state = stage.network.at(stage.queue.clocks.now_s)
     hops = plan.next_hops(member) - stage.controller.plan.next_hops(member)
     trips = [state.delay_s(member, peer) + state.delay_s(peer, member) for peer in hops]
     return HANDSHAKE_TRIPS * max(trips, default=0.0) + HOLD_S

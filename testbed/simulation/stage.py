@@ -1,4 +1,4 @@
-"""What an experiment is simulated on: the underlay, the queue of what is to happen, the controller."""
+"""What an experiment is simulated on: the network, the queue of what is to happen, the controller."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from testbed.emulation.network.routing import Routes
 from testbed.run.jobs import Jobs
 from testbed.simulation.controller import SimulatedController
 from testbed.simulation.event_queue import EventQueue, SimulatedClocks
-from testbed.simulation.underlay import Underlay
+from testbed.simulation.network import SimulatedNetwork
 from testbed.spec.experiment import Experiment
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Events change the underlay when the queue comes to them, and the controller hears of it."""
+    """Events change the network when the queue comes to them, and the controller hears of it."""
 
-    underlay: Underlay
+    network: SimulatedNetwork
     queue: EventQueue
     controller: SimulatedController
 
@@ -28,4 +28,4 @@ class Stage:
         come into `out`."""
         queue = EventQueue(SimulatedClocks(time.time()))
         spec = Jobs(experiment).controller_spec(routes, queue.clocks.unix())
-        return cls(Underlay(experiment, routes), queue, SimulatedController(spec, out, queue))
+        return cls(SimulatedNetwork(experiment, routes), queue, SimulatedController(spec, out, queue))

@@ -87,7 +87,7 @@ class SimulatedStory:
         """Write down what links have become since the last time."""
         if len(self._stage.controller.spec.members) > MOST_NOTED:
             return
-        for state in self._stage.underlay.since(max(self._seen_s, 0.0)):
+        for state in self._stage.network.since(max(self._seen_s, 0.0)):
             if state.at_s > until_s:
                 break
             if state.at_s <= self._seen_s:

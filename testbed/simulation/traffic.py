@@ -9,8 +9,8 @@ from typing import Any
 from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES
 from testbed.planning import Pair
 from testbed.simulation.event_queue import SimulatedClocks
+from testbed.simulation.network import NetworkState
 from testbed.simulation.round import SimulatedRound, Transfer
-from testbed.simulation.underlay import UnderlayState
 
 #: As a run's sampler takes them.
 PERIOD_S = 1.0
@@ -31,7 +31,7 @@ class Traffic:
         for pair, its in done.transfers.items():
             self.carry(pair, its, done.network)
 
-    def carry(self, pair: Pair, its: Iterable[Transfer], network: UnderlayState) -> None:
+    def carry(self, pair: Pair, its: Iterable[Transfer], network: NetworkState) -> None:
         """What a member sent to another over a network."""
         a, b = (network.sites[name] for name in pair)
         links = network.routes.links(a, b) if network.routes.reach(a, b) else ()

@@ -1,4 +1,4 @@
-"""Messages over the simulated underlay: what links give them, in which order, and what is left out."""
+"""Messages over the simulated network: what links give them, in which order, and what is left out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from testbed.emulation.network.routing import Routes
 from testbed.planning.constraints import GOODPUT
 from testbed.simulation.event_queue import EventQueue, SimulatedClocks
 from testbed.simulation.messages import MessageNetwork, Parcel, max_min
-from testbed.simulation.underlay import Underlay
+from testbed.simulation.network import SimulatedNetwork
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_codec import Done
 from tests.simulation.experiments import load
@@ -53,11 +53,11 @@ class Sent:
         self.queue = EventQueue(SimulatedClocks(0.0))
         self.came: dict[str, float] = {}
         self.names: dict[int, str] = {}
-        underlay = Underlay(experiment, Routes.over(experiment.topology))
+        network = SimulatedNetwork(experiment, Routes.over(experiment.topology))
         workers = {worker.site: worker.name for worker in experiment.topology.workers}
         self.pair = workers["a"], workers["b"]
         self.network = MessageNetwork(
-            self.queue, underlay, lambda _, to, message, later: self.names[id(message)] in stale, lambda *_: None
+            self.queue, network, lambda _, to, message, later: self.names[id(message)] in stale, lambda *_: None
         )
 
     def model(self, name: str, size: float, back: bool = False) -> None:

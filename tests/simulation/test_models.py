@@ -16,9 +16,9 @@ from testbed.run.errors import RunFailed
 from testbed.run.view import declared_view
 from testbed.simulation.chunks import ChunkModel
 from testbed.simulation.fluid import FluidModel
+from testbed.simulation.network import SimulatedNetwork
 from testbed.simulation.payload import Payload
 from testbed.simulation.round import RoundModel
-from testbed.simulation.underlay import Underlay
 from testbed.spec.experiment import Experiment
 from tests.simulation.experiments import LINKS, load
 
@@ -32,8 +32,8 @@ MODEL_BYTES = 600_000
 def seconds(kind: type[RoundModel], experiment: Experiment, policy: str = "ring") -> float:
     """Of a round that all begin at once."""
     view = declared_view(experiment.topology, MODEL_BYTES)
-    underlay = Underlay(experiment, Routes.over(experiment.topology))
-    model = kind(underlay, 60.0)  # type: ignore[call-arg]
+    network = SimulatedNetwork(experiment, Routes.over(experiment.topology))
+    model = kind(network, 60.0)  # type: ignore[call-arg]
     done = model.round(make_policy(policy).plan(view), 1, dict.fromkeys(view.names, 0.0), Payload(MODEL_BYTES))
     return max(done.finished_s.values())
 

@@ -11,8 +11,8 @@ from testbed.emulation.network.routing import Routes
 from testbed.planning.constraints import GOODPUT
 from testbed.protocol import PROBE_TRAINS, Train
 from testbed.simulation.event_queue import SimulatedClocks
+from testbed.simulation.network import SimulatedNetwork
 from testbed.simulation.probes import SimulatedProbes
-from testbed.simulation.underlay import Underlay
 from tests.simulation.experiments import load
 
 pytestmark = pytest.mark.pure
@@ -24,8 +24,8 @@ def trains(folder: Path, mbps: float, believed_mbps: float) -> list[tuple[float,
     """What comes of a probe that leaves after 2 s, over a path of 40 ms one way that carries so much."""
     links = [{"between": pair, "rate": f"{mbps}mbit", "rtt": "80ms"} for pair in (["a", "b"], ["b", "c"])]
     experiment = load(folder, links)
-    underlay = Underlay(experiment, Routes.over(experiment.topology))
-    probes = SimulatedProbes(underlay, SimulatedClocks(ZERO_S))
+    network = SimulatedNetwork(experiment, Routes.over(experiment.topology))
+    probes = SimulatedProbes(network, SimulatedClocks(ZERO_S))
     return list(probes.trains("a-w0", probe_of("b-w0", believed_mbps * 1e6), 2.0))
 
 
