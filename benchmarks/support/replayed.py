@@ -33,8 +33,8 @@ from testbed.simulation.event_queue import EventQueue, SimulatedClocks
 from testbed.simulation.models import elements_of, model_of
 from testbed.simulation.network import SimulatedNetwork
 from testbed.simulation.observation import Observation
-from testbed.simulation.payload import typical
 from testbed.simulation.progress import NO_STEPS, RoundOver
+from testbed.simulation.round_model import coded_payload
 from testbed.simulation.script import SimulatedScript
 from testbed.simulation.simulation import hold_s
 from testbed.simulation.stage import Stage
@@ -256,7 +256,7 @@ class _Replay:
         }
         for number in range(first, stage.controller.spec.rounds + 1):
             plan = stage.controller.plan
-            done = model.round(plan, number, began_s, typical(plan, number, elements_of(experiment)))
+            done = model.simulate(plan, number, began_s, coded_payload(plan, number, elements_of(experiment)))
             observation.add(done)
             for name, at_s in done.finished_s.items():
                 stage.queue.schedule(at_s, partial(self._over, name, RoundOver(number, plan, done)))

@@ -11,7 +11,7 @@ from testbed.simulation.gossiper import Gossiper
 from testbed.simulation.gossips import Gossips
 from testbed.simulation.messages import MessageNetwork
 from testbed.simulation.network import NetworkState
-from testbed.simulation.round import Transfer
+from testbed.simulation.round_model import Transfer
 from testbed.simulation.script import SimulatedScript
 from testbed.simulation.stage import Stage
 from testbed.simulation.story import SimulatedStory

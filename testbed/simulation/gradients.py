@@ -10,7 +10,7 @@ from testbed.protocol import Job
 from testbed.simulation import means
 from testbed.simulation.activity import Activity, MeanHeld
 from testbed.simulation.learners import MakeLearner, real_learners
-from testbed.simulation.payload import Payload
+from testbed.simulation.round_model import Payload
 from testbed.simulation.training_thread import TrainingThread
 from testbed.workload import Workload
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from testbed.plan import Plan
 from testbed.protocol import Job
 from testbed.simulation.activity import Activity, AwaitRound, ComputeStep, Deed, EndStep, MeanHeld
-from testbed.simulation.payload import Payload, typical
+from testbed.simulation.round_model import Payload, coded_payload
 
 
 class Learning(Protocol):
@@ -55,7 +55,7 @@ class GradientRounds:
 
     def reduce(self, number: int, plan: Plan) -> Payload:
         """Return the whole gradient, through the codecs of the plan."""
-        return typical(plan, number, self._elements)
+        return coded_payload(plan, number, self._elements)
 
     def go_on(self, mean: MeanHeld) -> None:
         """End the step whose round this is."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from testbed.plan import Group, Plan
-from testbed.simulation.payload import Payload, Way
+from testbed.simulation.round_model import Payload, TreeEdge
 from testbed.sync.allreduce.chunk import PartialSum
 from testbed.sync.allreduce.header import Kind
 from testbed.sync.allreduce.layout import Layout
@@ -39,7 +39,7 @@ class Given:
 def reduce(plan: Plan, number: int, given: Mapping[str, Given]) -> Payload:
     """Replace what members gave to a round by the mean of those whom they reduce with; what that moves."""
     first = next(iter(given.values()))
-    wire: dict[Way, list[int]] = defaultdict(lambda: [0, 0])
+    wire: dict[TreeEdge, list[int]] = defaultdict(lambda: [0, 0])
     for group in [plan.whole] if plan.among_all(number) else plan.groups:
         its = {name: given[name] for name in group.members}
         if _coded(plan, group, its):
@@ -68,7 +68,7 @@ def _coded(plan: Plan, group: Group, given: Mapping[str, Given]) -> bool:
     return owed or any(role_in(plan, group, name).encodes for name in group.members)
 
 
-def through_codecs(plan: Plan, group: Group, given: Mapping[str, Given], wire: dict[Way, list[int]]) -> None:
+def through_codecs(plan: Plan, group: Group, given: Mapping[str, Given], wire: dict[TreeEdge, list[int]]) -> None:
     """The mean as the plan's codecs leave it; to `wire` come the bytes of each way, coded and plain."""
     first = next(iter(given.values())).values
     layout = Layout(group, plan.chunk_bytes, len(first), first.element_size())
@@ -109,7 +109,7 @@ class _Member:
 
 
 def _sent(
-    members: Mapping[str, _Member], name: str, send: OutgoingChunk, wire: dict[Way, list[int]]
+    members: Mapping[str, _Member], name: str, send: OutgoingChunk, wire: dict[TreeEdge, list[int]]
 ) -> list[tuple[str, OutgoingChunk]]:
     """A chunk leaves a member: what leaves others because of it. A mean goes to all below at once."""
     member = members[name]
@@ -132,6 +132,6 @@ def _sent(
     return []
 
 
-def _count(wire: dict[Way, list[int]], way: Way, coded: int, plain: int) -> None:
+def _count(wire: dict[TreeEdge, list[int]], way: TreeEdge, coded: int, plain: int) -> None:
     wire[way][0] += coded
     wire[way][1] += plain

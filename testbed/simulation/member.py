@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from testbed.protocol import Arrived, PeerSample, Report, Train
 from testbed.simulation.event_queue import SimulatedClocks
 from testbed.simulation.progress import RoundOver, StepsTaken
-from testbed.simulation.round import SimulatedRound, Transfer
+from testbed.simulation.round_model import SimulatedRound, Transfer
 from testbed.simulation.trains import trains
 
 
@@ -37,7 +37,7 @@ class SimulatedMember:
     def report(self, told: RoundOver, steps: StepsTaken, arrivals: bool) -> Report:
         """Of a round, and the steps before it; with what came in by now."""
         done = told.done
-        sent, came = done.sent[self.name], done.came[self.name]
+        sent, came = done.sent[self.name], done.received[self.name]
         began_s = done.began_s[self.name]
         return Report(
             member=self.name,

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from testbed.planning import Pair
 from testbed.simulation.event_queue import EventQueue
 from testbed.simulation.network import NetworkState, SimulatedNetwork
-from testbed.simulation.round import Transfer
+from testbed.simulation.round_model import Transfer
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_queue import UNDER_WAY
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from testbed.run.measured import CONGESTION_CONTROL
-from testbed.simulation.bbr import BbrConnections
-from testbed.simulation.chunks import ChunkModel
-from testbed.simulation.fluid import FluidModel
+from testbed.simulation.fluid_model import FluidModel
 from testbed.simulation.network import SimulatedNetwork
-from testbed.simulation.round import RoundModel
+from testbed.simulation.round_model import BbrConnections, ChunkModel, RoundModel
 from testbed.spec.experiment import Experiment
 
 #: Of more members chunks are too many: a round of 64 takes seconds.

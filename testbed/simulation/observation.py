@@ -9,7 +9,7 @@ from testbed.protocol import Probe
 from testbed.simulation.member import SimulatedMember
 from testbed.simulation.probes import SimulatedProbes
 from testbed.simulation.progress import RoundOver, StepsTaken
-from testbed.simulation.round import SimulatedRound
+from testbed.simulation.round_model import SimulatedRound
 from testbed.simulation.stage import Stage
 
 #: As members do while a round is on for that long (sync/meanwhile).

@@ -10,7 +10,7 @@ from testbed.planning.constraints import GOODPUT
 from testbed.protocol import PROBE_TRAINS, Probe, Train
 from testbed.simulation.event_queue import SimulatedClocks
 from testbed.simulation.network import NetworkState, SimulatedNetwork
-from testbed.simulation.round import SimulatedRound, Transfer
+from testbed.simulation.round_model import SimulatedRound, Transfer
 from testbed.sync.transport.probe import COUNTED_BYTES, PAUSE_S, paced
 
 #: Beside what rounds send a probe gets this part of a link at least.

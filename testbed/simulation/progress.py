@@ -12,7 +12,7 @@ from testbed.plan import Plan
 from testbed.protocol import FragmentDrift
 from testbed.simulation.activity import Activity, AwaitRound, ComputeStep, EndStep
 from testbed.simulation.compute import DeclaredCompute
-from testbed.simulation.round import SimulatedRound
+from testbed.simulation.round_model import SimulatedRound
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from testbed.simulation.compute import DeclaredMembers
 from testbed.simulation.learning import Learning
 from testbed.simulation.observation import Observation
 from testbed.simulation.progress import NO_STEPS, MemberProgress, RoundOver, StepsTaken
-from testbed.simulation.round import RoundModel
+from testbed.simulation.round_model import RoundModel
 from testbed.simulation.script import SimulatedScript
 from testbed.simulation.stage import Stage
 from testbed.simulation.story import SimulatedStory
@@ -77,7 +77,7 @@ class Simulation:
             plan = controller.plan
             payload = self._learning.reduce(number, plan)
             began_s = {name: its.begins_s for name, its in self._progress.items()}
-            done = self.model.round(plan, number, began_s, payload)
+            done = self.model.simulate(plan, number, began_s, payload)
             for progress in self._progress.values():
                 progress.over(number, plan, done)
             self._observation.add(done)

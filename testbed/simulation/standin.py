@@ -14,7 +14,7 @@ from testbed.plan import Plan
 from testbed.protocol import Job
 from testbed.simulation.activity import Activity, Deed, EndStep, MeanHeld
 from testbed.simulation.learners import MOST_ELEMENTS, small_learner
-from testbed.simulation.payload import Payload, typical
+from testbed.simulation.round_model import Payload, coded_payload
 from testbed.simulation.training_thread import TrainingThread
 from testbed.workload import Workload
 
@@ -40,7 +40,7 @@ class StandIns:
     def reduce(self, number: int, plan: Plan) -> Payload:
         given = next(iter(self._members.values())).given
         elements = max(round(given.values.numel() * self._larger), 1)
-        return Payload(4 * elements) if given.residual is None else typical(plan, number, elements)
+        return Payload(4 * elements) if given.residual is None else coded_payload(plan, number, elements)
 
     def go_on(self, mean: MeanHeld) -> None:
         for member in self._members.values():

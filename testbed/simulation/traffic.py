@@ -10,7 +10,7 @@ from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES
 from testbed.planning import Pair
 from testbed.simulation.event_queue import SimulatedClocks
 from testbed.simulation.network import NetworkState
-from testbed.simulation.round import SimulatedRound, Transfer
+from testbed.simulation.round_model import SimulatedRound, Transfer
 
 #: As a run's sampler takes them.
 PERIOD_S = 1.0

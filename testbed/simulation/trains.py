@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from testbed.link import TCP_PAYLOAD_BYTES
 from testbed.protocol import Train
-from testbed.simulation.round import Transfer
+from testbed.simulation.round_model import Transfer
 from testbed.sync.transport.arrivals import LEAST_BYTES, MOST_BYTES, MOST_S
 
 #: Chunks between which a sender paused for no longer follow one another.

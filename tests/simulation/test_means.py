@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from testbed import sync
 from testbed.plan import Plan
 from testbed.simulation.means import Given, reduce
-from testbed.simulation.payload import typical
+from testbed.simulation.round_model import coded_payload
 from testbed.sync.codecs import Residual
 from testbed.sync.codecs.sparse import HEAD
 from tests.sync.controller import job
@@ -97,7 +97,7 @@ def test_what_codecs_say_of_themselves_is_what_they_take() -> None:
     draw = random.Random(5)
     plan = replace(random_plan(draw, names(4), epoch=0, chunk_bytes=4096), codec="int8")
     held = {name: Given(values(name, 1), 1.0, Residual()) for name in plan.members}
-    taken, said = reduce(plan, 1, held), typical(plan, 1, ELEMENTS)
+    taken, said = reduce(plan, 1, held), coded_payload(plan, 1, ELEMENTS)
     assert taken.bytes == said.bytes and taken.coded.keys() == said.coded.keys()
     for way, part in said.coded.items():
         assert taken.coded[way] == pytest.approx(part, rel=0.05)

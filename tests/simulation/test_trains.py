@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.simulation.round import Transfer
+from testbed.simulation.round_model import Transfer
 from testbed.simulation.trains import trains
 
 pytestmark = pytest.mark.pure

@@ -14,11 +14,9 @@ from testbed.planning import make_policy, predict
 from testbed.planning.bound import bound
 from testbed.run.errors import RunFailed
 from testbed.run.view import declared_view
-from testbed.simulation.chunks import ChunkModel
-from testbed.simulation.fluid import FluidModel
+from testbed.simulation.fluid_model import FluidModel
 from testbed.simulation.network import SimulatedNetwork
-from testbed.simulation.payload import Payload
-from testbed.simulation.round import RoundModel
+from testbed.simulation.round_model import ChunkModel, Payload, RoundModel
 from testbed.spec.experiment import Experiment
 from tests.simulation.experiments import LINKS, load
 
@@ -34,7 +32,7 @@ def seconds(kind: type[RoundModel], experiment: Experiment, policy: str = "ring"
     view = declared_view(experiment.topology, MODEL_BYTES)
     network = SimulatedNetwork(experiment, Routes.over(experiment.topology))
     model = kind(network, 60.0)  # type: ignore[call-arg]
-    done = model.round(make_policy(policy).plan(view), 1, dict.fromkeys(view.names, 0.0), Payload(MODEL_BYTES))
+    done = model.simulate(make_policy(policy).plan(view), 1, dict.fromkeys(view.names, 0.0), Payload(MODEL_BYTES))
     return max(done.finished_s.values())
 
 
