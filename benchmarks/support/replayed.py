@@ -30,13 +30,12 @@ from testbed.run.jobs import Jobs
 from testbed.schema import convert_to
 from testbed.simulation.controller import SimulatedController
 from testbed.simulation.event_queue import EventQueue, SimulatedClocks
-from testbed.simulation.models import elements_of, model_of
+from testbed.simulation.members import NO_STEPS, FinishedRound
 from testbed.simulation.network import SimulatedNetwork
 from testbed.simulation.observation import Observation
-from testbed.simulation.progress import NO_STEPS, RoundOver
 from testbed.simulation.round_model import coded_payload
+from testbed.simulation.round_simulation import hold_s, model_of
 from testbed.simulation.script import SimulatedScript
-from testbed.simulation.simulation import hold_s
 from testbed.simulation.stage import Stage
 from testbed.spec.experiment import Experiment
 from testbed.telemetry.store import read_records
@@ -246,6 +245,7 @@ class _Replay:
         """The rounds from the first one on, by the simulator."""
         stage, experiment = self._stage, self._experiment
         model = model_of(experiment, stage.network)
+        elements = experiment.spec.own_train.model_bytes // 4
         compute_s = self._group.rounds.compute_s()
         names = stage.controller.spec.members
         self._observation = observation = Observation(stage, names, True)
@@ -256,16 +256,16 @@ class _Replay:
         }
         for number in range(first, stage.controller.spec.rounds + 1):
             plan = stage.controller.plan
-            done = model.simulate(plan, number, began_s, coded_payload(plan, number, elements_of(experiment)))
+            done = model.simulate(plan, number, began_s, coded_payload(plan, number, elements))
             observation.add(done)
             for name, at_s in done.finished_s.items():
-                stage.queue.schedule(at_s, partial(self._over, name, RoundOver(number, plan, done)))
+                stage.queue.schedule(at_s, partial(self._over, name, FinishedRound(number, plan, done)))
             began_s = {name: at_s + compute_s[name] for name, at_s in done.finished_s.items()}
             stage.queue.run_until(min(began_s.values()))
             if max(done.finished_s.values()) > until_s:
                 break
 
-    def _over(self, name: str, told: RoundOver) -> None:
+    def _over(self, name: str, told: FinishedRound) -> None:
         assert self._observation is not None
         before = self._group.rounds.count
         self._observation.report(name, told, NO_STEPS, arrivals=True)

@@ -6,7 +6,6 @@ from math import inf
 
 from testbed.simulation.gossip import GossipSimulation
 from testbed.simulation.gossips import gossips_of
-from testbed.simulation.models import congestion_of, elements_of
 from testbed.simulation.script import SimulatedScript
 from testbed.simulation.stage import Stage
 from testbed.simulation.story import SimulatedStory
@@ -22,7 +21,7 @@ def gossiping(
     until_s: float = inf,
 ) -> float:
     """Simulate members that gossip, to their end or to `until_s`. Returns the seconds that training took."""
-    story.begins(experiment, {"model": "messages", "congestion": congestion_of(experiment), "gradients": gradients})
+    story.begins(experiment, "messages", gradients)
     jobs, clock = stage.controller.spec.jobs, stage.queue.clocks.monotonic
-    with gossips_of(jobs, elements_of(experiment), gradients, clock) as gossips:
+    with gossips_of(jobs, experiment.spec.own_train.model_bytes // 4, gradients, clock) as gossips:
         return GossipSimulation(stage, script, gossips, story).run(until_s)

@@ -8,8 +8,8 @@ from contextlib import closing, contextmanager
 from testbed.plan import Plan
 from testbed.protocol import Job
 from testbed.simulation import means
-from testbed.simulation.activity import Activity, MeanHeld
 from testbed.simulation.learners import MakeLearner, real_learners
+from testbed.simulation.members import Activity, CompletedRound
 from testbed.simulation.round_model import Payload
 from testbed.simulation.training_thread import TrainingThread
 from testbed.workload import Workload
@@ -22,15 +22,15 @@ class RealLearning:
         models = {name: make(Workload.from_json(job.workload)) for name, job in jobs.items()}
         self._members = {name: TrainingThread(name, job, plan, models[name]) for name, job in jobs.items()}
 
-    def activities(self) -> dict[str, Activity]:
+    def next_activities(self) -> dict[str, Activity]:
         return {name: member.activity() for name, member in self._members.items()}
 
     def reduce(self, number: int, plan: Plan) -> Payload:
         return means.reduce(plan, number, {name: member.given for name, member in self._members.items()})
 
-    def go_on(self, mean: MeanHeld) -> None:
+    def resume(self, mean: CompletedRound) -> None:
         for member in self._members.values():
-            member.go_on(mean)
+            member.resume(mean)
 
     def digest(self, member: str) -> str:
         return self._members[member].digest

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from testbed.protocol import Arrived, PeerSample, Report, Train
 from testbed.simulation.event_queue import SimulatedClocks
-from testbed.simulation.progress import RoundOver, StepsTaken
+from testbed.simulation.members import FinishedRound, StepTotals
 from testbed.simulation.round_model import SimulatedRound, Transfer
 from testbed.simulation.trains import trains
 
@@ -34,9 +34,9 @@ class SimulatedMember:
         """What came in by now."""
         return Arrived(self.name, self._arrivals())
 
-    def report(self, told: RoundOver, steps: StepsTaken, arrivals: bool) -> Report:
+    def report(self, told: FinishedRound, steps: StepTotals, arrivals: bool) -> Report:
         """Of a round, and the steps before it; with what came in by now."""
-        done = told.done
+        done = told.outcome
         sent, came = done.sent[self.name], done.received[self.name]
         began_s = done.began_s[self.name]
         return Report(

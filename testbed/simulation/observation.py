@@ -7,8 +7,8 @@ from math import floor
 
 from testbed.protocol import Probe
 from testbed.simulation.member import SimulatedMember
+from testbed.simulation.members import FinishedRound, StepTotals
 from testbed.simulation.probes import SimulatedProbes
-from testbed.simulation.progress import RoundOver, StepsTaken
 from testbed.simulation.round_model import SimulatedRound
 from testbed.simulation.stage import Stage
 
@@ -37,7 +37,7 @@ class Observation:
             if member.measures:
                 self._enter_looks(member, done)
 
-    def report(self, name: str, told: RoundOver, steps: StepsTaken, arrivals: bool) -> None:
+    def report(self, name: str, told: FinishedRound, steps: StepTotals, arrivals: bool) -> None:
         """A member tells of a round, and the steps before it; with what came in by now."""
         self._stage.controller.hear(self._members[name].report(told, steps, arrivals))
 

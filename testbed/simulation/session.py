@@ -14,8 +14,8 @@ import torch
 
 from testbed.plan import Plan
 from testbed.protocol import FragmentDrift, Job
-from testbed.simulation.activity import Activity, AwaitRound, ComputeStep, Deed, EndStep, MeanHeld
 from testbed.simulation.means import Given
+from testbed.simulation.members import Activity, AwaitRound, CompletedRound, ComputeStep, EndStep, Operation
 from testbed.sync.checkpoint import Stateful
 from testbed.sync.codecs import Residual
 from testbed.sync.executor import Work
@@ -37,8 +37,8 @@ class SimulatedSession(Offers):
         self.activities: SimpleQueue[Activity | BaseException] = SimpleQueue()
         self.given: Given | None = None
         self._plan = plan
-        self._means: SimpleQueue[MeanHeld | None] = SimpleQueue()
-        self._deeds: list[Deed] = []
+        self._means: SimpleQueue[CompletedRound | None] = SimpleQueue()
+        self._deeds: list[Operation] = []
         self._stepping = False
 
     @property
@@ -51,12 +51,12 @@ class SimulatedSession(Offers):
         """All of them."""
         return self.plan.members
 
-    def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None) -> MeanHeld:
+    def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None) -> CompletedRound:
         return self._asked(tensor, weight, residual, later=False).wait()
 
     def allreduce_later(
         self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None
-    ) -> Work[MeanHeld]:
+    ) -> Work[CompletedRound]:
         return self._asked(tensor, weight, residual, later=True)
 
     def share(self, **parts: Stateful) -> int:
@@ -79,14 +79,14 @@ class SimulatedSession(Offers):
         self._stepping = False
         return True
 
-    def do(self, deed: Deed) -> None:
+    def do(self, deed: Operation) -> None:
         """Note it, after the step's computing."""
         if not self._stepping:
             self._deeds.append(ComputeStep())
             self._stepping = True
         self._deeds.append(deed)
 
-    def go_on(self, mean: MeanHeld) -> None:
+    def resume(self, mean: CompletedRound) -> None:
         """The round that it asked for has been reduced. From the simulation's thread."""
         self._means.put(mean)
 
@@ -96,14 +96,14 @@ class SimulatedSession(Offers):
 
     def end(self) -> None:
         """It has done its job."""
-        self.activities.put(Activity(tuple(self._deeds), asks=False))
+        self.activities.put(Activity(tuple(self._deeds), requests_round=False))
 
     def _asked(self, tensor: torch.Tensor, weight: float, residual: Residual | None, later: bool) -> Waited:
         if not self._stepping:
             self._deeds.append(ComputeStep())
             self._stepping = True
         self.given = Given(tensor.detach().view(-1), weight, residual)
-        activity, self._deeds = Activity(tuple(self._deeds), later=later), []
+        activity, self._deeds = Activity(tuple(self._deeds), asynchronous=later), []
         self.activities.put(activity)
         mean = self._means.get()
         if mean is None:
@@ -111,16 +111,16 @@ class SimulatedSession(Offers):
         return Waited(self, mean)
 
 
-class Waited(Work[MeanHeld]):
+class Waited(Work[CompletedRound]):
     """A round whose mean is there; that it is waited for takes its time."""
 
-    def __init__(self, session: SimulatedSession, mean: MeanHeld) -> None:
-        done: Future[MeanHeld] = Future()
+    def __init__(self, session: SimulatedSession, mean: CompletedRound) -> None:
+        done: Future[CompletedRound] = Future()
         done.set_result(mean)
         super().__init__(done)
         self._session = session
 
-    def wait(self) -> MeanHeld:
+    def wait(self) -> CompletedRound:
         mean = super().wait()
         self._session.do(AwaitRound(mean.round))
         self._session.rounds = max(self._session.rounds, mean.round)

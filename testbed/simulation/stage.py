@@ -8,6 +8,7 @@ from pathlib import Path
 
 from testbed.emulation.network.routing import Routes
 from testbed.run.jobs import Jobs
+from testbed.run.measured import CONGESTION_CONTROL
 from testbed.simulation.controller import SimulatedController
 from testbed.simulation.event_queue import EventQueue, SimulatedClocks
 from testbed.simulation.network import SimulatedNetwork
@@ -29,3 +30,8 @@ class Stage:
         queue = EventQueue(SimulatedClocks(time.time()))
         spec = Jobs(experiment).controller_spec(routes, queue.clocks.unix())
         return cls(SimulatedNetwork(experiment, routes), queue, SimulatedController(spec, out, queue))
+
+
+def congestion_control(experiment: Experiment) -> str:
+    """Return the congestion control that members would have on this machine."""
+    return experiment.spec.sync.congestion or CONGESTION_CONTROL.read_text().strip()

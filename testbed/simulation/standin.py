@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from testbed.plan import Plan
 from testbed.protocol import Job
-from testbed.simulation.activity import Activity, Deed, EndStep, MeanHeld
 from testbed.simulation.learners import MOST_ELEMENTS, small_learner
+from testbed.simulation.members import Activity, CompletedRound, EndStep, Operation
 from testbed.simulation.round_model import Payload, coded_payload
 from testbed.simulation.training_thread import TrainingThread
 from testbed.workload import Workload
@@ -33,7 +33,7 @@ class StandIns:
                 self._members[kind] = TrainingThread(name, job, plan, model)
             self._for[name] = kind
 
-    def activities(self) -> dict[str, Activity]:
+    def next_activities(self) -> dict[str, Activity]:
         activities = {kind: _silent(member.activity()) for kind, member in self._members.items()}
         return {name: activities[kind] for name, kind in self._for.items()}
 
@@ -42,9 +42,9 @@ class StandIns:
         elements = max(round(given.values.numel() * self._larger), 1)
         return Payload(4 * elements) if given.residual is None else coded_payload(plan, number, elements)
 
-    def go_on(self, mean: MeanHeld) -> None:
+    def resume(self, mean: CompletedRound) -> None:
         for member in self._members.values():
-            member.go_on(mean)
+            member.resume(mean)
 
     def digest(self, member: str) -> str:
         return ""
@@ -57,8 +57,10 @@ class StandIns:
 
 def _silent(activity: Activity) -> Activity:
     """The same without what a member would have to say of its model."""
-    deeds: tuple[Deed, ...] = tuple(EndStep({}) if isinstance(deed, EndStep) else deed for deed in activity.deeds)
-    return replace(activity, deeds=deeds)
+    deeds: tuple[Operation, ...] = tuple(
+        EndStep({}) if isinstance(deed, EndStep) else deed for deed in activity.operations
+    )
+    return replace(activity, operations=deeds)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ class StepThread:
         """Begin the step of an iteration; `done` is called with it when it is."""
         step, steps = Step(), self._its.steps
         begins_s = max(self._free_s, self._queue.clocks.now_s)
-        seconds = self._its.compute.of(iteration, begins_s)
+        seconds = self._its.compute.step_s(iteration, begins_s)
         self._free_s = begins_s + seconds
         made = self._thread.submit(lambda: (steps(parameters, iteration), steps.figures()))
         self._queue.schedule(self._free_s, partial(self._finish, step, made, seconds, done))

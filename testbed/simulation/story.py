@@ -12,7 +12,7 @@ from testbed.run.conclusion.verdict import SIMULATED
 from testbed.run.directory import RunDirectory
 from testbed.run.manifest import Manifest
 from testbed.run.terminal.display import Display, Snapshot
-from testbed.simulation.stage import Stage
+from testbed.simulation.stage import Stage, congestion_control
 from testbed.spec.experiment import Experiment
 from testbed.telemetry.rate_steps import RateSteps
 
@@ -36,8 +36,9 @@ class SimulatedStory:
         self._seen_s = -1.0
         self._shown_s = 0.0
 
-    def begins(self, experiment: Experiment, how: Mapping[str, Any]) -> None:
-        """Training does; `how` it is simulated stands in the manifest."""
+    def begins(self, experiment: Experiment, model: str, gradients: bool) -> None:
+        """Write the manifest, with the name of the model that simulates the training."""
+        how = {"model": model, "congestion": congestion_control(experiment), "gradients": gradients}
         began_s = self._stage.queue.clocks.zero_s
         self._manifest = Manifest(self._directory, experiment, backend=SIMULATED, simulated=how)
         self._manifest.add(training_started_s=began_s, passages=[])

@@ -10,7 +10,7 @@ from testbed.run.directory import RunDirectory
 from testbed.run.terminal.display import Display
 from testbed.run.training import Outcome
 from testbed.simulation.outcome import outcome_of
-from testbed.simulation.round_training import in_rounds
+from testbed.simulation.round_simulation import simulate_rounds
 from testbed.simulation.script import SimulatedScript
 from testbed.simulation.stage import Stage
 from testbed.simulation.story import SimulatedStory
@@ -41,7 +41,7 @@ def train(
     """
     stage = Stage.of(experiment, directory.path, routes or Routes.over(experiment.topology))
     story = SimulatedStory(directory, display, stage)
-    simulate = in_rounds
+    simulate = simulate_rounds
     if experiment.spec.sync.scheme.exchange == "gossip":
         from testbed.simulation.gossip_training import (
             gossiping,

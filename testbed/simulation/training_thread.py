@@ -10,8 +10,8 @@ from typing import cast
 from testbed import sync
 from testbed.plan import Plan
 from testbed.protocol import Job
-from testbed.simulation.activity import Activity, MeanHeld
 from testbed.simulation.means import Given
+from testbed.simulation.members import Activity, CompletedRound
 from testbed.simulation.session import Left, SimulatedSession
 from testbed.worker.learner import Learner
 from testbed.worker.loop import train
@@ -54,9 +54,9 @@ class TrainingThread:
         assert self._session.given is not None
         return self._session.given
 
-    def go_on(self, mean: MeanHeld) -> None:
+    def resume(self, mean: CompletedRound) -> None:
         """It holds the mean of that round."""
-        self._session.go_on(mean)
+        self._session.resume(mean)
 
     def close(self) -> None:
         """End it."""
