@@ -41,10 +41,10 @@ from testbed.report.record import RunRecord
 from testbed.run.directory import RUNS, RunDirectory
 from testbed.run.terminal.display import Display
 from testbed.run.view import declared_view
-from testbed.simulation.execute import simulate
 from testbed.simulation.fluid_model import FluidModel
 from testbed.simulation.network import SimulatedNetwork
 from testbed.simulation.round_model import ChunkModel, Payload
+from testbed.simulation.simulate import simulate
 from testbed.spec.experiment import Experiment
 
 KEPT = RUNS / "benchmark-simulation.json"

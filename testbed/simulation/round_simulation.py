@@ -18,7 +18,9 @@ from math import inf
 
 from testbed.plan import Plan
 from testbed.protocol import Goodbye
+from testbed.simulation.environment import Environment, EventSchedule, congestion_control
 from testbed.simulation.fluid_model import FluidModel
+from testbed.simulation.measurements import Measurements
 from testbed.simulation.members import (
     NO_STEPS,
     CompletedRound,
@@ -30,12 +32,8 @@ from testbed.simulation.members import (
     learning_of,
 )
 from testbed.simulation.network import SimulatedNetwork
-from testbed.simulation.observation import Observation
+from testbed.simulation.recorder import LinkTraffic, RunRecorder
 from testbed.simulation.round_model import BbrConnections, ChunkModel, RoundModel
-from testbed.simulation.script import SimulatedScript
-from testbed.simulation.stage import Stage, congestion_control
-from testbed.simulation.story import SimulatedStory
-from testbed.simulation.traffic import Traffic
 from testbed.spec.experiment import Experiment
 from testbed.workload import Workload
 
@@ -49,18 +47,18 @@ MOST_BY_CHUNKS = 64
 
 def simulate_rounds(
     experiment: Experiment,
-    stage: Stage,
-    script: SimulatedScript,
-    story: SimulatedStory,
+    environment: Environment,
+    schedule: EventSchedule,
+    recorder: RunRecorder,
     gradients: bool,
     until_s: float = inf,
 ) -> float:
     """Simulate members that reduce in rounds, to their end or to `until_s`. Returns the duration of training in s."""
-    model = model_of(experiment, stage.network)
-    story.begins(experiment, model.name, gradients)
-    elements = experiment.spec.own_train.model_bytes // 4
-    with learning_of(stage.controller.spec.jobs, elements, gradients, lambda: stage.controller.plan) as learning:
-        return RoundSimulation(experiment, stage, script, model, learning, story).run(until_s)
+    model = model_of(experiment, environment.network)
+    recorder.begin(experiment, model.name, gradients)
+    controller, elements = environment.controller, experiment.spec.own_train.model_bytes // 4
+    with learning_of(controller.spec.jobs, elements, gradients, lambda: controller.plan) as learning:
+        return RoundSimulation(experiment, environment, schedule, model, learning, recorder).run(until_s)
 
 
 def model_of(experiment: Experiment, network: SimulatedNetwork) -> RoundModel:
@@ -71,10 +69,10 @@ def model_of(experiment: Experiment, network: SimulatedNetwork) -> RoundModel:
     return ChunkModel(network, timeout_s, BbrConnections() if congestion_control(experiment) == "bbr" else None)
 
 
-def hold_s(stage: Stage, member: str, plan: Plan) -> float:
+def hold_s(environment: Environment, member: str, plan: Plan) -> float:
     """Return the seconds that a member takes until it holds a plan."""
-    state = stage.network.at(stage.queue.clocks.now_s)
-    hops = plan.next_hops(member) - stage.controller.plan.next_hops(member)
+    state = environment.network.at(environment.queue.clocks.now_s)
+    hops = plan.next_hops(member) - environment.controller.plan.next_hops(member)
     trips = [state.delay_s(member, peer) + state.delay_s(peer, member) for peer in hops]
     return HANDSHAKE_TRIPS * max(trips, default=0.0) + HOLD_S
 
@@ -85,27 +83,27 @@ class RoundSimulation:
     def __init__(
         self,
         experiment: Experiment,
-        stage: Stage,
-        script: SimulatedScript,
+        environment: Environment,
+        schedule: EventSchedule,
         model: RoundModel,
         learning: Learning,
-        story: SimulatedStory,
+        recorder: RunRecorder,
     ) -> None:
-        jobs = stage.controller.spec.jobs
+        jobs = environment.controller.spec.jobs
         # On networks too large for chunks members measure paths only if a controller plans by that.
         measure = isinstance(model, ChunkModel) or not experiment.spec.controller.hold
-        self._script = script
+        self._schedule = schedule
         self._model = model
-        self._stage = stage
+        self._environment = environment
         self._learning = learning
-        self._story = story
+        self._recorder = recorder
         self._overlap = experiment.spec.sync.own.overlaps
-        self._traffic = Traffic(stage.queue.clocks, story.sampled)
+        self._traffic = LinkTraffic(environment.queue.clocks, recorder.record_traffic)
         self._progress = {
             name: MemberProgress(name, DeclaredCompute(Workload.from_json(job.workload))) for name, job in jobs.items()
         }
-        self._observation = Observation(stage, list(jobs), measure)
-        stage.controller.attend(partial(hold_s, stage), self._observation.probe)
+        self._measurements = Measurements(environment, list(jobs), measure)
+        environment.controller.connect(partial(hold_s, environment), self._measurements.probe)
 
     def run(self, until_s: float = inf) -> float:
         """Simulate all rounds, or those that begin before `until_s`, where the training is cut off.
@@ -116,7 +114,7 @@ class RoundSimulation:
         Raises:
             RunFailed: a round cannot end.
         """
-        queue, controller = self._stage.queue, self._stage.controller
+        queue, controller = self._environment.queue, self._environment.controller
         controller.begin()
         for number in count(1):
             activities = self._learning.next_activities()
@@ -131,20 +129,20 @@ class RoundSimulation:
             done = self._model.simulate(plan, number, began_s, payload)
             for progress in self._progress.values():
                 progress.add_round(FinishedRound(number, plan, done))
-            self._observation.add(done)
-            self._script.round_over(number, max(done.finished_s.values()))
-            self._traffic.add(done)
+            self._measurements.add_round(done)
+            self._schedule.complete_round(number, max(done.finished_s.values()))
+            self._traffic.add_round(done)
             resume_s = [its.at_s for its in self._progress.values()] if self._overlap else done.finished_s.values()
             next_s = min(*resume_s, until_s)
             self._traffic.sample(next_s)
             queue.run_until(next_s)
-            self._story.watch(number, min(max(done.finished_s.values()), until_s))
+            self._recorder.update(number, min(max(done.finished_s.values()), until_s))
             if next_s == until_s:
                 return until_s
             self._learning.resume(CompletedRound(number, plan.epoch, plan.among_all(number)))
         for name, progress in self._progress.items():
             goodbye = Goodbye(name, progress.rounds, self._learning.digest(name), progress.metrics)
-            queue.schedule(progress.at_s, partial(controller.hear, goodbye))
+            queue.schedule(progress.at_s, partial(controller.receive, goodbye))
         ended_s = max(its.at_s for its in self._progress.values())
         queue.run_until(ended_s)
         self._traffic.sample()
@@ -155,4 +153,4 @@ class RoundSimulation:
         """Report rounds of a member, and the steps before the last of them."""
         for its in rounds:
             last = its is rounds[-1]
-            self._observation.report(name, its, steps if last else NO_STEPS, last)
+            self._measurements.report(name, its, steps if last else NO_STEPS, last)

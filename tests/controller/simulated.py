@@ -17,7 +17,7 @@ from testbed.controller.spec import ControllerSpec
 from testbed.plan import Plan
 from testbed.planning import CostModel, Pair, View
 from testbed.protocol import Arrived, ControlMessage, Held, Prepare, Probe, Report, Welcome
-from testbed.simulation.controller import SimulatedController
+from testbed.simulation.environment import SimulatedController
 from testbed.simulation.event_queue import EventQueue, SimulatedClocks
 from tests.controller.fleet import PAUSE_S, take_probes, transfers
 
@@ -135,7 +135,7 @@ class SimulatedFleet(SimulatedController):
                 super()._do(action)
 
     def _say(self, member: str, message: ControlMessage) -> None:
-        self._travel(f"from {member}", partial(self.hear, message))
+        self._travel(f"from {member}", partial(self.receive, message))
 
     def _travel(self, connection: str, arrive: Callable[[], None]) -> None:
         """Have a message arrive after those before it on its connection."""

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from testbed.report.record import RunRecord
 from testbed.run.terminal.display import Display
-from testbed.simulation.execute import simulate
+from testbed.simulation.simulate import simulate
 from testbed.spec.experiment import Experiment
 
 #: Three sites in a triangle, 12 Mbit/s and 20 ms there and back.

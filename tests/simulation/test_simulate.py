@@ -16,7 +16,7 @@ from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun
 from testbed.run.terminal.display import Display
 from testbed.schemes import SCHEMES
-from testbed.simulation.training import train
+from testbed.simulation.simulate import train
 from testbed.spec.errors import SpecError
 from tests.simulation.experiments import load, simulated, write
 
