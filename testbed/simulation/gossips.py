@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from testbed.protocol import Job, NodeConfiguration
-from testbed.simulation.learners import MOST_ELEMENTS, real_learners, small_learner
+from testbed.simulation.member_training import MOST_ELEMENTS, real_learners, small_learner
 from testbed.simulation.members import DeclaredCompute
 from testbed.sync import flat
 from testbed.sync.codecs import PLAIN, by_name

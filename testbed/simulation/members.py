@@ -240,7 +240,6 @@ def learning_of(
     each_step = all(job.scheme == "gradients" and job.options.get("powersgd_rank") is None for job in jobs.values())
     if each_step and not gradients:
         return nullcontext(GradientRounds(jobs, elements))
-    from testbed.simulation.gradients import learning_together
-    from testbed.simulation.standin import standing_in
+    from testbed.simulation.member_training import training_members  # loads PyTorch, which gradient rounds need not
 
-    return learning_together(jobs, plan) if gradients else standing_in(jobs, elements, plan)
+    return training_members(jobs, elements, gradients, plan)
