@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from testbed.emulation.network.routing import Routes
 from testbed.planning.constraints import GOODPUT
 from testbed.simulation.event_queue import EventQueue, SimulatedClocks
-from testbed.simulation.messages import MessageNetwork, Parcel, max_min
+from testbed.simulation.message_network import MessageNetwork, QueuedMessage, max_min_rates
 from testbed.simulation.network import SimulatedNetwork
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_codec import Done
@@ -34,7 +34,7 @@ NAMES = ("l0", "l1", "l2", "l3")
 )
 def test_shares_are_max_min_fair(drawn: Mapping[tuple[str, str], Sequence[str]], capacity: Mapping[str, float]) -> None:
     """Each pair has a link that is full, on which none has more."""
-    rates = max_min(drawn, capacity)
+    rates = max_min_rates(drawn, capacity)
     loads = {name: sum(rates[pair] for pair, names in drawn.items() if name in names) for name in NAMES}
     assert all(load <= capacity[name] + 1e-6 for name, load in loads.items())
     for pair, names in drawn.items():
@@ -65,7 +65,7 @@ class Sent:
         self.names[id(message)] = name
         self._kept = [*getattr(self, "_kept", []), message]
         pair = (self.pair[1], self.pair[0]) if back else self.pair
-        self.network.send(pair, Parcel(message, size, lambda: self.arrive(name)))
+        self.network.send(pair, QueuedMessage(message, size, lambda: self.arrive(name)))
 
     def arrive(self, name: str) -> None:
         self.came[name] = self.queue.clocks.now_s
