@@ -1,7 +1,7 @@
 """The clocks that a controller reads: the machine's, or those of a simulation.
 
-Coordinators wait by the action `After`. ControllerService plays the action on its event loop, and a simulation on its
-agenda.
+Coordinators wait by the action `After`. ControllerService schedules the action on its event loop, and a
+simulation in its event queue.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Means in one process, against those of members over sockets."""
+"""Means in one process are the means of members over sockets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def weight(member: str) -> float:
 
 
 def in_one_process(plan: Plan) -> list[Mapping[str, RoundInput]]:
-    """What members hold after each round."""
+    """Return what members hold after each round."""
     residuals = {name: Residual(0.9) for name in plan.members}
     rounds = []
     for number in range(1, ROUNDS + 1):
@@ -49,7 +49,7 @@ def in_one_process(plan: Plan) -> list[Mapping[str, RoundInput]]:
 
 @pytest.mark.parametrize("codec", ["int8", "topk:0.05"])
 def test_codecs_leave_of_a_mean_what_they_leave_over_sockets(codec: str, tmp_path: Path) -> None:
-    """Bit by bit, in rounds among all and in groups, with what was owed from one round to the next."""
+    """Means are equal bit by bit, in rounds among all and in groups, with the residuals between rounds."""
     draw = random.Random(3)
     plan = replace(random_groups(draw, random_plan(draw, names(5), epoch=0)), codec=codec)
 

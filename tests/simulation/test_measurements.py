@@ -1,4 +1,4 @@
-"""What members measure: trains of chunks, and probes, against what real probes find of unused paths."""
+"""Members measure trains of chunks, and probes find of unused paths what real probes find."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ZERO_S = 1000
 
 
 def probe_trains(folder: Path, mbps: float, believed_mbps: float) -> list[tuple[float, Train]]:
-    """What comes of a probe that leaves after 2 s, over a path of 40 ms one way that carries so much."""
+    """Return the trains of a probe that leaves after 2 s, over a path of `mbps` and 40 ms one way."""
     links = [{"between": pair, "rate": f"{mbps}mbit", "rtt": "80ms"} for pair in (["a", "b"], ["b", "c"])]
     experiment = load(folder, links)
     network = SimulatedNetwork(experiment, Routes.over(experiment.topology))
@@ -47,7 +47,7 @@ def test_where_the_path_carries_more_they_come_as_fast_as_they_left(tmp_path: Pa
 
 
 def test_a_train_says_the_least_and_the_most_that_tcp_let_go() -> None:
-    """Otherwise what BBR held back would pass for what the link carries."""
+    """Without both figures a rate that BBR held back would pass for the link's."""
     paces = (2e6, 1e6, 3e6)
     sent = [
         Transfer(n * 0.02, (n + 1) * 0.02, 1 + n * 0.02, 1.02 + n * 0.02, 20_000, pace) for n, pace in enumerate(paces)

@@ -1,4 +1,4 @@
-"""Messages over the simulated network: what links give them, in which order, and what is left out."""
+"""Messages share the simulated network's links fairly, keep their order, and are left out when stale."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAMES = ("l0", "l1", "l2", "l3")
     st.fixed_dictionaries({name: st.floats(0.0, 100.0) for name in NAMES}),
 )
 def test_shares_are_max_min_fair(drawn: Mapping[tuple[str, str], Sequence[str]], capacity: Mapping[str, float]) -> None:
-    """Each pair has a link that is full, on which none has more."""
+    """Each pair has a full link on which no pair gets more."""
     rates = max_min_rates(drawn, capacity)
     loads = {name: sum(rates[pair] for pair, names in drawn.items() if name in names) for name in NAMES}
     assert all(load <= capacity[name] + 1e-6 for name, load in loads.items())
@@ -46,7 +46,7 @@ def test_shares_are_max_min_fair(drawn: Mapping[tuple[str, str], Sequence[str]],
 
 
 class Sent:
-    """A network of messages, and when each came."""
+    """A message network, and when each message came."""
 
     def __init__(self, folder: Path, stale: Sequence[str] = (), **values: Any) -> None:
         experiment = load(folder, **values)
@@ -84,7 +84,7 @@ def test_models_of_a_pair_go_one_after_the_other_and_small_ones_overtake_them(tm
     assert sent.came == pytest.approx({"small": 0.01, "first": 1.01, "back": 1.01, "second": 2.01}, rel=1e-6)
 
 
-def test_what_has_become_useless_while_it_waited_is_left_out(tmp_path: Path) -> None:
+def test_a_model_that_has_become_stale_while_it_waited_is_left_out(tmp_path: Path) -> None:
     sent = Sent(tmp_path, stale=["third"])
     for name in ("first", "second", "third", "fourth"):
         sent.model(name, RATE)

@@ -1,4 +1,4 @@
-"""A round by either model, against the bound and against each other."""
+"""Rounds by both models agree with the bound and with each other."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MODEL_BYTES = 600_000
 
 
 def seconds(kind: type[RoundModel], experiment: Experiment, policy: str = "ring") -> float:
-    """Of a round that all begin at once."""
+    """Return the duration of a round that all members begin at once."""
     view = declared_view(experiment.topology, MODEL_BYTES)
     network = SimulatedNetwork(experiment, Routes.over(experiment.topology))
     model = kind(network, 60.0)  # type: ignore[call-arg]
@@ -52,7 +52,7 @@ def test_without_delays_a_ring_s_round_is_the_bound_of_the_one_way_that_it_takes
 def test_more_rate_is_never_slower(
     kind: type[RoundModel], tmp_path: Path, policy: str, faster: int, factor: float
 ) -> None:
-    """Under the same plan, that of the slower network; auxiliary routes can make more rate a detour for others."""
+    """Compare rounds under the slower network's plan: more rate may be a detour for other auxiliary routes."""
     links = [dict(link) for link in LINKS]
     before = seconds(kind, load(tmp_path, links, sync={"policy": policy}), policy)
     changed: list[dict[str, Any]] = [dict(link) for link in links]
