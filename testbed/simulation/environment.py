@@ -182,7 +182,7 @@ class SimulatedController:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What an experiment is simulated in."""
+    """The network, the event queue and the controller of a simulation."""
 
     network: SimulatedNetwork
     queue: EventQueue

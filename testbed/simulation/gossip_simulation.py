@@ -65,7 +65,7 @@ def simulate_gossip(
 
 @dataclass(frozen=True, slots=True)
 class GossipSetup:
-    """What a member gossips with."""
+    """A member's participant, model, declared compute and message codec."""
 
     participant: Participant
     node: NodeConfiguration
@@ -199,7 +199,7 @@ class GossipSimulation:
 
 @dataclass(slots=True)
 class IterationTally:
-    """What a member did since its last report."""
+    """A member's steps, traffic and waits since its last report."""
 
     paced_s: float = 0.0
     steps: float = 0.0

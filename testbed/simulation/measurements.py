@@ -1,4 +1,4 @@
-"""What members measure of rounds and paths, and report to the controller: trains of packets, round trips, probes."""
+"""Measurements that members report to the controller: trains of packets, round trips, probes."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Measurements:
 
     def probe(self, member: str, probe: Probe) -> None:
         """Have a member probe the path to a peer."""
-        trains = self._probes.trains(member, probe, self._environment.queue.clocks.now_s)
-        self._members[probe.peer].add_trains(member, trains)
+        now_s = self._environment.queue.clocks.now_s
+        self._members[probe.peer].add_trains(member, self._probes.trains(member, probe, now_s))
 
     def add_round(self, done: SimulatedRound) -> None:
         """Measure a round's transfers, each when it arrives, and schedule the reports during the round."""

@@ -95,7 +95,7 @@ class FinishedRound:
 
 @dataclass(frozen=True, slots=True)
 class StepTotals:
-    """What a member reports of the steps before a round."""
+    """The part of a report about the steps before a round."""
 
     seconds: float = 0.0
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -179,7 +179,7 @@ class MemberProgress:
 
 
 class Learning(Protocol):
-    """What members compute and reduce. The scheme's own algorithm decides when, whether or not members learn."""
+    """The members' computing and reducing. The scheme's own algorithm decides when, whether or not members learn."""
 
     def next_activities(self) -> Mapping[str, Activity]:
         """Return each member's activity up to the next round that it requests. All members request equally many."""
