@@ -41,11 +41,10 @@ from testbed.report.record import RunRecord
 from testbed.run.directory import RUNS, RunDirectory
 from testbed.run.terminal.display import Display
 from testbed.run.view import declared_view
-from testbed.simulation.chunks import ChunkModel
-from testbed.simulation.execute import simulate
-from testbed.simulation.fluid import FluidModel
-from testbed.simulation.payload import Payload
-from testbed.simulation.underlay import Underlay
+from testbed.simulation.fluid_model import FluidModel
+from testbed.simulation.network import SimulatedNetwork
+from testbed.simulation.round_model import ChunkModel, Payload
+from testbed.simulation.simulate import simulate
 from testbed.spec.experiment import Experiment
 
 KEPT = RUNS / "benchmark-simulation.json"
@@ -196,11 +195,11 @@ def fluid_off(sites: int, rounds: int) -> float:
     plan = make_policy("mst").plan(view)
     ends = {}
     for kind in (ChunkModel, FluidModel):
-        model = kind(Underlay(experiment, Routes.over(experiment.topology)), 120.0)
+        model = kind(SimulatedNetwork(experiment, Routes.over(experiment.topology)), 120.0)
         over_s = dict.fromkeys(view.names, 0.0)
         for number in range(1, rounds + 1):
             began_s = {name: at_s + 0.1 for name, at_s in over_s.items()}
-            over_s = dict(model.round(plan, number, began_s, Payload(view.model_bytes)).finished_s)
+            over_s = dict(model.simulate(plan, number, began_s, Payload(view.model_bytes)).finished_s)
         ends[kind] = max(over_s.values())
     return ends[FluidModel] / ends[ChunkModel] - 1
 

@@ -28,17 +28,13 @@ from testbed.protocol import Arrived, Probe, Report
 from testbed.report.record import RunRecord
 from testbed.run.jobs import Jobs
 from testbed.schema import convert_to
-from testbed.simulation.agenda import Agenda
-from testbed.simulation.clocks import SimulatedClocks
-from testbed.simulation.controller import SimulatedController
-from testbed.simulation.models import elements_of, model_of
-from testbed.simulation.observation import Observation
-from testbed.simulation.payload import typical
-from testbed.simulation.progress import NO_STEPS, RoundOver
-from testbed.simulation.script import SimulatedScript
-from testbed.simulation.simulation import hold_s
-from testbed.simulation.stage import Stage
-from testbed.simulation.underlay import Underlay
+from testbed.simulation.environment import Environment, EventSchedule, SimulatedController
+from testbed.simulation.event_queue import EventQueue, SimulatedClocks
+from testbed.simulation.measurements import Measurements
+from testbed.simulation.members import NO_STEPS, FinishedRound
+from testbed.simulation.network import SimulatedNetwork
+from testbed.simulation.round_model import coded_payload
+from testbed.simulation.round_simulation import hold_s, model_of
 from testbed.spec.experiment import Experiment
 from testbed.telemetry.store import read_records
 
@@ -140,13 +136,14 @@ class _Replay:
         clocks.now_s = min([line["at_s"] for line in record.decisions] or [0.0])
         routes = Routes.over(experiment.topology)
         spec = Jobs(experiment).controller_spec(routes, clocks.unix())
-        agenda = Agenda(clocks)
+        queue = EventQueue(clocks)
         self._record = record
         self._experiment = experiment
         self._out = out
-        self._stage = Stage(Underlay(experiment, routes), agenda, SimulatedController(spec, out, agenda))
-        self._script = SimulatedScript(experiment, self._stage, lambda *_: None)
-        self._observation: Observation | None = None
+        controller = SimulatedController(spec, out, queue)
+        self._environment = Environment(SimulatedNetwork(experiment, routes), queue, controller)
+        self._schedule = EventSchedule(experiment, self._environment, lambda *_: None)
+        self._measurements: Measurements | None = None
         self._recorded: dict[int, tuple[float, Plan]] = {}  # when each round began, and its plan
         for report in record.reports:
             plan = record.plans[report.epoch]
@@ -155,13 +152,10 @@ class _Replay:
         self._ends: list[tuple[float, int]] = []
 
     def run(self, until_s: float) -> Replayed:
-        stage = self._stage
-        with closing(stage.controller):
-            stage.controller.attend(
-                partial(hold_s, stage),
-                self._probe,
-            )
-            stage.controller.begin()
+        environment = self._environment
+        with closing(environment.controller):
+            environment.controller.connect(partial(hold_s, environment), self._probe)
+            environment.controller.begin()
             diverged = self._follow(until_s)
             if diverged is not None:
                 self._simulate(diverged, until_s)
@@ -184,8 +178,8 @@ class _Replay:
 
     def _probe(self, member: str, probe: Probe) -> None:
         """Send a probe over simulated links. Recorded probes have their outcome in the record."""
-        if self._observation is not None:
-            self._observation.probe(member, probe)
+        if self._measurements is not None:
+            self._measurements.probe(member, probe)
 
     # As recorded
 
@@ -205,20 +199,20 @@ class _Replay:
         Returns:
             The first round that goes by another plan today; None where there is none.
         """
-        stage, number, epochs = self._stage, 0, dict[int, int]()
+        environment, number, epochs = self._environment, 0, dict[int, int]()
         coming = sorted(self._recorded)
         for at_s, message in self._messages():
             if at_s > until_s:
                 break
             while number < len(coming) and self._recorded[coming[number]][0] <= at_s:
-                stage.agenda.play(self._recorded[coming[number]][0])
+                environment.queue.run_until(self._recorded[coming[number]][0])
                 plan = self._agreed(coming[number])
                 if plan is None:
                     return coming[number]
                 epochs[coming[number]] = plan.epoch
                 number += 1
-            stage.agenda.play(at_s)
-            stage.agenda.clocks.now_s = at_s
+            environment.queue.run_until(at_s)
+            environment.queue.clocks.now_s = at_s
             if isinstance(message, Report):
                 message = with_fields(message, epoch=epochs[message.round])
             self._hear(message)
@@ -227,7 +221,7 @@ class _Replay:
     def _agreed(self, number: int) -> Plan | None:
         """Today's plan for a recorded round; None where the record has another."""
         shape = self._recorded[number][1].shape()
-        group, newest = self._group, self._stage.controller.plan
+        group, newest = self._group, self._environment.controller.plan
         pending = group.plans.pending
         for plan in (newest, *([pending.plan] if pending else [])):
             if plan.shape() == shape:
@@ -237,7 +231,7 @@ class _Replay:
 
     @property
     def _group(self) -> GroupState:
-        coordinator = self._stage.controller.coordinator
+        coordinator = self._environment.controller.coordinator
         assert isinstance(coordinator, AllReduceCoordinator)  # others are refused
         return coordinator.group
 
@@ -245,36 +239,37 @@ class _Replay:
 
     def _simulate(self, first: int, until_s: float) -> None:
         """The rounds from the first one on, by the simulator."""
-        stage, experiment = self._stage, self._experiment
-        model = model_of(experiment, stage.underlay)
+        environment, experiment = self._environment, self._experiment
+        model = model_of(experiment, environment.network)
+        elements = experiment.spec.own_train.model_bytes // 4
         compute_s = self._group.rounds.compute_s()
-        names = stage.controller.spec.members
-        self._observation = observation = Observation(stage, names, True)
+        names = environment.controller.spec.members
+        self._measurements = measurements = Measurements(environment, names, True)
         began_s = {
             report.member: self._record.since(report.started_s)
             for report in self._record.reports
             if report.round == first
         }
-        for number in range(first, stage.controller.spec.rounds + 1):
-            plan = stage.controller.plan
-            done = model.round(plan, number, began_s, typical(plan, number, elements_of(experiment)))
-            observation.add(done)
+        for number in range(first, environment.controller.spec.rounds + 1):
+            plan = environment.controller.plan
+            done = model.simulate(plan, number, began_s, coded_payload(plan, number, elements))
+            measurements.add_round(done)
             for name, at_s in done.finished_s.items():
-                stage.agenda.enter(at_s, partial(self._over, name, RoundOver(number, plan, done)))
+                environment.queue.schedule(at_s, partial(self._over, name, FinishedRound(number, plan, done)))
             began_s = {name: at_s + compute_s[name] for name, at_s in done.finished_s.items()}
-            stage.agenda.play(min(began_s.values()))
+            environment.queue.run_until(min(began_s.values()))
             if max(done.finished_s.values()) > until_s:
                 break
 
-    def _over(self, name: str, told: RoundOver) -> None:
-        assert self._observation is not None
+    def _over(self, name: str, told: FinishedRound) -> None:
+        assert self._measurements is not None
         before = self._group.rounds.count
-        self._observation.report(name, told, NO_STEPS, arrivals=True)
+        self._measurements.report(name, told, NO_STEPS, arrivals=True)
         self._note(before)
 
     def _hear(self, message: Report | Arrived) -> None:
         before = self._group.rounds.count
-        self._stage.controller.hear(message)
+        self._environment.controller.receive(message)
         self._note(before)
 
     def _note(self, before: int) -> None:

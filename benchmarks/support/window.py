@@ -18,7 +18,7 @@ from benchmarks.support.wans import Wan
 from testbed.report.record import RunRecord
 from testbed.run.directory import RunDirectory
 from testbed.run.terminal.display import Display
-from testbed.simulation.training import train
+from testbed.simulation.simulate import train
 from testbed.spec.experiment import Experiment
 
 Mode = Literal["hold", "follow", "oracle"]

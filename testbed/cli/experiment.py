@@ -115,7 +115,7 @@ def simulate(
 ) -> None:
     """Simulate an experiment: rounds, re-planning and events on simulated time, with the same run directory."""
     from testbed.run.terminal.display import Display
-    from testbed.simulation.execute import simulate as simulated
+    from testbed.simulation.simulate import simulate as simulated
 
     changes = overrides(set_)
     changes |= {"seed": str(seed)} if seed is not None else {}

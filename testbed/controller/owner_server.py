@@ -25,6 +25,9 @@ from testbed.telemetry.store import finite
 
 log = logging.getLogger(__name__)
 
+#: How a refusal begins that comes of a fault of the controller's own.
+OWN_FAULT = "the controller failed"
+
 
 class OwnerServer:
     """Serves the owner of a controller, on the controller's event loop.
@@ -69,7 +72,7 @@ async def answer(controller: ControllerService, asked: bytes) -> dict[str, Any]:
         return {"refused": str(error)}
     except Exception as error:  # of ours: the run goes on, and its owner hears of it
         log.exception("a request of the owner failed")
-        return {"refused": f"the controller failed: {error!r}"}
+        return {"refused": f"{OWN_FAULT}: {error!r}"}
 
 
 async def _done(controller: ControllerService, request: Request) -> Any:

@@ -1,1 +1,1 @@
-"""An experiment on simulated time: rounds by the planning room's simulator, the controller as it is in emulation."""
+"""Simulates an experiment: rounds and messages over simulated links, under the controller of a live run."""

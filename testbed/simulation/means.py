@@ -1,21 +1,20 @@
-"""Means of members' tensors in one process: exact ones, or as codecs leave them on their way through a plan's trees.
+"""Means of members' tensors in one process: exact, or as codecs leave them on their way through a plan's trees.
 
     leaf --encode, decode--> relay --add, encode, decode--> root: the mean, encoded once --decode--> all members
 
-What is added up, encoded and owed is so by the code of the members themselves (`sync.allreduce`); what is left out are
-frames, queues and time.
+Sums, codes and residuals are made by the members' own code (`sync.allreduce`). Frames, queues and time are left out.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from testbed.plan import Group, Plan
-from testbed.simulation.payload import Payload, Way
+from testbed.simulation.round_model import Payload, TreeEdge
 from testbed.sync.allreduce.chunk import PartialSum
 from testbed.sync.allreduce.header import Kind
 from testbed.sync.allreduce.layout import Layout
@@ -28,77 +27,112 @@ from testbed.sync.transport import Scratch
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What a member gives to a round, and where it wants the mean: flat."""
+class RoundInput:
+    """A member's part in a round."""
 
+    #: The member's values, 1-dimensional. The mean replaces them.
     values: torch.Tensor
     weight: float
     residual: Residual | None
 
 
-def reduce(plan: Plan, number: int, given: Mapping[str, Given]) -> Payload:
-    """Replace what members gave to a round by the mean of those whom they reduce with; what that moves."""
-    first = next(iter(given.values()))
-    wire: dict[Way, list[int]] = defaultdict(lambda: [0, 0])
+def reduce(plan: Plan, number: int, inputs: Mapping[str, RoundInput]) -> Payload:
+    """Replace the members' values by the mean of their group in round `number`. Returns the bytes that this moves."""
+    coded, plain = Counter[TreeEdge](), Counter[TreeEdge]()
     for group in [plan.whole] if plan.among_all(number) else plan.groups:
-        its = {name: given[name] for name in group.members}
-        if _coded(plan, group, its):
-            through_codecs(plan, group, its, wire)
+        its = {name: inputs[name] for name in group.members}
+        if _has_codecs(plan, group, its):
+            CodedReduction(plan, group, its, coded, plain).run()
         else:
-            exactly(list(its.values()))
-    size = first.values.numel() * first.values.element_size()
-    return Payload(size, {way: coded / plain for way, (coded, plain) in wire.items()})
+            _take_exact_mean(list(its.values()))
+    values = next(iter(inputs.values())).values
+    size = values.numel() * values.element_size()
+    return Payload(size, {edge: coded[edge] / plain[edge] for edge in coded})
 
 
-def exactly(given: Sequence[Given]) -> None:
-    """The mean in float32, summed up in the members' order, so that it is the same each time."""
-    total = sum(its.weight for its in given)
-    mean = torch.zeros_like(given[0].values)
-    for its in given:
+def _take_exact_mean(inputs: Sequence[RoundInput]) -> None:
+    """Replace all values by their mean in float32. It is summed in the members' order, so it is the same each time."""
+    total = sum(its.weight for its in inputs)
+    mean = torch.zeros_like(inputs[0].values)
+    for its in inputs:
         mean.add_(its.values, alpha=its.weight / total)
-    for its in given:
+    for its in inputs:
         its.values.copy_(mean)
 
 
-def _coded(plan: Plan, group: Group, given: Mapping[str, Given]) -> bool:
-    """Whether codecs are on the way, or anything is owed since they were."""
-    if any(its.residual is None for its in given.values()):
+def _has_codecs(plan: Plan, group: Group, inputs: Mapping[str, RoundInput]) -> bool:
+    """Return whether the group's edges have codecs, or a residual is left from when they had."""
+    if any(its.residual is None for its in inputs.values()):
         return False
-    owed = any(its.residual is not None and its.residual.values is not None for its in given.values())
-    return owed or any(role_in(plan, group, name).encodes for name in group.members)
+    left = any(its.residual is not None and its.residual.values is not None for its in inputs.values())
+    return left or any(role_in(plan, group, name).encodes for name in group.members)
 
 
-def through_codecs(plan: Plan, group: Group, given: Mapping[str, Given], wire: dict[Way, list[int]]) -> None:
-    """The mean as the plan's codecs leave it; to `wire` come the bytes of each way, coded and plain."""
-    first = next(iter(given.values())).values
-    layout = Layout(group, plan.chunk_bytes, len(first), first.element_size())
-    members = {name: _Member(plan, group, name, its, layout) for name, its in given.items()}
-    for number in range(len(layout.chunks)):
-        outgoing = [(name, send) for name, member in members.items() for send in member.add_local(number)]
-        while outgoing:
-            name, send = outgoing.pop(0)
-            outgoing += _sent(members, name, send, wire)
+class CodedReduction:
+    """A group's reduction through the plan's codecs. Adds each edge's bytes to the counters, coded and plain."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        group: Group,
+        inputs: Mapping[str, RoundInput],
+        coded: Counter[TreeEdge],
+        plain: Counter[TreeEdge],
+    ) -> None:
+        first = next(iter(inputs.values())).values
+        self._layout = Layout(group, plan.chunk_bytes, len(first), first.element_size())
+        self._members = {name: _Member(plan, group, name, its, self._layout) for name, its in inputs.items()}
+        self._coded = coded
+        self._plain = plain
+
+    def run(self) -> None:
+        """Reduce all chunks, one after the other."""
+        for number in range(len(self._layout.chunks)):
+            outgoing = [(name, send) for name, member in self._members.items() for send in member.add_local(number)]
+            while outgoing:
+                name, send = outgoing.pop(0)
+                outgoing += self._send(name, send)
+
+    def _send(self, name: str, send: OutgoingChunk) -> list[tuple[str, OutgoingChunk]]:
+        """Send a member's chunk. Returns the chunks that others send because of it; a mean goes to all at once."""
+        member = self._members[name]
+        data, values, scale = member.encoded(send)
+        plain = values.numel() * values.element_size()
+        if send.kind is Kind.PARTIAL:
+            (parent,) = send.peers
+            self._count((name, parent, False), len(data), plain)
+            partial = PartialSum(values, scale, member.reduction.sealed(send.part))
+            return [(parent, its) for its in self._members[parent].reduction.add(send.number, name, partial)]
+        passing = [(name, send)]
+        while passing:
+            at, its = passing.pop(0)
+            for child in self._members[at].reduction.tree_role(send.number).mean_to:
+                self._count((at, child, True), len(data), plain)
+                passing.append((child, its))
+            self._members[at].reduction.accept(send.number, send.part, values)
+        return []
+
+    def _count(self, edge: TreeEdge, coded: int, plain: int) -> None:
+        self._coded[edge] += coded
+        self._plain[edge] += plain
 
 
 class _Member:
-    """A member in a round: its sums, and its encoder."""
+    """A member in a reduction: its sums, and its encoder."""
 
-    def __init__(self, plan: Plan, group: Group, name: str, given: Given, layout: Layout) -> None:
-        self.name = name
-        self._sums = Sums(layout.elements, given.values.dtype, Scratch())
-        role = role_in(plan, group, name)
-        self.reduction = Reduction(plan.epoch, plan.members, role, layout, self._sums, in_order=True)
+    def __init__(self, plan: Plan, group: Group, name: str, given: RoundInput, layout: Layout) -> None:
+        sums = Sums(layout.elements, given.values.dtype, Scratch())
+        self.reduction = Reduction(plan.epoch, plan.members, role_in(plan, group, name), layout, sums, in_order=True)
         if given.residual is not None:
             given.residual.open(layout.elements)
-        epoch = plan.epoch
-        self.reduction.enter(Contribution(given.values, given.weight, lambda: epoch, lambda: epoch))
-        self._encoder = Encoder(self._sums, given.residual)
+        self.reduction.enter(Contribution(given.values, given.weight, lambda: plan.epoch, lambda: plan.epoch))
+        self._encoder = Encoder(sums, given.residual)
 
     def add_local(self, number: int) -> Sequence[OutgoingChunk]:
         return self.reduction.add_local(number, self._encoder.owed(self.reduction.layout.chunks[number]))
 
     def encoded(self, send: OutgoingChunk) -> tuple[memoryview, torch.Tensor, float]:
-        """A chunk's bytes, its values as others will have them, and what these are to be multiplied with."""
+        """Return a chunk's bytes, its values as receivers decode them, and the factor on those values."""
         chunk, state = self.reduction.layout.chunks[send.number], self.reduction.chunk(send.number)
         role = self.reduction.tree_role(send.number)
         is_mean = send.kind is Kind.MEAN
@@ -106,32 +140,3 @@ class _Member:
         unsummed = None if is_mean else state.unsummed
         made = self._encoder.encode(chunk, send.kind, send.part, codec, unsummed)
         return made.data, decode(made.code, made.data, len(chunk)), made.scale
-
-
-def _sent(
-    members: Mapping[str, _Member], name: str, send: OutgoingChunk, wire: dict[Way, list[int]]
-) -> list[tuple[str, OutgoingChunk]]:
-    """A chunk leaves a member: what leaves others because of it. A mean goes to all below at once."""
-    member = members[name]
-    data, values, scale = member.encoded(send)
-    plain = values.numel() * values.element_size()
-    if send.kind is Kind.PARTIAL:
-        (parent,) = send.peers
-        _count(wire, (name, parent, False), len(data), plain)
-        part = member.reduction.sealed(send.part)
-        return [
-            (parent, its) for its in members[parent].reduction.add(send.number, name, PartialSum(values, scale, part))
-        ]
-    passing = [(name, send)]
-    while passing:
-        at, its = passing.pop(0)
-        for child in members[at].reduction.tree_role(send.number).mean_to:
-            _count(wire, (at, child, True), len(data), plain)
-            passing.append((child, its))
-        members[at].reduction.accept(send.number, send.part, values)
-    return []
-
-
-def _count(wire: dict[Way, list[int]], way: Way, coded: int, plain: int) -> None:
-    wire[way][0] += coded
-    wire[way][1] += plain

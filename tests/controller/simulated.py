@@ -17,9 +17,8 @@ from testbed.controller.replanning.group_state import GroupState
 from testbed.plan import Plan
 from testbed.planning import CostModel, Pair, View
 from testbed.protocol import Arrived, ControlMessage, Held, Prepare, Probe, Report, Welcome
-from testbed.simulation.agenda import Agenda
-from testbed.simulation.clocks import SimulatedClocks
-from testbed.simulation.controller import SimulatedController
+from testbed.simulation.environment import SimulatedController
+from testbed.simulation.event_queue import EventQueue, SimulatedClocks
 from tests.controller.fleet import PAUSE_S, take_probes, transfers
 
 #: Seconds that a message, and that work beside the event loop, takes at most: an answer to what a round showed is there
@@ -48,8 +47,8 @@ class SimulatedFleet(SimulatedController):
         self.probed: set[Pair] = set()
         self.chance = random.Random(seed)
         self._arrives_s: dict[str, float] = {}
-        self._agenda = Agenda(SimulatedClocks(1.7e9))
-        super().__init__(spec, out, self._agenda)
+        self._queue = EventQueue(SimulatedClocks(1.7e9))
+        super().__init__(spec, out, self._queue)
         self.begin()
         self.pass_s(PAUSE_S)
 
@@ -71,9 +70,9 @@ class SimulatedFleet(SimulatedController):
 
     def pass_s(self, seconds: float) -> None:
         """Let simulated time pass, with all that happens meanwhile."""
-        until_s = self._agenda.clocks.now_s + seconds
-        self._agenda.enter(until_s, lambda: None)
-        self._agenda.play(until_s)
+        until_s = self._queue.clocks.now_s + seconds
+        self._queue.schedule(until_s, lambda: None)
+        self._queue.run_until(until_s)
 
     def run(self, rounds: int) -> None:
         for _ in range(rounds):
@@ -86,14 +85,14 @@ class SimulatedFleet(SimulatedController):
         epoch = ready.pop() if len(ready) == 1 else current
         plan = next(iter(self.members.values())).plans[epoch]
         self.epochs.append(epoch)
-        started = self._agenda.clocks.unix()
+        started = self._queue.clocks.unix()
         samples, arrivals = transfers(self.network, plan, self.chance, started, self._take_probes())
         self.pass_s(CostModel(self.network).predict(plan).seconds)
         for name in self._shuffled():
             peers = tuple(sample for (source, _), sample in samples.items() if source == name)
             came = {source: trains for (source, target), trains in arrivals.items() if target == name}
             sent = sum(sample.bytes for sample in peers)
-            timing = (started, self._agenda.clocks.unix(), 0.1, 0.0, sent, sent, 0, 0, {})
+            timing = (started, self._queue.clocks.unix(), 0.1, 0.0, sent, sent, 0, 0, {})
             self._say(name, Report(name, self.round, epoch, *timing, peers, {"loss": 1.0}, arrivals=came))
         self.round += 1
         self.pass_s(PAUSE_S)
@@ -101,9 +100,9 @@ class SimulatedFleet(SimulatedController):
     def linger(self, seconds: float, silent: Collection[str] = ()) -> None:
         """Be in a round for `seconds`, and say what came in, except for the members that are `silent`."""
         plan = next(iter(self.members.values())).plans[self.epochs[-1]]
-        _, arrivals = transfers(self.network, plan, self.chance, self._agenda.clocks.unix())
+        _, arrivals = transfers(self.network, plan, self.chance, self._queue.clocks.unix())
         self.pass_s(seconds)
-        until_s = self._agenda.clocks.unix()
+        until_s = self._queue.clocks.unix()
         for name in self._shuffled():
             came = {
                 source: tuple(train for train in trains if train.began_s + train.seconds < until_s)
@@ -130,20 +129,20 @@ class SimulatedFleet(SimulatedController):
                 for member in self._shuffled():
                     self._travel(f"to {member}", partial(self._told, member, message))
             case Background():
-                done_s = self._agenda.clocks.now_s + self.chance.uniform(0.0, WORK_S)
-                self._agenda.enter(done_s, lambda: self._carry_out(action.then(action.work())))
+                done_s = self._queue.clocks.now_s + self.chance.uniform(0.0, WORK_S)
+                self._queue.schedule(done_s, lambda: self._carry_out(action.then(action.work())))
             case _:
                 super()._do(action)
 
     def _say(self, member: str, message: ControlMessage) -> None:
-        self._travel(f"from {member}", partial(self.hear, message))
+        self._travel(f"from {member}", partial(self.receive, message))
 
     def _travel(self, connection: str, arrive: Callable[[], None]) -> None:
         """Have a message arrive after those before it on its connection."""
-        now_s = self._agenda.clocks.now_s
+        now_s = self._queue.clocks.now_s
         at_s = max(now_s + self.chance.uniform(0.0, MESSAGE_S), self._arrives_s.get(connection, 0.0))
         self._arrives_s[connection] = at_s
-        self._agenda.enter(at_s, arrive)
+        self._queue.schedule(at_s, arrive)
 
     def _told(self, name: str, message: ControlMessage) -> None:
         member = self.members[name]

@@ -1,4 +1,4 @@
-"""Experiments to simulate, written as files."""
+"""Writes small experiments, and simulates them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 
 from testbed.report.record import RunRecord
 from testbed.run.terminal.display import Display
-from testbed.simulation.execute import simulate
+from testbed.simulation.simulate import simulate
 from testbed.spec.experiment import Experiment
 
 #: Three sites in a triangle, 12 Mbit/s and 20 ms there and back.
@@ -20,7 +20,7 @@ LINKS = [{"between": pair, "rate": "12mbit", "rtt": "20ms"} for pair in (["a", "
 
 
 def write(folder: Path, links: Sequence[Mapping[str, Any]] = LINKS, **values: Any) -> Path:
-    """An experiment's file, and that of its network: sites a, b and c with a worker each."""
+    """Write an experiment and its network, sites a, b and c with a worker each. Returns the experiment's file."""
     sites = {site: {"workers": 1} for site in "abc"}
     network = {"name": "net", "sites": sites, "links": list(links), "lan": {"delay": "0ms"}}
     (folder / "net.yaml").write_text(yaml.safe_dump(network))
@@ -38,11 +38,11 @@ def write(folder: Path, links: Sequence[Mapping[str, Any]] = LINKS, **values: An
 
 
 def load(folder: Path, links: Sequence[Mapping[str, Any]] = LINKS, **values: Any) -> Experiment:
-    """The experiment."""
+    """Write an experiment as `write` does, and load it."""
     return Experiment.load(write(folder, links, **values))
 
 
 def simulated(file: Path, gradients: bool = False, **overrides: str) -> RunRecord:
-    """What a simulation of it left, without a page."""
+    """Simulate an experiment. Returns its records; no page is written."""
     done = simulate(file, overrides, gradients, lambda run: run, Display(Console(file=io.StringIO())))
     return RunRecord.read(done.directory)

@@ -23,7 +23,7 @@ CONTROLLER = {"period": "1s"}
 
 
 def on_slow_links(folder: Path, **train: object) -> RunRecord:
-    """A round of gradients takes 6 s beside steps of 0.1 s."""
+    """Simulate members for which a round of gradients takes 6 s, and a step 0.1 s."""
     with pytest.MonkeyPatch.context() as here:
         here.chdir(folder)
         experiment = write(folder, SLOW, train={**DIGITS, **train}, sync=AUTO, controller=CONTROLLER)

@@ -1,4 +1,4 @@
-"""Means in one process, against those of members over sockets."""
+"""Means in one process are the means of members over sockets."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from testbed import sync
 from testbed.plan import Plan
-from testbed.simulation.means import Given, reduce
-from testbed.simulation.payload import typical
+from testbed.simulation.means import RoundInput, reduce
+from testbed.simulation.round_model import coded_payload
 from testbed.sync.codecs import Residual
 from testbed.sync.codecs.sparse import HEAD
 from tests.sync.controller import job
@@ -36,12 +36,12 @@ def weight(member: str) -> float:
     return 1.0 + int(member[1:]) % 3
 
 
-def in_one_process(plan: Plan) -> list[Mapping[str, Given]]:
-    """What members hold after each round."""
+def in_one_process(plan: Plan) -> list[Mapping[str, RoundInput]]:
+    """Return what members hold after each round."""
     residuals = {name: Residual(0.9) for name in plan.members}
     rounds = []
     for number in range(1, ROUNDS + 1):
-        held = {name: Given(values(name, number), weight(name), residuals[name]) for name in plan.members}
+        held = {name: RoundInput(values(name, number), weight(name), residuals[name]) for name in plan.members}
         reduce(plan, number, held)
         rounds.append(held)
     return rounds
@@ -49,7 +49,7 @@ def in_one_process(plan: Plan) -> list[Mapping[str, Given]]:
 
 @pytest.mark.parametrize("codec", ["int8", "topk:0.05"])
 def test_codecs_leave_of_a_mean_what_they_leave_over_sockets(codec: str, tmp_path: Path) -> None:
-    """Bit by bit, in rounds among all and in groups, with what was owed from one round to the next."""
+    """Means are equal bit by bit, in rounds among all and in groups, with the residuals between rounds."""
     draw = random.Random(3)
     plan = replace(random_groups(draw, random_plan(draw, names(5), epoch=0)), codec=codec)
 
@@ -78,7 +78,7 @@ def test_nothing_is_lost_only_late(seed: int, codec: str) -> None:
     least = ELEMENTS * min(tree.share * key for tree in plan.trees for key in tree.keys or (1.0,))
     most = 1 + HEAD / plan.chunk_bytes + HEAD / (4 * max(least - 1, 1))  # a head for each chunk, the last one's too
     for number in range(1, ROUNDS + 1):
-        held = {name: Given(values(name, number), weight(name), residuals[name]) for name in plan.members}
+        held = {name: RoundInput(values(name, number), weight(name), residuals[name]) for name in plan.members}
         for its in held.values():
             contributed += its.values * its.weight
         payload = reduce(plan, number, held)
@@ -96,8 +96,8 @@ def test_nothing_is_lost_only_late(seed: int, codec: str) -> None:
 def test_what_codecs_say_of_themselves_is_what_they_take() -> None:
     draw = random.Random(5)
     plan = replace(random_plan(draw, names(4), epoch=0, chunk_bytes=4096), codec="int8")
-    held = {name: Given(values(name, 1), 1.0, Residual()) for name in plan.members}
-    taken, said = reduce(plan, 1, held), typical(plan, 1, ELEMENTS)
+    held = {name: RoundInput(values(name, 1), 1.0, Residual()) for name in plan.members}
+    taken, said = reduce(plan, 1, held), coded_payload(plan, 1, ELEMENTS)
     assert taken.bytes == said.bytes and taken.coded.keys() == said.coded.keys()
     for way, part in said.coded.items():
         assert taken.coded[way] == pytest.approx(part, rel=0.05)

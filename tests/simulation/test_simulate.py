@@ -1,4 +1,4 @@
-"""Whole simulations: what they leave, and what is refused."""
+"""Whole simulations leave a run's records, and refuse experiments that cannot be simulated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun
 from testbed.run.terminal.display import Display
 from testbed.schemes import SCHEMES
-from testbed.simulation.training import train
+from testbed.simulation.simulate import train
 from testbed.spec.errors import SpecError
 from tests.simulation.experiments import load, simulated, write
 
@@ -30,7 +30,7 @@ EVENTS = [
 
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
-    """A link falls to an eighth, the plan leaves it; then a pair goes down."""
+    """Simulate a link that falls to an eighth, so that the plan leaves it, and then a pair that goes down."""
     folder = tmp_path_factory.mktemp("followed")
     train = {"model": "synthetic", "parameters": 150_000, "rounds": 24}
     file = write(
@@ -141,18 +141,18 @@ def test_members_learn_for_real_and_agree(strategy: str, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("strategy", IN_ROUNDS)
-def test_who_stands_in_asks_for_the_rounds_that_members_ask_for(
+def test_placeholder_members_request_the_rounds_that_real_members_request(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of as many bytes at the same moments, but for what a codec makes of values, and fragments, cut by tensors."""
+    """Rounds end at the same moments, except for bytes that depend on values (codecs) or tensors (fragments)."""
     monkeypatch.chdir(tmp_path)
     inner = SCHEMES[strategy].inner or "sgd"
     train = {"model": "svm", "rounds": 6, "optimizer": {"name": inner}}
     file = write(tmp_path, train=train, sync={"policy": "ring", "strategy": strategy, **IN_ROUNDS[strategy]})
-    learning, standing_in = simulated(file, gradients=True), simulated(file)
-    assert len(learning.rounds) == len(standing_in.rounds)
-    for one, other in zip(learning.rounds, standing_in.rounds, strict=True):
-        ends = [record.since(its.finished_s) for record, its in ((learning, one), (standing_in, other))]
+    learning, placeholders = simulated(file, gradients=True), simulated(file)
+    assert len(learning.rounds) == len(placeholders.rounds)
+    for one, other in zip(learning.rounds, placeholders.rounds, strict=True):
+        ends = [record.since(its.finished_s) for record, its in ((learning, one), (placeholders, other))]
         assert ends[0] == pytest.approx(ends[1], rel=0.01)
 
 
@@ -189,11 +189,11 @@ GOSSIP: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("strategy", GOSSIP)
 def test_members_gossip_and_learn_for_real(strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same each time, at as many seconds as where nothing is learned; nobody gets further ahead than he may."""
+    """Iterations are the same each time, and take as long as without learning."""
     monkeypatch.chdir(tmp_path)
     train = {"model": "svm", "rounds": 10, "evaluate_every": 5, "optimizer": {"name": "adam", "learning_rate": 0.01}}
     file = write(tmp_path, train=train, sync={"strategy": strategy, **GOSSIP[strategy]})
-    record, again, standing_in = simulated(file, gradients=True), simulated(file, gradients=True), simulated(file)
+    record, again, placeholders = simulated(file, gradients=True), simulated(file, gradients=True), simulated(file)
     assert record.finished and record.summary["verdict"] == "simulated"
     assert record.manifest["simulated"]["model"] == "messages"
     assert record.summary["training"]["rounds"] == 10
@@ -203,7 +203,7 @@ def test_members_gossip_and_learn_for_real(strategy: str, tmp_path: Path, monkey
         for one in (record, again)
     ]
     assert entered[0] == entered[1]
-    ends = [max(one.since(its.finished_s) for its in one.reports) for one in (record, standing_in)]
+    ends = [max(one.since(its.finished_s) for its in one.reports) for one in (record, placeholders)]
     assert ends[0] == pytest.approx(ends[1], rel=0.02)
 
 

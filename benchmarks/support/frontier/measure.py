@@ -19,8 +19,7 @@ from testbed.run.conclusion.conclude import conclude
 from testbed.run.directory import RunDirectory
 from testbed.run.terminal.display import Display
 from testbed.run.view import declared_view
-from testbed.simulation.able import check_able
-from testbed.simulation.training import train
+from testbed.simulation.simulate import check_supported, train
 from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
 from testbed.telemetry.store import read_records
@@ -55,7 +54,7 @@ def able(cell: Cell) -> str | None:
     """Why a cell can't be simulated; None where it can."""
     with TemporaryDirectory() as folder:
         try:
-            check_able(experiment_of(cell, Path(folder)), gradients=True)
+            check_supported(experiment_of(cell, Path(folder)), gradients=True)
         except SpecError as error:
             return str(error).splitlines()[0].partition(": ")[2]
     return None

@@ -1,7 +1,7 @@
 """The clocks that a controller reads, the machine's or a simulation's, and what members' Unix times mean on them.
 
-Coordinators wait by the action `After`. ControllerService plays the action on its event loop, and a simulation on its
-own schedule.
+Coordinators wait by the action `After`. ControllerService schedules the action on its event loop, and a
+simulation in its event queue.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from testbed.protocol import (
     Train,
     Welcome,
 )
-from testbed.simulation.clocks import SimulatedClocks
+from testbed.simulation.event_queue import SimulatedClocks
 from testbed.telemetry.store import finite, read_records
 from tests.controller.runs import mesh, spec_of
 

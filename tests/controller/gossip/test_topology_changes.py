@@ -14,7 +14,7 @@ from testbed.controller.model.contradiction import Contradiction
 from testbed.controller.model.spec import GossipGraph
 from testbed.planning.graphs import GraphError, Violation, ring
 from testbed.protocol import AbortGraph, CommitGraph, ControlMessage, Job, NodeConfiguration, PrepareGraph, PromiseGraph
-from testbed.simulation.clocks import SimulatedClocks
+from testbed.simulation.event_queue import SimulatedClocks
 from tests.controller.gossip.test_iteration_log import entered
 
 pytestmark = pytest.mark.pure

@@ -31,7 +31,7 @@ from testbed.run.sweep.planned_run import PlannedRun
 from testbed.run.sweep.record import SweepRecord
 from testbed.run.sweep.sweep import Execute, Make, Watcher, make_sweep, one_after_another
 from testbed.run.terminal.display import Display
-from testbed.simulation.execute import simulate
+from testbed.simulation.simulate import simulate
 from testbed.spec.errors import SpecError
 from testbed.spec.sweep import Sweep
 from tests.run.running import NOTHING, REPOSITORY, Running
@@ -192,7 +192,7 @@ def test_a_run_that_fails_is_counted_and_made_again_later(folder: Path, monkeypa
     def failing(file: Path, overrides: Mapping[str, str]) -> Executed:
         with monkeypatch.context() as patched:
             if overrides == {"scale": "0.5", "seed": "1"}:
-                patched.setattr("testbed.simulation.execute.train", fails)
+                patched.setattr("testbed.simulation.simulate.train", fails)
             return simulated(file, overrides)
 
     def fails(*_: object) -> None:

@@ -92,7 +92,7 @@ class Connection:
         self._waiting.clear()
         self._ending = True
         self._arrives_s = min(self._arrives_s, self._world.time.now_s + self._delay_s())
-        self._world.time.agenda.enter(self._arrives_s, partial(self._close, "connection reset"))
+        self._world.time.queue.schedule(self._arrives_s, partial(self._close, "connection reset"))
 
     def _go_on(self) -> None:
         if self._sending or self._ended:
@@ -103,14 +103,14 @@ class Connection:
             seconds = (len(frame.header) + len(payload)) / self._world.network.rate(self._source.name, self._target)
             self._world.time.call_later(seconds, partial(self._leave, frame, payload, sent))
         elif self._ending:
-            self._world.time.agenda.enter(self._arrives_s, partial(self._close, ""))
+            self._world.time.queue.schedule(self._arrives_s, partial(self._close, ""))
 
     def _leave(self, frame: Frame, payload: memoryview, sent: Callable[[], None]) -> None:
         self._sending = False
         if self._ended:
             return
         self._arrives_s = max(self._arrives_s, self._world.time.now_s + self._delay_s())
-        self._world.time.agenda.enter(self._arrives_s, partial(self._arrive, frame, bytes(payload)))
+        self._world.time.queue.schedule(self._arrives_s, partial(self._arrive, frame, bytes(payload)))
         sent()
         self._go_on()
 
@@ -206,7 +206,7 @@ class SimulatedSteps(Executor):
         future: Future[Any] = Future()
         began_s = max(self._free_s, self._world.time.now_s)
         self._free_s = began_s + self._world.network.step_s(self._name, arguments[1])
-        self._world.time.agenda.enter(self._free_s, lambda: future.set_result(step(*arguments, **named)))
+        self._world.time.queue.schedule(self._free_s, lambda: future.set_result(step(*arguments, **named)))
         return future
 
 

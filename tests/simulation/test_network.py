@@ -1,4 +1,4 @@
-"""The underlay in time, against traces' own account of themselves."""
+"""The simulated network, against what traces say of themselves."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from testbed.emulation.network.routing import Routes
 from testbed.link import LinkState, link_ends
-from testbed.simulation.trace_table import SAME_S, TraceTable
-from testbed.simulation.underlay import Underlay
+from testbed.simulation.network import SAME_S, SimulatedNetwork, TraceTable
 from testbed.spec.event import Event, LinkChange
 from testbed.spec.topology import Link
 from testbed.trace.trace import Row, Trace
@@ -65,7 +64,7 @@ def test_a_table_of_traces_says_what_each_says_itself(traces: list[Any], tenths:
         for name in (f"{number}->z", f"z->{number}"):  # which share the rows
             links[name] = Link(*link_ends(name), LinkState(5e6, 0.01), trace)
     at_s = tenths / 10 + 0.05
-    rates, delays, losses = TraceTable(links).figures(at_s)
+    rates, delays, losses = TraceTable(links).values(at_s)
     states = [link.at(at_s) for link in links.values()]
     assert rates.tolist() == [state.rate_bps * state.up for state in states]
     assert delays.tolist() == [state.delay_s for state in states]
@@ -81,20 +80,20 @@ def test_events_change_links_over_traces_and_routes(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("time_s,rate_mbps,delay_ms\n0,10,10\n4,20,15\n")
     links = [{**LINKS[0], "forward": {"trace": {"file": "t.csv", "end": "hold"}}}, *LINKS[1:]]
     experiment = load(tmp_path, links, events=events)
-    underlay = Underlay(experiment, Routes.over(experiment.topology))
-    states = underlay.between(0.0, 100.0)
+    network = SimulatedNetwork(experiment, Routes.over(experiment.topology))
+    states = network.between(0.0, 100.0)
     assert [state.at_s for state in states] == [0.0, 2.0, 3.0, 4.0, 5.0]
     assert [state.states["a->b"].rate_bps for state in states] == [10e6, 3e6, 3e6, 3e6, 3e6]
     assert [state.states["a->b"].up for state in states] == [True, True, False, False, True]
     assert states[3].states["a->b"].delay_s == 0.015
     assert states[2].routes.links("a", "b") == ("a->c", "c->b") and states[4].routes.links("a", "b") == ("a->b",)
-    assert underlay.at(2.5) is states[1]
+    assert network.at(2.5) is states[1]
 
 
-def test_an_event_that_is_entered_late_takes_the_place_of_what_was_reckoned(tmp_path: Path) -> None:
+def test_an_event_that_is_scheduled_late_replaces_the_states_computed_before(tmp_path: Path) -> None:
     experiment = load(tmp_path)
-    underlay = Underlay(experiment, Routes.over(experiment.topology))
-    assert underlay.between(0.0, 9.0) == [underlay.at(0.0)]
-    underlay.enter(4.0, Event(round=1, change=LinkChange.model_validate({"link": "b->c", "rate": "1mbit"})))
-    assert [state.states["b->c"].rate_bps for state in underlay.between(0.0, 9.0)] == [12e6, 1e6]
-    assert underlay.after(underlay.at(0.0)) == 4.0 and underlay.after(underlay.at(5.0)) == inf
+    network = SimulatedNetwork(experiment, Routes.over(experiment.topology))
+    assert network.between(0.0, 9.0) == [network.at(0.0)]
+    network.schedule(4.0, Event(round=1, change=LinkChange.model_validate({"link": "b->c", "rate": "1mbit"})))
+    assert [state.states["b->c"].rate_bps for state in network.between(0.0, 9.0)] == [12e6, 1e6]
+    assert network.next_change_s(network.at(0.0)) == 4.0 and network.next_change_s(network.at(5.0)) == inf

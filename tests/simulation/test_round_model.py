@@ -1,4 +1,4 @@
-"""A round by either model, against the bound and against each other."""
+"""Rounds by both models agree with the bound and with each other."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from testbed.planning import make_policy, predict
 from testbed.planning.bound import bound
 from testbed.run.errors import RunFailed
 from testbed.run.view import declared_view
-from testbed.simulation.chunks import ChunkModel
-from testbed.simulation.fluid import FluidModel
-from testbed.simulation.payload import Payload
-from testbed.simulation.round import RoundModel
-from testbed.simulation.underlay import Underlay
+from testbed.simulation.fluid_model import FluidModel
+from testbed.simulation.network import SimulatedNetwork
+from testbed.simulation.round_model import ChunkModel, Payload, RoundModel
 from testbed.spec.experiment import Experiment
 from tests.simulation.experiments import LINKS, load
 
@@ -30,11 +28,11 @@ MODEL_BYTES = 600_000
 
 
 def seconds(kind: type[RoundModel], experiment: Experiment, policy: str = "ring") -> float:
-    """Of a round that all begin at once."""
+    """Return the duration of a round that all members begin at once."""
     view = declared_view(experiment.topology, MODEL_BYTES)
-    underlay = Underlay(experiment, Routes.over(experiment.topology))
-    model = kind(underlay, 60.0)  # type: ignore[call-arg]
-    done = model.round(make_policy(policy).plan(view), 1, dict.fromkeys(view.names, 0.0), Payload(MODEL_BYTES))
+    network = SimulatedNetwork(experiment, Routes.over(experiment.topology))
+    model = kind(network, 60.0)  # type: ignore[call-arg]
+    done = model.simulate(make_policy(policy).plan(view), 1, dict.fromkeys(view.names, 0.0), Payload(MODEL_BYTES))
     return max(done.finished_s.values())
 
 
@@ -54,7 +52,7 @@ def test_without_delays_a_ring_s_round_is_the_bound_of_the_one_way_that_it_takes
 def test_more_rate_is_never_slower(
     kind: type[RoundModel], tmp_path: Path, policy: str, faster: int, factor: float
 ) -> None:
-    """Under the same plan, that of the slower network; auxiliary routes can make more rate a detour for others."""
+    """Compare rounds under the slower network's plan: more rate may be a detour for other auxiliary routes."""
     links = [dict(link) for link in LINKS]
     before = seconds(kind, load(tmp_path, links, sync={"policy": policy}), policy)
     changed: list[dict[str, Any]] = [dict(link) for link in links]

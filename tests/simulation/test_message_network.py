@@ -1,4 +1,4 @@
-"""Messages over the simulated underlay: what links give them, in which order, and what is left out."""
+"""Messages share the simulated network's links fairly, keep their order, and are left out when stale."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from testbed.emulation.network.routing import Routes
 from testbed.planning.constraints import GOODPUT
-from testbed.simulation.agenda import Agenda
-from testbed.simulation.clocks import SimulatedClocks
-from testbed.simulation.messages import MessageNetwork, Parcel, max_min
-from testbed.simulation.underlay import Underlay
+from testbed.simulation.event_queue import EventQueue, SimulatedClocks
+from testbed.simulation.message_network import MessageNetwork, QueuedMessage, max_min_rates
+from testbed.simulation.network import SimulatedNetwork
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_codec import Done
 from tests.simulation.experiments import load
@@ -34,8 +33,8 @@ NAMES = ("l0", "l1", "l2", "l3")
     st.fixed_dictionaries({name: st.floats(0.0, 100.0) for name in NAMES}),
 )
 def test_shares_are_max_min_fair(drawn: Mapping[tuple[str, str], Sequence[str]], capacity: Mapping[str, float]) -> None:
-    """Each pair has a link that is full, on which none has more."""
-    rates = max_min(drawn, capacity)
+    """Each pair has a full link on which no pair gets more."""
+    rates = max_min_rates(drawn, capacity)
     loads = {name: sum(rates[pair] for pair, names in drawn.items() if name in names) for name in NAMES}
     assert all(load <= capacity[name] + 1e-6 for name, load in loads.items())
     for pair, names in drawn.items():
@@ -47,18 +46,18 @@ def test_shares_are_max_min_fair(drawn: Mapping[tuple[str, str], Sequence[str]],
 
 
 class Sent:
-    """A network of messages, and when each came."""
+    """A message network, and when each message came."""
 
     def __init__(self, folder: Path, stale: Sequence[str] = (), **values: Any) -> None:
         experiment = load(folder, **values)
-        self.agenda = Agenda(SimulatedClocks(0.0))
+        self.queue = EventQueue(SimulatedClocks(0.0))
         self.came: dict[str, float] = {}
         self.names: dict[int, str] = {}
-        underlay = Underlay(experiment, Routes.over(experiment.topology))
+        network = SimulatedNetwork(experiment, Routes.over(experiment.topology))
         workers = {worker.site: worker.name for worker in experiment.topology.workers}
         self.pair = workers["a"], workers["b"]
         self.network = MessageNetwork(
-            self.agenda, underlay, lambda _, to, message, later: self.names[id(message)] in stale, lambda *_: None
+            self.queue, network, lambda _, to, message, later: self.names[id(message)] in stale, lambda *_: None
         )
 
     def model(self, name: str, size: float, back: bool = False) -> None:
@@ -66,10 +65,10 @@ class Sent:
         self.names[id(message)] = name
         self._kept = [*getattr(self, "_kept", []), message]
         pair = (self.pair[1], self.pair[0]) if back else self.pair
-        self.network.send(pair, Parcel(message, size, lambda: self.arrive(name)))
+        self.network.send(pair, QueuedMessage(message, size, lambda: self.arrive(name)))
 
     def arrive(self, name: str) -> None:
-        self.came[name] = self.agenda.clocks.now_s
+        self.came[name] = self.queue.clocks.now_s
 
 
 RATE = 12e6 * GOODPUT / 8
@@ -81,15 +80,15 @@ def test_models_of_a_pair_go_one_after_the_other_and_small_ones_overtake_them(tm
         sent.model(name, RATE)
     sent.model("back", RATE, back=True)
     sent.network.send_small(sent.pair, lambda: sent.arrive("small"))
-    sent.agenda.play(10.0)
+    sent.queue.run_until(10.0)
     assert sent.came == pytest.approx({"small": 0.01, "first": 1.01, "back": 1.01, "second": 2.01}, rel=1e-6)
 
 
-def test_what_has_become_useless_while_it_waited_is_left_out(tmp_path: Path) -> None:
+def test_a_model_that_has_become_stale_while_it_waited_is_left_out(tmp_path: Path) -> None:
     sent = Sent(tmp_path, stale=["third"])
     for name in ("first", "second", "third", "fourth"):
         sent.model(name, RATE)
-    sent.agenda.play(10.0)
+    sent.queue.run_until(10.0)
     assert list(sent.came) == ["first", "second", "fourth"]
     assert sent.came["fourth"] == pytest.approx(3.01)
 
@@ -103,5 +102,5 @@ def test_a_link_that_falls_and_goes_down_slows_what_is_on_it(tmp_path: Path) -> 
     ]
     sent = Sent(tmp_path, events=events)
     sent.model("first", RATE)
-    sent.agenda.play(10.0)
+    sent.queue.run_until(10.0)
     assert sent.came == pytest.approx({"first": 3.51})  # half in 0.5 s, a quarter in another, the rest from 3 s on

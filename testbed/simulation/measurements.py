@@ -1,0 +1,221 @@
+"""Measurements that members report to the controller: trains of packets, round trips, probes."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from math import floor, isfinite
+
+from testbed.link import TCP_PAYLOAD_BYTES
+from testbed.planning.constraints import GOODPUT
+from testbed.protocol import PROBE_TRAINS, Arrived, PeerSample, Probe, Report, Train
+from testbed.simulation.environment import Environment
+from testbed.simulation.event_queue import SimulatedClocks
+from testbed.simulation.members import FinishedRound, StepTotals
+from testbed.simulation.network import NetworkState, SimulatedNetwork
+from testbed.simulation.round_model import SimulatedRound, Transfer
+from testbed.sync.transport.arrivals import LEAST_BYTES, MOST_BYTES, MOST_S
+from testbed.sync.transport.probe import COUNTED_BYTES, PAUSE_S, paced
+
+#: The interval at which members report arrivals during a round that lasts for longer (sync/progress_reporter.py).
+REPORT_S = 0.25
+
+#: Chunks follow one another if their sender paused for no longer.
+GAP_S = 1e-6
+
+#: A probe gets at least this fraction of a link beside the rounds.
+LEAST_SHARE = 0.25
+
+#: A probe meets the transfers of this many rounds: the current one and the one before.
+PROBED_ROUNDS = 2
+
+
+class Measurements:
+    """The measurements of all members."""
+
+    def __init__(self, environment: Environment, names: Sequence[str], measure: bool) -> None:
+        """Initialize without measurements.
+
+        Args:
+            environment: The environment of the simulation.
+            names: The members.
+            measure: Whether members measure paths, or only report rounds.
+        """
+        self._environment = environment
+        self._measure = measure
+        self._members = {name: MemberMeasurements(name, environment.queue.clocks, measure) for name in names}
+        self._probes = ProbeModel(environment.network, environment.queue.clocks)
+
+    def probe(self, member: str, probe: Probe) -> None:
+        """Have a member probe the path to a peer."""
+        now_s = self._environment.queue.clocks.now_s
+        self._members[probe.peer].add_trains(member, self._probes.trains(member, probe, now_s))
+
+    def add_round(self, done: SimulatedRound) -> None:
+        """Measure a round's transfers, each when it arrives, and schedule the reports during the round."""
+        self._probes.add_round(done)
+        queue = self._environment.queue
+        for (source, target), sent in done.transfers.items():
+            self._members[target].add_trains(source, trains(sent, queue.clocks.zero_s))
+        for name, member in self._members.items() if self._measure else ():
+            first, last = done.began_s[name] / REPORT_S, done.finished_s[name] / REPORT_S
+            for tick in range(floor(first) + 2, floor(last) + 1):
+                queue.schedule(tick * REPORT_S, partial(self._report_arrivals, member))
+
+    def _report_arrivals(self, member: MemberMeasurements) -> None:
+        self._environment.controller.receive(member.arrived())
+
+    def report(self, name: str, finished: FinishedRound, steps: StepTotals, arrivals: bool) -> None:
+        """Report a member's round and the steps before it, with the `arrivals` until now if asked for."""
+        self._environment.controller.receive(self._members[name].report(finished, steps, arrivals))
+
+
+class MemberMeasurements:
+    """The measurements of one member, as messages to the controller."""
+
+    def __init__(self, name: str, clocks: SimulatedClocks, measure: bool) -> None:
+        self._name = name
+        self._measure = measure
+        self._clocks = clocks
+        self._coming: list[tuple[float, str, Train]] = []  # a heap, by the moment at which each train is over
+
+    def add_trains(self, peer: str, coming: Iterable[tuple[float, Train]]) -> None:
+        """Add a peer's trains, each with the moment at which it is over."""
+        for over_s, train in coming if self._measure else ():
+            heapq.heappush(self._coming, (over_s, peer, train))
+
+    def arrived(self) -> Arrived:
+        """Return a message with the trains that are over by now."""
+        return Arrived(self._name, self._arrivals())
+
+    def report(self, finished: FinishedRound, steps: StepTotals, arrivals: bool) -> Report:
+        """Return the report of a round and the steps before it, with the `arrivals` until now if asked for."""
+        done = finished.outcome
+        sent, received = done.sent[self._name], done.received[self._name]
+        began_s = done.began_s[self._name]
+        return Report(
+            member=self._name,
+            round=finished.number,
+            epoch=finished.plan.epoch,
+            started_s=self._clocks.zero_s + began_s,
+            finished_s=self._clocks.zero_s + done.finished_s[self._name],
+            compute_s=0.0,
+            paced_s=steps.seconds,
+            sent_bytes=round(sum(chunk.bytes for its in sent.values() for chunk in its)),
+            received_bytes=round(sum(chunk.bytes for its in received.values() for chunk in its)),
+            lost=0,
+            duplicated=0,
+            waited={peer: max(its[-1].came_s - began_s, 0.0) for peer, its in received.items()},
+            peers=tuple(self._sample(peer, its, done.network) for peer, its in sent.items()) if self._measure else (),
+            metrics=steps.metrics,
+            arrivals=self._arrivals() if arrivals else {},
+            drift=steps.drift,
+        )
+
+    def _sample(self, peer: str, sent: Sequence[Transfer], state: NetworkState) -> PeerSample:
+        rtt_s = state.delay_s(self._name, peer) + state.delay_s(peer, self._name)
+        return PeerSample(
+            peer=peer,
+            bytes=round(sum(chunk.bytes for chunk in sent)),
+            busy_s=sum(chunk.ended_s - chunk.began_s for chunk in sent),
+            rtt_s=rtt_s if isfinite(rtt_s) else 0.0,  # 0 is an unknown round trip
+            retransmits=0,
+        )
+
+    def _arrivals(self) -> dict[str, tuple[Train, ...]]:
+        found: dict[str, list[Train]] = {}
+        while self._coming and self._coming[0][0] <= self._clocks.now_s:
+            _, peer, train = heapq.heappop(self._coming)
+            found.setdefault(peer, []).append(train)
+        return {peer: tuple(its) for peer, its in found.items()}
+
+
+def trains(sent: Sequence[Transfer], zero_s: float) -> Iterator[tuple[float, Train]]:
+    """Yield the trains that a receiver would see of a sender's chunks (see sync/transport/arrivals).
+
+    Args:
+        sent: The chunks, in order.
+        zero_s: When training began, in Unix time.
+
+    Yields:
+        When each train was over, in seconds after training began, and the train, in Unix time.
+    """
+    run: list[Transfer] = []
+    for chunk in sent:
+        if run and (chunk.began_s - run[-1].ended_s > GAP_S or _is_long(run)):
+            yield from _train(run, zero_s)
+            run = []
+        run.append(chunk)
+    if run:
+        yield from _train(run, zero_s)
+
+
+def _is_long(run: Sequence[Transfer]) -> bool:
+    size = sum(chunk.bytes for chunk in run)
+    return size >= MOST_BYTES or (size >= LEAST_BYTES and run[-1].came_s - run[0].first_s >= MOST_S)
+
+
+def _train(run: Sequence[Transfer], zero_s: float) -> Iterator[tuple[float, Train]]:
+    """Yield the train of chunks, unless it says too little. Its first packet only marks its begin."""
+    whole = sum(chunk.bytes for chunk in run)
+    seconds, size = run[-1].came_s - run[0].first_s, int(whole) - TCP_PAYLOAD_BYTES
+    if size < LEAST_BYTES or seconds <= 0:
+        return
+    first_s = seconds * TCP_PAYLOAD_BYTES / whole
+    began_s, lasted_s = zero_s + run[0].first_s + first_s, seconds - first_s
+    if lasted_s >= 1e-6:
+        paces = [int(chunk.pace) for chunk in run]
+        yield run[-1].came_s, Train(round(began_s, 5), round(lasted_s, 6), size, min(paces), max(paces))
+
+
+class ProbeModel:
+    """Probes that find what rounds leave of a path. They take nothing from the rounds: 2 % of what the path carries."""
+
+    def __init__(self, network: SimulatedNetwork, clocks: SimulatedClocks) -> None:
+        self._network = network
+        self._clocks = clocks
+        self._rounds: deque[SimulatedRound] = deque(maxlen=PROBED_ROUNDS)
+
+    def add_round(self, done: SimulatedRound) -> None:
+        """Add a round whose transfers later probes may meet."""
+        self._rounds.append(done)
+
+    def trains(self, member: str, probe: Probe, now_s: float) -> Iterator[tuple[float, Train]]:
+        """Yield the trains of a probe that a member sends now, as `trains` does; none if the path is down."""
+        state = self._network.at(now_s)
+        links = state.links_between(member, probe.peer)
+        if not links or not all(state.states[name].up and state.states[name].rate_bps for name in links):
+            return
+        packets, pace = paced(probe)
+        rate = min(self._left(state, links, now_s, PROBE_TRAINS * PAUSE_S), pace)
+        size = (packets - 1) * COUNTED_BYTES
+        seconds = max(round(size / rate, 6), 1e-6)
+        for number in range(PROBE_TRAINS):
+            first_s = now_s + number * (size / pace + PAUSE_S) + state.delay_s(member, probe.peer)
+            began_s = round(self._clocks.zero_s + first_s, 5)
+            yield first_s + seconds, Train(began_s, seconds, int(size), int(pace))
+
+    def _left(self, state: NetworkState, links: Sequence[str], began_s: float, seconds: float) -> float:
+        """Return the payload rate, in bytes/s, that rounds leave on all of the links during a time."""
+        rates = []
+        for link in links:
+            whole = state.states[link].rate_bps * GOODPUT / 8
+            rates.append(max(whole - self._carried(state, link, began_s, seconds), LEAST_SHARE * whole))
+        return min(rates)
+
+    def _carried(self, state: NetworkState, link: str, began_s: float, seconds: float) -> float:
+        """Return the bytes/s that rounds sent over a link during a time."""
+        size = 0.0
+        for done in self._rounds:
+            for pair, sent in done.transfers.items():
+                if link in (state.links_between(*pair) or ()):
+                    size += sum(_bytes_within(chunk, began_s, began_s + seconds) for chunk in sent)
+        return size / seconds
+
+
+def _bytes_within(chunk: Transfer, began_s: float, ended_s: float) -> float:
+    """Return the bytes of a chunk that were sent within a time."""
+    both_s = min(chunk.ended_s, ended_s) - max(chunk.began_s, began_s)
+    return chunk.bytes * both_s / (chunk.ended_s - chunk.began_s) if both_s > 0 else 0.0

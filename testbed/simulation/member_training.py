@@ -1,0 +1,304 @@
+"""Members that train while their rounds are simulated: a worker's own loop, each on a thread of its own.
+
+    training loop -- requests a round --> waits        simulation: all have requested --> the round, its mean
+                  <---- goes on with the mean -------------------------------------------------'
+
+Members train a real model, or a small one in its place that learns nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from tempfile import TemporaryDirectory
+from threading import Thread
+from typing import cast
+
+import torch
+
+from testbed import sync
+from testbed.emulation.containers import documentation
+from testbed.emulation.containers.image import digits_folder
+from testbed.plan import Plan
+from testbed.protocol import FragmentDrift, Job
+from testbed.simulation import means
+from testbed.simulation.means import RoundInput
+from testbed.simulation.members import Activity, AwaitRound, CompletedRound, ComputeStep, EndStep, Learning, Operation
+from testbed.simulation.round_model import Payload, coded_payload
+from testbed.sync.checkpoint import Stateful
+from testbed.sync.codecs import Residual
+from testbed.sync.executor import Work
+from testbed.worker import learner
+from testbed.worker.device import chosen_device
+from testbed.worker.learner import Learner, Synthetic
+from testbed.worker.loop import train
+from testbed.workload import Workload
+
+#: The most elements of a small model: enough that a share of 0.005 of them is off by at most 0.2 %.
+MOST_ELEMENTS = 65_536
+
+#: Makes the model of a workload.
+MakeLearner = Callable[[Workload], Learner]
+
+
+@contextmanager
+def real_learners() -> Iterator[MakeLearner]:
+    """Provide a function that makes real models with their data.
+
+    Raises:
+        ValueError: a data set is missing; raised by the function.
+        EmulationError: the digits cannot be made.
+    """
+    torch.set_num_threads(1)
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "digits").symlink_to(digits_folder())
+        documentation.link_into(Path(folder))
+        yield lambda work: learner.make(work, Path(folder), chosen_device(work.device))
+
+
+def small_learner(work: Workload, elements: int) -> Learner:
+    """Return a model that learns nothing in place of one with `elements`; it has at most MOST_ELEMENTS."""
+    torch.set_num_threads(1)
+    few = min(elements, MOST_ELEMENTS)
+    return Synthetic(replace(work, model="synthetic", parameters=few, optimizer="sgd"), torch.device("cpu"))
+
+
+class TrainingEnded(Exception):
+    """The simulation has ended; the member's thread is to end as well."""
+
+
+class SimulatedSession:
+    """The session of a member whose rounds are simulated, with what its loop and its strategy need of one."""
+
+    def __init__(self, name: str, job: Job, plan: Callable[[], Plan]) -> None:
+        """Initialize the session; `plan` returns the plan of the next round."""
+        self.name = name
+        self.job = job
+        #: The number of the last round whose mean the member has.
+        self.rounds = 0
+        #: The member's activities, one for each round and the last; or the error that the training ended with.
+        self.activities: SimpleQueue[Activity | BaseException] = SimpleQueue()
+        #: The member's part in the round that it requested last.
+        self.input: RoundInput | None = None
+        self._plan = plan
+        self._completed: SimpleQueue[CompletedRound | None] = SimpleQueue()
+        self._operations: list[Operation] = []
+        self._stepping = False
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the next round."""
+        return self._plan()
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """All members."""
+        return self.plan.members
+
+    def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None) -> CompletedRound:
+        return self._request(tensor, weight, residual, asynchronous=False).wait()
+
+    def allreduce_later(
+        self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None
+    ) -> Work[CompletedRound]:
+        return self._request(tensor, weight, residual, asynchronous=True)
+
+    def share(self, **parts: Stateful) -> int:
+        """Return the last round. There are no members that join later, so nothing is shared."""
+        return self.rounds
+
+    def step_done(self) -> None:
+        """Do nothing: there are no members that join later."""
+
+    def report(
+        self,
+        metrics: Mapping[str, float] | None = None,
+        compute_s: float = 0.0,
+        paced_s: float = 0.0,
+        late_s: float = 0.0,
+        drift: tuple[FragmentDrift, ...] = (),
+    ) -> bool:
+        """End a step. How long it took on this machine does not count."""
+        self.add(EndStep(dict(metrics or {}), drift))
+        self._stepping = False
+        return True
+
+    def add(self, operation: Operation) -> None:
+        """Add an operation, after the step's computing."""
+        self._compute()
+        self._operations.append(operation)
+
+    def resume(self, completed: CompletedRound | None) -> None:
+        """Let the member go on after its round, or end it if there is none. Called by the simulation's thread."""
+        self._completed.put(completed)
+
+    def end(self) -> None:
+        """Hand over the last activity: the job is done."""
+        self.activities.put(Activity(tuple(self._operations), requests_round=False))
+
+    def _compute(self) -> None:
+        if not self._stepping:
+            self._operations.append(ComputeStep())
+            self._stepping = True
+
+    def _request(
+        self, tensor: torch.Tensor, weight: float, residual: Residual | None, asynchronous: bool
+    ) -> SimulatedWork:
+        self._compute()
+        self.input = RoundInput(tensor.detach().view(-1), weight, residual)
+        activity, self._operations = Activity(tuple(self._operations), asynchronous=asynchronous), []
+        self.activities.put(activity)
+        completed = self._completed.get()
+        if completed is None:
+            raise TrainingEnded
+        return SimulatedWork(self, completed)
+
+
+class SimulatedWork(Work[CompletedRound]):
+    """A round whose mean is there already. Waiting for it is an operation of the member, which takes simulated time."""
+
+    def __init__(self, session: SimulatedSession, completed: CompletedRound) -> None:
+        done: Future[CompletedRound] = Future()
+        done.set_result(completed)
+        super().__init__(done)
+        self._session = session
+
+    def wait(self) -> CompletedRound:
+        completed = super().wait()
+        self._session.add(AwaitRound(completed.round))
+        self._session.rounds = max(self._session.rounds, completed.round)
+        return completed
+
+
+class TrainingThread:
+    """Trains a member's model on a thread that waits for each of its rounds."""
+
+    def __init__(self, name: str, job: Job, plan: Callable[[], Plan], model: Learner) -> None:
+        """Start the thread; `plan` returns the plan of the next round."""
+        #: The SHA-256 of the parameters, at the end.
+        self.digest = ""
+        self._session = SimulatedSession(name, job, plan)
+        # The simulation decides how long steps take.
+        self._work = replace(Workload.from_json(job.workload), step_seconds=0.0)
+        self._model = model
+        self._thread = Thread(target=self._train, name=f"{name} trains", daemon=True)
+        self._thread.start()
+
+    def _train(self) -> None:
+        try:
+            train(cast(sync.Session, self._session), self._work, self._model)
+            self.digest = self._model.digest()
+        except TrainingEnded:
+            return
+        except BaseException as error:
+            self._session.activities.put(error)
+            return
+        self._session.end()
+
+    def next_activity(self) -> Activity:
+        """Wait for the activity up to the next round. Re-raises the error that the training ended with."""
+        activity = self._session.activities.get()
+        if isinstance(activity, BaseException):
+            raise activity
+        return activity
+
+    @property
+    def input(self) -> RoundInput:
+        """The member's part in the round that it requested."""
+        assert self._session.input is not None
+        return self._session.input
+
+    def resume(self, completed: CompletedRound) -> None:
+        """Let the training go on: the input holds the mean of the round."""
+        self._session.resume(completed)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._session.resume(None)
+        self._thread.join()
+
+
+class TrainingMembers:
+    """The threads of a run's members."""
+
+    def __init__(self, threads: Mapping[str, TrainingThread]) -> None:
+        self._threads = threads
+
+    def resume(self, completed: CompletedRound) -> None:
+        for thread in self._threads.values():
+            thread.resume(completed)
+
+    def close(self) -> None:
+        """End the threads."""
+        for thread in self._threads.values():
+            thread.close()
+
+
+class RealMembers(TrainingMembers):
+    """Members that learn for real."""
+
+    def __init__(self, jobs: Mapping[str, Job], make: MakeLearner, plan: Callable[[], Plan]) -> None:
+        models = {name: make(Workload.from_json(job.workload)) for name, job in jobs.items()}
+        super().__init__({name: TrainingThread(name, job, plan, models[name]) for name, job in jobs.items()})
+
+    def next_activities(self) -> dict[str, Activity]:
+        return {name: thread.next_activity() for name, thread in self._threads.items()}
+
+    def reduce(self, number: int, plan: Plan) -> Payload:
+        return means.reduce(plan, number, {name: thread.input for name, thread in self._threads.items()})
+
+    def digest(self, member: str) -> str:
+        return self._threads[member].digest
+
+
+class PlaceholderMembers(TrainingMembers):
+    """Members that learn nothing: a small model shows which rounds they request, and when.
+
+    Members with the same assignment do the same, so one thread stands for all of them, and each mean is its own input.
+    """
+
+    def __init__(self, jobs: Mapping[str, Job], elements: int, plan: Callable[[], Plan]) -> None:
+        threads: dict[str, TrainingThread] = {}
+        self._larger = elements / min(elements, MOST_ELEMENTS)
+        self._kinds = {name: json.dumps(job.assignment, default=list) for name, job in jobs.items()}
+        for name, kind in self._kinds.items():
+            if kind not in threads:
+                model = small_learner(Workload.from_json(jobs[name].workload), elements)
+                threads[kind] = TrainingThread(name, jobs[name], plan, model)
+        super().__init__(threads)
+
+    def next_activities(self) -> dict[str, Activity]:
+        activities = {kind: _without_metrics(thread.next_activity()) for kind, thread in self._threads.items()}
+        return {name: activities[kind] for name, kind in self._kinds.items()}
+
+    def reduce(self, number: int, plan: Plan) -> Payload:
+        given = next(iter(self._threads.values())).input
+        elements = max(round(given.values.numel() * self._larger), 1)
+        return Payload(4 * elements) if given.residual is None else coded_payload(plan, number, elements)
+
+    def digest(self, member: str) -> str:
+        return ""
+
+
+def _without_metrics(activity: Activity) -> Activity:
+    """Return the activity without metrics of the small model."""
+    operations = (EndStep({}) if isinstance(its, EndStep) else its for its in activity.operations)
+    return replace(activity, operations=tuple(operations))
+
+
+@contextmanager
+def training_members(
+    jobs: Mapping[str, Job], elements: int, gradients: bool, plan: Callable[[], Plan]
+) -> Iterator[Learning]:
+    """Provide members that train; see `members.learning_of`."""
+    if gradients:
+        with real_learners() as make, closing(RealMembers(jobs, make, plan)) as real:
+            yield real
+    else:
+        with closing(PlaceholderMembers(jobs, elements, plan)) as placeholders:
+            yield placeholders

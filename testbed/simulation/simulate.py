@@ -1,0 +1,157 @@
+"""`testbed simulate`: from an experiment's file to a run's directory, as `testbed run` leaves one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from math import inf
+from pathlib import Path
+
+from rich.markup import escape
+
+from testbed.controller.outcome import status
+from testbed.emulation.errors import EmulationError
+from testbed.emulation.interrupt import Interrupted
+from testbed.emulation.network.routing import Routes
+from testbed.run.assignments import check_policy
+from testbed.run.conclusion.conclude import conclude, failed
+from testbed.run.conclusion.verdict import SIMULATED
+from testbed.run.conclusion.words import in_words
+from testbed.run.directory import RunDirectory
+from testbed.run.errors import CannotRun, RunFailed
+from testbed.run.execute import Executed, Publish
+from testbed.run.terminal.display import Display
+from testbed.run.training import Outcome
+from testbed.simulation.environment import Environment, EventSchedule
+from testbed.simulation.recorder import RunRecorder
+from testbed.simulation.round_simulation import simulate_rounds
+from testbed.spec.errors import Fault, SpecError
+from testbed.spec.experiment import Experiment
+
+
+def simulate(file: Path, overrides: Mapping[str, str], gradients: bool, publish: Publish, display: Display) -> Executed:
+    """Simulate the experiment in a file.
+
+    Args:
+        file: The experiment.
+        overrides: Values for its fields.
+        gradients: Whether members learn for real.
+        publish: Writes the page of the run in a directory.
+        display: Shows the progress and the summary.
+
+    Raises:
+        SpecError: the file is not valid, or has something that is not simulated.
+        CannotRun: data is missing, or no directory can be made.
+    """
+    experiment = Experiment.load(file, overrides)
+    check_supported(experiment, gradients)
+    routes = Routes.over(experiment.topology)
+    check_policy(experiment, routes)
+    directory = RunDirectory(experiment.name)
+    display.say(f"[bold]{experiment.name}[/] in {directory.path}")
+    try:
+        outcome = train(experiment, directory, display, gradients, routes)
+        with display.step("summary and report"):
+            summary = conclude(experiment, directory, outcome)
+            page = publish(directory.path)
+    except RunFailed as error:
+        failed(directory, str(error))
+        display.say(f"[red]failed:[/] {escape(str(error))}")
+        return Executed(finished=False, verdict="suspect", directory=directory.path)
+    except EmulationError as error:  # data that was not prepared
+        failed(directory, str(error))
+        raise CannotRun(str(error)) from error
+    except Interrupted as signal_:
+        failed(directory, "the simulation was interrupted")
+        signal_.records = directory.path
+        raise
+    except BaseException as error:
+        failed(directory, str(error))
+        raise
+    finally:
+        directory.close()
+    for line in in_words(summary):
+        display.say(f"  {line}")
+    display.say(f"  verdict: [bold]{summary['verdict']}[/]")
+    for reason in (*summary["reasons"], *summary["notes"]):
+        display.say(f"    {escape(reason)}")
+    display.say(f"  report: {page}")
+    return Executed(finished=True, verdict=summary["verdict"], directory=directory.path, page=page)
+
+
+def check_supported(experiment: Experiment, gradients: bool) -> None:
+    """Check that an experiment can be simulated, with real `gradients` or without.
+
+    Raises:
+        SpecError: it has something that cannot be simulated; names each such field.
+    """
+    spec = experiment.spec
+    if spec.program is not None:
+        raise SpecError(experiment.file, [Fault("train.command", "is not simulated", "a `model`, or `testbed run`")])
+    faults = [
+        Fault(f"events.{number}.{name}", "is not simulated", "leave it out, or `testbed run`")
+        for number, event in enumerate(spec.events)
+        for name in ("kill", "graph")
+        if getattr(event, name) is not None
+    ]
+    if getattr(spec.sync.own, "powersgd_rank", None) is not None and not gradients:
+        rule = "what it sends depends on the model's matrices, which only members that learn have"
+        faults.append(Fault("sync.powersgd_rank", rule, "no `powersgd_rank`, or `--gradients`"))
+    if spec.elastic is not None:
+        faults.append(Fault("elastic", "nobody is lost in a simulation", "leave it out, or `testbed run`"))
+    if not spec.compute.step_time:
+        rule = "without it a simulation does not know how long members compute"
+        faults.append(Fault("compute.step_time", rule, "a duration, such as 60ms"))
+    if faults:
+        raise SpecError(experiment.file, faults)
+
+
+def train(
+    experiment: Experiment,
+    directory: RunDirectory,
+    display: Display,
+    gradients: bool,
+    routes: Routes | None = None,
+    until_s: float = inf,
+) -> Outcome:
+    """Simulate a training, with its records in a run's directory.
+
+    Args:
+        experiment: The experiment.
+        directory: Where the records are written.
+        display: Shows the progress.
+        gradients: Whether members learn for real.
+        routes: The network's routes at the start, if they are known already.
+        until_s: Seconds after training began at which it is cut off. Members then say no goodbye, as those of a run
+            that is interrupted.
+
+    Returns:
+        The outcome, as of a run whose links were not measured from outside.
+
+    Raises:
+        RunFailed: a round cannot end.
+    """
+    environment = Environment.of(experiment, directory.path, routes or Routes.over(experiment.topology))
+    recorder = RunRecorder(directory, display, environment)
+    run = simulate_rounds
+    if experiment.spec.sync.scheme.exchange == "gossip":
+        # Loads PyTorch, which rounds without gradients need not.
+        from testbed.simulation.gossip_simulation import simulate_gossip
+
+        run = simulate_gossip
+    with closing(environment.controller), display.live(experiment.spec.own_train.rounds):
+        schedule = EventSchedule(experiment, environment, recorder.record_event)
+        ended_s = run(experiment, environment, schedule, recorder, gradients, until_s)
+    recorder.end(ended_s)
+    began_s = environment.queue.clocks.zero_s
+    return Outcome(
+        fidelity={},
+        backend=SIMULATED,
+        training_started_s=began_s,
+        training_ended_s=began_s + ended_s,
+        lateness={},
+        rate_errors={},
+        status=status(environment.controller),
+        network_swaps=schedule.swaps,
+        missed_events=list(schedule.pending),
+    )
