@@ -157,6 +157,6 @@ def test_the_link_does_not_go_into_a_log(tmp_path: Path) -> None:
         until(lambda: "page: " in process.said[1])
         process.terminate()
         _, said = process.communicate(60)
-        assert process.wait() == 0
+        assert process.wait() == 0, said
     key = tmp_path / "secrets" / "http.key"
     assert str(key) in said and key.read_text().strip() not in said
