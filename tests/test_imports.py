@@ -115,7 +115,7 @@ OF_WORKERS = (
 
 
 #: The modules of schemes that are read without PyTorch.
-OPTIONS = ("__init__", "graph", "options", "outer", "scheme", "steps", "assignment")
+OPTIONS = ("__init__", "options", "scheme", "assignment")
 
 
 def room_of(module: Path) -> str:

@@ -64,7 +64,7 @@ def new_scheme(name: str, folder: Path = PACKAGE) -> list[Path]:
     """The folder `schemes/NAME` in the package, and its line in the list of schemes."""
     registry = folder / "schemes" / "__init__.py"
     _check_module(name, folder / "schemes", registry)
-    text = _with_line(registry, r"_FOLDERS = \(\n((?:    \"\w+\",\n)+)\)", f'    "{name}",\n')
+    text = _with_line(registry, r"_NAMES = \(\n((?:    \"\w+\",\n)+)\)", f'    "{name}",\n')
     place = folder / "schemes" / name
     files = {
         place / "__init__.py": _start("scheme.template", name),

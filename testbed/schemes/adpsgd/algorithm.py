@@ -12,7 +12,7 @@ from random import Random
 
 from torch import Tensor
 
-from testbed.schemes.graph import InGraph
+from testbed.schemes.options import InGraph
 from testbed.schemes.training import GossipTraining
 from testbed.sync.gossip.effects import Advance, Participant, Send, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message, message
@@ -86,6 +86,6 @@ class ActiveMember(TrainingMember):
 def build(options: InGraph, training: GossipTraining) -> Participant:
     """The participant on its side of the graph."""
     name, parameters, iterations = training.name, training.parameters, training.iterations
-    if training.place.rules["active"]:
-        return ActiveMember(name, training.place.targets, parameters, iterations, training.random)
+    if training.node.rules["active"]:
+        return ActiveMember(name, training.node.targets, parameters, iterations, training.random)
     return PassiveMember(name, parameters, iterations)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from testbed.schemes.options import Misfit, Options, limited
-from testbed.schemes.outer import NESTEROV, OuterOptions
+from testbed.schemes.options import NESTEROV, Misfit, Options, OuterOptions, limited
 from testbed.schemes.scheme import Scheme
 
 

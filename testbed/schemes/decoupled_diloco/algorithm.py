@@ -214,8 +214,8 @@ class SyncingLearner(DecoupledLearner):
 
 def build(options: DecoupledOptions, training: GossipTraining) -> Participant:
     """A member, or the one whose process runs the syncer as well."""
-    name, syncer = training.name, training.place.rules["syncer"]
+    name, syncer = training.name, training.node.rules["syncer"]
     parameters, rounds = training.parameters, training.iterations
     if name == syncer:
         return SyncingLearner(name, training.members, options, parameters, rounds, training.clock)
-    return DecoupledLearner(name, syncer, options, parameters, rounds, training.place.first)
+    return DecoupledLearner(name, syncer, options, parameters, rounds, training.node.first)

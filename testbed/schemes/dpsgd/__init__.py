@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from testbed.schemes.graph import InGraph
+from testbed.schemes.options import InGraph
 from testbed.schemes.scheme import Scheme
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from testbed.schemes.options import LocalSteps
 from testbed.schemes.scheme import Scheme
-from testbed.schemes.steps import LocalSteps
 
 SCHEME = Scheme(
     name="fedasync",

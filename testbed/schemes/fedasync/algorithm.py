@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from testbed.schemes.steps import LocalSteps
+from testbed.schemes.options import LocalSteps
 from testbed.schemes.training import GossipTraining
 from testbed.sync.gossip.effects import Advance, LocalCompute, Participant, Send, Step, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message, message
@@ -87,7 +87,7 @@ class AsyncServer(AsyncMember):
 
 def build(options: LocalSteps, training: GossipTraining) -> Participant:
     """A member, or the one whose process runs the server as well."""
-    name, server = training.name, training.place.rules["server"]
+    name, server = training.name, training.node.rules["server"]
     parameters, iterations = training.parameters, training.iterations
     if name == server:
         return AsyncServer(name, parameters, iterations, options.every)

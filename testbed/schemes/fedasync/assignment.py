@@ -5,7 +5,7 @@ from __future__ import annotations
 from testbed.planning import make_policy
 from testbed.planning.graphs import Graph
 from testbed.schemes.assignment import GossipAssignment, Setting
-from testbed.schemes.steps import LocalSteps
+from testbed.schemes.options import LocalSteps
 
 
 def assign(options: LocalSteps, setting: Setting) -> GossipAssignment:

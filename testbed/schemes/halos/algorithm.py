@@ -146,11 +146,11 @@ class GlobalServer(SiteServer):
 
 def build(options: HalosOptions, training: GossipTraining) -> Participant:
     """A worker, its site's server, or the one that runs the server of all as well."""
-    name, place = training.name, training.place
-    begin, iterations, steps = training.parameters, training.iterations, place.steps
-    server, centre = place.rules["server"], place.rules["centre"]
+    name, node = training.name, training.node
+    begin, iterations, steps = training.parameters, training.iterations, node.steps
+    server, centre = node.rules["server"], node.rules["centre"]
     if name == centre:
-        return GlobalServer(name, place.rules["sites"], options, begin, iterations, steps)
+        return GlobalServer(name, node.rules["sites"], options, begin, iterations, steps)
     if name == server:
-        return SiteServer(name, centre, options, begin, iterations, steps, place.first)
-    return HalosWorker(name, server, begin, iterations, steps, place.first)
+        return SiteServer(name, centre, options, begin, iterations, steps, node.first)
+    return HalosWorker(name, server, begin, iterations, steps, node.first)

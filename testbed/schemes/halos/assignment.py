@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from testbed.planning import make_policy
 from testbed.planning.graphs import Graph
-from testbed.schemes.assignment import GossipAssignment, Setting
+from testbed.schemes.assignment import GossipAssignment, Setting, sites_of, steps_of
 from testbed.schemes.halos import HalosOptions
-from testbed.schemes.hop.assignment import sites_of
-from testbed.schemes.hybrid.assignment import steps_of
 
 
 def assign(options: HalosOptions, setting: Setting) -> GossipAssignment:

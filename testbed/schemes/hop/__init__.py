@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from testbed.schemes.graph import InGraph
-from testbed.schemes.options import Checked, Misfit, limited
+from testbed.schemes.options import Checked, InGraph, Misfit, limited
 from testbed.schemes.scheme import Scheme
 
 

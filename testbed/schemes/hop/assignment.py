@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from testbed.planning import View
-from testbed.schemes.assignment import GossipAssignment, Setting, graph_of
+from testbed.schemes.assignment import GossipAssignment, Setting, graph_of, sites_of
 from testbed.schemes.hop import HopOptions
 
 
@@ -27,11 +24,3 @@ def assign(options: HopOptions, setting: Setting) -> GossipAssignment:
             "parallel": options.form == "parallel",
         },
     )
-
-
-def sites_of(view: View) -> Mapping[str, tuple[str, ...]]:
-    """Each site's other workers by its first, which stands for it."""
-    sites: dict[str, list[str]] = {}
-    for member in view.members:
-        sites.setdefault(member.site, []).append(member.name)
-    return {leader: tuple(others) for leader, *others in sites.values()}

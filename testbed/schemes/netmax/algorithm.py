@@ -12,7 +12,7 @@ from random import Random
 
 from torch import Tensor
 
-from testbed.schemes.graph import InGraph
+from testbed.schemes.options import InGraph
 from testbed.schemes.training import GossipTraining
 from testbed.sync.gossip.effects import Advance, Participant, Send, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message, message
@@ -154,7 +154,7 @@ class MeasuringNetMax(NetMaxMember):
 
 def build(options: InGraph, training: GossipTraining) -> Participant:
     """The participant among its peers."""
-    peers = training.place.targets
+    peers = training.node.targets
     return MeasuringNetMax(
         training.name, peers, training.parameters, training.iterations, training.random, training.clock
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from testbed.schemes.assignment import GossipAssignment, Setting, graph_of
-from testbed.schemes.graph import InGraph
+from testbed.schemes.options import InGraph
 
 
 def assign(options: InGraph, setting: Setting) -> GossipAssignment:

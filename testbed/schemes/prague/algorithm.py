@@ -198,7 +198,7 @@ class WithGenerator(Participant):
 
 def build(options: PragueOptions, training: GossipTraining) -> Participant:
     """A member, or the one whose process runs the generator as well."""
-    generator: str = training.place.rules["generator"]
+    generator: str = training.node.rules["generator"]
     member = PragueMember(training.name, generator, training.parameters, training.iterations)
     if training.name != generator:
         return member

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from testbed.schemes.graph import InGraph
+from testbed.schemes.options import InGraph
 from testbed.schemes.scheme import Scheme
 
 SCHEME = Scheme(

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from testbed.schemes.graph import InGraph
+from testbed.schemes.options import InGraph
 from testbed.schemes.training import GossipTraining
 from testbed.sync.gossip.effects import Advance, Participant, Send, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message, message

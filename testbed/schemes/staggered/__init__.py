@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from testbed.schemes.options import Misfit, limited
-from testbed.schemes.outer import NESTEROV, OuterOptions
+from testbed.schemes.options import NESTEROV, LocalSteps, Misfit, OuterOptions, limited
 from testbed.schemes.scheme import Scheme
-from testbed.schemes.steps import LocalSteps
 
 #: Codecs that do not depend on what else is in a chunk, nor leave a part of it for later.
 CODECS = ("fp32", "fp16", "bf16")

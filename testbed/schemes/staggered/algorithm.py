@@ -13,5 +13,5 @@ def build(options: StaggeredOptions, training: GossipTraining) -> Participant:
     """The participant in its group; where samples are not told, all members count alike."""
     samples = training.samples or [1.0] * len(training.members)
     counted = dict(zip(training.members, samples, strict=True))
-    rules = StaggeredRules.from_json(training.place.rules, training.iterations, counted)
+    rules = StaggeredRules.from_json(training.node.rules, training.iterations, counted)
     return StaggeredMember(training.name, rules, training.parameters)

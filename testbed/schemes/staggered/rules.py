@@ -25,6 +25,7 @@ from typing import Any
 
 from torch import Tensor
 
+from testbed.schemes.hybrid import accumulated
 from testbed.sync.codecs import PLAIN, Codec, by_name
 from testbed.sync.outer import Average, Nesterov, Outer
 
@@ -155,15 +156,6 @@ class StaggeredRules:
     @property
     def _mean_work(self) -> float:
         return sum(self.work.values()) / len(self.work)
-
-
-def accumulated(steps: int, momentum: float = 0.0, prox: float = 0.0) -> float:
-    """How far `steps` local steps of size 1 go under a constant gradient (FedNova's norm of a, section 4)."""
-    distance = speed = 0.0
-    for _ in range(steps):
-        speed = momentum * speed + 1
-        distance = (distance + speed) * (1 - prox)
-    return distance
 
 
 def cut(elements: int, parts: int) -> list[tuple[int, int]]:

@@ -16,7 +16,7 @@ from testbed.schemes.decoupled_diloco import DecoupledOptions
 from testbed.schemes.decoupled_diloco.algorithm import DecoupledLearner, SyncingLearner
 from testbed.schemes.decoupled_diloco.messages import FragmentChange, MergedFragment, MergedStep
 from testbed.schemes.decoupled_diloco.syncer import rounded
-from testbed.schemes.outer import OuterOptions
+from testbed.schemes.options import OuterOptions
 from testbed.sync.codecs import by_name
 from tests.sync.gossip.quadratic import Quadratics
 from tests.sync.gossip.simulation import Conditions, Simulation

@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from testbed.schemes.hybrid import accumulated
 from testbed.schemes.staggered.member import StaggeredMember
-from testbed.schemes.staggered.rules import StaggeredRules, Team, accumulated
+from testbed.schemes.staggered.rules import StaggeredRules, Team
 from testbed.sync.outer import Nesterov
 from tests.sync.gossip.simulation import Conditions, Simulation, Watcher
 

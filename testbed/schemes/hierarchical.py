@@ -1,18 +1,22 @@
-"""Hierarchical local SGD: rounds inside the sites, and now and then one among all."""
+"""Hierarchical local SGD: rounds inside the sites, and in each period one among all.
+
+Each member runs local SGD; the plan says which rounds are among all.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from testbed.schemes.options import limited
+from testbed.schemes.local_sgd import build
+from testbed.schemes.options import LocalSteps, limited
 from testbed.schemes.scheme import Scheme
-from testbed.schemes.steps import LocalSteps
 
 
 @dataclass(frozen=True)
 class HierarchicalOptions(LocalSteps):
-    """`every` local steps to a round, of which each `period`-th is among all."""
+    """Options of hierarchical local SGD."""
 
+    #: Each Nth round is among all members.
     period: int = limited(4, ge=1)
 
     @property
@@ -27,3 +31,5 @@ SCHEME = Scheme(
     planned=True,
     source="GeoMX's HFA",
 )
+
+__all__ = ["SCHEME", "HierarchicalOptions", "build"]

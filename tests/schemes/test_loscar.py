@@ -10,12 +10,10 @@ from torch import nn
 
 from testbed import sync
 from testbed.plan import Plan
-from testbed.schemes.loscar import LoscarOptions
-from testbed.schemes.loscar.algorithm import Loscar
+from testbed.schemes.loscar import Loscar, LoscarOptions
 from testbed.schemes.options import Misfit
 from testbed.schemes.random_share import drawn
-from testbed.schemes.sparta import SpartaOptions
-from testbed.schemes.sparta.algorithm import Sparta
+from testbed.schemes.sparta import Sparta, SpartaOptions
 from testbed.schemes.training import RoundTraining
 from testbed.sync.strategies import Strategy
 from tests.sync.controller import job

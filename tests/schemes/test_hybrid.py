@@ -11,9 +11,8 @@ from torch import nn
 
 from testbed import sync
 from testbed.plan import Group, Plan
-from testbed.schemes.hybrid import HybridOptions
-from testbed.schemes.hybrid.algorithm import Due, Hybrid
-from testbed.schemes.outer import OuterOptions
+from testbed.schemes.hybrid import Due, Hybrid, HybridOptions, work
+from testbed.schemes.options import OuterOptions
 from testbed.schemes.training import RoundTraining
 from tests.sync.plans import names, star
 from tests.sync.sessions import run
@@ -158,3 +157,9 @@ def test_rounds_beside_the_next_ones_steps_lose_nothing(tmp_path: Path) -> None:
 def test_options_that_make_no_sense(options: dict[str, Any], work: float, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         hybrid(None, model(), torch.optim.SGD(model().parameters()), lambda: (4, work), **options)  # type: ignore[arg-type]
+
+
+def test_steps_count_by_the_members_mean_work() -> None:
+    assert work(2, (8, 2), prox=0.0) == pytest.approx(2 / 5)
+    assert work(4, (8, 2), prox=0.0) == pytest.approx(4 / 5)
+    assert work(3, (), prox=0.0) == 1

@@ -14,9 +14,7 @@ from torch import nn
 from testbed import sync
 from testbed.plan import Group, Plan
 from testbed.schemes.options import Misfit
-from testbed.schemes.sparseloco import SparseLoCoOptions
-from testbed.schemes.sparseloco.algorithm import SparseLoCo
-from testbed.schemes.sparseloco.compression import compressed
+from testbed.schemes.sparseloco import SparseLoCo, SparseLoCoOptions, compressed
 from testbed.schemes.training import RoundTraining
 from tests.sync.controller import job
 from tests.sync.plans import chain, names, star

@@ -1,19 +1,24 @@
-"""Synchronous SGD: every step by the mean of all members' gradients."""
+"""Synchronous SGD: each step uses the mean of all members' gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from testbed.schemes.options import Misfit, Options, limited
 from testbed.schemes.scheme import Scheme
 
+if TYPE_CHECKING:
+    from testbed.schemes.training import RoundTraining
+    from testbed.sync.strategies import Strategy
+
 
 @dataclass(frozen=True)
 class GradientsOptions(Options):
-    """With a `powersgd_rank` matrices travel as factors of that rank (PowerSGD)."""
+    """Options of synchronous SGD."""
 
+    #: Matrices travel as factors of this rank (PowerSGD); None: as they are.
     powersgd_rank: int | None = limited(None, ge=1)
 
     @property
@@ -44,3 +49,11 @@ SCHEME = Scheme(
     elastic=True,
     source="synchronous SGD; PowerSGD: Vogels et al. 2019, arXiv 1905.13727",
 )
+
+
+def build(options: GradientsOptions, training: RoundTraining) -> Strategy:
+    """Return the strategy for a member's model."""
+    from testbed.sync.strategies import Gradients, PowerSgd
+
+    powersgd = PowerSgd(options.powersgd_rank) if options.powersgd_rank else None
+    return Gradients(training.reducer, training.parameters, weight=training.weight, powersgd=powersgd)

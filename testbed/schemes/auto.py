@@ -1,11 +1,15 @@
-"""Each member follows the plan's choice of a scheme, and hands its state over where all hold the same parameters.
+"""The scheme that the controller chooses, live: gradients, or local steps with their merge and codec.
+
+Members begin with gradients. The plan of a round names the scheme that members follow from then on, so that a change of
+scheme is a swap like any other. `docs/conductor.md` has how the controller chooses. A member hands its state from one
+scheme to the next where all members hold the same parameters:
 
 gradients -> local steps    the parameters are the same: they are where all agreed. What a codec left out of a
                             gradient is forgotten: it is no change of parameters
-local steps -> others       the same; what a codec left out stays, and of one scheme its outer momentum
-local steps -> gradients    each member's optimizer has moments of its own, with which equal gradients would part
-                            the members: one more local step, then parameters and moments by their mean, in one
-                            round of all of it
+local steps -> others       the same; what a codec left out stays, and the outer momentum within one scheme
+local steps -> gradients    each member's optimizer has moments of its own, with which equal gradients would lead
+                            members apart: one more local step, then the mean of all parameters and moments, in one
+                            round
 """
 
 from __future__ import annotations
@@ -13,29 +17,61 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any
-
-import torch
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from testbed.plan import TrainingChoice
 from testbed.protocol import FragmentDrift
-from testbed.schemes import named
-from testbed.schemes.auto import SCHEME, AutoOptions
+from testbed.schemes.options import Misfit, Options
+from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import RoundTraining
 from testbed.sync import flat
 from testbed.sync.strategies import Periodic, Strategy
-from testbed.sync.strategies.drift import Loss
 from testbed.sync.strategies.strategy import Steps, check_whole
+
+if TYPE_CHECKING:
+    from testbed.sync.strategies.drift import Loss
 
 log = logging.getLogger(__name__)
 
-#: What members begin with: it needs nothing to be known, and its rounds teach what the network carries.
+#: The most local steps in a round, whatever is chosen.
+MOST_STEPS = 128
+
+#: The first choice: it needs no knowledge, and its rounds show what the network carries.
 FIRST = TrainingChoice("gradients")
 
 
+@dataclass(frozen=True)
+class AutoOptions(Options):
+    """No options: the controller chooses. An experiment's `rounds` count steps here."""
+
+    @property
+    def among_all(self) -> bool:
+        return True  # some of the schemes to choose from need it
+
+    @property
+    def local_steps(self) -> int:
+        return MOST_STEPS
+
+    def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
+        super().check_plan(policy, policy_options, codec)
+        if codec != "fp32":
+            raise Misfit("codec", "the controller chooses it", "leave it out, or the `strategy` that is to have it")
+
+
+SCHEME = Scheme(
+    name="auto",
+    options=AutoOptions,
+    exchange="all-reduce",
+    planned=True,
+    conducted=True,
+    source="ours: docs/conductor.md",
+)
+
+
 class ChosenStrategy(Strategy):
-    """The strategy that the plan in force names, and after each of its rounds among all another one, if that is another
-    plan's choice."""
+    """Runs the strategy that the plan in force names. After a round among all it changes to the strategy that the next
+    plan names."""
 
     def __init__(self, training: RoundTraining, optimizer: Steps | None = None) -> None:
         super().__init__(optimizer, training.weight)
@@ -45,22 +81,21 @@ class ChosenStrategy(Strategy):
         self._strategy = self._made(self._choice)
         self._drift: tuple[FragmentDrift, ...] = ()
         self._taken = 0
-        self._together = 0  # the steps taken when all last held the same
+        self._together = 0  # the steps taken when all members last held the same parameters
 
     @property
     def choice(self) -> TrainingChoice:
-        """How this member trains."""
+        """The scheme, with its options, that this member follows."""
         return self._choice
 
     def before_step(self) -> None:
-        """Go over to what the plan in force says now, where all members hold the same."""
+        """Change to the choice of the plan in force, where all members hold the same parameters."""
         if self._strategy.together:
             self._follow(self._training.chosen() or self._choice)
         self._strategy.weight = self.weight
         self._strategy.before_step()
 
     def after_step(self) -> None:
-        """As the strategy in force has it."""
         self._strategy.after_step()
         self._taken += 1
         if self.together:
@@ -82,11 +117,10 @@ class ChosenStrategy(Strategy):
         return taken >= rounds
 
     def agreed(self) -> AbstractContextManager[None]:
-        """As the strategy in force has it."""
         return self._strategy.agreed()
 
     def watch(self, loss: Loss, every: int) -> None:
-        """The loss is asked for in merges as many steps apart."""
+        """Measure drift, and ask for the loss in one merge per `every` steps."""
         self._watched = loss, every
         self._watch()
 
@@ -95,13 +129,13 @@ class ChosenStrategy(Strategy):
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """The choice, the count of steps and the state of the strategy in force."""
+        """Return the choice, the count of steps and the state of the strategy in force."""
         choice = {"scheme": self._choice.scheme, "options": dict(self._choice.options)}
         counts = {"taken": self._taken, "together": self._together, "uniting": isinstance(self._strategy, Uniting)}
         return {**counts, "choice": choice, "strategy": self._strategy.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Continue from the result of `state_dict`."""
         self._choice = TrainingChoice(state["choice"]["scheme"], state["choice"]["options"])
         self._strategy = Uniting(self._training) if state["uniting"] else self._made(self._choice)
         self._strategy.load_state_dict(state["strategy"])
@@ -109,7 +143,7 @@ class ChosenStrategy(Strategy):
         self._watch()
 
     def _follow(self, choice: TrainingChoice) -> None:
-        """Go over to what is chosen; a united group has gradients before it, whatever is chosen meanwhile."""
+        """Change to the choice. Uniting lasts one step, so a choice follows it even where the choice is unchanged."""
         before, strategy = self._choice, self._strategy
         if choice == before and not isinstance(strategy, Uniting):
             return
@@ -123,6 +157,8 @@ class ChosenStrategy(Strategy):
         log.info("after %d steps: %s in place of %s", self._taken, choice, before)
 
     def _made(self, choice: TrainingChoice) -> Strategy:
+        from testbed.schemes import named
+
         scheme = named(choice.scheme)
         if scheme.exchange != "all-reduce" or scheme.name == SCHEME.name:
             raise ValueError(f"a plan chooses {choice.scheme}, which members that reduce in rounds can't go over to")
@@ -136,7 +172,7 @@ class ChosenStrategy(Strategy):
 
 
 class Uniting(Strategy):
-    """One step of each member's own, and then all parameters and moments are the members' mean, in one round."""
+    """One local step of each member, and then one round that makes all parameters and moments the members' mean."""
 
     def __init__(self, training: RoundTraining) -> None:
         super().__init__(None, training.weight)
@@ -147,7 +183,8 @@ class Uniting(Strategy):
         return True
 
     def after_step(self) -> None:
-        """Average it all. As it is: moments are not for codecs, which would owe each other's remainders."""
+        """Average parameters and moments without a residual: moments are not for codecs, and a residual would mix the
+        remainders of both."""
         tensors = [*self._training.parameters, *self._training.moments()]
         room = flat.gather(tensors, flat.room(tensors))
         check_whole(self._training.reducer.allreduce(room, self.weight))
@@ -157,23 +194,22 @@ class Uniting(Strategy):
         return taken >= rounds
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing."""
+        """Return nothing: there is no state."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """There is nothing to go on from."""
+        """Do nothing: there is no state."""
 
 
 def _carried(state: dict[str, Any], momentum: bool) -> dict[str, Any]:
-    """What goes on of a scheme with local steps; another one's outer `momentum` does not."""
+    """Return the part of a Periodic strategy's state that the next one takes over; without `momentum`, outer momenta
+    are zeros."""
     if momentum:
         return state
-    return {
-        **state,
-        "fragments": [{**its, "momentum": torch.zeros_like(its["momentum"])} for its in state["fragments"]],
-    }
+    fragments = [{**its, "momentum": its["momentum"].new_zeros(its["momentum"].shape)} for its in state["fragments"]]
+    return {**state, "fragments": fragments}
 
 
 def build(options: AutoOptions, training: RoundTraining) -> Strategy:
-    """The strategy for a member's model."""
+    """Return the strategy for a member's model."""
     return ChosenStrategy(training)

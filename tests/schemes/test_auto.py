@@ -14,7 +14,7 @@ from testbed import sync
 from testbed.plan import Plan, TrainingChoice
 from testbed.protocol import Goodbye, Held
 from testbed.schemes import SCHEMES
-from testbed.schemes.auto.algorithm import ChosenStrategy
+from testbed.schemes.auto import ChosenStrategy
 from testbed.schemes.training import RoundTraining
 from testbed.sync.errors import SyncError
 from tests.sync.controller import Controller, job

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from testbed.schemes.options import Misfit, limited
-from testbed.schemes.outer import NESTEROV, OuterOptions
+from testbed.schemes.options import NESTEROV, LocalSteps, Misfit, OuterOptions, limited
 from testbed.schemes.scheme import Scheme
-from testbed.schemes.steps import LocalSteps
+
+if TYPE_CHECKING:
+    from testbed.schemes.training import RoundTraining
+    from testbed.sync.strategies import Strategy
 
 
 @dataclass(frozen=True)
 class DilocoOptions(LocalSteps):
-    """`every` local steps to a round; the model in `fragments`, with `delay` steps for each to be reduced in."""
+    """Options of DiLoCo and of streaming DiLoCo."""
 
+    #: The parts of the model, each of which has a round of its own in a period.
     fragments: int = limited(1, ge=1)
+    #: Steps that members take while a fragment is reduced.
     delay: int = limited(0, ge=0)
     outer: OuterOptions = NESTEROV
 
@@ -46,3 +51,18 @@ SCHEME = Scheme(
     elastic=True,
     source="Douillard et al. 2023, arXiv 2311.08105; streamed: Douillard et al. 2025, arXiv 2501.18512",
 )
+
+
+def build(options: DilocoOptions, training: RoundTraining) -> Strategy:
+    """Return the strategy for a member's model."""
+    from testbed.sync import Nesterov
+    from testbed.sync.strategies import DiLoCo, Streaming
+
+    return DiLoCo(
+        training.reducer,
+        training.parameters,
+        every=options.every,
+        outer=Nesterov(options.outer.learning_rate, options.outer.momentum),
+        streaming=Streaming(options.fragments, options.delay),
+        weight=training.weight,
+    )

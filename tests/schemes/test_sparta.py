@@ -11,10 +11,9 @@ from torch import nn
 
 from testbed import sync
 from testbed.plan import Plan
-from testbed.schemes.outer import OuterOptions
+from testbed.schemes.options import OuterOptions
 from testbed.schemes.random_share import drawn
-from testbed.schemes.sparta import SpartaOptions
-from testbed.schemes.sparta.algorithm import Sparta
+from testbed.schemes.sparta import Sparta, SpartaOptions
 from testbed.schemes.training import RoundTraining
 from tests.sync.plans import names, star
 from tests.sync.sessions import run

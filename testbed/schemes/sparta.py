@@ -1,31 +1,61 @@
-"""SPARTA around a loop's steps.
+"""SPARTA: after each step the members average a random share of the parameters, the same elements at all of them.
 
     step k     x ← x − …             at each member, by its own gradient
-    then       x[i] ← mean of x[i]   for the places i that are drawn from (SEED, k)
+    then       x[i] ← mean of x[i]   for the indices i drawn from (SEED, k)
 
-Members so stay near each other without ever being the same; at the end the whole model is averaged once.
+Source: EXO Labs 2025, SPARTA in exo gym; second-hand, no paper.
+
+Members so stay near each other without ever being equal. At the end the whole model is averaged once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from testbed.protocol import FragmentDrift
-from testbed.schemes.random_share import RandomShare
-from testbed.schemes.sparta import SpartaOptions
+from testbed.schemes.options import NESTEROV, OuterOptions, limited
+from testbed.schemes.random_share import RandomShare, ShareOptions
+from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import RoundTraining
 from testbed.sync import Nesterov, flat
-from testbed.sync.strategies import DiLoCo
-from testbed.sync.strategies.drift import Loss
 from testbed.sync.strategies.strategy import Steps
+
+if TYPE_CHECKING:
+    from testbed.sync.strategies.drift import Loss
+
+
+@dataclass(frozen=True)
+class SpartaOptions(ShareOptions):
+    """Options of SPARTA, alone or beside DiLoCo."""
+
+    #: DiLoCo runs beside SPARTA, with a round of the whole model after this many steps; None: SPARTA alone.
+    every: int | None = limited(None, ge=1)
+    #: DiLoCo's outer optimizer.
+    outer: OuterOptions = NESTEROV
+
+    @property
+    def round_share(self) -> float:
+        return self.share if self.every is None else (self.every * self.share + 1) / (self.every + 1)
+
+
+SCHEME = Scheme(
+    name="sparta",
+    options=SpartaOptions,
+    exchange="all-reduce",
+    planned=True,
+    source="EXO Labs 2025, SPARTA in exo gym; second-hand, no paper",
+)
 
 
 class Sparta(RandomShare):
-    """Averages a share of the parameters after each step. DiLoCo's memory comes with that."""
+    """Averages a share of the parameters after each step. DiLoCo beside it needs DiLoCo's memory too."""
 
     def __init__(self, training: RoundTraining, options: SpartaOptions, optimizer: Steps | None = None) -> None:
+        from testbed.sync.strategies import DiLoCo
+
         super().__init__(training, options, optimizer)
         self._diloco = None
         self._every = options.every or 0
@@ -46,25 +76,28 @@ class Sparta(RandomShare):
             self._diloco.after_step()
 
     def settle(self) -> None:
-        """Average the whole model, as DiLoCo does it where there is one."""
+        """Average the whole model; by DiLoCo's last round where DiLoCo runs beside it."""
         if self._diloco is not None:
             self._diloco.settle()
         else:
             super().settle()
 
     def over(self, rounds: int, taken: int) -> bool:
-        """DiLoCo has a round each so many steps; one is kept for the end, unless that was just one of DiLoCo's. Where a
-        step has two rounds there may be one more than asked for."""
+        """Return whether `taken` steps make `rounds` rounds, with the one of the whole model at the end.
+
+        DiLoCo has its own round after `every` steps, and needs none at the end where that was just one. A step with
+        two rounds may make one round more than asked for.
+        """
         more = 1 if not self._every else taken // self._every + (taken % self._every > 0)
         return taken > 0 and taken + more >= rounds
 
     def agreed(self) -> AbstractContextManager[None]:
-        """What DiLoCo's last round agreed on. Without DiLoCo members agree at the end alone: until then this is where
-        the member itself is."""
+        """Show the parameters of DiLoCo's last round. Without DiLoCo members agree only at the end; until then the
+        member's own parameters stay."""
         return self._diloco.agreed() if self._diloco is not None else super().agreed()
 
     def watch(self, loss: Loss, every: int) -> None:
-        """In DiLoCo's rounds, where it has any."""
+        """Measure drift in DiLoCo's rounds, if there are any."""
         if self._diloco is not None:
             self._diloco.watch(loss, every)
 
@@ -72,16 +105,16 @@ class Sparta(RandomShare):
         return self._diloco.drift() if self._diloco is not None else ()
 
     def state_dict(self) -> dict[str, Any]:
-        """The count of steps, and DiLoCo's state."""
+        """Return the count of steps, and DiLoCo's state."""
         return {"steps": self._steps, "diloco": self._diloco.state_dict() if self._diloco else None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Continue from the result of `state_dict`."""
         self._steps = int(state["steps"])
         if self._diloco is not None:
             self._diloco.load_state_dict(state["diloco"])
 
 
 def build(options: SpartaOptions, training: RoundTraining) -> Sparta:
-    """The strategy for a member's model."""
+    """Return the strategy for a member's model."""
     return Sparta(training, options)

@@ -11,9 +11,8 @@ from torch import nn
 
 from testbed import sync
 from testbed.plan import Plan
-from testbed.schemes.muloco import MulocoOptions
-from testbed.schemes.muloco.algorithm import build
-from testbed.schemes.outer import OuterOptions
+from testbed.schemes.muloco import MulocoOptions, build
+from testbed.schemes.options import OuterOptions
 from testbed.schemes.training import RoundTraining
 from testbed.sync import Nesterov
 from testbed.sync.codecs import by_name
