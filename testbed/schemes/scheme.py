@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -66,9 +65,14 @@ class Scheme:
         return self.survives and "graph" in self.fields
 
     @property
+    def algorithm(self) -> ModuleType:
+        """The module that declares the scheme, whose `build` makes the strategy, or the participant, of one member."""
+        return import_module(self.module)
+
+    @property
     def assigns(self) -> bool:
         """Whether it tells its members anything beside the options."""
-        return hasattr(import_module(self.module), "assign") or self._has("assignment")
+        return hasattr(self.algorithm, "assign")
 
     def assign(self, options: Options, setting: Setting) -> Assignment:
         """Return what members are told beside the options.
@@ -78,16 +82,5 @@ class Scheme:
         """
         from testbed.schemes.assignment import Assignment
 
-        if not self.assigns:
-            return Assignment()
-        module = import_module(f"{self.module}.assignment" if self._has("assignment") else self.module)
-        assigned: Assignment = module.assign(options, setting)
+        assigned: Assignment = self.algorithm.assign(options, setting) if self.assigns else Assignment()
         return assigned
-
-    @property
-    def algorithm(self) -> ModuleType:
-        """The module whose `build` makes the strategy, or the participant, of one member."""
-        return import_module(f"{self.module}.algorithm" if self._has("algorithm") else self.module)
-
-    def _has(self, part: str) -> bool:
-        return hasattr(import_module(self.module), "__path__") and find_spec(f"{self.module}.{part}") is not None

@@ -14,7 +14,7 @@ from testbed.controller.spec import GossipGraph
 from testbed.planning.view import Member
 from testbed.protocol import NodeConfiguration
 from testbed.run.assignments import assignment_of, graph_of, policy_options, site_period
-from testbed.schemes.adpsgd.algorithm import ActiveMember, PassiveMember
+from testbed.schemes.adpsgd import ActiveMember, PassiveMember
 from testbed.schemes.assignment import GossipAssignment, steps_of
 from testbed.schemes.hop.member import HopMember
 from testbed.schemes.hop.rules import HopRules

@@ -1,4 +1,4 @@
-"""Hop's modes as one value: what a member waits for, what bounds its lead, and whether it may skip."""
+"""Hop's modes as one value: what a member waits for, what bounds its lead, and whether it may leap."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from testbed.sync.gossip.neighbours import Neighbours
 
 @dataclass(frozen=True, slots=True)
 class HopRules:
-    """The same for all members of a run. The defaults are the standard mode.
+    """The rules of all members of a run. The defaults are the standard mode.
 
-    max_ig      tokens bound an edge's sender to that many iterations ahead of its receiver; None is no tokens
-    backup      updates of an iteration that a member does without (N_buw)
-    staleness   iterations by which a neighbour's newest update may be behind (s)
-    max_jump    iterations that a member which lags may leap at once; 1 is no skipping
-    quantile    lag is that quantile of the out-neighbours' leads; 0 is their minimum, 0.5 their median
-    notify_ack  a member sends only when its out-neighbours have acknowledged the last update
-    parallel    the local step goes on while updates are received and averaged
-
-    Raises ValueError for a combination that the protocol has no meaning for, with what to set instead.
+    Raises:
+        ValueError: The combination has no meaning in the protocol; the text says what to set instead.
     """
 
+    #: Tokens bound an edge's sender to this many iterations ahead of its receiver; None: no tokens.
     max_ig: int | None = None
+    #: Updates of an iteration that a member does without (N_buw).
     backup: int = 0
+    #: Iterations by which a neighbour's newest update may be behind (s).
     staleness: int = 0
+    #: The most iterations that a member which lags leaps at once; 1: no leaps.
     max_jump: int = 1
+    #: The lag is this quantile of the out-neighbours' leads: 0 their minimum, 0.5 their median.
     quantile: float = 0.0
+    #: A member sends only after its out-neighbours have acknowledged the last update.
     notify_ack: bool = False
+    #: The local step goes on while updates are received and averaged.
     parallel: bool = False
 
     def __post_init__(self) -> None:
@@ -52,14 +52,14 @@ class HopRules:
 
     @property
     def slack(self) -> int:
-        """How many iterations behind a receiver's own an update can be and still count.
+        """The iterations by which an update can be behind its receiver and still count.
 
-        One that leaps is already in its new iteration while it renews itself from those of the one before.
+        A member that leaps is already in its new iteration while it averages updates of the one before.
         """
         return self.staleness + self.skipping
 
     def check(self, neighbours: Neighbours) -> None:
-        """Raises ValueError when `neighbours` are too few for these rules."""
+        """Raise ValueError where `neighbours` are too few for these rules."""
         if self.backup > len(neighbours.sources):
             raise ValueError(
                 f"backup {self.backup}: {neighbours.member} has {len(neighbours.sources)} in-neighbours; set no more"

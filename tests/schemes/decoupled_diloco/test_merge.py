@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.schemes.decoupled_diloco.merge import mean, radial
+from testbed.schemes.decoupled_diloco.syncer import mean, radial
 
 pytestmark = pytest.mark.pure
 

@@ -1,30 +1,87 @@
-"""NoLoCo's members (arXiv 2506.10911): an outer step with momentum, over a random pair.
+"""NoLoCo: local steps, and then an outer step with momentum over a random pair of members, drawn again each time.
 
     Δ = θ - (θ after H local steps)
-    m ← μ·m - α·mean(Δ) + α·(mean(θ) - θ)     means over the two of a pair, which send each other Δ and θ [γ = α: ours]
+    m ← μ·m - α·mean(Δ) + α·(mean(θ) - θ)     means over the two members of a pair, which send each other Δ and θ
     θ ← θ + m
 
-Pairs follow from the seed and the outer step's number, so that nobody has to be asked. Where members are an odd number
+Source: Kolehmainen et al. 2025, arXiv 2506.10911; γ = α is ours.
+
+Pairs follow from the seed and the number of the outer step, so no member has to ask. Where the number of members is odd
 one is alone in each step. A member waits for its pair alone, which may wait for the pair that it had before, and so on:
-where one of 16 is eight times slower than the others, one of these waits for up to 7.9 of its outer steps at once.
+where one of 16 members is eight times slower than the others, one of these waits for up to 7.9 of its outer steps at
+once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from random import Random
+from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from testbed.schemes.noloco import NoLoCoOptions
+from testbed.schemes.options import Misfit, Options, limited
+from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
 from testbed.sync.gossip.effects import Advance, LocalCompute, Participant, Send, Step, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message, message
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from testbed.schemes.assignment import GossipAssignment, Setting
+
+#: The outer steps that a wait may last: hardly more than a chain of pairs takes (7.9 of 16 members, see above).
+PATIENCE = 10
+
+
+@dataclass(frozen=True)
+class NoLoCoOptions(Options):
+    """Options of NoLoCo."""
+
+    #: Local steps in an outer step (H).
+    every: int = limited(50, ge=1)
+    #: The outer learning rate (α).
+    learning_rate: float = limited(0.7, gt=0)
+    #: The outer momentum (μ).
+    momentum: float = limited(0.5, ge=0, lt=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # The learning rate also draws members together. At 0.7 with a momentum of 0.9 eight members went from 1 to
+        # 9,437 apart in 400 outer steps, without any gradient.
+        most = 2 * (1 - self.momentum**2)
+        if self.learning_rate >= most:
+            raise Misfit("learning_rate", f"members drift apart at a momentum of {self.momentum}", f"below {most:.2g}")
+
+    @property
+    def local_steps(self) -> int:
+        return self.every
+
+
+SCHEME = Scheme(
+    name="noloco",
+    options=NoLoCoOptions,
+    exchange="gossip",
+    planned=False,
+    synchronous=False,
+    alike=False,
+    source="Kolehmainen et al. 2025, arXiv 2506.10911",
+)
+
+
+def assign(options: NoLoCoOptions, setting: Setting) -> GossipAssignment:
+    """Make every member every other's neighbour: any two may be a pair."""
+    from testbed.planning.graphs import make_graph
+    from testbed.schemes.assignment import GossipAssignment
+
+    names = setting.view.names
+    steps = dict.fromkeys(names, options.every)
+    return GossipAssignment(protocol="noloco", graph=make_graph("complete", names), steps=steps)
+
 
 @message(24)
 class PairChange(Message):
-    """What the sender's local steps of `iteration` changed, as θ - θ after them."""
+    """The change by the sender's local steps of `iteration`: θ minus θ after them."""
 
     iteration: int
     change: Tensor
@@ -32,14 +89,10 @@ class PairChange(Message):
 
 @message(25)
 class PairAnchor(Message):
-    """Where the sender began `iteration`."""
+    """The sender's parameters at the start of `iteration`."""
 
     iteration: int
     anchor: Tensor
-
-
-#: A chain of pairs is waited for at a time, of hardly more outer steps than this.
-PATIENCE = 10
 
 
 class NoLoCoMember(TrainingMember):
@@ -102,7 +155,7 @@ class NoLoCoMember(TrainingMember):
 
 
 def pairs(members: Sequence[str], seed: int, iteration: int) -> dict[str, str]:
-    """Each member's other in this outer step; itself, for the one that is left over."""
+    """Return the partner of each member in this outer step. A member that is left over is its own."""
     drawn = list(members)
     Random(f"{seed} pairs {iteration}").shuffle(drawn)
     found = {name: name for name in drawn}
@@ -112,6 +165,6 @@ def pairs(members: Sequence[str], seed: int, iteration: int) -> dict[str, str]:
 
 
 def build(options: NoLoCoOptions, training: GossipTraining) -> Participant:
-    """The participant among all members."""
+    """Return the participant among all members."""
     parameters, iterations = training.parameters, training.iterations
     return NoLoCoMember(training.name, training.members, options, parameters, iterations, training.seed)

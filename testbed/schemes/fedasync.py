@@ -1,29 +1,61 @@
-"""FedAsync (Xie, Koyejo and Gupta 2019, arXiv 1903.03934): a server merges each member that is done; none waits for
-others.
+"""FedAsync: a server merges each member's model when it comes, with less weight the older it is; no member waits for
+the others.
 
 member: local steps from version t  -- TrainedModel(t, x_i) -->  server, at version u:  x ← (1 − α_s)·x + α_s·x_i
                                     <-- GivenModel(u + 1, x) --        α_s = α·(1 + s)^−a,  s = u − t   (section 5.2)
+
+Source: Xie, Koyejo and Gupta 2019, arXiv 1903.03934.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from testbed.schemes.options import LocalSteps
+from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
 from testbed.sync.gossip.effects import Advance, LocalCompute, Participant, Send, Step, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message, message
 
-#: α and a as in the paper's experiments: a half of a model that is new, and the less the older.
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from testbed.schemes.assignment import GossipAssignment, Setting
+
+#: α, the weight of a model that is new, as in the paper's experiments.
 MIXING = 0.6
+#: a, by which the weight falls with the model's age, as in the paper's experiments.
 DECAY = 0.5
+
+SCHEME = Scheme(
+    name="fedasync",
+    options=LocalSteps,
+    exchange="gossip",
+    planned=False,
+    synchronous=False,
+    alike=False,
+    source="Xie et al. 2019, arXiv 1903.03934",
+)
+
+
+def assign(options: LocalSteps, setting: Setting) -> GossipAssignment:
+    """Place the server at the member that the others reach best. Raises PolicyError where none is reached by all."""
+    from testbed.schemes.assignment import GossipAssignment, best_reached, star_around
+
+    names, server = setting.view.names, best_reached(setting.view)
+    return GossipAssignment(
+        protocol="fedasync",
+        graph=star_around(server, setting.view),
+        rules={"server": server},
+        steps=dict.fromkeys(names, options.every),
+        evaluators={names[0]: (1, 0)},
+    )
 
 
 @message(18)
 class TrainedModel(Message):
-    """What the sender's local steps made of the model of this version."""
+    """The result of the sender's local steps from the model of this version."""
 
     version: int
     parameters: Tensor
@@ -31,14 +63,14 @@ class TrainedModel(Message):
 
 @message(19)
 class GivenModel(Message):
-    """The model as it is now."""
+    """The server's model of this version."""
 
     version: int
     parameters: Tensor
 
 
 class AsyncMember(TrainingMember):
-    """Takes `steps` local steps from the newest model it was given, and gives the server what came out."""
+    """Takes `steps` local steps from the newest model it was given, and sends the server the result."""
 
     def __init__(self, name: str, server: str, parameters: Tensor, iterations: int, steps: int) -> None:
         super().__init__(name, parameters)
@@ -86,7 +118,7 @@ class AsyncServer(AsyncMember):
 
 
 def build(options: LocalSteps, training: GossipTraining) -> Participant:
-    """A member, or the one whose process runs the server as well."""
+    """Return a member, or the one whose process runs the server as well."""
     name, server = training.name, training.node.rules["server"]
     parameters, iterations = training.parameters, training.iterations
     if name == server:

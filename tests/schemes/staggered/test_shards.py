@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from testbed.schemes.staggered.rules import StaggeredRules, Team
-from testbed.schemes.staggered.shard import OwnedShard
+from testbed.schemes.staggered.shards import OwnedShard
 from testbed.sync.codecs import by_name
 
 pytestmark = pytest.mark.pure

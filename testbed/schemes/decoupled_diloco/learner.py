@@ -1,31 +1,12 @@
-"""Decoupled DiLoCo (Douillard et al. 2026, arXiv 2604.21428): members take steps and wait for nobody.
-
-    member m, all the time      θ_m ← θ_m + step
-    asked for a fragment p      Δ_m = Θ_p - θ_m,p,  w_m = tokens² / steps, both since p's last merge
-    syncer, of K members        Θ_p ← Nesterov(Θ_p, merge of Δ_m by w_m)        (merge.py)
-    told the result             θ_m,p ← Θ_p
-
-Members take equal batches here, so that w_m is how many steps a member took. What it does between its answer and the
-result is overwritten, as the paper has it: `overlap` of `every` steps at most, where the network is as fast as that
-says. One whose answer comes too late for a merge loses its steps since the last one of that fragment.
-
-A member answers with its change since the last merge, and once only: where that merge's result is still on its way to
-it, it answers when it has come and a step is taken. So nothing counts twice, and slow links slow merges down, and no
-steps. The syncer lives with one member, and is lost with it.
-
-Under a codec for changes a member keeps what the codec left out of its answers, and adds it to the next ones.
-"""
+"""A member of Decoupled DiLoCo, and the one whose process runs the syncer as well."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from testbed.schemes.decoupled_diloco import DecoupledOptions
 from testbed.schemes.decoupled_diloco.messages import (
     FragmentChange,
     FragmentDue,
@@ -36,26 +17,33 @@ from testbed.schemes.decoupled_diloco.messages import (
     MergedStep,
     MergedWhole,
 )
-from testbed.schemes.decoupled_diloco.syncer import Syncer, rounded
+from testbed.schemes.decoupled_diloco.syncer import Syncer
 from testbed.schemes.staggered.rules import cut
-from testbed.schemes.training import GossipTraining
-from testbed.sync.codecs import by_name
-from testbed.sync.gossip.effects import Advance, LocalCompute, Participant, Send, Step, Steps, Until
+from testbed.sync.codecs import by_name, rounded
+from testbed.sync.gossip.effects import Advance, LocalCompute, Send, Step, Steps, Until
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.served import ServedMember
 
-#: What a member that has just come holds of each fragment.
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from testbed.schemes.decoupled_diloco import DecoupledOptions
+
+#: The merge of each fragment that a member holds which has just joined: none.
 NOTHING = -1
 
 
 @dataclass(slots=True)
 class _Held:
-    """A fragment at a member: the elements [start, stop), of the merge `round`, `steps` ago; `wanted` for a merge."""
+    """A fragment at a member: the elements [start, stop) of the model."""
 
     start: int
     stop: int
+    #: The last merge whose result the member holds.
     round: int
+    #: The member's steps since that result.
     steps: int = 0
+    #: The merge for which the syncer wants the member's change; 0: none.
     wanted: int = 0
 
     @property
@@ -64,9 +52,9 @@ class _Held:
 
 
 class DecoupledLearner(ServedMember):
-    """Trains until each fragment was merged `rounds` times; in the iteration that all fragments have come to.
+    """Trains until each fragment was merged `rounds` times. Its iteration is the least number of merges of a fragment.
 
-    One that comes while others train, in the iteration `first`, begins with the syncer's model.
+    A member that joins while others train, in the iteration `first`, begins with the syncer's model.
     """
 
     def __init__(
@@ -79,7 +67,7 @@ class DecoupledLearner(ServedMember):
         self._agreed = parameters.clone()
         self._codec = by_name(options.codec)
         self._keeps = options.in_changes and name != syncer
-        self._left_out = torch.zeros_like(parameters) if self._keeps else torch.empty(0)
+        self._left_out = parameters.new_zeros(len(parameters) if self._keeps else 0)
         bounds = cut(len(parameters), options.fragments)
         self._fragments = [_Held(start, stop, NOTHING if first else 0) for start, stop in bounds]
 
@@ -99,7 +87,7 @@ class DecoupledLearner(ServedMember):
                     yield Send(self._syncer, FragmentDue())
                 yield from self._answers()
                 yield from self._advance(self._merges)
-        yield Until(lambda: self.may_enter(self._rounds), "word of who comes")
+        yield Until(lambda: self.may_enter(self._rounds), "the end of a membership change")
         yield from self._advance(self._rounds)
         self.parameters = self._agreed
 
@@ -119,14 +107,14 @@ class DecoupledLearner(ServedMember):
         return ()
 
     def stale(self, to: str, message: Message, later: Sequence[Message]) -> bool:
-        """A merge's result, where that of the next one waits behind it."""
+        """Return True for the result of a merge behind which the whole result of a later merge waits."""
         return isinstance(message, MergedFragment | MergedStep | MergedWhole) and any(
             isinstance(other, MergedFragment | MergedWhole) and other.fragment == message.fragment for other in later
         )
 
     @property
     def _merges(self) -> int:
-        """How often each fragment, of which it holds the result, was merged at least."""
+        """The least number of merges of a fragment, as far as the member holds their results."""
         return min(held.round for held in self._fragments)
 
     def _advance(self, iteration: int) -> Steps[None]:
@@ -134,7 +122,7 @@ class DecoupledLearner(ServedMember):
             yield from self.enter(iteration)
 
     def _done(self, step: Step) -> Steps[None]:
-        """Waits for a step, or for the last merge, which makes it useless."""
+        """Wait for a step, or for the last merge, which makes the step useless."""
         yield Until(lambda: step.done or self._merges == self._rounds, "its own step")
 
     def _take(self, change: Tensor) -> None:
@@ -147,7 +135,7 @@ class DecoupledLearner(ServedMember):
             yield from self._answer(number)
 
     def _answer(self, number: int) -> Iterator[Send]:
-        """What it has changed of a fragment that is wanted, if it can say so yet."""
+        """Send the change of a fragment that is wanted, unless the result before it has not come yet."""
         held = self._fragments[number]
         if held.steps and held.wanted == held.round + 1:
             change = self._agreed[held.here] - self.parameters[held.here]
@@ -175,7 +163,7 @@ class DecoupledLearner(ServedMember):
 
 
 class SyncingLearner(DecoupledLearner):
-    """The member whose process runs the syncer of all `members` as well; `clock` says seconds."""
+    """The member whose process runs the syncer of all `members` as well. `clock` returns seconds."""
 
     def __init__(
         self,
@@ -192,7 +180,7 @@ class SyncingLearner(DecoupledLearner):
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """How many members' changes a merge had, in the mean: few where `overlap` is short for the network."""
+        """The mean number of changes in a merge, which is small where `overlap` is short for the network."""
         return {"changes_per_merge": self.syncer.changes / self.syncer.merged} if self.syncer.merged else {}
 
     def forget(self, gone: str) -> Iterable[Send]:
@@ -210,12 +198,3 @@ class SyncingLearner(DecoupledLearner):
                 return tuple(self.syncer.came(sender))
             case _:
                 return super().receive(sender, message)
-
-
-def build(options: DecoupledOptions, training: GossipTraining) -> Participant:
-    """A member, or the one whose process runs the syncer as well."""
-    name, syncer = training.name, training.node.rules["syncer"]
-    parameters, rounds = training.parameters, training.iterations
-    if name == syncer:
-        return SyncingLearner(name, training.members, options, parameters, rounds, training.clock)
-    return DecoupledLearner(name, syncer, options, parameters, rounds, training.node.first)

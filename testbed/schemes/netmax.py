@@ -1,7 +1,11 @@
-"""NetMax (ICDE 2021): a member pulls the model of one peer at a time, more often from those that are fast to reach.
+"""NetMax: each member pulls the model of one peer at a time, more often from peers that are fast to reach.
 
-x <- x + step - c (x - x_m) / p_m: what comes seldom counts more, so that no peer's share of the model depends on how
-fast its edge is. `c` is the paper's rate x rho, and the doubling of gamma for edges both ways is part of it.
+    x ← x + step − c·(x − x_m) / p_m
+
+Source: Zhou et al. 2021, ICDE.
+
+A peer's model counts more the more seldom it is pulled (with probability p_m), so that no peer's share of the model
+depends on the speed of its edge. `c` is the paper's rate × ρ; it includes the doubling of γ for edges both ways.
 """
 
 from __future__ import annotations
@@ -9,13 +13,38 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from testbed.schemes.options import InGraph
+from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
 from testbed.sync.gossip.effects import Advance, Participant, Send, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message, message
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from testbed.schemes.assignment import GossipAssignment, Setting
+
+#: The weight of the newest pull from a peer in the estimate of the seconds that its pulls take [ours].
+NEWEST = 0.25
+
+SCHEME = Scheme(
+    name="netmax",
+    options=InGraph,
+    exchange="gossip",
+    planned=False,
+    synchronous=False,
+    alike=False,
+    source="Zhou et al. 2021, ICDE",
+)
+
+
+def assign(options: InGraph, setting: Setting) -> GossipAssignment:
+    """Give members their neighbours. Raises GraphError where the workers make no such graph."""
+    from testbed.schemes.assignment import GossipAssignment, graph_of
+
+    return GossipAssignment(protocol="netmax", graph=graph_of(options, setting))
 
 
 @message(8)
@@ -31,11 +60,16 @@ class Model(Message):
 
 
 def pull_probabilities(seconds: Mapping[str, float], floor: float) -> dict[str, float]:
-    """How often to pull from each peer, given the seconds that a pull from it takes [ours].
+    """Return the probability of a pull from each peer: proportional to its speed above the `floor` [ours].
 
-    Proportional to speed above `floor`, which every peer gets whatever its speed, so that the graph of pulls stays
-    connected. (The paper solves a linear program for the spectral gap it wants; the floor stands for that.)
-    Raises ValueError when the floor is not within (0, 1 / peers].
+    The floor keeps the graph of pulls connected. It stands for the paper's linear program for the spectral gap.
+
+    Args:
+        seconds: What a pull from each peer takes.
+        floor: The probability that every peer gets whatever its speed.
+
+    Raises:
+        ValueError: The floor is not within (0, 1 / peers].
     """
     if not 0 < floor <= 1 / len(seconds):
         raise ValueError(f"floor {floor}: take more than 0 and no more than 1 / {len(seconds)} peers")
@@ -47,7 +81,8 @@ def pull_probabilities(seconds: Mapping[str, float], floor: float) -> dict[str, 
 class NetMaxMember(TrainingMember):
     """Pulls from one peer during each step, by `probabilities`, which may be replaced at any time.
 
-    Raises ValueError when `pull` is more than a peer's probability: the step past its model would be too far.
+    Raises:
+        ValueError: `pull` exceeds a peer's probability, so that a step would go past that peer's model.
     """
 
     def __init__(
@@ -68,7 +103,7 @@ class NetMaxMember(TrainingMember):
 
     @property
     def probabilities(self) -> Mapping[str, float]:
-        """How often each peer is pulled from; they sum to 1."""
+        """The probability of a pull from each peer; they sum to 1."""
         return self._probabilities
 
     @probabilities.setter
@@ -102,12 +137,8 @@ class NetMaxMember(TrainingMember):
         yield Advance(self._iterations)
 
 
-#: What the newest pull from a peer counts in the estimate of how long pulls from it take [ours].
-NEWEST = 0.25
-
-
 class MeasuringNetMax(NetMaxMember):
-    """Measures how long its pulls take, and pulls from fast peers more often from then on."""
+    """Measures how long its pulls take by `clock` (seconds), and then pulls from fast peers more often."""
 
     def __init__(
         self,
@@ -118,7 +149,6 @@ class MeasuringNetMax(NetMaxMember):
         random: Random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` says seconds."""
         # Under equal odds the model goes half of the way to the one that was pulled; slow peers keep half their odds.
         self._floor = 1 / (2 * len(peers))
         super().__init__(name, dict.fromkeys(peers, 1 / len(peers)), self._floor, parameters, iterations, random)
@@ -146,14 +176,14 @@ class MeasuringNetMax(NetMaxMember):
         return super().receive(sender, message)
 
     def _learn(self) -> None:
-        """Peers that were not pulled from yet count as fast as the fastest, so that they will be."""
+        """Update the probabilities. A peer without a pull counts as fast as the fastest, so that it gets one."""
         best = min(self._seconds.values())
         seconds: Mapping[str, float] = {peer: self._seconds.get(peer, best) for peer in self.probabilities}
         self.probabilities = pull_probabilities(seconds, self._floor)
 
 
 def build(options: InGraph, training: GossipTraining) -> Participant:
-    """The participant among its peers."""
+    """Return the participant among its peers."""
     peers = training.node.targets
     return MeasuringNetMax(
         training.name, peers, training.parameters, training.iterations, training.random, training.clock

@@ -1,21 +1,49 @@
-"""AD-PSGD (arXiv 1710.06952): a local step on the side, while the model is averaged with one random neighbour.
+"""AD-PSGD: each member takes a local step while its model is averaged with one random neighbour.
 
-The graph has two sides. An active member asks a passive one, which averages at once and answers; passive members ask
-nobody, so there is no cycle of members that wait for each other. What is exchanged is the difference [ours]: one adds
-half of it and the other takes half away, which is an atomic average even where one's step ended meanwhile.
+Source: Lian et al. 2018, arXiv 1710.06952.
+
+The graph has two sides. An active member asks a passive one, which averages at once and answers. Passive members ask
+nobody, so no cycle of members can wait for each other. What they exchange is the difference [ours]: one member adds
+half of it and the other subtracts half, which is an atomic average even where a step ended meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from random import Random
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from testbed.schemes.options import InGraph
+from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
 from testbed.sync.gossip.effects import Advance, Participant, Send, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message, message
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from testbed.schemes.assignment import GossipAssignment, Setting
+
+SCHEME = Scheme(
+    name="adpsgd",
+    options=InGraph,
+    exchange="gossip",
+    planned=False,
+    synchronous=False,
+    alike=False,
+    source="Lian et al. 2018, arXiv 1710.06952",
+)
+
+
+def assign(options: InGraph, setting: Setting) -> GossipAssignment:
+    """Give members their neighbours and their side. Raises GraphError where the workers make no such graph, or one
+    without two sides."""
+    from testbed.schemes.assignment import GossipAssignment, graph_of
+
+    graph = graph_of(options, setting)
+    active, _ = graph.sides()
+    own = {member: {"active": member in active} for member in graph.members}
+    return GossipAssignment(protocol="adpsgd", graph=graph, own=own)
 
 
 @message(6)
@@ -27,7 +55,7 @@ class AverageRequest(Message):
 
 @message(7)
 class HalfDifference(Message):
-    """Half the difference: the passive member has added it, the active one takes it away."""
+    """Half of the difference, which the passive member has added and the active one subtracts."""
 
     half: Tensor
 
@@ -84,7 +112,7 @@ class ActiveMember(TrainingMember):
 
 
 def build(options: InGraph, training: GossipTraining) -> Participant:
-    """The participant on its side of the graph."""
+    """Return the participant on its side of the graph."""
     name, parameters, iterations = training.name, training.parameters, training.iterations
     if training.node.rules["active"]:
         return ActiveMember(name, training.node.targets, parameters, iterations, training.random)

@@ -10,10 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from testbed.schemes.halos import DelayedOptions, GlobalOptions, HalosOptions
-from testbed.schemes.halos.algorithm import GlobalServer, HalosWorker, SiteServer
-from testbed.schemes.halos.delayed_nesterov import DelayedNesterov
-from testbed.schemes.halos.messages import GlobalModel, SitePush, WorkerPush
+from testbed.schemes.halos import (
+    DelayedNesterov,
+    DelayedOptions,
+    GlobalModel,
+    GlobalOptions,
+    GlobalServer,
+    HalosOptions,
+    HalosWorker,
+    SitePush,
+    SiteServer,
+    WorkerPush,
+)
 from tests.sync.gossip.quadratic import Quadratics
 from tests.sync.gossip.simulation import Conditions, Simulation
 

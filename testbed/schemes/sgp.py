@@ -1,22 +1,45 @@
-"""Stochastic gradient push (arXiv 1811.10792): averaging over any directed graph, by sending shares that carry mass.
+"""Stochastic gradient push: averaging over any directed graph, by sending shares that carry mass.
 
-A member splits what it has, numerator and mass alike, among its out-neighbours and itself; the quotient of what it
-then gathers is its model. Sums over all members stay what they were, so that the members agree on the plain mean
-although no member knows how many send to which.
+Source: Assran et al. 2019, arXiv 1811.10792.
+
+A member splits its numerator and its mass among its out-neighbours and itself. The quotient of the shares that it then
+gathers is its model. The sums over all members stay constant, so the members agree on the plain mean although no member
+knows how many others send to it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from testbed.schemes.options import InGraph
+from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
 from testbed.sync.gossip.effects import Advance, Participant, Send, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message, message
 from testbed.sync.gossip.neighbours import Neighbours
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from testbed.schemes.assignment import GossipAssignment, Setting
+
+SCHEME = Scheme(
+    name="sgp",
+    options=InGraph,
+    exchange="gossip",
+    planned=False,
+    alike=False,
+    source="Assran et al. 2019, arXiv 1811.10792",
+)
+
+
+def assign(options: InGraph, setting: Setting) -> GossipAssignment:
+    """Give members their neighbours. Raises GraphError where the workers make no such graph."""
+    from testbed.schemes.assignment import GossipAssignment, graph_of
+
+    return GossipAssignment(protocol="sgp", graph=graph_of(options, setting))
 
 
 @message(5)
@@ -29,7 +52,7 @@ class MassShare(Message):
 
 
 class PushSumMember(TrainingMember):
-    """Synchronous: an iteration ends when all in-neighbours' shares of it have come. Weights are not used."""
+    """A synchronous member: an iteration ends when the shares of all in-neighbours have come. Weights are not used."""
 
     def __init__(self, neighbours: Neighbours, parameters: Tensor, iterations: int) -> None:
         super().__init__(neighbours.member, parameters)
@@ -41,7 +64,7 @@ class PushSumMember(TrainingMember):
 
     @property
     def held(self) -> tuple[Tensor, float]:
-        """Numerator and mass that are with this member: its own and what came early."""
+        """Numerator and mass at this member: its own, and the shares that came early."""
         waiting = [share for shares in self._shares.values() for share in shares]
         numerator = sum((share.numerator for share in waiting), self._numerator)
         return numerator, self._mass + sum(share.mass for share in waiting)
@@ -77,5 +100,5 @@ class PushSumMember(TrainingMember):
 
 
 def build(options: InGraph, training: GossipTraining) -> Participant:
-    """The participant of an assignment; ValueError when it is none."""
+    """Return the participant of a member. Raises ValueError where it has no neighbours."""
     return PushSumMember(training.neighbours, training.parameters, training.iterations)

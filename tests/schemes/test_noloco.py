@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from testbed.schemes.noloco import NoLoCoOptions
-from testbed.schemes.noloco.algorithm import NoLoCoMember, pairs
+from testbed.schemes.noloco import NoLoCoMember, NoLoCoOptions, pairs
 from tests.sync.gossip.quadratic import Quadratics
 from tests.sync.gossip.simulation import Conditions, Simulation
 

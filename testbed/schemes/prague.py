@@ -1,8 +1,10 @@
-"""Prague (arXiv 1909.08029): after each step a member averages within a random group that a generator gives it.
+"""Prague: after each step a member averages within a random group that a generator gives it.
+
+Source: Luo et al. 2020, ASPLOS, arXiv 1909.08029.
 
 Groups that overlap must not wait for each other in a cycle. The generator enters a group into the buffers of all its
-members at once, and each member takes the groups of its buffer in that order: the oldest unfinished group is next for
-all of its members, so that it will be done.
+members at once, and each member takes the groups of its buffer in order: the oldest unfinished group is next for all of
+its members, so it will be finished.
 """
 
 from __future__ import annotations
@@ -10,19 +12,56 @@ from __future__ import annotations
 import struct
 from collections import defaultdict, deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from random import Random
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from torch import Tensor
-
-from testbed.schemes.prague import PragueOptions
+from testbed.schemes.options import Misfit, Options, limited
+from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
 from testbed.sync.gossip.average import WeightedMean
 from testbed.sync.gossip.effects import Advance, Participant, Send, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message, message
 
-#: A group inside a list of them begins with its number.
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from testbed.schemes.assignment import GossipAssignment, Setting
+
+#: A group inside a list of groups begins with its number.
 _NUMBER: Final = struct.Struct("<I")
+
+
+@dataclass(frozen=True)
+class PragueOptions(Options):
+    """Options of Prague."""
+
+    #: The members of a group.
+    group: int = limited(3, ge=2)
+
+
+SCHEME = Scheme(
+    name="prague",
+    options=PragueOptions,
+    exchange="gossip",
+    planned=False,
+    synchronous=False,
+    alike=False,
+    source="Luo et al. 2020, ASPLOS, arXiv 1909.08029",
+)
+
+
+def assign(options: PragueOptions, setting: Setting) -> GossipAssignment:
+    """Make every member every other's neighbour, and the first one run the generator. Raises Misfit where a group is
+    larger than all members together."""
+    from testbed.planning.graphs import make_graph
+    from testbed.schemes.assignment import GossipAssignment
+
+    members = setting.view.names
+    if options.group > len(members):
+        raise Misfit("group", f"{options.group}, where there are {len(members)} workers", f"{len(members)} at most")
+    rules = {"generator": members[0]}
+    return GossipAssignment(protocol="prague", graph=make_graph("complete", members), rules=rules)
 
 
 @message(10)
@@ -32,7 +71,7 @@ class Ready(Message):
 
 @message(11)
 class Leaving(Message):
-    """The sender's training is done: it asks for the groups that still count on it."""
+    """The sender has finished its training and asks for the groups that still count on it."""
 
 
 @message(12)
@@ -54,7 +93,7 @@ class DrawnGroup(Message):
 
 @message(13)
 class DrawnGroups(Message):
-    """The groups that a member which leaves still has to serve, in order."""
+    """The groups in which a member that leaves must still take part, in order."""
 
     groups: tuple[DrawnGroup, ...]
 
@@ -84,7 +123,7 @@ class GroupPart(Message):
 
 
 class GroupGenerator(Participant):
-    """Gives out groups of `size` members, drawn at random; answers each member's next group in the buffers' order."""
+    """Draws random groups of `size` members, and answers each request with the next group in the member's buffer."""
 
     def __init__(self, name: str, members: Iterable[str], size: int, random: Random) -> None:
         if size < 2:
@@ -108,13 +147,13 @@ class GroupGenerator(Participant):
         raise TypeError(f"{self.name} gives out groups; it cannot take {message} from {sender}")
 
     def next_group(self, member: str) -> DrawnGroup:
-        """The oldest group in the member's buffer, which a new one enters where there is none."""
+        """Return the oldest group in the member's buffer. An empty buffer gets a new group first."""
         if not self._buffers[member]:
             self._form(member)
         return self._buffers[member].popleft()
 
     def leave(self, member: str) -> tuple[DrawnGroup, ...]:
-        """Puts the member into no more groups; those that it is in and has not been given."""
+        """Put the member into no further groups. Return the groups in its buffer."""
         self._present.remove(member)
         left = tuple(self._buffers[member])
         self._buffers[member].clear()
@@ -197,7 +236,7 @@ class WithGenerator(Participant):
 
 
 def build(options: PragueOptions, training: GossipTraining) -> Participant:
-    """A member, or the one whose process runs the generator as well."""
+    """Return a member, or the one whose process runs the generator as well."""
     generator: str = training.node.rules["generator"]
     member = PragueMember(training.name, generator, training.parameters, training.iterations)
     if training.name != generator:
