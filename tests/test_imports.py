@@ -115,7 +115,7 @@ OF_WORKERS = (
 
 
 #: Modules of the room `schemes` that only programs that train import.
-AROUND_A_LOOP = ("optimizer_steps", "unchanged", "wrapped")
+AROUND_A_LOOP = ("unchanged", "wrapped")
 
 
 def room_of(module: Path) -> str:
