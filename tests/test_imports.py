@@ -244,7 +244,7 @@ def test_a_scheme_is_known_without_torch_and_planning() -> None:
 
     def barred(module: Path) -> list[str]:
         at_top = imports_at_top(module)
-        planning = {name for name in at_top if name.startswith(("testbed.planning", "testbed.schemes.assignment"))}
+        planning = {name for name in at_top if name.startswith("testbed.planning")}
         torch = {name for name in at_top if name.partition(".")[0] == "torch"}
         without = {"assignment": planning} | dict.fromkeys(AROUND_A_LOOP, torch)
         return sorted((planning | torch) - without.get(module.stem, set()))

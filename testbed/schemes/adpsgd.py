@@ -1,7 +1,5 @@
 """AD-PSGD: each member takes a local step while its model is averaged with one random neighbour.
 
-Source: Lian et al. 2018, arXiv 1710.06952.
-
 The graph has two sides. An active member asks a passive one, which averages at once and answers. Passive members ask
 nobody, so no cycle of members can wait for each other. What they exchange is the difference [ours]: one member adds
 half of it and the other subtracts half, which is an atomic average even where a step ended meanwhile.
@@ -13,6 +11,7 @@ from collections.abc import Iterable
 from random import Random
 from typing import TYPE_CHECKING
 
+from testbed.schemes.assignment import GossipAssignment, Setting, graph_of
 from testbed.schemes.options import InGraph
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
@@ -21,8 +20,6 @@ from testbed.sync.gossip.message import Message, message
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from testbed.schemes.assignment import GossipAssignment, Setting
 
 SCHEME = Scheme(
     name="adpsgd",
@@ -38,8 +35,6 @@ SCHEME = Scheme(
 def assign(options: InGraph, setting: Setting) -> GossipAssignment:
     """Give members their neighbours and their side. Raises GraphError where the workers make no such graph, or one
     without two sides."""
-    from testbed.schemes.assignment import GossipAssignment, graph_of
-
     graph = graph_of(options, setting)
     active, _ = graph.sides()
     own = {member: {"active": member in active} for member in graph.members}

@@ -2,6 +2,8 @@
 
 options, what is known of the network  --assign-->  Assignment  --of(member)-->  what the member's job has
                                                         `-> the communication graph, for the controller
+
+Planning is imported where it is called: workers, which import schemes, have none.
 """
 
 from __future__ import annotations
@@ -9,15 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
-from testbed.planning import View, make_policy
-from testbed.planning.graphs import Graph, Weighing, Weights, fast_edges, make_graph, weigh
-from testbed.planning.view import Member
 from testbed.protocol import NodeConfiguration
 from testbed.schemes.options import DEGREE, InGraph
+
+if TYPE_CHECKING:
+    from testbed.planning import View
+    from testbed.planning.graphs import Graph, Weighing, Weights
+    from testbed.planning.view import Member
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +79,8 @@ class GossipAssignment(Assignment):
 
     def weigh(self, graph: Graph) -> Weights:
         """Return the averaging weights of each member of a graph. Raises GraphError where its shape allows none."""
+        from testbed.planning.graphs import weigh
+
         return weigh(graph, self.weighing)
 
     def of(self, member: str) -> dict[str, Any]:
@@ -99,6 +105,8 @@ class GossipAssignment(Assignment):
 
 def graph_of(options: InGraph, setting: Setting, members: tuple[str, ...] = ()) -> Graph:
     """Return the graph that options name, over the `members`, all by default. Raises GraphError where none is made."""
+    from testbed.planning.graphs import fast_edges, make_graph
+
     if options.graph == "network":
         return fast_edges(setting.view, options.degree or DEGREE)
     return make_graph(options.graph, members or setting.view.names)
@@ -110,12 +118,16 @@ def best_reached(view: View) -> str:
     Raises:
         PolicyError: No member can be reached by all.
     """
+    from testbed.planning import make_policy
+
     (root,) = {tree.root for tree in make_policy("star").plan(view).trees}
     return root
 
 
 def star_around(centre: str, view: View) -> Graph:
     """Return the graph in which every other member has the centre as its one neighbour."""
+    from testbed.planning.graphs import Graph
+
     return Graph.undirected(view.names, [(name, centre) for name in view.names if name != centre])
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from testbed.schemes.hop import build
+from testbed.schemes.assignment import GossipAssignment, Setting, graph_of
+from testbed.schemes.hop import build as build
 from testbed.schemes.options import InGraph
 from testbed.schemes.scheme import Scheme
-
-if TYPE_CHECKING:
-    from testbed.schemes.assignment import GossipAssignment, Setting
 
 
 @dataclass(frozen=True)
@@ -38,14 +36,9 @@ SCHEME = Scheme(
 def assign(options: DpsgdOptions, setting: Setting) -> GossipAssignment:
     """Give members their neighbours and Hop's standard rules. Raises GraphError where the workers make no such
     graph."""
-    from testbed.schemes.assignment import GossipAssignment, graph_of
-
     return GossipAssignment(
         protocol="hop",
         graph=graph_of(options, setting),
         weighing=options.weights or "metropolis",
         rules={"parallel": options.form == "parallel"},
     )
-
-
-__all__ = ["SCHEME", "DpsgdOptions", "assign", "build"]

@@ -3,8 +3,6 @@ the others.
 
 member: local steps from version t  -- TrainedModel(t, x_i) -->  server, at version u:  x ← (1 − α_s)·x + α_s·x_i
                                     <-- GivenModel(u + 1, x) --        α_s = α·(1 + s)^−a,  s = u − t   (section 5.2)
-
-Source: Xie, Koyejo and Gupta 2019, arXiv 1903.03934.
 """
 
 from __future__ import annotations
@@ -12,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from testbed.schemes.assignment import GossipAssignment, Setting, best_reached, star_around
 from testbed.schemes.options import LocalSteps
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
-from testbed.sync.gossip.effects import Advance, LocalCompute, Participant, Send, Step, Steps, TrainingMember, Until
+from testbed.sync.gossip.effects import Advance, Participant, Send, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message, message
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from testbed.schemes.assignment import GossipAssignment, Setting
 
 #: α, the weight of a model that is new, as in the paper's experiments.
 MIXING = 0.6
@@ -41,8 +38,6 @@ SCHEME = Scheme(
 
 def assign(options: LocalSteps, setting: Setting) -> GossipAssignment:
     """Place the server at the member that the others reach best. Raises PolicyError where none is reached by all."""
-    from testbed.schemes.assignment import GossipAssignment, best_reached, star_around
-
     names, server = setting.view.names, best_reached(setting.view)
     return GossipAssignment(
         protocol="fedasync",
@@ -83,11 +78,7 @@ class AsyncMember(TrainingMember):
     def program(self) -> Steps[None]:
         for iteration in range(self._iterations):
             yield Advance(iteration)
-            local = self.parameters
-            for number in range(iteration * self._steps, (iteration + 1) * self._steps):
-                step: Step = yield LocalCompute(local, number)
-                yield from self.finished(step, number)
-                local = local + step.change
+            local = yield from self.local_steps(iteration, self._steps)
             self._asked = True
             yield Send(self._server, TrainedModel(self._version, local))
             yield Until(lambda: not self._asked, "the server's model")

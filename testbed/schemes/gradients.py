@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from testbed.schemes.options import Misfit, Options, limited
 from testbed.schemes.scheme import Scheme
-
-if TYPE_CHECKING:
-    from testbed.schemes.training import RoundTraining
-    from testbed.sync.strategies import Strategy
+from testbed.schemes.training import RoundTraining
+from testbed.sync.strategies import Strategy
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,6 @@ waits for the others.
     global    y ← delayed Nesterov(y, a - x)     -- y ----------------------> the site
     site      x ← (1 - α)·x + α·y,  a ← x
 
-Source: Kim et al., ICML 2025, arXiv 2506.04531, as in the authors' code, utnslab/halos.
-
 The only wait is a worker's for its site's server, which is near. What workers push while a site's own push is on its
 way is in a when the answer comes, and so in no push to the global server: other sites see it through later steps alone.
 A long way costs a site more of what it learns; a large `accumulate` keeps that small.
@@ -25,17 +23,16 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from testbed.schemes.assignment import GossipAssignment, Setting, best_reached, sites_of, steps_of
 from testbed.schemes.options import Checked, Options, limited
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
-from testbed.sync.gossip.effects import Advance, LocalCompute, Participant, Send, Step, Steps, Until
+from testbed.sync.gossip.effects import Advance, Participant, Send, Steps, Until
 from testbed.sync.gossip.message import CodedElements, Message, message
 from testbed.sync.gossip.served import ServedMember
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from testbed.schemes.assignment import GossipAssignment, Setting
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,6 @@ def assign(options: HalosOptions, setting: Setting) -> GossipAssignment:
         PolicyError: No member can be reached by all.
     """
     from testbed.planning.graphs import Graph
-    from testbed.schemes.assignment import GossipAssignment, best_reached, sites_of, steps_of
 
     members = setting.view.members
     servers = {worker: first for first, others in sites_of(setting.view).items() for worker in (first, *others)}
@@ -166,9 +162,9 @@ class DelayedNesterov:
         x ← x - η·Δ                         each change; and in each Nth
         m ← β·m + mean of the last N Δ,     x ← x - η·N·β·m
 
-    Source: Liu et al. 2024, arXiv 2401.09135, algorithm 3 with c = 0. The authors' code has η·N as the learning rate of
-    Δ/N, which is the same. With a momentum in every step each Δ would be taken further as often as others come
-    meanwhile. N = 1 is SGD with Nesterov momentum.
+    Source: Liu et al. 2024, arXiv 2401.09135, algorithm 3 with c = 0. The authors' code (utnslab/halos) has η·N as the
+    learning rate of Δ/N, which is the same. With a momentum in every step each Δ would be taken further as often as
+    others come meanwhile. N = 1 is SGD with Nesterov momentum.
 
     `values` is a server's flat model. It is replaced, never written to.
     """
@@ -209,11 +205,7 @@ class HalosWorker(ServedMember):
             yield from self._come()
         for iteration in range(self._first, self._iterations):
             yield from self._enter(iteration)
-            local = self.parameters
-            for number in range(iteration * self._steps, (iteration + 1) * self._steps):
-                step: Step = yield LocalCompute(local, number)
-                yield from self.finished(step, number)
-                local = local + step.change
+            local = yield from self.local_steps(iteration, self._steps)
             self._pushed = iteration + 1
             yield Send(self._server, WorkerPush(self._pushed, self.parameters - local))
             yield Until(lambda: self._answered == self._pushed, "its site's model")

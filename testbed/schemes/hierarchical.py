@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from testbed.schemes.local_sgd import build
+from testbed.schemes.local_sgd import build as build
 from testbed.schemes.options import LocalSteps, limited
 from testbed.schemes.scheme import Scheme
 
@@ -31,5 +31,3 @@ SCHEME = Scheme(
     planned=True,
     source="GeoMX's HFA",
 )
-
-__all__ = ["SCHEME", "HierarchicalOptions", "build"]

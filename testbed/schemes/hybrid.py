@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from testbed.schemes.assignment import Assignment, Setting, steps_of
 from testbed.schemes.options import NESTEROV, LocalSteps, Misfit, OuterOptions, limited
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import RoundTraining
 from testbed.sync import Nesterov
 from testbed.sync.strategies import Periodic
 from testbed.sync.strategies.strategy import Steps
-
-if TYPE_CHECKING:
-    from testbed.schemes.assignment import Assignment, Setting
 
 #: Returns the steps of a member's next round, and the ratio of their work to the members' mean work.
 Due = Callable[[], tuple[int, float]]
@@ -68,8 +66,6 @@ SCHEME = Scheme(
 
 def assign(options: HybridOptions, setting: Setting) -> Assignment:
     """Tell each member its local steps in a round, for plans that have none, and those of all members."""
-    from testbed.schemes.assignment import Assignment, steps_of
-
     each = steps_of(setting.view.members, options.every)
     own = {name: {"every": steps, "steps": each} for name, steps in zip(setting.view.names, each, strict=True)}
     return Assignment(own=own)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from testbed.schemes.options import LocalSteps
 from testbed.schemes.scheme import Scheme
-
-if TYPE_CHECKING:
-    from testbed.schemes.training import RoundTraining
-    from testbed.sync.strategies import Strategy
+from testbed.schemes.training import RoundTraining
+from testbed.sync.strategies import Strategy
 
 SCHEME = Scheme(
     name="local_sgd",

@@ -3,8 +3,6 @@
     after step k         send y = x[i], for the indices i drawn from (seed, k), as SPARTA's
     after step k + d     x[i] ← m + (z − y)     m: the members' mean of y, z: x[i] at this moment
 
-Source: arXiv 2605.20866, by others' account of it.
-
 Without a delay z is y, and LOSCAR is SPARTA. The correction m − y adds up to 0 over the members, so the mean of all
 members moves by their own steps alone. An index that is drawn again within the delay is moved to a mean twice, which
 for a share of 0.005 happens to one in 200 of the values sent.

@@ -4,8 +4,6 @@
     e ← β·e + Δ,  q = Q(e),  e ← e − q      Q: 4 levels over 6 σ, by the codec bins2
     m ← μ·m + mean(q),  θ ← θ − α·(mean(q) + μ·m)
 
-Source: Thérien et al. 2025, arXiv 2505.23725.
-
 Every member that encodes keeps a residual e: a sender for its own change, a relay for a sum, a root for the mean, which
 is quantized once more on its way back. The inner optimizer is the loop's: Muon for the matrices of hidden layers and
 AdamW for the rest (`optimizer: {name: muon}` in an experiment, `torch.optim.Muon` in a program).
@@ -14,14 +12,11 @@ AdamW for the rest (`optimizer: {name: muon}` in an experiment, `torch.optim.Muo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from testbed.schemes.options import LocalSteps, OuterOptions, limited
 from testbed.schemes.scheme import Scheme
-
-if TYPE_CHECKING:
-    from testbed.schemes.training import RoundTraining
-    from testbed.sync.strategies import Strategy
+from testbed.schemes.training import RoundTraining
+from testbed.sync.strategies import Strategy
 
 #: The authors' outer optimizer.
 OUTER = OuterOptions(learning_rate=0.8, momentum=0.9)

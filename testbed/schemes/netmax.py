@@ -2,8 +2,6 @@
 
     x ← x + step − c·(x − x_m) / p_m
 
-Source: Zhou et al. 2021, ICDE.
-
 A peer's model counts more the more seldom it is pulled (with probability p_m), so that no peer's share of the model
 depends on the speed of its edge. `c` is the paper's rate × ρ; it includes the doubling of γ for edges both ways.
 """
@@ -15,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
+from testbed.schemes.assignment import GossipAssignment, Setting, graph_of
 from testbed.schemes.options import InGraph
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
@@ -23,8 +22,6 @@ from testbed.sync.gossip.message import Message, message
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from testbed.schemes.assignment import GossipAssignment, Setting
 
 #: The weight of the newest pull from a peer in the estimate of the seconds that its pulls take [ours].
 NEWEST = 0.25
@@ -42,8 +39,6 @@ SCHEME = Scheme(
 
 def assign(options: InGraph, setting: Setting) -> GossipAssignment:
     """Give members their neighbours. Raises GraphError where the workers make no such graph."""
-    from testbed.schemes.assignment import GossipAssignment, graph_of
-
     return GossipAssignment(protocol="netmax", graph=graph_of(options, setting))
 
 

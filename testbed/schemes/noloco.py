@@ -19,16 +19,15 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from testbed.schemes.options import Misfit, Options, limited
+from testbed.schemes.assignment import GossipAssignment, Setting, graph_of
+from testbed.schemes.options import InGraph, Misfit, Options, limited
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
-from testbed.sync.gossip.effects import Advance, LocalCompute, Participant, Send, Step, Steps, TrainingMember, Until
+from testbed.sync.gossip.effects import Advance, Participant, Send, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message, message
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from testbed.schemes.assignment import GossipAssignment, Setting
 
 #: The outer steps that a wait may last: hardly more than a chain of pairs takes (7.9 of 16 members, see above).
 PATIENCE = 10
@@ -71,12 +70,9 @@ SCHEME = Scheme(
 
 def assign(options: NoLoCoOptions, setting: Setting) -> GossipAssignment:
     """Make every member every other's neighbour: any two may be a pair."""
-    from testbed.planning.graphs import make_graph
-    from testbed.schemes.assignment import GossipAssignment
-
     names = setting.view.names
     steps = dict.fromkeys(names, options.every)
-    return GossipAssignment(protocol="noloco", graph=make_graph("complete", names), steps=steps)
+    return GossipAssignment(protocol="noloco", graph=graph_of(InGraph(graph="complete"), setting), steps=steps)
 
 
 @message(24)
@@ -133,11 +129,7 @@ class NoLoCoMember(TrainingMember):
     def program(self) -> Steps[None]:
         for iteration in range(self._iterations):
             yield Advance(iteration)
-            local = self.parameters
-            for number in range(iteration * self._options.every, (iteration + 1) * self._options.every):
-                step: Step = yield LocalCompute(local, number)
-                yield from self.finished(step, number)
-                local = local + step.change
+            local = yield from self.local_steps(iteration, self._options.every)
             yield from self._step_out(iteration, self.parameters - local)
         yield Advance(self._iterations)
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from testbed.schemes.options import LocalSteps, limited
 from testbed.schemes.scheme import Scheme
-
-if TYPE_CHECKING:
-    from testbed.schemes.training import RoundTraining
-    from testbed.sync.strategies import Strategy
+from testbed.schemes.training import RoundTraining
+from testbed.sync.strategies import Strategy
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """Prague: after each step a member averages within a random group that a generator gives it.
 
-Source: Luo et al. 2020, ASPLOS, arXiv 1909.08029.
-
 Groups that overlap must not wait for each other in a cycle. The generator enters a group into the buffers of all its
 members at once, and each member takes the groups of its buffer in order: the oldest unfinished group is next for all of
 its members, so it will be finished.
@@ -16,7 +14,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final, Self
 
-from testbed.schemes.options import Misfit, Options, limited
+from testbed.schemes.assignment import GossipAssignment, Setting, graph_of
+from testbed.schemes.options import InGraph, Misfit, Options, limited
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
 from testbed.sync.gossip.average import WeightedMean
@@ -25,8 +24,6 @@ from testbed.sync.gossip.message import Message, message
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from testbed.schemes.assignment import GossipAssignment, Setting
 
 #: A group inside a list of groups begins with its number.
 _NUMBER: Final = struct.Struct("<I")
@@ -54,14 +51,11 @@ SCHEME = Scheme(
 def assign(options: PragueOptions, setting: Setting) -> GossipAssignment:
     """Make every member every other's neighbour, and the first one run the generator. Raises Misfit where a group is
     larger than all members together."""
-    from testbed.planning.graphs import make_graph
-    from testbed.schemes.assignment import GossipAssignment
-
     members = setting.view.names
     if options.group > len(members):
         raise Misfit("group", f"{options.group}, where there are {len(members)} workers", f"{len(members)} at most")
     rules = {"generator": members[0]}
-    return GossipAssignment(protocol="prague", graph=make_graph("complete", members), rules=rules)
+    return GossipAssignment(protocol="prague", graph=graph_of(InGraph(graph="complete"), setting), rules=rules)
 
 
 @message(10)

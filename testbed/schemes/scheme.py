@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from testbed.schemes.assignment import Assignment, Setting
 from testbed.schemes.options import Options, read
-
-if TYPE_CHECKING:
-    from testbed.schemes.assignment import Assignment, Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +78,5 @@ class Scheme:
         Raises:
             GraphError, PolicyError, Misfit: The members and the network do not fit the scheme.
         """
-        from testbed.schemes.assignment import Assignment
-
         assigned: Assignment = self.algorithm.assign(options, setting) if self.assigns else Assignment()
         return assigned

@@ -1,7 +1,5 @@
 """Stochastic gradient push: averaging over any directed graph, by sending shares that carry mass.
 
-Source: Assran et al. 2019, arXiv 1811.10792.
-
 A member splits its numerator and its mass among its out-neighbours and itself. The quotient of the shares that it then
 gathers is its model. The sums over all members stay constant, so the members agree on the plain mean although no member
 knows how many others send to it.
@@ -13,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from testbed.schemes.assignment import GossipAssignment, Setting, graph_of
 from testbed.schemes.options import InGraph
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
@@ -22,8 +21,6 @@ from testbed.sync.gossip.neighbours import Neighbours
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from testbed.schemes.assignment import GossipAssignment, Setting
 
 SCHEME = Scheme(
     name="sgp",
@@ -37,8 +34,6 @@ SCHEME = Scheme(
 
 def assign(options: InGraph, setting: Setting) -> GossipAssignment:
     """Give members their neighbours. Raises GraphError where the workers make no such graph."""
-    from testbed.schemes.assignment import GossipAssignment, graph_of
-
     return GossipAssignment(protocol="sgp", graph=graph_of(options, setting))
 
 

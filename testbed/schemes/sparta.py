@@ -3,8 +3,6 @@
     step k     x ← x − …             at each member, by its own gradient
     then       x[i] ← mean of x[i]   for the indices i drawn from (SEED, k)
 
-Source: EXO Labs 2025, SPARTA in exo gym; second-hand, no paper.
-
 Members so stay near each other without ever being equal. At the end the whole model is averaged once.
 """
 

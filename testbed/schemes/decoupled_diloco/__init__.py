@@ -5,8 +5,6 @@
     syncer, of K members        Θ_p ← Nesterov(Θ_p, merge of Δ_m by w_m)        (syncer.py)
     told the result             θ_m,p ← Θ_p
 
-Source: Douillard et al. 2026, arXiv 2604.21428.
-
 Members take equal batches here, so that w_m is the number of steps that a member took. Its steps between its answer and
 the result are overwritten, as in the paper: at most `overlap` of `every` steps, where the network is that fast. Where
 an answer comes too late for a merge, the member's steps since the last merge of that fragment are lost.
@@ -21,15 +19,13 @@ Under a codec for changes a member keeps what the codec left out of its answers,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from testbed.schemes.assignment import GossipAssignment, Setting, best_reached, star_around
 from testbed.schemes.options import NESTEROV, Misfit, Options, OuterOptions, limited
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
-
-if TYPE_CHECKING:
-    from testbed.schemes.assignment import GossipAssignment, Setting
-    from testbed.sync.gossip.effects import Participant
+from testbed.sync.gossip.effects import Participant
 
 
 @dataclass(frozen=True)
@@ -90,8 +86,6 @@ SCHEME = Scheme(
 
 def assign(options: DecoupledOptions, setting: Setting) -> GossipAssignment:
     """Place the syncer at the member that the others reach best. Raises PolicyError where none is reached by all."""
-    from testbed.schemes.assignment import GossipAssignment, best_reached, star_around
-
     syncer = best_reached(setting.view)
     return GossipAssignment(
         protocol="decoupled_diloco",

@@ -1,15 +1,14 @@
 """Hop: decentralized training in which tokens bound how far members get apart, and members need not wait for their
 slowest neighbours.
-
-Source: Luo et al. 2019, ASPLOS, arXiv 1902.01064. D-PSGD (`dpsgd`) is its standard mode.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from testbed.schemes.assignment import GossipAssignment, Setting, graph_of, sites_of
 from testbed.schemes.hop.member import HopMember
 from testbed.schemes.hop.rules import HopRules
 from testbed.schemes.hop.sites import SiteLeader, SiteWorker
@@ -17,9 +16,6 @@ from testbed.schemes.options import Checked, InGraph, Misfit, limited
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
 from testbed.sync.gossip.effects import Participant
-
-if TYPE_CHECKING:
-    from testbed.schemes.assignment import GossipAssignment, Setting
 
 
 @dataclass(frozen=True)
@@ -112,8 +108,6 @@ SCHEME = Scheme(
 def assign(options: HopOptions, setting: Setting) -> GossipAssignment:
     """Give members, or the first of each site, their neighbours and rules. Raises GraphError where the workers make no
     such graph."""
-    from testbed.schemes.assignment import GossipAssignment, graph_of, sites_of
-
     sites = sites_of(setting.view) if options.between == "sites" else {}
     return GossipAssignment(
         protocol="hop",

@@ -1,7 +1,4 @@
-"""The CPN framework's hybrid in which each group has a period and a phase of its own.
-
-Source: the CPN framework, JICN 2025, 10.64509/jicn.12.39: redistribution in time.
-"""
+"""The CPN framework's hybrid in which each group has a period and a phase of its own."""
 
 from __future__ import annotations
 
@@ -9,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from testbed.schemes.assignment import GossipAssignment, Setting
 from testbed.schemes.options import NESTEROV, LocalSteps, Misfit, OuterOptions, limited
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
+from testbed.sync.gossip.effects import Participant
 
 if TYPE_CHECKING:
     from testbed.planning.graphs import Graph
-    from testbed.schemes.assignment import GossipAssignment, Setting
-    from testbed.sync.gossip.effects import Participant
 
 #: Codecs whose result depends on no other element of a chunk, and that keep no residual.
 CODECS = ("fp32", "fp16", "bf16")
@@ -66,8 +63,6 @@ def assign(options: StaggeredOptions, setting: Setting) -> GossipAssignment:
     Raises:
         PolicyError: The policy has no plan.
     """
-    from testbed.schemes.assignment import GossipAssignment
-
     groups = _rules(options, setting)
     first = setting.view.names[0]
     home = next(team for team in groups["teams"] if first in team["members"])

@@ -171,6 +171,15 @@ class TrainingMember(Participant):
         step = yield from self.begin(iteration)
         return (yield from self.finished(step, iteration))
 
+    def local_steps(self, iteration: int, count: int) -> Steps[Tensor]:
+        """Make the `count` local steps of `iteration` one after the other; the parameters after them."""
+        local = self.parameters
+        for number in range(iteration * count, (iteration + 1) * count):
+            step: Step = yield LocalCompute(local, number)
+            yield from self.finished(step, number)
+            local = local + step.change
+        return local
+
     def unexpected(self, sender: str, message: Message) -> TypeError:
         """The error for a message that this protocol does not have."""
         return TypeError(f"{self.name} cannot take {message} from {sender}; all members must follow one protocol")
