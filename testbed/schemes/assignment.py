@@ -1,4 +1,4 @@
-"""What a scheme tells each member of an experiment, beside its options.
+"""The assignment of an experiment's members: what the scheme tells each of them, beside its options.
 
 options, what is known of the network  --assign-->  Assignment  --of(member)-->  what the member's job has
                                                         `-> the communication graph, for the controller
@@ -38,7 +38,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """What members are told; nothing by default."""
+    """The values that members are told; none by default."""
 
     #: Values for one member alone, by member.
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -143,7 +143,7 @@ def work(count: int, each: Sequence[int], prox: float) -> float:
 
 
 def accumulated(steps: int, momentum: float = 0.0, prox: float = 0.0) -> float:
-    """Return how far `steps` local steps of size 1 go under a constant gradient (FedNova's norm of a, section 4)."""
+    """Return the length of `steps` local steps of size 1 under a constant gradient (FedNova's norm of a, section 4)."""
     distance = speed = 0.0
     for _ in range(steps):
         speed = momentum * speed + 1

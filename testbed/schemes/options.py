@@ -98,12 +98,12 @@ class Options(Checked):
 
     @property
     def exact(self) -> bool:
-        """Whether each step uses the mean of all members' gradients, uncompressed."""
+        """True if each step uses the mean of all members' gradients, uncompressed."""
         return False
 
     @property
     def among_all(self) -> bool:
-        """Whether every round must be among all members, because a difference between groups would stay for good."""
+        """True if every round must be among all members, because a difference between groups would stay for good."""
         return False
 
     @property
@@ -118,7 +118,7 @@ class Options(Checked):
 
     @property
     def overlaps(self) -> bool:
-        """Whether members take steps while a round is on."""
+        """True if members take steps while a round is on."""
         return False
 
     @property

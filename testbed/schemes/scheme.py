@@ -58,7 +58,7 @@ class Scheme:
 
     @property
     def regraphs(self) -> bool:
-        """Whether its members can change to another graph during a run: they survive losses and have an option
+        """True if its members can change to another graph during a run: they survive losses and have an option
         `graph`."""
         return self.survives and "graph" in self.fields
 
@@ -69,7 +69,7 @@ class Scheme:
 
     @property
     def assigns(self) -> bool:
-        """Whether it tells its members anything beside the options."""
+        """True if it tells its members anything beside the options."""
         return hasattr(self.algorithm, "assign")
 
     def assign(self, options: Options, setting: Setting) -> Assignment:

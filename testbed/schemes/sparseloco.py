@@ -42,7 +42,7 @@ class SparseLoCoOptions(LocalSteps):
     top_k: int = limited(32, ge=1)
     #: The side of a chunk of `chunk` × `chunk` elements.
     chunk: int = limited(64, ge=1)
-    #: Bits of a sent value; None: as they are.
+    #: Bits of a sent value; None: fp32.
     bits: int | None = limited(2, ge=1, le=8)
     #: The fraction of the residual that is kept in each round (β).
     decay: float = limited(0.999, ge=0, le=1)
@@ -162,7 +162,7 @@ def compressed(values: torch.Tensor, top_k: int, side: int, bits: int | None) ->
         values: A tensor of any shape.
         top_k: The values to keep of a chunk.
         side: The side of a chunk.
-        bits: Each kept value becomes the mean of its bin, of 2^bits bins for the whole tensor; None: as it is.
+        bits: Each kept value becomes the mean of its bin, of 2^bits bins for the whole tensor; None: the value itself.
     """
     import torch
 

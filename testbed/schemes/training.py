@@ -1,4 +1,4 @@
-"""What a scheme's `build` is given: the model of one member, and what it trains with."""
+"""The second argument of a scheme's `build`: one member, its model, and what it trains with."""
 
 from __future__ import annotations
 

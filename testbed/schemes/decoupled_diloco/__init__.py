@@ -60,7 +60,7 @@ class DecoupledOptions(Options):
 
     @property
     def in_changes(self) -> bool:
-        """Whether the result of a merge travels as its change."""
+        """True if the result of a merge travels as its change."""
         return self.codec == "bins4"
 
     @property

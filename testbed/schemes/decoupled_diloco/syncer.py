@@ -89,7 +89,7 @@ MERGES = {"mean": mean, "radial": radial}
 
 @dataclass(slots=True)
 class _Learner:
-    """What the syncer knows of a member."""
+    """A member as the syncer knows it."""
 
     #: The fragments for which the member has taken enough steps.
     due: int = 0

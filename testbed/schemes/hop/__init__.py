@@ -1,4 +1,4 @@
-"""Hop: decentralized training in which tokens bound how far members get apart, and members need not wait for their
+"""Hop: decentralized training in which tokens bound the gap between members, and members need not wait for their
 slowest neighbours.
 """
 

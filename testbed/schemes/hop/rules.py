@@ -47,7 +47,7 @@ class HopRules:
 
     @property
     def skipping(self) -> bool:
-        """Whether a member may leap."""
+        """True if a member may leap."""
         return self.max_jump > 1
 
     @property

@@ -36,7 +36,7 @@ class OwnedShard:
 
     @property
     def awaits(self) -> bool:
-        """Whether elements are still to come back from an exchange."""
+        """True if elements are still to come back from an exchange."""
         return self._missing > 0
 
     def add(self, changes: Iterable[Tensor]) -> None:
