@@ -1,1 +1,1 @@
-"""What is measured against peers, one module a claim: `python -m benchmarks.NAME [--quick] [--json]`."""
+"""Benchmarks against peers, one module a claim: `python -m benchmarks.NAME [--quick] [--json]`; figures in results/."""

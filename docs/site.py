@@ -25,7 +25,7 @@ ROOT = DOCS.parent
 OUTSIDE = re.compile(r"\[([^\]]*)\]\((\.\./[^)#]*)\)")
 
 API = """\
-What is asked with which body, and what is answered. What it means stands in [the API](../api.md)."""
+What is asked with which body, and what is answered. What it means stands in [Over HTTP](../python.md#over-http)."""
 
 FILES = """\
 A topology and an experiment, field by field; what they mean stands in [topology](../topology.md) and

@@ -2,7 +2,7 @@
 and programs that stand by themselves run to their end.
 
 Those that need root, a second machine or minutes are run where the rest of such things is: docs/python.md by
-tests/test_result.py, docs/sweep.md by tests/run/sweep/test_sweep.py, docs/machines.md and docs/sync.md by
+tests/test_result.py, docs/scale.md by tests/run/sweep/test_sweep.py, docs/machines.md and docs/sync.md by
 tests/controller.
 """
 
@@ -40,10 +40,10 @@ BEGIN = re.compile(r"^(?:\$ )?(?:sudo )?(?:\.venv/bin/)?testbed (?=[a-z-])")
 LEFT_OUT = re.compile(r"…|\.\.\.|[A-Z]{3,}|\||\*")
 
 #: Programs that need nothing but the package.
-ALONE = ("policy.md", "scheme.md")
+ALONE = ("policies.md", "schemes.md")
 
 #: What explains algorithms.
-EXPLAINED = ("netstorm.md", "packing.md", "hop.md", "cpn.md", "baselines.md", "sending-less.md")
+EXPLAINED = ("policies.md", "schemes.md")
 
 
 def typed() -> Iterator[tuple[str, str]]:

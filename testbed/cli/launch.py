@@ -38,7 +38,7 @@ def launch(
     nproc: Annotated[int, typer.Option(min=1, metavar="K", help="processes on each worker")] = 1,
     on_host: Annotated[bool, typer.Option("--on-host", help="this machine's program, in their networks")] = False,
     backend: Annotated[
-        Literal["wan"] | None, typer.Option(help="what a script that says gloo is to get (docs/backend.md)")
+        Literal["wan"] | None, typer.Option(help="what a script that says gloo is to get (docs/sync.md)")
     ] = None,
     scheme: Annotated[
         str | None,

@@ -65,7 +65,7 @@ def check_policy(experiment: Experiment, routes: Routes | None = None) -> None:
 
 
 def _refused(experiment: Experiment, why: str) -> SpecError:
-    fault = Fault("sync.policy", why, "a policy and options as docs/experiment.md lists them, or a file: ./mine.py")
+    fault = Fault("sync.policy", why, "a policy and options as docs/policies.md lists them, or a file: ./mine.py")
     return SpecError(experiment.file, [fault])
 
 
@@ -125,4 +125,4 @@ def _noting(faults: list[Fault], field: str, remedy: str) -> Iterator[None]:
     except Misfit as error:
         faults.append(Fault(f"sync.{error.name}", error.problem, error.remedy))
     except PolicyError as error:
-        faults.append(Fault("sync.policy", str(error), "a policy and options as docs/experiment.md lists them"))
+        faults.append(Fault("sync.policy", str(error), "a policy and options as docs/policies.md lists them"))

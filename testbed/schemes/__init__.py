@@ -84,7 +84,7 @@ def _plugged_in(origin: str, load: Callable[[], ModuleType]) -> Scheme:
         raise ValueError(f"{origin} can't be loaded: {type(error).__name__}: {error}") from error
     scheme = getattr(module, "SCHEME", None)
     if not isinstance(scheme, Scheme) or not callable(getattr(module, "build", None)):
-        raise ValueError(f"{origin} has no SCHEME, or no function build(options, training): docs/scheme.md")
+        raise ValueError(f"{origin} has no SCHEME, or no function build(options, training): docs/schemes.md")
     return _declared(module)
 
 

@@ -1,7 +1,7 @@
 """The scheme that the controller chooses, live: gradients, or local steps with their merge and codec.
 
 Members begin with gradients. The plan of a round names the scheme that members follow from then on, so that a change of
-scheme is a swap like any other. `docs/conductor.md` has how the controller chooses. A member hands its state from one
+scheme is a swap like any other. `docs/schemes.md` has how the controller chooses. A member hands its state from one
 scheme to the next where all members hold the same parameters:
 
 gradients -> local steps    the parameters are the same: they are where all agreed. What a codec left out of a
@@ -65,7 +65,7 @@ SCHEME = Scheme(
     exchange="all-reduce",
     planned=True,
     conducted=True,
-    source="ours: docs/conductor.md",
+    source="ours: docs/schemes.md",
 )
 
 

@@ -12,7 +12,7 @@ from testbed.simulation.progress import RoundOver, StepsTaken
 from testbed.simulation.round import SimulatedRound
 from testbed.simulation.stage import Stage
 
-#: As members do while a round is on for that long (sync/meanwhile).
+#: As members do while a round is on for that long (sync/progress_reporter.py).
 EACH_S = 0.25
 
 

@@ -59,7 +59,7 @@ class Event(Strict):
 
     `change` a directed link's values; take a physical pair `down` or `up`, which either of its two links names;
     `swap` the network for that of another topology file; `kill` a worker's container, where the run is elastic or its
-    strategy goes on without it; go over to another communication `graph` (docs/decentralized.md).
+    strategy goes on without it; go over to another communication `graph` (docs/schemes.md).
     """
 
     at: Duration | None = None

@@ -21,7 +21,7 @@ from testbed.sync.control_loop import ControlLoop
 from testbed.sync.errors import SyncError
 from testbed.sync.executor import AsyncExecutor, Work
 from testbed.sync.line import Line
-from testbed.sync.meanwhile import Meanwhile
+from testbed.sync.progress_reporter import ProgressReporter
 from testbed.sync.rendezvous import Rendezvous, rendezvous
 from testbed.sync.reports import RoundReports, StepReport
 from testbed.sync.staging import Staging
@@ -54,7 +54,8 @@ class Session(Offers):
         self._reports = RoundReports(
             self.name, lambda: engine.current.outbox.samples(), self._listener.arrivals, line.tell
         )
-        self._meanwhile = Meanwhile(self.name, self._tell_arrivals)
+        self._progress = ProgressReporter(self._tell_arrivals)
+        self._progress.start(self.name)
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -143,14 +144,14 @@ class Session(Offers):
         self._reports.tell(keep=1 if later else 0)  # the caller may have just taken its result in, to report it next
         flat = tensor.detach().view(-1)
         values = flat if made is None else self._staging.fetch(flat, made)
-        self._meanwhile.begins()
+        self._progress.round_began()
         with self._failing():
             await_end = self._engine.begin(values, weight, residual, overlaps=later)
 
         def end() -> RoundResult:
             with self._failing():
                 result = replace(await_end(), tensor=tensor)
-            self._meanwhile.ends()
+            self._progress.round_ended()
             if made is not None:
                 self._staging.put_back(values, flat)
             self._reports.add(result)
@@ -238,7 +239,7 @@ class Session(Offers):
             if failed or not isinstance(self._engine, ElasticGroup):
                 self._control.released.wait(CLOSE_S)
             self._control.released.set()
-            self._meanwhile.close()
+            self._progress.close()
             self._engine.close()
             self._executor.close()
             self._listener.close()

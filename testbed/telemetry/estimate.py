@@ -141,7 +141,7 @@ class Belief:
         self._spread += DRIFT**2 * seconds
         sigma = self._spread**0.5 / STEP
         if sigma > 0.5:
-            reach = int(3 * sigma) + 1
+            reach = min(int(3 * sigma) + 1, (len(_RATES) - 1) // 2)  # `convolve` returns the longer one's length
             kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
             self._mass = np.convolve(self._mass, kernel / kernel.sum(), mode="same")
             self._spread = 0.0

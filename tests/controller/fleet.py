@@ -169,8 +169,14 @@ class Fleet:
         return taken
 
     async def leave(self) -> None:
+        """Say goodbye, and hang up once the controller has heard it: it closes the line, or stops the member.
+
+        A line that its member closes before loses the goodbye if the controller is just sending something.
+        """
         for name, member in self.members.items():
             member.send(Goodbye(name, self.round, "d1635", {"accuracy": 0.97}))
+        lines = list(zip(self.members.values(), self._listening, strict=True))
+        await happens(lambda: all(line.done() or member.stopped is not None for member, line in lines))
         await self.hang_up()
 
     async def hang_up(self) -> None:

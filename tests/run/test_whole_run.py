@@ -60,7 +60,7 @@ def assert_trusted(running: Running) -> None:
 
 def test_the_summary_has_the_contracts_fields(smoke: Running) -> None:
     value = summary(smoke)
-    assert value.keys() == {"verdict", "reasons", "training", "sync", "swaps", "events", "links"}
+    assert value.keys() == {"verdict", "reasons", "notes", "training", "sync", "swaps", "events", "links"}
     assert value["training"].keys() >= {"rounds", "final_loss", "final_accuracy", "wall_seconds"}
     assert value["sync"].keys() >= {
         *("policy", "strategy", "seconds_per_round", "wan_bytes"),
@@ -244,8 +244,9 @@ def test_a_container_has_its_own_member_s_socket_alone(quickstart: Running) -> N
     assert stat.filemode(sockets.stat().st_mode) == "drwx------"
     for container in quickstart.containers:
         mounts = [mount for mount in container.attrs["Mounts"] if mount["Type"] == "bind"]
-        own = str(sockets / container.attrs["Config"]["Hostname"])
-        assert [(mount["Source"], mount["RW"]) for mount in mounts] == [(own, False)]
+        own, names = sockets / container.attrs["Config"]["Hostname"], sockets / ".names"
+        expected = {str(path): False for path in (own, names / "hosts", names / "resolv.conf")}
+        assert {mount["Source"]: mount["RW"] for mount in mounts} == expected
         # By its exit code: on a busy host the engine may lose what a short command prints.
         alone = container.exec_run(["sh", "-c", '[ "$(ls -A /run/testbed)" = control.sock ]'])
         assert alone.exit_code == 0

@@ -227,3 +227,11 @@ def test_trains_that_last_longer_than_any_window_move_the_rate() -> None:
     for number in range(FEW):
         estimator.add([Sample(2e6, slow_s + lasts_s * number, lasts_s, 65_536, True)])
     assert estimated(estimator, slow_s + lasts_s * FEW).rate_bps == pytest.approx(2e6)
+
+
+@pytest.mark.parametrize("silence_s", [3600.0, 10_451.0, 86_400.0, 30 * 86_400.0])
+def test_a_link_that_was_silent_for_hours_is_estimated_from_what_comes_then(silence_s: float) -> None:
+    estimator = RateEstimator(DECLARED)
+    estimator.add([train(i, 30e6) for i in range(FEW)])
+    estimator.add([Sample(5e6, ended_s(FEW) + silence_s + EVERY_S * i, 0.2, 65_536, True) for i in range(FEW)])
+    assert estimated(estimator, ended_s(FEW) + silence_s + EVERY_S * FEW).rate_bps == pytest.approx(5e6, rel=0.02)

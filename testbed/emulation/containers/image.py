@@ -76,6 +76,10 @@ WORKER_CODE = (
 KIND_LABEL = "testbed.image"
 #: What an engine may list in the place of tags.
 NO_TAG = "<none>:<none>"
+#: What the engine says where another process removes the layer that a build has just found in the cache. The build is
+#: made again then: the cache no longer has that layer.
+LAYER_GONE, BUILD_ATTEMPTS = "failed to get digest", 3
+
 #: The checkout an image was made from, so that two on one machine do not remove each other's.
 CHECKOUT_LABEL = "testbed.checkout"
 #: The hash of what an image is made from, by which it is found.
@@ -402,21 +406,26 @@ def build_image(
     """
     tag = f"testbed-{kind}:{hash_of([recipe, *below, *held_by(entries)])}"
     with _context({**entries, "Dockerfile": CONTAINERS / f"{dockerfile or kind}.Dockerfile"}) as context:
-        try:
-            client.images.build(
-                fileobj=context,
-                custom_context=True,
-                tag=tag,
-                buildargs=dict(arguments),
-                labels={**_labels(kind, recipe), **labels},
-                network_mode="none",
-                rm=True,
-                forcerm=True,
-            )
-        except BuildError as error:
-            raise ImageError(f"Building {tag} failed: {error}\n{tail(said(error))}") from error
-        except APIError as error:
-            raise ImageError(f"Building {tag} failed: {error.explanation}") from error
+        for attempt in range(BUILD_ATTEMPTS):
+            context.seek(0)
+            try:
+                client.images.build(
+                    fileobj=context,
+                    custom_context=True,
+                    tag=tag,
+                    buildargs=dict(arguments),
+                    labels={**_labels(kind, recipe), **labels},
+                    network_mode="none",
+                    rm=True,
+                    forcerm=True,
+                )
+            except (BuildError, APIError) as error:
+                why = str(error) if isinstance(error, BuildError) else str(error.explanation)
+                if LAYER_GONE in why and attempt + 1 < BUILD_ATTEMPTS:
+                    continue
+                built = f"\n{tail(said(error))}" if isinstance(error, BuildError) else ""
+                raise ImageError(f"Building {tag} failed: {why}{built}") from error
+            break
     return tag
 
 

@@ -1,4 +1,4 @@
-"""How members had best train together, by what was measured: see docs/conductor.md. Pure."""
+"""How members had best train together, by what was measured: see docs/schemes.md. Pure."""
 
 from __future__ import annotations
 

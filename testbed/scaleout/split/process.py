@@ -9,7 +9,7 @@ thread of its own, so a look is not held up by what takes long. When its input e
 so a holder that was killed, or whose connection broke, leaves nothing on any host.
 
 Pickled values can run code. Whoever may start this process as root may do so anyway; that hosts of a network trust each
-other as far as that is said in docs/split.md.
+other as far as that is said in docs/scale.md.
 """
 
 from __future__ import annotations

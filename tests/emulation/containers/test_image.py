@@ -1,4 +1,4 @@
-"""What is removed of images that were made before."""
+"""Images are built and removed beside other processes that do so too."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from docker.errors import APIError
+from docker.errors import APIError, BuildError
 
 from testbed.emulation.containers import image
-from testbed.emulation.containers.image import KIND_LABEL, digits_folder, remove_superseded
+from testbed.emulation.containers.image import (
+    BUILD_ATTEMPTS,
+    KIND_LABEL,
+    ImageError,
+    build_image,
+    digits_folder,
+    remove_superseded,
+)
 
 pytestmark = pytest.mark.pure
 
@@ -66,3 +73,37 @@ def test_digits_that_another_process_made_meanwhile_are_taken(tmp_path: Path, mo
     monkeypatch.setattr(image, "BUILD", tmp_path)
     monkeypatch.setattr(image, "command", bake)
     assert [file.name for file in digits_folder().iterdir()] == ["theirs"]
+
+
+def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failures: list[str]) -> int:
+    """Build an image on an engine that fails with these texts first. Returns how often the build was asked for."""
+    contexts: list[bytes] = []
+
+    def build(fileobj: Any, **_: Any) -> None:
+        contexts.append(fileobj.read())
+        if failures:
+            raise BuildError(failures.pop(0), [])
+
+    monkeypatch.setattr(image, "BUILD", tmp_path)
+    client: Any = SimpleNamespace(images=SimpleNamespace(build=build))
+    build_image(client, "worker", "recipe", [], {}, {})
+    assert len(set(contexts)) == 1  # the whole context each time
+    return len(contexts)
+
+
+GONE = "failed to get digest sha256:c9317: open /var/lib/docker/image/overlay2/imagedb/content/c9317: no such file"
+
+
+def test_a_build_is_made_again_where_another_process_removed_its_cached_layer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert built(monkeypatch, tmp_path, [GONE] * (BUILD_ATTEMPTS - 1)) == BUILD_ATTEMPTS
+    with pytest.raises(ImageError):
+        built(monkeypatch, tmp_path, [GONE] * BUILD_ATTEMPTS)
+
+
+def test_a_build_that_fails_by_itself_is_not_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    failures = ["pip found no such package", GONE]
+    with pytest.raises(ImageError):
+        built(monkeypatch, tmp_path, failures)
+    assert failures == [GONE]

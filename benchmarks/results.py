@@ -1,0 +1,76 @@
+"""Rewrite the tables of measurements in the documentation from the files in benchmarks/results.
+
+    python -m benchmarks.results
+
+benchmarks/results/NAME.json holds the figures of `benchmarks.NAME`, or of a program of tests/: a list of entries, the
+oldest first. To record a measurement, append an entry and run this command. A page of docs/ shows the newest entry of a
+table between two comments:
+
+    <!-- table: hop.protocols -->
+    <!-- end of table -->
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path(__file__).with_name("results")
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+#: A table in a page: the comment with its file and name, what is shown, and the comment that ends it.
+TABLE = re.compile(r"(<!-- table: (?P<file>\w+)\.(?P<name>[\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One table of figures, as they were measured at one time."""
+
+    table: str
+    #: The commit that was measured, or None where it was not recorded.
+    commit: str | None
+    #: The day on which the figures entered the documentation.
+    date: str | None
+    command: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    #: What the figures were measured on.
+    machine: str | None = None
+    backend: str | None = None
+    kernel: str | None = None
+    #: What the reader of the table must know, in whole sentences.
+    note: str = ""
+    #: Conditions and observations that the page does not show.
+    details: str = ""
+
+    def markdown(self) -> str:
+        """Return the table, and below it the command, the machine, the date and the note."""
+        head, *rows = (f"| {' | '.join(row)} |" for row in (self.columns, *self.rows))
+        table = "\n".join((head, "|---" * len(self.columns) + "|", *rows))
+        kernel = self.kernel and f"kernel {self.kernel}"
+        commit = self.commit and f"commit {self.commit}"
+        backend = self.backend and f"`{self.backend}`"
+        origin = ", ".join(filter(None, (f"`{self.command}`", self.machine, backend, kernel, self.date, commit)))
+        return f"\n{table}\n\n{f'{origin}. {self.note}'.strip()}\n\n"
+
+
+def entries(file: Path) -> list[Entry]:
+    """Return the entries of a file of results, the oldest first."""
+    return msgspec.json.decode(file.read_bytes(), type=list[Entry])
+
+
+def newest(file: str, name: str) -> Entry:
+    """Return the last entry of a table. KeyError: the file has no such table."""
+    return {entry.table: entry for entry in entries(RESULTS / f"{file}.json")}[name]
+
+
+def rewritten(text: str) -> str:
+    """Return a page's text with each of its marked tables as the files have it."""
+    return TABLE.sub(lambda found: f"{found[1]}{newest(found['file'], found['name']).markdown()}{found[4]}", text)
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        page.write_text(rewritten(page.read_text()))
