@@ -1,4 +1,4 @@
-"""The scheme `auto`: whatever plans choose, members go over together, and hold the same to the bit."""
+"""The scheme `auto`: whatever plans choose, members change together, and hold the same bits."""
 
 from __future__ import annotations
 

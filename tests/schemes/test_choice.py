@@ -1,4 +1,4 @@
-"""A scheme as a text: what can be said is read as it was meant, and what can't is refused by name."""
+"""A scheme as a text: options are read as they were meant, and errors name the part that is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members that take unequally many steps to a round, evened out as FedNova does, and held back as FedProx does."""
+"""Members with unequal numbers of steps in a round, normalised as in FedNova and held back as in FedProx."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all schemes have in common: options that check themselves, known without PyTorch."""
+"""Tests of all schemes: options check themselves, and are known without PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several changes of a fragment come to."""
+"""The merge of several changes of a fragment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the owner of a shard makes of its group's rounds and of what comes back."""
+"""A shard at its owner: rounds of its group add up, and exchanges come back."""
 
 from __future__ import annotations
 
