@@ -121,7 +121,7 @@ class GroupGenerator(Participant):
 
     def __init__(self, name: str, members: Iterable[str], size: int, random: Random) -> None:
         if size < 2:
-            raise ValueError(f"groups of {size}: nobody would average with anybody; take 2 or more")
+            raise ValueError(f"groups of {size}: a member would average alone; take 2 or more")
         self.name = name
         self._present = list(members)
         self._size = size

@@ -54,7 +54,7 @@ class Scheme:
         try:
             return read(self.options, options)
         except TypeError as error:
-            raise ValueError(f"no options of {self.name}: {error}") from error
+            raise ValueError(f"not options of {self.name}: {error}") from error
 
     @property
     def regraphs(self) -> bool:

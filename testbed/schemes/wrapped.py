@@ -96,11 +96,11 @@ def check(parameters: Sequence[torch.Tensor], optimizers: Sequence[torch.optim.O
         kind = type(optimizer)
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise ValueError(
-                f"{kind.__name__} is no torch.optim.Optimizer, whose steps can be seen; write instead: one"
+                f"{kind.__name__} is not a torch.optim.Optimizer, so its steps can't be followed: give one that is"
             )
         if kind.__module__.startswith("torch.distributed."):
             raise ValueError(
-                f"{kind.__name__} exchanges parameters in its own steps; write instead: the optimizer that it is around"
+                f"{kind.__name__} exchanges parameters in its own steps; write instead: the optimizer inside it"
             )
     if not optimizers or not parameters:
         raise ValueError("nothing is trained: give an optimizer, and a model with parameters that require gradients")
@@ -110,8 +110,8 @@ def check(parameters: Sequence[torch.Tensor], optimizers: Sequence[torch.optim.O
     for parameter in parameters:
         if type(parameter.data) is not torch.Tensor or getattr(parameter, "_is_flat_param", False):
             raise ValueError(
-                "parameters are sharded (FSDP, DTensor), so that no member has all of them; write instead: a model "
-                "that each member has whole, by itself or in DistributedDataParallel"
+                "parameters are sharded (FSDP, DTensor), so no member has all of them; write instead: a whole "
+                "model at each member, alone or in DistributedDataParallel"
             )
         if not parameter.is_floating_point():
             raise ValueError(f"parameters of {parameter.dtype} have no mean here; write instead: real ones")
@@ -129,7 +129,7 @@ def check_alike(session: Session, parameters: Sequence[torch.Tensor]) -> None:
         mean.copy_(own)
     if (mean - own).abs().max() > SAME:
         raise SyncError(
-            f"{session.name} begins with other parameters than the other members: have all begin with the same, by one "
+            f"{session.name} starts with other parameters than the other members: start all from the same ones, by one "
             "seed (torch.manual_seed), one checkpoint, or DistributedDataParallel"
         )
 
@@ -202,8 +202,8 @@ class OptimizerSteps:
         self._taken[optimizer] += 1
         if self._taken[optimizer] > self.taken + 1:
             raise ValueError(
-                "an optimizer has stepped twice, and another not once meanwhile: under a scheme all step in turn; "
-                "write instead: to `wrap` those that do"
+                "one optimizer stepped twice before another stepped once: under a scheme all step in turn; write "
+                "instead: `wrap` with those that do"
             )
         if min(self._taken.values()) > self.taken:
             self.taken += 1

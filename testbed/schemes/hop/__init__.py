@@ -71,7 +71,7 @@ class HopOptions(InGraph):
         if self.backup and self.max_ig is None:
             raise Misfit("backup", "nothing would bound what comes to a slow member", "`max_ig: 4` with it")
         if self.skip and not (self.max_ig and (self.backup or self.staleness)):
-            rule = "without tokens nobody knows that it lags, and without backup or staleness nobody lags by two"
+            rule = "without tokens no member knows its lag, and without backup or staleness no lag reaches two"
             raise Misfit("skip", rule, "`max_ig: 4` and `backup: 1` (or `staleness: 1`) with it")
 
     @property

@@ -32,7 +32,7 @@ class HopRules:
 
     def __post_init__(self) -> None:
         if self.max_ig is not None and self.max_ig < 1:
-            raise ValueError(f"max_ig {self.max_ig}: nobody could advance; set at least 1, or none for no tokens")
+            raise ValueError(f"max_ig {self.max_ig}: no member could advance; set at least 1, or none for no tokens")
         if min(self.backup, self.staleness) < 0 or self.max_jump < 1 or not 0 <= self.quantile <= 1:
             raise ValueError("backup and staleness are at least 0, max_jump at least 1, quantile within [0, 1]")
         if self.backup and self.staleness:
@@ -42,7 +42,7 @@ class HopRules:
         if self.max_jump > 1 and (self.max_ig is None or not (self.backup or self.staleness)):
             raise ValueError(
                 f"max_jump {self.max_jump} needs max_ig, whose tokens show the lag, and backup or staleness, "
-                "without which nobody gets two iterations ahead"
+                "without which no member gets two iterations ahead"
             )
 
     @property

@@ -117,7 +117,7 @@ class StaggeredRules:
                 codec=by_name(value["codec"]),
             )
         except (KeyError, TypeError) as error:
-            raise ValueError(f"no rules of hybrid synchronization: {error!r}") from error
+            raise ValueError(f"not the rules of staggered groups: {error!r}") from error
 
     @cached_property
     def work(self) -> dict[str, float]:
