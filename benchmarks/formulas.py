@@ -19,8 +19,8 @@ from torch import Tensor
 from benchmarks.support.options import Options
 from benchmarks.support.table import Table, progress, show
 from testbed.emulation.containers.documentation import DOCUMENTATION
-from testbed.schemes.decoupled_diloco.merge import radial
-from testbed.schemes.sparseloco.compression import compressed
+from testbed.schemes.decoupled_diloco.syncer import radial
+from testbed.schemes.sparseloco import compressed
 from testbed.sync.codecs import Codec, by_name
 from testbed.sync.outer import Nesterov
 from testbed.worker import data, learner, models, optimizer

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.pure
     [
         ("testbed/spec/load.py", "tests/spec/test_load.py"),
         ("testbed/sync/gossip/inbox.py", "tests/sync/gossip"),
-        ("testbed/schemes/sgp/algorithm.py", "tests/schemes"),
+        ("testbed/schemes/sgp.py", "tests/schemes"),
         ("testbed/plan.py", "tests/test_plan.py"),
         ("testbed/planning/events.c", "tests/planning"),
         ("benchmarks/support/fidelity/cells.py", "tests/benchmarks/support/fidelity/test_cells.py"),

@@ -125,8 +125,8 @@ OF_WORKERS = (
 )
 
 
-#: The modules of schemes that are read without PyTorch.
-OPTIONS = ("__init__", "graph", "options", "outer", "scheme", "steps", "assignment")
+#: Modules of the room `schemes` that only programs that train import.
+AROUND_A_LOOP = ("unchanged", "wrapped")
 
 
 def room_of(module: Path) -> str:
@@ -261,15 +261,15 @@ def test_workers_need_torch_and_what_reads_messages() -> None:
     )
 
 
-def test_a_scheme_s_options_need_neither_torch_nor_planning() -> None:
-    """Files and plans are read with options alone; what runs a scheme and what shares it out stand beside them."""
+def test_a_scheme_is_known_without_torch_and_planning() -> None:
+    """Files are read with options alone, and workers have no planning: what needs them is imported when called."""
 
     def barred(module: Path) -> list[str]:
-        at_top = ("testbed.planning", "testbed.schemes.assignment") if module.stem != "assignment" else ()
-        found = [name for name in imports_at_top(module) if at_top and name.startswith(at_top)]
-        if module.stem in OPTIONS:
-            found += [name for _, name in imports(module) if name.startswith(("torch", "testbed.sync"))]
-        return found
+        at_top = imports_at_top(module)
+        planning = {name for name in at_top if name.startswith("testbed.planning")}
+        torch = {name for name in at_top if name.partition(".")[0] == "torch"}
+        without = {"assignment": planning} | dict.fromkeys(AROUND_A_LOOP, torch)
+        return sorted((planning | torch) - without.get(module.stem, set()))
 
     assert violations(barred, ["schemes"]) == {}
 

@@ -1,6 +1,7 @@
-"""How members train together: a folder for each scheme, and a line here.
+"""How members train together: one file, or one folder, for each scheme, and a line here.
 
-A scheme's options and what it can do are known without loading PyTorch.
+A scheme's module loads neither PyTorch nor planning, so that files with its options are read without them. What it
+needs of PyTorch it imports inside the functions that train, what it needs of planning inside `assign`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from types import ModuleType
 
 from testbed.schemes.scheme import Scheme
 
-#: Folders of this package, in the order in which they are listed to users.
-_FOLDERS = (
+#: The schemes' modules in this package, in the order in which they are listed to users.
+_NAMES = (
     "gradients",
     "auto",
     "local_sgd",
@@ -43,22 +44,27 @@ _FOLDERS = (
     "halos",
 )
 
-#: All schemes by name.
-SCHEMES: Mapping[str, Scheme] = {
-    scheme.name: scheme for scheme in (import_module(f"{__name__}.{folder}").SCHEME for folder in _FOLDERS)
-}
 
+def _declared(module: ModuleType) -> Scheme:
+    """Return the scheme that a module declares. The scheme knows the module from then on."""
+    scheme: Scheme = module.SCHEME
+    return replace(scheme, module=module.__name__)
+
+
+#: All schemes of the project by name.
+SCHEMES: Mapping[str, Scheme] = {name: _declared(import_module(f"{__name__}.{name}")) for name in _NAMES}
 
 #: The group of the entry points by which installed packages offer schemes.
 GROUP = "testbed.schemes"
 
 
 def named(name: str) -> Scheme:
-    """Return the scheme of a name, of a file, `./mine.py`, or of an installed package's entry point. The last two are
-    modules with a SCHEME and a function `build`.
+    """Return the scheme of a name, of a file, `./mine.py`, or of an installed package's entry point.
+
+    A file and an entry point are modules with a SCHEME and a function `build`.
 
     Raises:
-        ValueError: there is no such scheme, or it can't be loaded.
+        ValueError: There is no such scheme, or it can't be loaded.
     """
     if name in SCHEMES:
         return SCHEMES[name]
@@ -69,17 +75,17 @@ def named(name: str) -> Scheme:
     raise ValueError(f"no such scheme: {name!r}; there are {', '.join(SCHEMES)}, or a file, ./mine.py")
 
 
-def _plugged_in(what: str, load: Callable[[], ModuleType]) -> Scheme:
+def _plugged_in(origin: str, load: Callable[[], ModuleType]) -> Scheme:
     try:
         module = load()
     except FileNotFoundError:
-        raise ValueError(f"{what}: there is no such file") from None
+        raise ValueError(f"{origin}: there is no such file") from None
     except (Exception, SystemExit) as error:
-        raise ValueError(f"{what} can't be loaded: {type(error).__name__}: {error}") from error
+        raise ValueError(f"{origin} can't be loaded: {type(error).__name__}: {error}") from error
     scheme = getattr(module, "SCHEME", None)
     if not isinstance(scheme, Scheme) or not callable(getattr(module, "build", None)):
-        raise ValueError(f"{what} has no SCHEME, or no function build(options, training): docs/schemes.md")
-    return replace(scheme, module=module.__name__)
+        raise ValueError(f"{origin} has no SCHEME, or no function build(options, training): docs/schemes.md")
+    return _declared(module)
 
 
 @cache

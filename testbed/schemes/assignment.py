@@ -1,82 +1,93 @@
-"""What a scheme tells each member of an experiment, beside its options.
+"""The assignment of an experiment's members: what the scheme tells each of them, beside its options.
 
 options, what is known of the network  --assign-->  Assignment  --of(member)-->  what the member's job has
                                                         `-> the communication graph, for the controller
+
+Planning is imported where it is called: workers, which import schemes, have none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
-from testbed.planning import View
-from testbed.planning.graphs import Graph, Weighing, Weights, fast_edges, make_graph, weigh
 from testbed.protocol import NodeConfiguration
-from testbed.schemes.graph import DEGREE, InGraph
+from testbed.schemes.options import DEGREE, InGraph
+
+if TYPE_CHECKING:
+    from testbed.planning import View
+    from testbed.planning.graphs import Graph, Weighing, Weights
+    from testbed.planning.view import Member
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """An experiment as its scheme sees it: the members and the network as the files declare them, the options of the
-    policy, and the codec."""
+    """An experiment as its scheme sees it."""
 
+    #: The members and the network as the files declare them.
     view: View
+    #: The options of the policy.
     policy_options: Mapping[str, Any] = field(default_factory=dict)
+    #: The codec of the experiment's plans.
     codec: str = "fp32"
 
 
+@dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """What members are told: nothing, unless a scheme says so."""
+    """The values that members are told; none by default."""
+
+    #: Values for one member alone, by member.
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def of(self, member: str) -> dict[str, Any]:
-        """Plain values for the member's job."""
-        return {}
+        """Return plain values for the member's job."""
+        return dict(self.own.get(member, {}))
 
 
 @dataclass(frozen=True, kw_only=True)
 class GossipAssignment(Assignment):
-    """Which member sends to which, and by which rules.
+    """Which member sends to which, and by which rules. `own` adds to the rules of one member."""
 
-    protocol    what members run, as their NodeConfiguration has it
-    graph       of those that are its nodes; `sites` has the others of each one's site
-    weighing    how members weigh what they average
-    rules       what the protocol takes, the same for all; `own` what only one member is told
-    steps       local steps to an iteration, by member; 1 where none are given
-    evaluators  (period, phase) by member: it evaluates what it begins such iterations with. None: all do, in each
-    groups      of staggered groups, for the run's manifest
-    """
-
+    #: The program that members run, as their NodeConfiguration names it.
     protocol: str
+    #: The communication graph. Where `sites` are given its nodes are their leaders.
     graph: Graph
+    #: The other workers of each leader's site.
     sites: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: How members weigh what they average.
     weighing: Weighing = "uniform"
+    #: The rules of the protocol, the same for all members.
     rules: Mapping[str, Any] = field(default_factory=dict)
-    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: Local steps in an iteration, by member; 1 where none are given.
     steps: Mapping[str, int] = field(default_factory=dict)
+    #: (period, phase) by member: it evaluates the model at the start of those iterations. None: all members, in each.
     evaluators: Mapping[str, tuple[int, int]] | None = None
+    #: The staggered groups, for the run's manifest.
     groups: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        assert self.weights  # GraphError now, where there are none
+        assert self.weights  # raises GraphError now where there are none
 
     @cached_property
     def weights(self) -> Weights:
-        """What each member averages by."""
+        """The weights by which each member averages."""
         return self.weigh(self.graph)
 
     def weigh(self, graph: Graph) -> Weights:
-        """What each of a graph's members averages by; GraphError when its weights are not for such a graph."""
+        """Return the averaging weights of each member of a graph. Raises GraphError where its shape allows none."""
+        from testbed.planning.graphs import weigh
+
         return weigh(graph, self.weighing)
 
     def of(self, member: str) -> dict[str, Any]:
-        return asdict(self.place(member))
+        return asdict(self.node(member))
 
-    def place(self, member: str) -> NodeConfiguration:
-        """Where the member stands."""
+    def node(self, member: str) -> NodeConfiguration:
+        """Return the member's node configuration: its neighbours, weights and rules."""
         if member not in self.graph.members:
             leader = next(leader for leader, others in self.sites.items() if member in others)
             return NodeConfiguration("worker", (), (), {}, (leader,), {"leader": leader})
@@ -93,7 +104,45 @@ class GossipAssignment(Assignment):
 
 
 def graph_of(options: InGraph, setting: Setting, members: tuple[str, ...] = ()) -> Graph:
-    """The graph that options name, over the `members`, all by default; GraphError when they make none."""
+    """Return the graph that options name, over the `members`, all by default. Raises GraphError where none is made."""
+    from testbed.planning.graphs import fast_edges, make_graph
+
     if options.graph == "network":
         return fast_edges(setting.view, options.degree or DEGREE)
     return make_graph(options.graph, members or setting.view.names)
+
+
+def best_reached(view: View) -> str:
+    """Return the member that the others reach best: the root of the best star.
+
+    Raises:
+        PolicyError: No member can be reached by all.
+    """
+    from testbed.planning import make_policy
+
+    (root,) = {tree.root for tree in make_policy("star").plan(view).trees}
+    return root
+
+
+def star_around(centre: str, view: View) -> Graph:
+    """Return the graph in which every other member has the centre as its one neighbour."""
+    from testbed.planning.graphs import Graph
+
+    return Graph.undirected(view.names, [(name, centre) for name in view.names if name != centre])
+
+
+def sites_of(view: View) -> Mapping[str, tuple[str, ...]]:
+    """Return each site's other workers by its first worker, which stands for the site."""
+    sites: dict[str, list[str]] = {}
+    for member in view.members:
+        sites.setdefault(member.site, []).append(member.name)
+    return {leader: tuple(others) for leader, *others in sites.values()}
+
+
+def steps_of(members: Sequence[Member], every: int) -> tuple[int, ...]:
+    """Return each member's local steps in a round, so that all are done at about the same time.
+
+    The fastest member takes `every`, the others take steps in proportion to their speed, at least one.
+    """
+    fastest = max(member.speed for member in members)
+    return tuple(max(1, round(every * member.speed / fastest)) for member in members)

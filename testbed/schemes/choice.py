@@ -1,4 +1,4 @@
-"""A scheme with its options, as somebody chose it for a training loop that stays as it is."""
+"""A scheme with its options, chosen for a training loop that stays unchanged."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from testbed.schemes.scheme import Scheme
 
 @dataclass(frozen=True)
 class SchemeChoice:
-    """A scheme that can be around a loop's steps."""
+    """A scheme that can be around a loop's steps, with its options."""
 
     scheme: Scheme
     options: Options
 
     @classmethod
     def of(cls, name: str, options: Mapping[str, Any]) -> SchemeChoice:
-        """The scheme of this name. ValueError where there is none, it has no such options, or members gossip: they own
-        the loop then."""
+        """Return the choice of a scheme by its name.
+
+        Raises:
+            ValueError: There is no such scheme, it has no such options, or its members gossip, each in its own loop.
+        """
         scheme = named(name)
         if scheme.exchange == "gossip":
             raise Misfit(name, "its members gossip, each in a loop of its own", f"one of {_others()}")
@@ -34,8 +37,11 @@ class SchemeChoice:
 
     @classmethod
     def parse(cls, text: str) -> SchemeChoice:
-        """The scheme that a text says: `local_sgd`, `diloco:every=32,outer.momentum=0.8`. ValueError as in `of`, and
-        where it is no such text."""
+        """Return the choice that a text names: `local_sgd`, `diloco:every=32,outer.momentum=0.8`.
+
+        Raises:
+            ValueError: As `of`, or the text has another form.
+        """
         name, _, rest = text.partition(":")
         options: dict[str, Any] = {}
         for word in filter(None, rest.split(",")):
@@ -54,7 +60,7 @@ class SchemeChoice:
         return f"{self.scheme.name} ({options})"
 
     def check_plan(self, codec: str, grouped: bool) -> None:
-        """Misfit where a plan is not for it: its codec, that it has groups, or none, inside which rounds would be."""
+        """Raise Misfit where a plan does not fit: its codec, or that it has groups (`grouped`) or none."""
         self.options.check_plan("", {}, codec)
         if self.options.among_all and grouped:
             raise Misfit("policy", "the plan has rounds inside groups, and here each must be among all", "another one")
@@ -63,12 +69,12 @@ class SchemeChoice:
 
 
 def _others() -> str:
-    """The schemes that can be around a loop's steps."""
+    """Return the names of the schemes that can be around a loop's steps."""
     return ", ".join(one.name for one in SCHEMES.values() if one.exchange == "all-reduce" and not one.conducted)
 
 
 def _value(text: str) -> Any:
-    """As JSON has it; a word is itself."""
+    """Return the value of a JSON text; any other word is itself."""
     try:
         return json.loads(text)
     except ValueError:

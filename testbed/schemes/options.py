@@ -1,5 +1,5 @@
-"""What a scheme's options are made of: plain dataclasses that check themselves, so that a file and a caller meet the
-same rules. Nothing here loads more than the standard library."""
+"""The parts of which schemes make their options: dataclasses that check themselves, so that a file and a program meet
+the same rules. Nothing here loads more than the standard library."""
 
 from __future__ import annotations
 
@@ -25,13 +25,18 @@ class Misfit(ValueError):
 
 
 def limited(default: Any = MISSING, **limits: float) -> Any:
-    """A field of a number within limits: `gt`, `ge`, `lt`, `le`, as pydantic names them. Required without default."""
+    """Declare a field for a number within limits: `gt`, `ge`, `lt`, `le`, as pydantic names them.
+
+    Args:
+        default: The field's default. Without it the field is required.
+        limits: The bounds by name.
+    """
     return field(default=default, metadata=limits)
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A dataclass whose numbers are within their fields' limits; Misfit where one is not."""
+    """A dataclass that raises Misfit where a number is outside its field's limits."""
 
     def __post_init__(self) -> None:
         for its in fields(self):
@@ -48,7 +53,12 @@ def _check(name: str, value: Any, limits: Mapping[str, Any]) -> None:
 
 
 def read(kind: type[C], value: Mapping[str, Any]) -> C:
-    """The dataclass that plain values say. Misfit where they break a rule, TypeError where there is no such field."""
+    """Make the dataclass `kind` from plain values, such as those of a file.
+
+    Raises:
+        Misfit: A value breaks its field's rule.
+        TypeError: The dataclass has no such field.
+    """
     hints = get_type_hints(kind)
     return kind(**{name: _made(name, hints.get(name), its) for name, its in value.items()})
 
@@ -62,7 +72,7 @@ def _made(name: str, hint: Any, value: Any) -> Any:
 
 
 def _is(hint: Any, value: Any) -> bool:
-    """Whether a value is of a field's type. A whole number is a real one; True and False are neither."""
+    """Return whether a value has a field's type. An int is a float here; True and False are neither."""
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     if one_of := get_args(hint):
@@ -73,7 +83,7 @@ def _is(hint: Any, value: Any) -> bool:
 
 
 def _said(hint: Any) -> str:
-    """What a field takes, in words."""
+    """Return in words which values a field takes."""
     parts = (hint, *get_args(hint))
     if words := [word for one in parts if get_origin(one) is Literal for word in get_args(one)]:
         return " or ".join(words)
@@ -83,58 +93,64 @@ def _said(hint: Any) -> str:
 
 @dataclass(frozen=True)
 class Options(Checked):
-    """What a scheme takes beside what all schemes take. Fields have the names that a file has under `sync`."""
+    """The options of one scheme, beside those that all schemes have. A field has the name that a file uses under
+    `sync`. The properties tell planning and checks what follows from the options."""
 
     @property
     def exact(self) -> bool:
-        """Whether each step takes the mean of all members' gradients as they are."""
+        """True if each step uses the mean of all members' gradients, uncompressed."""
         return False
 
     @property
     def among_all(self) -> bool:
-        """Whether every round must be among all members: what differs between groups would stay apart for good."""
+        """True if every round must be among all members, because a difference between groups would stay for good."""
         return False
 
     @property
     def local_steps(self) -> int:
-        """Steps to a round at most, of the fastest member."""
+        """The most steps that the fastest member takes in a round."""
         return 1
 
     @property
     def parts(self) -> int:
-        """In how many rounds the whole model is sent once."""
+        """The number of rounds in which the whole model is sent once."""
         return 1
 
     @property
     def overlaps(self) -> bool:
-        """Whether members take steps while a round is on."""
+        """True if members take steps while a round is on."""
         return False
 
     @property
     def round_share(self) -> float:
-        """The part of the model that a round sends."""
+        """The fraction of the model that one round sends."""
         return 1 / self.parts
 
     @property
     def site_period(self) -> int:
-        """Each so many-th round is among all, the others inside sites; where the policy makes no groups itself."""
+        """N where each Nth round is among all members and the others are inside sites. It does not hold for a policy
+        that makes groups itself."""
         return 1
 
     @property
     def for_planning(self) -> Mapping[str, Any]:
-        """What a policy that plans with computing power is told of it, as its options."""
+        """The options that a policy gets which plans with computing power."""
         return {"every": self.local_steps, "temporal": False, "overlap": False}
 
     @property
     def gap(self) -> Mapping[str, Any]:
-        """What bounds how far members get apart, as `planning.graphs.gap_bounds` takes it."""
+        """The arguments of `planning.graphs.gap_bounds` that bound how many iterations members get apart."""
         return {}
 
     def check_graph(self, fewest: int) -> None:
-        """Misfit where a graph in which some member has no more than `fewest` in-neighbours is not for the options."""
+        """Raise Misfit where the options need more in-neighbours than the graph's `fewest` per member."""
 
     def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
-        """Misfit, with a field of `sync`, where the options do not go with how exchanges are planned."""
+        """Check that the options go with the policy, its options and the codec.
+
+        Raises:
+            Misfit: They do not; names the field of `sync` to change.
+        """
         if self.among_all and policy == "cpn":
             raise Misfit("policy", "cpn plans rounds inside groups, and here each must be among all", "`policy: auto`")
         if self.among_all and policy == "hips" and policy_options.get("period", 1) != 1:
@@ -143,4 +159,50 @@ class Options(Checked):
             raise Misfit("options.temporal", "all groups have one period here", "`strategy: staggered`")
 
     def check_elastic(self) -> None:
-        """Misfit where members under these options could not be lost and come back."""
+        """Raise Misfit where members under these options could not be lost and come back."""
+
+
+@dataclass(frozen=True)
+class LocalSteps(Options):
+    """Options of a scheme whose members take local steps between rounds."""
+
+    #: Local steps of the fastest member in a round.
+    every: int = limited(8, ge=1)
+
+    @property
+    def local_steps(self) -> int:
+        return self.every
+
+
+@dataclass(frozen=True)
+class OuterOptions(Checked):
+    """The outer optimizer: SGD with Nesterov momentum on the members' mean change. The defaults are those of DiLoCo's
+    authors (arXiv 2311.08105)."""
+
+    learning_rate: float = limited(0.7, gt=0)
+    momentum: float = limited(0.9, ge=0, lt=1)
+
+
+#: The outer optimizer that DiLoCo's authors use.
+NESTEROV = OuterOptions()
+
+#: The families of graphs that can be made of any number of workers.
+GraphKind = Literal["ring", "ring-based", "double-ring", "exponential", "torus", "complete"]
+
+#: The number of the network's fastest pairs that each member keeps by default.
+DEGREE = 3
+
+
+@dataclass(frozen=True)
+class InGraph(Options):
+    """Options of a scheme whose members have neighbours in a communication graph."""
+
+    #: A family of graphs, or `network`: the fastest pairs of the network.
+    graph: Literal[GraphKind, "network"] = "ring"
+    #: Fastest pairs that each member keeps; for `network` alone, where None is DEGREE.
+    degree: int | None = limited(None, ge=2)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.degree is not None and self.graph != "network":
+            raise Misfit("degree", f"the graph {self.graph} has degrees of its own", "`graph: network`")

@@ -1,21 +1,47 @@
-"""What SPARTA and LOSCAR have in common: a random share of the parameters is averaged after each step."""
+"""The part that SPARTA and LOSCAR share: members average a random share of the parameters after each step."""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from testbed.schemes.shares import ShareOptions
+from testbed.schemes.options import Misfit, Options, limited
 from testbed.schemes.training import RoundTraining
 from testbed.sync import flat
 from testbed.sync.strategies import Strategy
 from testbed.sync.strategies.strategy import Steps
 
-#: All members draw the same elements.
+if TYPE_CHECKING:
+    import torch
+
+#: The seed of all members, so that they draw the same elements.
 SEED = 1
 
 
+@dataclass(frozen=True)
+class ShareOptions(Options):
+    """Options of a scheme that averages a share of the parameters, uncompressed."""
+
+    #: The fraction of the parameters that is averaged after each step.
+    share: float = limited(0.005, gt=0, le=1)
+
+    @property
+    def round_share(self) -> float:
+        return self.share
+
+    def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
+        super().check_plan(policy, policy_options, codec)
+        if codec != "fp32":
+            raise Misfit(
+                "codec", f"{codec} leaves something for the next round, which has other places", "`codec: fp32`"
+            )
+        if policy_options.get("codecs"):
+            raise Misfit("options.codecs", "a share of the parameters goes as it is", "leave it out")
+
+
 class RandomShare(Strategy):
-    """Draws the share, and averages the whole model at the end. Twice the parameters in memory."""
+    """Draws the share of each step, and averages the whole model at the end. Twice the parameters in memory."""
 
     def __init__(self, training: RoundTraining, options: ShareOptions, optimizer: Steps | None = None) -> None:
         super().__init__(optimizer, training.weight)
@@ -26,7 +52,7 @@ class RandomShare(Strategy):
         self._steps = 0
 
     def settle(self) -> None:
-        """Average the whole model. Groups may need several rounds."""
+        """Average the whole model. A plan with groups may need several rounds."""
         whole = False
         while not whole:
             values = self._gather()
@@ -34,16 +60,20 @@ class RandomShare(Strategy):
             flat.scatter(values, self._parameters)
 
     def _gather(self) -> torch.Tensor:
-        """The parameters as one flat tensor."""
+        """Return the parameters as one flat tensor."""
         return flat.gather(self._parameters, self._room)
 
     def _draw(self, values: torch.Tensor) -> torch.Tensor:
-        """The places of this step's share in the flat tensor."""
+        """Return the indices of this step's share in the flat tensor."""
         return drawn(self._steps, self._count, values)
 
 
 def drawn(step: int, count: int, values: torch.Tensor) -> torch.Tensor:
-    """So many elements of a flat tensor, the same for all that ask for the step. Some may come twice, which does no
-    harm, and drawing them takes no time that grows with the model."""
+    """Draw the indices of `count` elements of a flat tensor, the same for every caller with this step.
+
+    An index may be drawn twice, which does no harm. So the time to draw does not grow with the model.
+    """
+    import torch
+
     generator = torch.Generator().manual_seed(SEED * 2**32 + step)
     return torch.randint(values.numel(), (count,), generator=generator).to(values.device)

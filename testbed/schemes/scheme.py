@@ -1,50 +1,47 @@
-"""What a scheme is to all that do not run it: its options, and what it can do."""
+"""A scheme as the registry knows it: its options, and what it can do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from testbed.schemes.assignment import Assignment, Setting
 from testbed.schemes.options import Options, read
-
-if TYPE_CHECKING:
-    from testbed.schemes.assignment import Assignment, Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """How members train together, under the `name` that a file has it by.
+    """A way for members to train together. The module that declares it has a function `build(options, training)`, and
+    `assign(options, setting)` where members are told something beside the options."""
 
-    options     the dataclass of what it takes
-    exchange    members reduce in rounds among all, by trees; or each goes at its own pace, and they gossip
-    planned     whether a policy plans which members exchange
-    synchronous whether members wait for each other's updates, so that how far they get apart is bounded
-    elastic     whether members can be lost and come back between any two steps, or iterations
-    survives    whether the others go on without one that has died
-    alike       whether all members end with the same parameters
-    conducted   whether plans say how its members train, live; its `rounds` count steps
-    codec       what plans name where a file names none
-    inner       the optimizer of local steps, where it is part of the scheme
-    source      where it was published
-    module      the module of a plug-in, which has its `build`; empty for the project's own
-    """
-
+    #: The name in files (`sync.strategy`) and on command lines.
     name: str
+    #: The dataclass of its options.
     options: type[Options]
+    #: Members reduce in rounds among all, by a plan's trees; or each goes at its own pace and gossips.
     exchange: Literal["all-reduce", "gossip"]
+    #: Whether a policy plans which members exchange.
     planned: bool
+    #: Whether members wait for each other's updates, so that the iterations between them are bounded.
     synchronous: bool = True
+    #: Whether members can be lost and come back between any two steps, or iterations.
     elastic: bool = False
+    #: Whether the other members go on when one has died.
     survives: bool = False
+    #: Whether all members end with the same parameters.
     alike: bool = True
+    #: Whether plans choose how its members train, live. Its `rounds` count steps.
     conducted: bool = False
+    #: The codec of plans where a file names none.
     codec: str = "fp32"
+    #: The optimizer of local steps, where it is part of the scheme.
     inner: str = ""
+    #: Where the scheme was published.
     source: str
+    #: The module that declares the scheme; set by the registry.
     module: str = ""
 
     @property
@@ -53,34 +50,33 @@ class Scheme:
         return tuple(its.name for its in fields(self.options))
 
     def read(self, options: Mapping[str, Any]) -> Options:
-        """Its options as plain values have them. ValueError when they are none of it."""
+        """Make its options from plain values. Raises ValueError where they are not options of this scheme."""
         try:
             return read(self.options, options)
         except TypeError as error:
-            raise ValueError(f"no options of {self.name}: {error}") from error
+            raise ValueError(f"not options of {self.name}: {error}") from error
 
     @property
     def regraphs(self) -> bool:
-        """Whether its members go over to another graph: they survive it, and have a choice."""
+        """True if its members can change to another graph during a run: they survive losses and have an option
+        `graph`."""
         return self.survives and "graph" in self.fields
 
     @property
-    def assigns(self) -> bool:
-        """Whether it tells its members anything beside the options."""
-        return not self.module and find_spec(f"testbed.schemes.{self.name}.assignment") is not None
-
-    def assign(self, options: Options, setting: Setting) -> Assignment:
-        """What members are told: the folder's `assignment` says so, where there is one; else nothing.
-
-        GraphError, PolicyError or Misfit where the members and the network are not for it.
-        """
-        from testbed.schemes.assignment import Assignment
-
-        name = f"testbed.schemes.{self.name}.assignment"
-        assigned: Assignment = import_module(name).assign(options, setting) if self.assigns else Assignment()
-        return assigned
+    def algorithm(self) -> ModuleType:
+        """The module that declares the scheme, whose `build` makes the strategy, or the participant, of one member."""
+        return import_module(self.module)
 
     @property
-    def algorithm(self) -> ModuleType:
-        """The module that runs it, which loads PyTorch."""
-        return import_module(self.module or f"testbed.schemes.{self.name}.algorithm")
+    def assigns(self) -> bool:
+        """True if it tells its members anything beside the options."""
+        return hasattr(self.algorithm, "assign")
+
+    def assign(self, options: Options, setting: Setting) -> Assignment:
+        """Return what members are told beside the options.
+
+        Raises:
+            GraphError, PolicyError, Misfit: The members and the network do not fit the scheme.
+        """
+        assigned: Assignment = self.algorithm.assign(options, setting) if self.assigns else Assignment()
+        return assigned

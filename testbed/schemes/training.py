@@ -1,4 +1,4 @@
-"""What the algorithm of a scheme is built around."""
+"""The second argument of a scheme's `build`: one member, its model, and what it trains with."""
 
 from __future__ import annotations
 
@@ -6,62 +6,62 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from testbed.plan import TrainingChoice
 from testbed.protocol import NodeConfiguration
 from testbed.sync.gossip.neighbours import Neighbours
-from testbed.sync.strategies import Reducer
+
+if TYPE_CHECKING:
+    import torch
+
+    from testbed.plan import TrainingChoice
+    from testbed.sync.strategies import Reducer
 
 
 @dataclass(frozen=True, slots=True)
 class RoundTraining:
-    """Of a scheme that reduces in rounds: one member's model, and the session that reduces.
+    """One member of a scheme that reduces in rounds."""
 
-    parameters   the tensors that the members are to agree on, each with its `grad`
-    weight       what this member counts in a mean
-    assignment   what the scheme tells this member alone
-    steps        how many local steps the plan in force gives it to the next round; None where it gives none
-    chosen       how members train from the next round on, by the plan in force; None where it leaves that to the scheme
-    moments      what the member's own optimizer keeps of its steps, tensors of the same shapes at all members
-    """
-
+    #: The session that reduces.
     reducer: Reducer
+    #: The tensors on which the members are to agree, each with its `grad`.
     parameters: Sequence[torch.Tensor]
+    #: The member's weight in a mean.
     weight: float
+    #: What the scheme tells this member alone.
     assignment: Mapping[str, Any] = field(default_factory=dict)
+    #: Returns the local steps that the plan in force gives the member until the next round, or None.
     steps: Callable[[], int | None] = lambda: None
+    #: Returns how the plan in force has members train from the next round on; None where it leaves that to the scheme.
     chosen: Callable[[], TrainingChoice | None] = lambda: None
+    #: Returns the moments that the member's optimizer keeps: tensors of the same shapes at all members.
     moments: Callable[[], Sequence[torch.Tensor]] = tuple
 
 
 @dataclass(frozen=True, slots=True)
 class GossipTraining:
-    """Of a scheme whose members gossip: one member, and what it begins with.
-
-    members      all of them, in the order of their shards; `samples` are how many each learns from, empty if the same
-    place        where the member stands
-    clock        says seconds, to who measures how long something takes
-    parameters   flat, float32, on the host; the same at all members
-    """
+    """One member of a scheme whose members gossip, at its start."""
 
     name: str
+    #: All members, in the order of their shards.
     members: Sequence[str]
-    place: NodeConfiguration
+    #: The member's node configuration: its neighbours, weights and rules.
+    node: NodeConfiguration
+    #: Flat, float32, on the host; the same at all members.
     parameters: torch.Tensor
     iterations: int
     seed: int
+    #: The samples from which each member learns; empty if all have equally many.
     samples: Sequence[float] = ()
+    #: Returns the time in seconds, for measuring how long something takes.
     clock: Callable[[], float] = time.monotonic
 
     @property
     def neighbours(self) -> Neighbours:
-        """Its neighbours in the graph; ValueError where it is in none."""
-        return Neighbours(self.name, self.place.sources, self.place.targets, self.place.weights)
+        """The member's neighbours in the graph. Raises ValueError where it has none."""
+        return Neighbours(self.name, self.node.sources, self.node.targets, self.node.weights)
 
     @property
     def random(self) -> Random:
-        """A source of its own, the same in each run of the seed."""
+        """A source of random numbers for this member, the same in each run of the seed."""
         return Random(f"{self.seed} {self.name}")

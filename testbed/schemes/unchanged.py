@@ -1,11 +1,11 @@
-"""A scheme around a script's steps without a word of it changed: TESTBED_SCHEME=diloco:every=32.
+"""A scheme around the steps of an unchanged script: TESTBED_SCHEME=diloco:every=32.
 
-    torch is imported   ▸ `install`: nothing else happens before the script does something of this
+    torch is imported                             ▸ `install`, which only waits for the following
     a model is put into DistributedDataParallel   ▸ its gradients stay local
-    an optimizer's first step   ▸ the member joins, and the scheme is around this and all further steps
-    the script ends   ▸ it says goodbye
+    an optimizer's first step                     ▸ the member joins; the scheme is around this and all further steps
+    the script ends                               ▸ the member leaves
 
-Where training ends a script does not say, so nothing is synchronized then: what was not by the last round stays the
+A script does not say where its training ends, so nothing is synchronized then: changes since the last round stay the
 member's own.
 """
 
@@ -25,7 +25,7 @@ from testbed.schemes.choice import SchemeChoice
 
 
 class UnchangedScript:
-    """What TESTBED_SCHEME does in one process. What it does it says on standard error."""
+    """The effect of TESTBED_SCHEME in one process. It reports on standard error."""
 
     def __init__(self, choice: SchemeChoice, text: str) -> None:
         self._choice = choice
@@ -34,13 +34,13 @@ class UnchangedScript:
         self._stack = ExitStack()
 
     def keep_local(self, model: DistributedDataParallel) -> None:
-        """A model's gradients stay where they are from now on."""
+        """Keep a model's gradients local from now on."""
         from testbed.sync.local_gradients import LocalGradients
 
         self._say(str(LocalGradients(model)))
 
     def before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """The first step of the script's optimizer begins all; ValueError where there is another one."""
+        """Begin at the first step of the script's optimizer. Raises ValueError at the first step of a second one."""
         if self._optimizer is None:
             self._begin(optimizer)
             self._optimizer = optimizer
@@ -51,8 +51,7 @@ class UnchangedScript:
             )
 
     def _begin(self, optimizer: torch.optim.Optimizer) -> None:
-        from testbed.schemes.optimizer_steps import OptimizerSteps
-        from testbed.schemes.wrapped import check, described, strategy_of
+        from testbed.schemes.wrapped import OptimizerSteps, check, described, strategy_of
         from testbed.sync.environment import join_by_environment
 
         every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -62,13 +61,13 @@ class UnchangedScript:
         atexit.register(self.end)
         strategy = strategy_of(self._choice, session, parameters)
         steps = OptimizerSteps(strategy, [optimizer])
-        self._stack.enter_context(steps.counted())  # what hooks it adds are called in this step already
+        self._stack.enter_context(steps.counted())  # its hooks are called in this step already
         begun = session.rounds
         self._stack.callback(lambda: self._say(f"{steps.taken} steps, {session.rounds - begun} rounds"))
         self._say(described(self._choice, session, parameters))
 
     def end(self) -> None:
-        """Leave; with the error that the script ended with, if it did."""
+        """Leave the run, with the error that ended the script, if there was one."""
         error = getattr(sys, "last_value", None)
         self._stack.__exit__(type(error) if error else None, error, None)
 
@@ -77,7 +76,7 @@ class UnchangedScript:
 
 
 def install(text: str) -> None:
-    """Have the scheme around the steps of this process. ValueError where the text says none."""
+    """Put the scheme around the steps of this process. Raises ValueError where the text names no scheme."""
     script = UnchangedScript(SchemeChoice.parse(text), text)
     register_optimizer_step_pre_hook(script.before_step)
     make = DistributedDataParallel.__init__

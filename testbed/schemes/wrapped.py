@@ -1,19 +1,30 @@
-"""A scheme around a training loop that stays as it is: what `testbed.sync.wrap` makes."""
+"""A scheme around a training loop that stays unchanged: the implementation of `testbed.sync.wrap`.
+
+The strategy is called by PyTorch's own hooks around the steps of the loop's optimizers:
+
+    one       before_step ▸ step ▸ after_step
+    several                 step ▸ step ▸ after_step        each once, in any order
+    GradScaler                  ▸ after_step                where it skips a step because gradients overflowed
+
+A step that a GradScaler skips counts as one: it is skipped at one member, while the others take theirs.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import wraps
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from testbed.schemes.choice import SchemeChoice
-from testbed.schemes.optimizer_steps import OptimizerSteps
 from testbed.schemes.training import RoundTraining
 from testbed.sync import Session, Strategy, SyncError
 from testbed.sync.codecs.memory import bytes_of
@@ -22,8 +33,11 @@ from testbed.sync.local_gradients import local_gradients
 
 log = logging.getLogger(__name__)
 
-#: What floating-point sums of equal bytes may be off; one member of a thousand that differs is 0.1 off in some byte.
+#: The error that the mean of equal bytes may have. One member of a thousand that differs changes some byte by 0.1.
 SAME = 1 / 64
+
+#: The optimizers whose steps are counted now. Others step under a GradScaler as without a scheme.
+_counted: WeakKeyDictionary[torch.optim.Optimizer, OptimizerSteps] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -35,7 +49,7 @@ def wrapped(
     session: Session | None,
     weight: float,
 ) -> Iterator[Strategy]:
-    """See `testbed.sync.wrap`."""
+    """Implement `testbed.sync.wrap`, which has the documentation."""
     choice = SchemeChoice.of(scheme, options)
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -56,8 +70,12 @@ def wrapped(
 def strategy_of(
     choice: SchemeChoice, session: Session, parameters: Sequence[torch.Tensor], weight: float = 1.0
 ) -> Strategy:
-    """What synchronizes the parameters. ValueError where the plan in force is not for the scheme, SyncError where not
-    all members have the same parameters."""
+    """Return the strategy that synchronizes the parameters.
+
+    Raises:
+        ValueError: The plan in force does not fit the scheme.
+        SyncError: The members do not all hold the same parameters.
+    """
     plan = session.plan
     choice.check_plan(plan.codec, bool(plan.groups))
     check_alike(session, parameters)
@@ -67,22 +85,22 @@ def strategy_of(
 
 
 def described(choice: SchemeChoice, session: Session, parameters: Sequence[torch.Tensor]) -> str:
-    """What is done, for a log."""
+    """Return a line for the log: the member, its parameters, the other members and the scheme."""
     elements = sum(parameter.numel() for parameter in parameters)
     return f"{session.name} trains {elements:,} parameters with {', '.join(session.members)} by {choice}"
 
 
 def check(parameters: Sequence[torch.Tensor], optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """ValueError where a scheme can't be around these optimizers' steps, or synchronize these parameters."""
+    """Raise ValueError where a scheme can't follow the steps of these optimizers, or synchronize these parameters."""
     for optimizer in optimizers:
         kind = type(optimizer)
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise ValueError(
-                f"{kind.__name__} is no torch.optim.Optimizer, whose steps can be seen; write instead: one"
+                f"{kind.__name__} is not a torch.optim.Optimizer, so its steps can't be followed: give one that is"
             )
         if kind.__module__.startswith("torch.distributed."):
             raise ValueError(
-                f"{kind.__name__} exchanges parameters in its own steps; write instead: the optimizer that it is around"
+                f"{kind.__name__} exchanges parameters in its own steps; write instead: the optimizer inside it"
             )
     if not optimizers or not parameters:
         raise ValueError("nothing is trained: give an optimizer, and a model with parameters that require gradients")
@@ -92,15 +110,15 @@ def check(parameters: Sequence[torch.Tensor], optimizers: Sequence[torch.optim.O
     for parameter in parameters:
         if type(parameter.data) is not torch.Tensor or getattr(parameter, "_is_flat_param", False):
             raise ValueError(
-                "parameters are sharded (FSDP, DTensor), so that no member has all of them; write instead: a model "
-                "that each member has whole, by itself or in DistributedDataParallel"
+                "parameters are sharded (FSDP, DTensor), so no member has all of them; write instead: a whole "
+                "model at each member, alone or in DistributedDataParallel"
             )
         if not parameter.is_floating_point():
             raise ValueError(f"parameters of {parameter.dtype} have no mean here; write instead: real ones")
 
 
 def check_alike(session: Session, parameters: Sequence[torch.Tensor]) -> None:
-    """A round of 32 numbers: SyncError where not all members hold the same parameters."""
+    """Compare the members' parameters by a round of 32 numbers. Raises SyncError where they differ."""
     whole = hashlib.sha256()
     for parameter in parameters:
         held = parameter.detach().cpu().contiguous()
@@ -111,6 +129,103 @@ def check_alike(session: Session, parameters: Sequence[torch.Tensor]) -> None:
         mean.copy_(own)
     if (mean - own).abs().max() > SAME:
         raise SyncError(
-            f"{session.name} begins with other parameters than the other members: have all begin with the same, by one "
+            f"{session.name} starts with other parameters than the other members: start all from the same ones, by one "
             "seed (torch.manual_seed), one checkpoint, or DistributedDataParallel"
         )
+
+
+class OptimizerSteps:
+    """Calls a strategy before and after each step of its loop, in which all `optimizers` step once.
+
+    Raises:
+        ValueError: The loop steps in a way that the strategy can't follow; it may come out of an optimizer's step.
+    """
+
+    def __init__(self, strategy: Strategy, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._strategy = strategy
+        self._taken = dict.fromkeys(optimizers, 0)
+        self._trains = {optimizer: trained(optimizer) for optimizer in optimizers}
+        self._needs_gradients = type(strategy).before_step is not Strategy.before_step
+        self.taken = 0  # steps of the loop
+        if self._needs_gradients and len(optimizers) > 1:
+            raise ValueError(
+                "this scheme averages gradients before they are used, and of several optimizers one uses its own "
+                "before the others have theirs; write instead: local_sgd, diloco or sparta"
+            )
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Call the strategy around the optimizers' steps while inside."""
+        _watch_scalers()
+        handles = []
+        for optimizer in self._taken:
+            handles += [
+                optimizer.register_step_pre_hook(self._before),
+                optimizer.register_step_post_hook(self._after),
+            ]
+            _counted[optimizer] = self
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            for optimizer in self._taken:
+                _counted.pop(optimizer, None)
+
+    def scaled(self, optimizer: torch.optim.Optimizer, enabled: bool, step: Callable[[], Any]) -> Any:
+        """Run a GradScaler's `step`, which may skip the optimizer's, and count it as a step in both cases."""
+        if self._needs_gradients and enabled:
+            raise ValueError(
+                "GradScaler leaves a step out where gradients overflow, and this scheme needs all members' gradients "
+                "in each; write instead: bfloat16 without a GradScaler, or local_sgd, diloco or sparta"
+            )
+        before = self._taken[optimizer]
+        result = step()
+        if self._taken[optimizer] == before:
+            self._after(optimizer)
+        return result
+
+    def _before(self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if self._needs_gradients and any(one is not None for one in (*arguments[1:], named.get("closure"))):
+            raise ValueError(
+                "an optimizer that is given a closure makes its gradients inside its step, where this scheme can't "
+                "average them; write instead: step() without one, or local_sgd, diloco or sparta"
+            )
+        if trained(optimizer) != self._trains[optimizer]:
+            raise ValueError(
+                f"an optimizer trained {self._trains[optimizer]} tensors when the scheme began, and now trains "
+                f"{trained(optimizer)}: only the first are synchronized; write instead: a context for each stage"
+            )
+        self._strategy.before_step()
+
+    def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._taken[optimizer] += 1
+        if self._taken[optimizer] > self.taken + 1:
+            raise ValueError(
+                "one optimizer stepped twice before another stepped once: under a scheme all step in turn; write "
+                "instead: `wrap` with those that do"
+            )
+        if min(self._taken.values()) > self.taken:
+            self.taken += 1
+            self._strategy.after_step()
+
+
+def trained(optimizer: torch.optim.Optimizer) -> int:
+    """Return the number of tensors that an optimizer trains."""
+    return sum(parameter.requires_grad for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _watch_scalers() -> None:
+    """Make GradScaler, which has no hooks, report the steps of counted optimizers."""
+    step = GradScaler.step
+    if hasattr(step, "__wrapped__"):
+        return
+
+    @wraps(step)
+    def told(self: GradScaler, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        steps = _counted.get(optimizer)
+        if steps is None:
+            return step(self, optimizer, *args, **kwargs)
+        return steps.scaled(optimizer, self.is_enabled(), lambda: step(self, optimizer, *args, **kwargs))
+
+    GradScaler.step = told  # type: ignore[method-assign]

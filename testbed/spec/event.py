@@ -9,7 +9,7 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from testbed.link import LinkState, NoSuchLink, find_link, link_ends, written_link
-from testbed.schemes.graph import GraphKind
+from testbed.schemes.options import GraphKind
 from testbed.spec.load import Strict
 from testbed.spec.units import Delay, Duration, Loss, Rate
 

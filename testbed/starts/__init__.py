@@ -61,16 +61,11 @@ def new_form(name: str, folder: Path) -> list[Path]:
 
 
 def new_scheme(name: str, folder: Path = PACKAGE) -> list[Path]:
-    """The folder `schemes/NAME` in the package, and its line in the list of schemes."""
+    """`schemes/NAME.py` in the package, and its line in the list of schemes."""
     registry = folder / "schemes" / "__init__.py"
     _check_module(name, folder / "schemes", registry)
-    text = _with_line(registry, r"_FOLDERS = \(\n((?:    \"\w+\",\n)+)\)", f'    "{name}",\n')
-    place = folder / "schemes" / name
-    files = {
-        place / "__init__.py": _start("scheme.template", name),
-        place / "algorithm.py": _start("algorithm.template", name),
-    }
-    return _write(files, {registry: text})
+    text = _with_line(registry, r"_NAMES = \(\n((?:    \"\w+\",\n)+)\)", f'    "{name}",\n')
+    return _write({folder / "schemes" / f"{name}.py": _start("scheme.template", name)}, {registry: text})
 
 
 #: Kind → what writes it, given a name and the folder where the user is.

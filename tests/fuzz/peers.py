@@ -13,6 +13,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ import torch
 from testbed.controller.allreduce.recovery import disagreeing
 from testbed.plan import Plan, Route
 from testbed.protocol import Arrived, Holding, MeanSlice, Reconfigure, decode, encode
-from testbed.schemes import SCHEMES
 from testbed.sync.allreduce import fetch, spans
 from testbed.sync.allreduce.atomic_rounds import orders_for
 from testbed.sync.allreduce.fetch import FetchAnswer, FetchRequest, MeansNote, StateNote, Wanted, receive_request
@@ -131,9 +131,8 @@ def _waits(frame: Frame) -> bool:
 @contextmanager
 def gossiping(_: Path) -> Iterator[Feed]:
     """A member that takes in what others gossip, of any scheme."""
-    for scheme in SCHEMES.values():
-        if scheme.exchange == "gossip":
-            _ = scheme.algorithm  # which makes its messages known
+    for room in ("decoupled_diloco", "staggered"):
+        import_module(f"testbed.schemes.{room}.messages")  # the other schemes' messages are known with their modules
 
     def feed(data: bytes) -> None:
         inbox = Inbox(MessageCodec(MEMBERS, ELEMENTS))

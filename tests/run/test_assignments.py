@@ -14,12 +14,11 @@ from testbed.controller.model.spec import GossipGraph
 from testbed.planning.view import Member
 from testbed.protocol import NodeConfiguration
 from testbed.run.assignments import assignment_of, graph_of, policy_options, site_period
-from testbed.schemes.adpsgd.algorithm import ActiveMember, PassiveMember
-from testbed.schemes.assignment import GossipAssignment
+from testbed.schemes.adpsgd import ActiveMember, PassiveMember
+from testbed.schemes.assignment import GossipAssignment, steps_of
 from testbed.schemes.hop.member import HopMember
 from testbed.schemes.hop.rules import HopRules
 from testbed.schemes.hop.sites import SiteLeader
-from testbed.schemes.hybrid.assignment import steps_of
 from testbed.schemes.staggered.member import StaggeredMember
 from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
@@ -84,13 +83,13 @@ def test_between_sites_the_first_worker_of_each_stands_for_it(tmp_path: Path) ->
 
 def test_rules_come_through(tmp_path: Path) -> None:
     sync = {"strategy": "hop", "backup": 1, "max_ig": 4, "skip": {"jump": 10, "rule": 0.75}, "form": "parallel"}
-    place = assigned(tmp_path, sync)[0].place("paris-w0")
+    place = assigned(tmp_path, sync)[0].node("paris-w0")
     assert HopRules(**place.rules) == HopRules(max_ig=4, backup=1, max_jump=10, quantile=0.75, parallel=True)
 
 
 def test_d_psgd_is_hops_standard_mode_with_metropolis_weights(tmp_path: Path) -> None:
     assignment, _ = assigned(tmp_path, {"strategy": "dpsgd"})
-    place = assignment.place("paris-w0")
+    place = assignment.node("paris-w0")
     party = participant("dpsgd", "paris-w0", assignment.graph.members, place, torch.zeros(3), 5)
     assert isinstance(party, HopMember) and HopRules(**place.rules) == HopRules()
     assert sum(place.weights.values()) == pytest.approx(1)
@@ -100,7 +99,7 @@ def test_ad_psgd_has_two_sides(tmp_path: Path) -> None:
     assignment, _ = assigned(tmp_path, {"strategy": "adpsgd"})
     members = assignment.graph.members
     kinds = [
-        type(participant("adpsgd", member, members, assignment.place(member), torch.zeros(3), 5)) for member in members
+        type(participant("adpsgd", member, members, assignment.node(member), torch.zeros(3), 5)) for member in members
     ]
     assert kinds == [ActiveMember, PassiveMember, ActiveMember, PassiveMember]
 
@@ -125,7 +124,7 @@ def test_staggered_groups_are_those_of_the_policy_and_one_member_evaluates(tmp_p
     sync = {"strategy": "staggered", "policy": "cpn", "every": 6, "staleness": 2}
     uneven = spoilt(TOPOLOGY, "sites", "tokyo", "speed", to=0.5)
     assignment, _ = assigned(tmp_path, sync, uneven)
-    places = {name: assignment.place(name) for name in assignment.graph.members}
+    places = {name: assignment.node(name) for name in assignment.graph.members}
     teams = assignment.groups["teams"]
     assert [set(team["members"]) for team in teams] == [{"paris-w0", "paris-w1"}, {"tokyo-w0"}, {"dallas-w0"}]
     assert all(set(team["owners"]) <= set(team["members"]) for team in teams)
@@ -143,7 +142,7 @@ def test_staggered_groups_are_those_of_the_policy_and_one_member_evaluates(tmp_p
 
 def test_the_server_s_model_is_evaluated_by_one(tmp_path: Path) -> None:
     assignment, _ = assigned(tmp_path, {"strategy": "fedasync", "every": 4})
-    places = [assignment.place(name) for name in assignment.graph.members]
+    places = [assignment.node(name) for name in assignment.graph.members]
     assert [place.evaluates for place in places] == [(1, 0), None, None, None]
     assert {place.steps for place in places} == {4}
 
@@ -151,7 +150,7 @@ def test_the_server_s_model_is_evaluated_by_one(tmp_path: Path) -> None:
 def test_each_site_has_a_server_and_one_of_them_that_of_all(tmp_path: Path) -> None:
     uneven = spoilt(TOPOLOGY, "sites", "tokyo", "speed", to=0.5)
     assignment, _ = assigned(tmp_path, {"strategy": "halos"}, uneven)
-    places = {name: assignment.place(name) for name in assignment.graph.members}
+    places = {name: assignment.node(name) for name in assignment.graph.members}
     servers = {name: place.rules["server"] for name, place in places.items()}
     assert servers == {"paris-w0": "paris-w0", "paris-w1": "paris-w0", "tokyo-w0": "tokyo-w0", "dallas-w0": "dallas-w0"}
     (centre,) = {place.rules["centre"] for place in places.values()}

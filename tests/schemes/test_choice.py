@@ -1,4 +1,4 @@
-"""A scheme as a text: what can be said is read as it was meant, and what can't is refused by name."""
+"""A scheme as a text: options are read as they were meant, and errors name the part that is wrong."""
 
 from __future__ import annotations
 
@@ -44,13 +44,9 @@ def test_what_says_no_scheme(text: str, name: str) -> None:
 
 
 def scheme_file(folder: Path, name: str = "mine") -> Path:
-    """Write the start of a scheme as one file: its two modules, one after the other."""
-    texts = [_start(f"{part}.template", name) for part in ("scheme", "algorithm")]
-    future = texts[1].split("from __future__ import annotations\n")[1]
-    own = f"from testbed.schemes.{name} import {name.capitalize()}Options\n"
-    assert own in future
+    """Write the start of a scheme."""
     file = folder / f"{name}.py"
-    file.write_text(texts[0] + future.replace(own, ""))
+    file.write_text(_start("scheme.template", name))
     return file
 
 

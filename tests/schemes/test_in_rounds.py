@@ -1,5 +1,5 @@
-"""What all schemes that reduce in rounds stand alike: plans and codecs that change, checkpoints, members that come, and
-another scheme that goes on."""
+"""Tests of all schemes that reduce in rounds: plans and codecs change, checkpoints, members join, and another scheme
+continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all schemes have in common: options that check themselves, known without PyTorch."""
+"""Tests of all schemes: options check themselves, and are known without PyTorch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 
 from testbed import schemes
 from testbed.schemes import SCHEMES, Scheme, named
-from testbed.schemes.options import Misfit, read
-from testbed.schemes.outer import OuterOptions
+from testbed.schemes.options import Misfit, OuterOptions, read
 
 ROOT = Path(__file__).parents[2]
 LOADS_NO_TORCH = """
@@ -27,9 +26,11 @@ assert "torch" not in sys.modules
 
 
 @pytest.mark.pure
-def test_every_folder_is_a_scheme_of_its_name() -> None:
-    folders = {path.parent.name for path in Path(schemes.__file__).parent.glob("*/__init__.py")}
-    assert folders == set(SCHEMES)
+def test_every_module_with_a_scheme_is_registered_by_its_name() -> None:
+    modules = Path(schemes.__file__).parent.rglob("*.py")
+    declaring = [file for file in modules if "\nSCHEME = " in file.read_text(encoding="utf-8")]
+    names = {file.parent.name if file.name == "__init__.py" else file.stem for file in declaring}
+    assert names == set(SCHEMES) == {scheme.name for scheme in SCHEMES.values()}
 
 
 @pytest.mark.pure

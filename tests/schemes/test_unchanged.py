@@ -1,4 +1,4 @@
-"""What TESTBED_SCHEME does in a process, by its parts: tests/controller/test_machines.py has it in whole scripts."""
+"""The parts of TESTBED_SCHEME in one process; tests/controller/test_machines.py runs whole scripts with it."""
 
 from __future__ import annotations
 

@@ -16,11 +16,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from testbed import sync
 from testbed.plan import Group, Plan
-from testbed.schemes.optimizer_steps import OptimizerSteps
 from testbed.schemes.options import Misfit
-from testbed.schemes.sparta import SpartaOptions
-from testbed.schemes.sparta.algorithm import Sparta
+from testbed.schemes.sparta import Sparta, SpartaOptions
 from testbed.schemes.training import RoundTraining
+from testbed.schemes.wrapped import OptimizerSteps
 from testbed.sync import Strategy
 from testbed.sync.strategies import Gradients
 from tests.sync.plans import chain, names, star

@@ -122,7 +122,7 @@ def test_a_scheme_and_a_policy_run_as_they_are(tmp_path: Path) -> None:
         new_scheme("my_scheme", tmp_path / "testbed")
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     made = [*new_policy("my_policy", tmp_path), *new_scheme("my_scheme", tmp_path / "testbed")]
-    assert len(made) == 4
+    assert len(made) == 3
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     subprocess.run([sys.executable, "-c", USES_BOTH], cwd=tmp_path, env=environment, check=True)
     for check in (["check"], ["format", "--check"]):

@@ -1,35 +1,56 @@
-"""Decoupled DiLoCo: nobody waits; a syncer merges each fragment of the model when some members' changes are there."""
+"""Decoupled DiLoCo: no member waits; a syncer merges each fragment of the model once some members' changes are there.
+
+    member m, all the time      θ_m ← θ_m + step
+    asked for a fragment p      Δ_m = Θ_p - θ_m,p,  w_m = tokens² / steps, both since the last merge of p
+    syncer, of K members        Θ_p ← Nesterov(Θ_p, merge of Δ_m by w_m)        (syncer.py)
+    told the result             θ_m,p ← Θ_p
+
+Members take equal batches here, so that w_m is the number of steps that a member took. Its steps between its answer and
+the result are overwritten, as in the paper: at most `overlap` of `every` steps, where the network is that fast. Where
+an answer comes too late for a merge, the member's steps since the last merge of that fragment are lost.
+
+A member answers with its change since the last merge, and only once. Where the result of that merge is still on its way
+to the member, it answers after the result has come and a step is taken. So no change counts twice, and slow links slow
+merges down, but no steps. The syncer runs in the process of one member, and is lost with it.
+
+Under a codec for changes a member keeps what the codec left out of its answers, and adds it to the next ones.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from testbed.schemes.options import Misfit, Options, limited
-from testbed.schemes.outer import NESTEROV, OuterOptions
+from testbed.schemes.assignment import GossipAssignment, Setting, best_reached, star_around
+from testbed.schemes.options import NESTEROV, Misfit, Options, OuterOptions, limited
 from testbed.schemes.scheme import Scheme
+from testbed.schemes.training import GossipTraining
+from testbed.sync.gossip.effects import Participant
 
 
 @dataclass(frozen=True)
 class DecoupledOptions(Options):
-    """Each of the `fragments` is merged once in `every` steps of the fastest member, or of the `quorum`-th fastest.
+    """Options of Decoupled DiLoCo.
 
-    `overlap` is how many steps a merge may take beside training, `margin` the part of what is left of that after the
-    quorum for which the syncer waits for others. `merge` averages directions and lengths apart (`radial`), or changes
-    as they are (`mean`). What travels goes through the `codec`: `bins4`, of four bits, is too coarse for parameters, so
-    that changes travel both ways under it, and what it leaves out goes with the next ones.
-
-    Defaults are those of arXiv 2604.21428 as others report them (H = P = 24, τ = 2, K = 1); the margin and the outer
-    rates, which they do not tell, are ours and DiLoCo's.
+    Defaults are those of arXiv 2604.21428 as others report them (H = P = 24, τ = 2, K = 1). The margin, which they do
+    not report, is ours; the outer rates are DiLoCo's.
     """
 
+    #: Steps of the fastest member, or of the `quorum`-th fastest, in which each fragment is merged once (H).
     every: int = limited(24, ge=1)
+    #: The parts of the model (P).
     fragments: int = limited(24, ge=1)
+    #: Members whose changes a merge needs (K).
     quorum: int = limited(1, ge=1)
+    #: Steps that a merge may take beside training (τ).
     overlap: int = limited(2, ge=0)
+    #: The fraction of the time left of `overlap` after the quorum for which the syncer waits for other members.
     margin: float = limited(0.5, ge=0, lt=1)
+    #: Average directions and lengths apart (radial), or changes as they are (mean).
     merge: Literal["radial", "mean"] = "radial"
     outer: OuterOptions = NESTEROV
+    #: The codec of everything that travels. bins4, of four bits, is too coarse for parameters: under it changes travel
+    #: both ways, and what it leaves out is added to the next ones.
     codec: Literal["fp32", "fp16", "bf16", "bins4"] = "fp32"
 
     def __post_init__(self) -> None:
@@ -39,7 +60,7 @@ class DecoupledOptions(Options):
 
     @property
     def in_changes(self) -> bool:
-        """Whether a merge's result travels as its change."""
+        """True if the result of a merge travels as its change."""
         return self.codec == "bins4"
 
     @property
@@ -61,3 +82,26 @@ SCHEME = Scheme(
     survives=True,
     source="Douillard et al. 2026, arXiv 2604.21428",
 )
+
+
+def assign(options: DecoupledOptions, setting: Setting) -> GossipAssignment:
+    """Place the syncer at the member that the others reach best. Raises PolicyError where none is reached by all."""
+    syncer = best_reached(setting.view)
+    return GossipAssignment(
+        protocol="decoupled_diloco",
+        graph=star_around(syncer, setting.view),
+        rules={"syncer": syncer, "codec": options.codec},
+        steps=dict.fromkeys(setting.view.names, options.every),
+        evaluators={syncer: (1, 0)},
+    )
+
+
+def build(options: DecoupledOptions, training: GossipTraining) -> Participant:
+    """Return a member, or the one whose process runs the syncer as well."""
+    from testbed.schemes.decoupled_diloco.learner import DecoupledLearner, SyncingLearner
+
+    name, syncer = training.name, training.node.rules["syncer"]
+    parameters, rounds = training.parameters, training.iterations
+    if name == syncer:
+        return SyncingLearner(name, training.members, options, parameters, rounds, training.clock)
+    return DecoupledLearner(name, syncer, options, parameters, rounds, training.node.first)

@@ -1,4 +1,4 @@
-"""What Decoupled DiLoCo's members and their syncer send each other. `round` counts the merges of one fragment."""
+"""The messages of Decoupled DiLoCo's members and their syncer. `round` counts the merges of one fragment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class FragmentDue(Message):
 
 @message(27)
 class FragmentWanted(Message):
-    """The syncer's question for what its reader has changed of a fragment."""
+    """The syncer asks the receiver for its change of a fragment."""
 
     fragment: int
     round: int
@@ -20,7 +20,7 @@ class FragmentWanted(Message):
 
 @message(28)
 class FragmentChange(Message):
-    """What the sender's steps have changed since the last merge of the fragment, as Θ - θ, and what that counts."""
+    """The change by the sender's steps since the last merge of the fragment, Θ - θ, and its weight."""
 
     fragment: int
     round: int
@@ -30,7 +30,7 @@ class FragmentChange(Message):
 
 @message(29)
 class MergedFragment(Message):
-    """A fragment's parameters as its merge of this round left them."""
+    """A fragment's parameters after its merge of this round."""
 
     fragment: int
     round: int
@@ -39,7 +39,7 @@ class MergedFragment(Message):
 
 @message(30)
 class GraceOver(Message):
-    """The syncer's word to itself that it has waited for long enough for changes of a fragment."""
+    """The syncer's reminder to itself that the grace window of a merge is over."""
 
     fragment: int
     round: int
@@ -47,12 +47,12 @@ class GraceOver(Message):
 
 @message(31)
 class LearnerCame(Message):
-    """The sender has come while others train, and asks for the model."""
+    """The sender joins while others train, and asks for the model."""
 
 
 @message(40)
 class MergedStep(Message):
-    """What this merge of a fragment has changed, for who holds the result of the one before."""
+    """The change by this merge of a fragment, for members that hold the result of the one before."""
 
     fragment: int
     round: int
@@ -61,7 +61,7 @@ class MergedStep(Message):
 
 @message(41)
 class MergedWhole(Message):
-    """A fragment's parameters as they are at all members after this merge, for who may not hold the one before."""
+    """A fragment's parameters at all members after this merge, for members that may not hold the one before."""
 
     fragment: int
     round: int

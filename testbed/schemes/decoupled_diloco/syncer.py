@@ -1,32 +1,38 @@
-"""The syncer: holds the model in fragments, and merges one after the other.
+"""The syncer of Decoupled DiLoCo: holds the model in fragments, and merges one after the other.
 
     FragmentDue     a member has taken H/P steps        --> the K-th fastest member's count opens the next fragment
-    FragmentWanted  to all members                          each answers by what it has, in the midst of a step as well
+    FragmentWanted  to all members                          each answers with its change, also during a step
     FragmentChange  of K members are there              --> the grace window begins
     its end, or all have answered                       --> Θ ← outer(Θ, Δ), and MergedFragment to all
 
-The window is margin · (τ·step - quorum wait - merge): of what a merge may take beside τ steps of the fastest member,
-what is left (arXiv 2604.21428, equation 3). The way back is not seen from here, it has to fit what the margin leaves.
-Several fragments may be under way at a time, of each one merge. Whose change comes after its merge is not in it.
+The window is margin · (τ·step - quorum wait - merge): a fraction of the time left of τ steps of the fastest member
+(arXiv 2604.21428, equation 3). The syncer does not see the way back, which has to fit into the rest. Several fragments
+may be under way at a time, each with one merge. A change that comes after its merge is not in it.
 
-Under a codec for changes the syncer knows what members hold, by which they count:
+Under a codec for changes the syncer keeps `shown`, the parameters that members hold:
 
-    Θ - shown       the change since, with all that the codec has left out   --> MergedStep, to whose change was in it
-    shown ← shown + what becomes of that                                     --> MergedWhole, in fp32, to the others
+    Θ - shown       the change since, with all that the codec has left out   --> MergedStep, to members in the merge
+    shown ← shown + that change as the codec decodes it                      --> MergedWhole, in fp32, to the others
 
-Who was in the merge holds the result of the one before. Of the others nobody knows; as a rule they are few.
+A member in the merge holds the result of the one before. The others may not; as a rule they are few.
+
+What the changes of several members of a fragment come to (appendix D.2):
+
+    mean      Δ = Σ w_m Δ_m / Σ w_m
+    radial    Δ = (Σ w_m ‖Δ_m‖ / Σ w_m) · φ(Σ w_m φ(Δ_m) / Σ w_m),   φ(x) = x / ‖x‖, φ(0) = 0
+
+The changes of M members that point in all directions, each of length R, have a mean of length R/√M: the outer learning
+rate would have to grow with √M. Radial-directional averaging keeps the length R. It keeps it also at an optimum, where
+changes cancel, so it settles only as far as members' steps shrink. The authors average the embedding's changes as they
+are; ours do not know which parameters those are, and average a fragment as one [ours].
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from testbed.schemes.decoupled_diloco import DecoupledOptions
-from testbed.schemes.decoupled_diloco.merge import MERGES
 from testbed.schemes.decoupled_diloco.messages import (
     FragmentChange,
     FragmentWanted,
@@ -35,20 +41,61 @@ from testbed.schemes.decoupled_diloco.messages import (
     MergedStep,
     MergedWhole,
 )
-from testbed.sync.codecs import PLAIN, Codec, by_name
+from testbed.sync.codecs import by_name, rounded
+from testbed.sync.gossip.average import WeightedMean
 from testbed.sync.gossip.effects import Send
 from testbed.sync.outer import Nesterov
 
-#: Of a member's step time the newest counts so much.
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from testbed.schemes.decoupled_diloco import DecoupledOptions
+
+#: The weight of the newest step time of a member in its estimate.
 NEWEST = 0.3
+
+#: (weight, change) of each member; weights are positive.
+Weighed = Collection[tuple[float, "Tensor"]]
+
+
+def mean(changes: Weighed) -> Tensor:
+    """Return the weighted mean of the changes."""
+    average = WeightedMean()
+    for weight, change in changes:
+        average.add(change, weight)
+    return average.value
+
+
+def radial(changes: Weighed) -> Tensor:
+    """Return the mean direction with the mean length of the changes; their plain mean where directions cancel out."""
+    import torch
+
+    lengths = [float(change.norm()) for _, change in changes]
+    if not any(lengths):
+        return mean(changes)
+    along = mean(
+        [(weight, change / (length or 1.0)) for (weight, change), length in zip(changes, lengths, strict=True)]
+    )
+    size = float(along.norm())
+    if size <= torch.finfo(along.dtype).eps:
+        return mean(changes)
+    weights = [weight for weight, _ in changes]
+    length = sum(weight * its for weight, its in zip(weights, lengths, strict=True)) / sum(weights)
+    return along * (length / size)
+
+
+MERGES = {"mean": mean, "radial": radial}
 
 
 @dataclass(slots=True)
 class _Learner:
-    """What the syncer knows of a member: for how many fragments it has been due, and how long it takes for one."""
+    """A member as the syncer knows it."""
 
+    #: The fragments for which the member has taken enough steps.
     due: int = 0
+    #: The time of its last FragmentDue.
     at_s: float | None = None
+    #: An estimate of the time between two of them.
     slot_s: float | None = None
 
     def is_due(self, now_s: float, most: int) -> None:
@@ -61,27 +108,30 @@ class _Learner:
 
 @dataclass(slots=True)
 class _Merge:
-    """A fragment's merge that is under way, since `began_s`. Who `answered` and is still there holds the one before."""
+    """A merge of a fragment that is under way."""
 
     round: int
     began_s: float
+    #: (weight, change) by member.
     changes: dict[str, tuple[float, Tensor]] = field(default_factory=dict)
+    #: The members that answered and are still there: they hold the result of the merge before.
     answered: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class _Fragment:
-    """A fragment of the model after `merges` merges, and what members hold of it under a codec for changes."""
+    """A fragment of the model after `merges` merges."""
 
     values: Tensor
     momentum: Tensor
+    #: The values that members hold under a codec for changes.
     shown: Tensor
     merges: int = 0
     under_way: _Merge | None = None
 
 
 class Syncer:
-    """The model of `members` in fragments, each of which is merged `rounds` times. `name` is where it lives."""
+    """The model of `members` in fragments, each of which is merged `rounds` times, in the process of `name`."""
 
     def __init__(
         self,
@@ -92,8 +142,8 @@ class Syncer:
         rounds: int,
         clock: Callable[[], float],
     ) -> None:
-        self.merged = 0  # merges so far, and
-        self.changes = 0  # members' changes that they took in
+        self.merged = 0  # merges so far
+        self.changes = 0  # members' changes in all merges so far
         self._name = name
         self._options = options
         self._rounds = rounds
@@ -101,19 +151,19 @@ class Syncer:
         self._codec = by_name(options.codec)
         self._outer = Nesterov(options.outer.learning_rate, options.outer.momentum)
         self._learners = {member: _Learner() for member in members}
-        self._fragments = [_Fragment(its.clone(), torch.zeros_like(its), its.clone()) for its in fragments]
+        self._fragments = [_Fragment(its.clone(), its.new_zeros(its.shape), its.clone()) for its in fragments]
         self._opened = 0
         self._merge_s = 0.0
 
     def due(self, member: str) -> Iterator[Send]:
-        """A member has taken the steps of a fragment."""
+        """Note that a member has taken the steps of a fragment."""
         if member in self._learners:
-            # What a slow network holds up is not made up for: fragments would be merged more often than asked.
+            # Delays by a slow network are not made up for: fragments would be merged more often than asked.
             self._learners[member].is_due(self._clock(), self._opened + len(self._fragments))
             yield from self._open()
 
     def changed(self, member: str, message: FragmentChange) -> Iterator[Send]:
-        """A member's change; ValueError when it is none of a fragment."""
+        """Add a member's change to its merge. Raises ValueError where it does not fit a fragment."""
         fragment = self._fragment(message.fragment)
         if len(message.change) != len(fragment.values) or not message.weight > 0:
             raise ValueError(f"{len(message.change)} elements of weight {message.weight} are no change of a fragment")
@@ -129,13 +179,13 @@ class Syncer:
             yield Send(self._name, over, after_s=self._grace(merge))
 
     def grace_over(self, message: GraceOver) -> Iterator[Send]:
-        """A merge has waited for long enough."""
+        """End the wait of a merge for further changes."""
         merge = self._fragment(message.fragment).under_way
         if merge is not None and merge.round == message.round:
             yield from self._merge(message.fragment)
 
     def forget(self, gone: str) -> Iterator[Send]:
-        """A member is there no more; what it sent counts still. What waited for it alone goes on."""
+        """Go on without a member. The changes that it sent still count, and merges that waited for it alone go on."""
         self._learners.pop(gone, None)
         for number, fragment in enumerate(self._fragments):
             if (merge := fragment.under_way) is not None:
@@ -145,7 +195,7 @@ class Syncer:
         yield from self._open()
 
     def came(self, member: str) -> Iterator[Send]:
-        """A member that comes while others train begins with the model as it is."""
+        """Send the model to a member that joins while others train."""
         self._learners[member] = _Learner(self._opened)
         for number, fragment in enumerate(self._fragments):
             yield Send(member, self._whole(number))
@@ -162,7 +212,7 @@ class Syncer:
         return self._fragments[number]
 
     def _open(self) -> Iterator[Send]:
-        """Have members send the fragments that are due, each in its turn."""
+        """Ask members for the fragments that are due, one after the other."""
         due = sorted((its.due for its in self._learners.values()), reverse=True)[self._quorum - 1]
         while self._opened < min(due, self._rounds * len(self._fragments)):
             number = self._opened % len(self._fragments)
@@ -175,7 +225,7 @@ class Syncer:
                 yield Send(member, FragmentWanted(number, fragment.merges + 1))
 
     def _grace(self, merge: _Merge) -> float:
-        """Seconds to wait for others, with the quorum there."""
+        """Return the seconds to wait for other members once the quorum is there."""
         slots = [its.slot_s for its in self._learners.values() if its.slot_s is not None]
         step_s = min(slots, default=0.0) * len(self._fragments) / self._options.every
         waited_s = self._clock() - merge.began_s
@@ -197,7 +247,8 @@ class Syncer:
         whole = self._whole(number)
         self._merge_s = self._clock() - began_s
         for member in self._learners:
-            holds_the_last = member in merge.answered and member != self._name  # itself it tells without a codec
+            # What the syncer sends to its own member passes no codec.
+            holds_the_last = member in merge.answered and member != self._name
             yield Send(member, step if step is not None and holds_the_last else whole)
         yield from self._open()
 
@@ -206,8 +257,3 @@ class Syncer:
         if self._options.in_changes:
             return MergedWhole(number, fragment.merges, fragment.shown)
         return MergedFragment(number, fragment.merges, rounded(self._codec, fragment.values))
-
-
-def rounded(codec: Codec, values: Tensor) -> Tensor:
-    """A copy of the values, as they come out at the other end of the codec; twice is as once."""
-    return values.clone() if codec is PLAIN else codec.decode(codec.encode(values), len(values))

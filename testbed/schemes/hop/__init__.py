@@ -1,5 +1,6 @@
-"""Hop: decentralized training whose members are held together by tokens, and need not wait for their slowest
-neighbours."""
+"""Hop: decentralized training in which tokens bound the gap between members, and members need not wait for their
+slowest neighbours.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +8,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from testbed.schemes.graph import InGraph
-from testbed.schemes.options import Checked, Misfit, limited
+from testbed.schemes.assignment import GossipAssignment, Setting, graph_of, sites_of
+from testbed.schemes.hop.member import HopMember
+from testbed.schemes.hop.rules import HopRules
+from testbed.schemes.hop.sites import SiteLeader, SiteWorker
+from testbed.schemes.options import Checked, InGraph, Misfit, limited
 from testbed.schemes.scheme import Scheme
+from testbed.schemes.training import GossipTraining
+from testbed.sync.gossip.effects import Participant
 
 
 @dataclass(frozen=True)
 class Skip(Checked):
-    """A member that lags leaps at most `jump` iterations at once.
+    """How a member that lags skips iterations. Its lag follows from the leads of its out-neighbours."""
 
-    How far it lags is told by its out-neighbours' leads: their minimum, or, by a number, the lead that this part of
-    them may fall short of (0.75: three quarters).
-    """
-
+    #: The most iterations that a member leaps at once.
     jump: int = limited(ge=2, le=1000)
+    #: The lag is the minimum of the leads, or their quantile: the fraction of out-neighbours that may have a smaller
+    #: lead (0.75: three quarters).
     rule: Literal["min"] | float = "min"
 
     def __post_init__(self) -> None:
@@ -30,21 +35,29 @@ class Skip(Checked):
 
     @property
     def quantile(self) -> float:
-        """The rule as a quantile; the minimum is 0."""
+        """The rule as a quantile, which is 0 for the minimum."""
         return 0.0 if isinstance(self.rule, str) else self.rule
 
 
 @dataclass(frozen=True)
 class HopOptions(InGraph):
-    """Hop's rules. With `between: sites` the first worker of each site stands in the graph, for all of its site."""
+    """Options of Hop; HopRules has the meaning of each mode."""
 
+    #: How members weigh what they average; None: uniform.
     weights: Literal["uniform", "metropolis"] | None = None
+    #: The local step comes before the average, or beside it.
     form: Literal["serial", "parallel"] = "serial"
+    #: With notify_ack a member sends only after its out-neighbours have acknowledged the last update.
     mode: Literal["standard", "notify_ack"] = "standard"
+    #: Updates of an iteration that a member does without.
     backup: int = limited(0, ge=0)
+    #: Tokens bound the gap between neighbours to this many iterations; None: no tokens.
     max_ig: int | None = limited(None, ge=1, le=10_000)
+    #: Iterations by which a neighbour's newest update may be behind.
     staleness: int = limited(0, ge=0, le=10_000)
+    #: Leaps of members that lag; None: no leaps.
     skip: Skip | None = None
+    #: The nodes of the graph: all workers, or the first worker of each site, which stands for its site.
     between: Literal["workers", "sites"] = "workers"
 
     def __post_init__(self) -> None:
@@ -58,7 +71,7 @@ class HopOptions(InGraph):
         if self.backup and self.max_ig is None:
             raise Misfit("backup", "nothing would bound what comes to a slow member", "`max_ig: 4` with it")
         if self.skip and not (self.max_ig and (self.backup or self.staleness)):
-            rule = "without tokens nobody knows that it lags, and without backup or staleness nobody lags by two"
+            rule = "without tokens no member knows its lag, and without backup or staleness no lag reaches two"
             raise Misfit("skip", rule, "`max_ig: 4` and `backup: 1` (or `staleness: 1`) with it")
 
     @property
@@ -90,3 +103,38 @@ SCHEME = Scheme(
     alike=False,
     source="Luo et al. 2019, arXiv 1902.01064",
 )
+
+
+def assign(options: HopOptions, setting: Setting) -> GossipAssignment:
+    """Give members, or the first of each site, their neighbours and rules. Raises GraphError where the workers make no
+    such graph."""
+    sites = sites_of(setting.view) if options.between == "sites" else {}
+    return GossipAssignment(
+        protocol="hop",
+        graph=graph_of(options, setting, tuple(sites)),
+        sites=sites,
+        weighing=options.weights or "uniform",
+        rules={
+            "max_ig": options.max_ig,
+            "backup": options.backup,
+            "staleness": options.staleness,
+            "max_jump": options.skip.jump if options.skip else 1,
+            "quantile": options.skip.quantile if options.skip else 0.0,
+            "notify_ack": options.mode == "notify_ack",
+            "parallel": options.form == "parallel",
+        },
+    )
+
+
+def build(options: InGraph, training: GossipTraining) -> Participant:
+    """Return a member, a site's leader, or a worker of a site, by the rules of its node configuration.
+
+    Raises:
+        ValueError: The member has too few neighbours for the rules.
+    """
+    node, parameters, iterations = training.node, training.parameters, training.iterations
+    if node.protocol == "worker":
+        return SiteWorker(training.name, node.rules["leader"], parameters, iterations)
+    rules = HopRules(**{name: value for name, value in node.rules.items() if name != "site"})
+    member = HopMember(training.neighbours, rules, parameters, iterations, node.first)
+    return SiteLeader(member, node.rules["site"], iterations) if node.protocol == "leader" else member

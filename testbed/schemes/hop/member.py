@@ -5,36 +5,39 @@
     leap          take J tokens of each; now in k + J; give J tokens; say what is skipped; renew: x_k+J = the average
                   of iteration k + J - 1
 
-The leap's order matters. Giving tokens and telling the skip only after the renewal would deadlock: the members whose
-updates it waits for may be waiting for them. A skip that is not told deadlocks a member that counts on more than
-`backup` of those that skipped.
+The leap's order matters. Giving tokens and announcing the skip only after the renewal would deadlock: the members whose
+updates the leaping member waits for may wait for these. A skip without an announcement deadlocks a member of which more
+than `backup` in-neighbours skipped the same iteration.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from testbed.schemes.hop.credits import Credits
 from testbed.schemes.hop.messages import Ack, HopUpdate, Skipped, Tokens
 from testbed.schemes.hop.neighbourhood import Neighbourhood
-from testbed.schemes.hop.reception import Backup, Reception, Stale
+from testbed.schemes.hop.reception import Backup, Entry, Reception, Stale
 from testbed.schemes.hop.rules import HopRules
-from testbed.schemes.hop.updates import Entry
 from testbed.sync.gossip.effects import Advance, LocalCompute, Send, Step, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.neighbours import Neighbours
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class HopMember(TrainingMember):
     """Trains for `iterations` iterations by `rules`, which are the same for all members.
 
-    `iteration` is the one it is in, `first` - 1 before the first and `iterations` at the end. One that comes while
-    others train begins in the iteration `first` in which they take it in (see Neighbourhood), with the mean of its
-    in-neighbours' parameters instead of its own.
-    Raises ValueError when `neighbours` are too few for the rules.
+    `iteration` is its present iteration: `first` - 1 before the first, `iterations` at the end. A member that joins
+    while others train begins in the iteration `first`, in which the graph changes (see Neighbourhood), with the mean
+    of its in-neighbours' parameters instead of its own.
+
+    Raises:
+        ValueError: `neighbours` are too few for the rules.
     """
 
     def __init__(
@@ -69,9 +72,10 @@ class HopMember(TrainingMember):
         return ()
 
     def forget(self, gone: str) -> Iterable[Send]:
-        """A member has died: nothing is sent to it or waited for any more, and its tokens are gone.
+        """Go on without a member that died: send it nothing, wait for nothing from it, and drop its tokens.
 
-        A member that has no other left to exchange with can't go on: ValueError.
+        Raises:
+            ValueError: No neighbour is left.
         """
         self._neighbourhood.forget(gone)
         self.reception.forget(gone)
@@ -83,23 +87,28 @@ class HopMember(TrainingMember):
         return ()
 
     def promise(self, ahead: int) -> int:
-        """Enter `ahead` - 1 iterations at most until `turn` or `release`; the iteration that it will not be in.
+        """Promise to enter at most `ahead` - 1 more iterations until `turn` or `release`; return the next one.
 
         A member that has not begun counts as being in its first iteration, in which its neighbours do not change.
-        ValueError while a change of neighbours is to come already.
+
+        Raises:
+            ValueError: A committed change of neighbours has not taken place yet.
         """
         return self._neighbourhood.prepare(max(self.iteration, self._first) + ahead)
 
     def turn(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
-        """Have other neighbours from `iteration` on; what to send at once. ValueError as Neighbourhood.commit, or when
-        they are too few for the rules."""
+        """Set other neighbours from `iteration` on, and return what to send at once.
+
+        Raises:
+            ValueError: The iteration is before the promised one, or the neighbours are too few for the rules.
+        """
         self._rules.check(neighbours)
         self._neighbourhood.commit(iteration, neighbours)
         self.reception.expect(self._neighbourhood.sources)
         return tuple(self._give())
 
     def release(self) -> None:
-        """Go on as before: the change that was promised for does not come."""
+        """Cancel the change of neighbours that was prepared."""
         self._neighbourhood.abort()
 
     def program(self) -> Steps[None]:
@@ -117,7 +126,7 @@ class HopMember(TrainingMember):
         yield from self._give()
 
     def _come(self) -> Steps[None]:
-        """The iteration in which it comes: what it would average is what it begins with."""
+        """Run the iteration in which the member joins: it begins with the average instead of ending with it."""
         self.parameters = yield from self.reception.begun()
         yield from self._send()
         step: Step = yield LocalCompute(self.parameters, self.iteration)
@@ -127,7 +136,7 @@ class HopMember(TrainingMember):
         yield from self._advance()
 
     def _give(self) -> Iterator[Send]:
-        """A token for each iteration that was entered, the first included, to those that have not had it."""
+        """Give each in-neighbour a token for each iteration entered, the first included, that it has none for yet."""
         if self.credits is None:
             return
         for source in self._neighbourhood.sources:
@@ -144,14 +153,14 @@ class HopMember(TrainingMember):
                 yield Send(target, HopUpdate(self.iteration, self.parameters))
 
     def stale(self, to: str, message: Message, later: Sequence[Message]) -> bool:
-        """An update that `to` would drop; under staleness also one that a newer update is about to replace."""
+        """Return True for an update that `to` would drop, or, under staleness, that a newer one behind it replaces."""
         if not isinstance(message, HopUpdate):
             return False
         superseded = bool(self._rules.staleness) and any(isinstance(other, HopUpdate) for other in later)
         return superseded or not self._is_of_use_to(to, message.iteration)
 
     def _is_of_use_to(self, target: str, iteration: int) -> bool:
-        """False when the target's tokens show it to be so far ahead that it would drop that iteration's update."""
+        """Return False where the target's tokens show that it is too far ahead to count that iteration's update."""
         if self.credits is None:
             return True
         return self.credits.lead(target) + self.iteration - iteration <= self._rules.slack
@@ -174,7 +183,7 @@ class HopMember(TrainingMember):
     def _advance(self) -> Steps[None]:
         now = self.iteration
         jump = 1
-        yield Until(lambda: self._may_enter(now + 1), "a token from each out-neighbour, or word of the graph to come")
+        yield Until(lambda: self._may_enter(now + 1), "a token from each out-neighbour, or the graph's change")
         if self.credits:
             jump = self._jump(self.credits)
             self.credits.take(jump)
@@ -199,7 +208,7 @@ class HopMember(TrainingMember):
         return max(int(end) - now, 1)
 
     def _change_neighbours(self) -> None:
-        """The graph is another from this iteration on."""
+        """Use the next neighbours from this iteration on."""
         neighbours = self._neighbourhood.change()
         self.reception.turn(neighbours)
         self._acked = {target: self._acked.get(target, self.iteration - 1) for target in neighbours.targets}
@@ -207,7 +216,7 @@ class HopMember(TrainingMember):
             self.credits.turn(neighbours.targets)
 
     def _renew(self, left: int) -> Steps[None]:
-        """After a leap from iteration `left`: tell those that wait for updates from between, and average the newest."""
+        """After a leap from iteration `left`, announce the skipped updates, and average those of the one before."""
         for target in self._neighbourhood.neighbours.targets:
             yield Send(target, Skipped(left + 1, self.iteration - 1))
         before = self.iteration - 1

@@ -1,10 +1,13 @@
-"""What Hop's members send each other."""
+"""The messages of Hop's members."""
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from testbed.sync.gossip.message import Message, message
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @message(1)
@@ -17,7 +20,7 @@ class HopUpdate(Message):
 
 @message(2)
 class Skipped(Message):
-    """The sender will send no update of the iterations `first` to `last`: count them as empty ones."""
+    """The sender will send no update of the iterations `first` to `last`; they count as empty updates."""
 
     first: int
     last: int

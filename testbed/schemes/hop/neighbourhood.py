@@ -1,12 +1,12 @@
-"""A member's neighbourhood in the communication graph: the one it has now, and the one it gets in an iteration to come.
+"""A member's neighbours in the communication graph, and those of a later iteration, in which the graph changes.
 
-The graph changes in one iteration, the same for all members: before it they have their neighbours of the old graph,
-from it on those of the new one. It must be an iteration that no member is in already, so it is agreed on in two phases:
+The graph changes in one iteration, the same for all members: before it they have the neighbours of the old graph, from
+it on those of the new one. No member may have entered that iteration, so it is agreed on in two phases:
 
-    prepare   the coordinator asks each member how far it can go on; the member promises to enter no later iteration
+    prepare   the coordinator asks each member for an iteration; the member promises not to enter it
     commit    the coordinator tells all members the latest of those, with their new neighbours; each goes on
 
-No member stands still, unless the second phase takes longer than members need for the iterations they kept in hand.
+No member waits, unless the second phase takes longer than the iterations that members may still enter.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from testbed.sync.gossip.neighbours import Neighbours
 
 
 class Neighbourhood:
-    """`neighbours` are the member's now, `next` those it gets in the iteration `changing`: infinite without any."""
+    """The present `neighbours`, and the `next` ones from the iteration `changing` on, which is infinite without a
+    change."""
 
     def __init__(self, neighbours: Neighbours) -> None:
         self.neighbours = neighbours
@@ -26,8 +27,11 @@ class Neighbourhood:
         self._end = inf
 
     def prepare(self, end: int) -> int:
-        """The member enters no iteration from `end` on until it hears more; `end`. ValueError while a change that was
-        committed is still to come."""
+        """Promise to enter no iteration from `end` on until `commit` or `abort`; return `end`.
+
+        Raises:
+            ValueError: A committed change has not taken place yet.
+        """
         if self.next is not None:
             raise ValueError(
                 f"{self.neighbours.member} changes its neighbours in iteration {self.changing}, and has not got there"
@@ -36,7 +40,7 @@ class Neighbourhood:
         return end
 
     def commit(self, iteration: int, neighbours: Neighbours) -> None:
-        """The neighbours from `iteration` on. ValueError when that is before the end that was promised."""
+        """Set the neighbours from `iteration` on. Raises ValueError where that is before the promised end."""
         if iteration < self._end or self._end == inf:
             raise ValueError(
                 f"{self.neighbours.member} changes its neighbours from {self._end} on, so not in iteration {iteration}"
@@ -44,38 +48,38 @@ class Neighbourhood:
         self.next, self.changing, self._end = neighbours, iteration, inf
 
     def abort(self) -> None:
-        """The change that was prepared does not come."""
+        """Cancel the change that was prepared."""
         self._end = inf
 
     def change(self) -> Neighbours:
-        """The iteration of the change has come; the new neighbours."""
+        """Make the next neighbours the present ones, in the iteration of the change, and return them."""
         assert self.next is not None
         self.neighbours, self.next, self.changing = self.next, None, inf
         return self.neighbours
 
     def forget(self, gone: str) -> None:
-        """`gone` has left the graphs; ValueError when that leaves no neighbour."""
+        """Remove `gone` from both graphs. Raises ValueError where that leaves no neighbour."""
         self.neighbours = self.neighbours.without(gone)
         if self.next is not None:
             self.next = self.next.without(gone)
 
     def open(self, iteration: int) -> bool:
-        """Whether the member may enter `iteration`."""
+        """Return whether no promise keeps the member from entering `iteration`."""
         return iteration < self._end
 
     def leap_end(self, wanted: int) -> float:
-        """Where a leap to `wanted` ends at the latest: every member enters the iteration of a change, none skips it."""
+        """Return where a leap to `wanted` ends at the latest: no member may leap over a change of the graph."""
         return min(wanted, self.changing - 1, self._end - 1)
 
     def givers(self, iteration: int) -> tuple[str, ...]:
-        """The members whose tokens it takes to enter `iteration`: in that of a change, both graphs' out-neighbours."""
+        """Return the members whose tokens it takes to enter `iteration`: out-neighbours, of both graphs at a change."""
         if self.next is None or iteration < self.changing:
             return self.neighbours.targets
         return _united(self.neighbours.targets, self.next.targets)
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The in-neighbours, with those to come: they get tokens, and their updates may come at any time."""
+        """The present and the next in-neighbours: they get tokens, and their updates may come at any time."""
         return _united(self.neighbours.sources, self.next.sources if self.next else ())
 
 

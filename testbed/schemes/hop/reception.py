@@ -1,20 +1,86 @@
-"""What a member waits for and how it averages: all, all but some (backup workers), or the not too old (staleness)."""
+"""A member's update queue, and the rule by which the queue fills and is averaged (Hop, section on queues).
+
+A member waits for all updates of an iteration, for all but some (backup workers), or for updates that are not too old
+(staleness).
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-
-from torch import Tensor
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from testbed.schemes.hop.rules import HopRules
-from testbed.schemes.hop.updates import Entry, UpdateQueue
 from testbed.sync.gossip.average import WeightedMean
 from testbed.sync.gossip.effects import Steps, Until
 from testbed.sync.gossip.neighbours import Neighbours
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class QueueOverflow(RuntimeError):
+    """The queue got more updates than the protocol allows: a neighbour broke the bound on the iteration gap."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """An update of `iteration` from `sender`; `update` is None where the sender skipped that iteration."""
+
+    update: Tensor | None
+    iteration: int
+    sender: str
+
+
+class UpdateQueue:
+    """Entries in order of arrival. A `capacity` of None is no limit."""
+
+    def __init__(self, capacity: int | None) -> None:
+        self._entries: list[Entry] = []
+        self.capacity = capacity
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries)
+
+    def enqueue(self, entry: Entry) -> None:
+        """Add an entry. Raises QueueOverflow where there is no room."""
+        if self.capacity is not None and len(self._entries) >= self.capacity:
+            raise QueueOverflow(
+                f"the update of iteration {entry.iteration} from {entry.sender} finds {self.capacity} others waiting"
+            )
+        self._entries.append(entry)
+
+    def dequeue(self, count: int, iteration: int | None = None, sender: str | None = None) -> Steps[list[Entry]]:
+        """Wait for `count` entries that match, and take the first of them out."""
+        yield Until(
+            lambda: self.size(iteration, sender) >= count,
+            f"{count} updates of iteration {iteration} from {sender or 'anyone'}",
+        )
+        taken = self._matching(iteration, sender)[:count]
+        self._entries = [entry for entry in self._entries if entry not in taken]
+        return taken
+
+    def size(self, iteration: int | None = None, sender: str | None = None) -> int:
+        """Return how many entries match."""
+        return len(self._matching(iteration, sender))
+
+    def drop_from(self, sender: str) -> None:
+        """Drop the entries from `sender`."""
+        self._entries = [entry for entry in self._entries if entry.sender != sender]
+
+    def drop_older(self, iteration: int) -> None:
+        """Drop the entries that are older than `iteration`."""
+        self._entries = [entry for entry in self._entries if entry.iteration >= iteration]
+
+    def _matching(self, iteration: int | None, sender: str | None) -> list[Entry]:
+        return [
+            entry for entry in self._entries if iteration in (None, entry.iteration) and sender in (None, entry.sender)
+        ]
+
 
 class Reception(ABC):
-    """A member's update queue with the rule by which it fills and is averaged."""
+    """A member's update queue, with the rule by which the queue fills and is averaged."""
 
     def __init__(self, neighbours: Neighbours, rules: HopRules) -> None:
         self.queue = UpdateQueue(None)
@@ -27,10 +93,10 @@ class Reception(ABC):
         self.expect(neighbours.sources)
 
     def enqueue(self, entry: Entry) -> None:
-        """Takes an entry in, unless no average will count it.
+        """Add an entry, unless no average will count it.
 
-        A member that changes to another graph first sends to members that have not heard of it: what comes of those
-        that are not expected waits aside until they are, and goes when it turns out to be old.
+        The first member that changes to another graph sends to members that have not changed yet. So an entry from a
+        sender that is not expected waits aside until the sender is, or until the entry is too old.
         """
         if entry.sender in self._senders:
             self._take_in(entry)
@@ -38,7 +104,7 @@ class Reception(ABC):
             self._early.append(entry)
 
     def expect(self, senders: tuple[str, ...]) -> None:
-        """Updates may come of these from now on."""
+        """Accept updates from these senders from now on."""
         self._senders = frozenset(senders)
         self.queue.capacity = None if self._max_ig is None else (1 + self._max_ig) * (len(senders) + 1)
         early, self._early = self._early, []
@@ -46,7 +112,7 @@ class Reception(ABC):
             self.enqueue(entry)
 
     def turn(self, neighbours: Neighbours) -> None:
-        """The next average is among others, and nothing counts of members that are left out."""
+        """Replace the neighbours. Nothing counts any more from members that are left out."""
         for sender in self._senders - {*neighbours.sources}:
             self.queue.drop_from(sender)
         self._neighbours = neighbours
@@ -54,13 +120,13 @@ class Reception(ABC):
         self.expect(neighbours.sources)
 
     def begin(self, iteration: int) -> None:
-        """`iteration` is the one that will be averaged next: what is too old for it goes."""
+        """Prepare for the average of `iteration`: drop what is too old for it."""
         self._early = [entry for entry in self._early if entry.iteration >= iteration]
         self._drop_old(iteration)
 
     def begun(self) -> Steps[Tensor]:
-        """For a member that joins the others: waits for each in-neighbour's first update to it; the average, without
-        its own."""
+        """Wait for each in-neighbour's first update to a member that joins, and return their average, without its
+        own."""
         average = WeightedMean()
         for sender in self._neighbours.sources:
             entry = yield from self._first_of(sender)
@@ -69,7 +135,7 @@ class Reception(ABC):
         return average.value
 
     def _first_of(self, sender: str) -> Steps[Tensor | None]:
-        """An update of the sender, left where it is; None when the sender has gone before there was one."""
+        """Return an update of the sender, which stays in the queue; None where the sender left before it sent one."""
 
         def found() -> Tensor | None:
             kept = (entry.update for entry in self.queue if entry.sender == sender and entry.update is not None)
@@ -81,32 +147,32 @@ class Reception(ABC):
         return found()
 
     def forget(self, gone: str) -> None:
-        """Nothing of `gone` is waited for any more, or counts: should it come again, that is another's."""
+        """Drop what `gone` sent, and wait for it no more. If it comes again it counts as another member."""
         self._neighbours = self._neighbours.without(gone)
         self.queue.drop_from(gone)
         self._early = [entry for entry in self._early if entry.sender != gone]
 
     @abstractmethod
     def _take_in(self, entry: Entry) -> None:
-        """Takes in what came of an in-neighbour."""
+        """Add an entry from an in-neighbour."""
 
     @abstractmethod
     def average(self, own: Entry, iteration: int) -> Steps[Tensor]:
-        """Waits for what `iteration` needs; the average of that and the member's own parameters."""
+        """Wait for the updates that `iteration` needs, and return their average with the member's own parameters."""
 
     @abstractmethod
     def _drop_old(self, iteration: int) -> None:
-        """Drops what is too old for the average of `iteration`."""
+        """Drop what is too old for the average of `iteration`."""
 
     @abstractmethod
     def reach(self) -> int | None:
-        """The furthest iteration that a leap may end in, as far as arrivals bound it; None where they do not."""
+        """Return the last iteration in which a leap may end, given the updates that came; None: they set no bound."""
 
 
 class Backup(Reception):
-    """Waits for the iteration's updates from all but `spare`, then takes what else of that iteration is there.
+    """Waits for an iteration's updates from all in-neighbours but `backup`, then adds the others that have come.
 
-    With none to spare it is the standard mode. A skipped update counts as come, and adds nothing.
+    Without backup it is the standard mode. A skipped update counts as come, and adds nothing.
     """
 
     def __init__(self, neighbours: Neighbours, rules: HopRules) -> None:
@@ -122,15 +188,15 @@ class Backup(Reception):
         self._count(average, [own])
         counted: set[str] = set()
         while not self._enough(counted):
-            # One by one as they come: the queue's capacity has no room for an iteration before the member's own,
-            # which is what one that leaps waits for.
+            # One by one as they come: the queue's capacity has no room for the iteration before the member's own, for
+            # which a member that leaps waits.
             yield self._one_more(counted, iteration)
             counted |= yield from self._take(average, iteration)
         yield from self._take(average, iteration)
         return average.value
 
     def _one_more(self, counted: set[str], iteration: int) -> Until:
-        """Until there is another update, or it turns out that enough are counted."""
+        """Return the wait for another update, or for the moment when enough are counted."""
         missing = self._missing(counted)
         return Until(
             lambda: self.queue.size(iteration) > 0 or self._enough(counted),
@@ -138,7 +204,7 @@ class Backup(Reception):
         )
 
     def _take(self, average: WeightedMean, iteration: int) -> Steps[set[str]]:
-        """Counts what there is of `iteration`; whose it was."""
+        """Add the updates of `iteration` that have come to the average, and return their senders."""
         entries = yield from self.queue.dequeue(self.queue.size(iteration), iteration)
         self._count(average, entries)
         return {entry.sender for entry in entries}
@@ -182,7 +248,7 @@ class Stale(Reception):
     def average(self, own: Entry, iteration: int) -> Steps[Tensor]:
         first = iteration - self._staleness
         average = WeightedMean()
-        # A member that leaps is itself older than the window; it counts once, or what it learned would be lost.
+        # A member that leaps is itself older than the window. It counts once, or what it learned would be lost.
         self._count(average, own, max(own.iteration - first + 1, 1))
         for sender in self._neighbours.sources:
             entry = yield from self._within(sender, first)
@@ -194,13 +260,16 @@ class Stale(Reception):
         self.oldest = iteration - self._staleness
 
     def reach(self) -> int | None:
-        """A leap must not break the bound (s + 1) x hops, so it ends where the newest that came would do anyway."""
+        """Return the last iteration for which the updates that came suffice.
+
+        A leap beyond it would break the bound (s + 1) × hops.
+        """
         newest = [self._newest(sender) for sender in self._neighbours.sources]
         oldest = min(entry.iteration if entry else -1 for entry in newest)
         return oldest + self._staleness + 1
 
     def _within(self, sender: str, first: int) -> Steps[Entry | None]:
-        """The sender's newest, once it is of `first` or later; None of one that has gone before that."""
+        """Return the sender's newest update once it is of `first` or later; None where the sender left before that."""
         yield Until(
             lambda: self._is_within(sender, first) or sender not in self._neighbours.sources,
             f"an update of iteration {first} or later from {sender}",

@@ -1,19 +1,18 @@
-"""Hop between sites: one member of each site stands for it, and its steps are the means of all the site's members'.
+"""Hop between sites: one member of each site stands for it, and its step is the mean of the steps of the site.
 
     leader    in iteration k, where a member of Hop makes its step      worker
       SiteTask(k, x_k)  -- over the LAN ---------------------------------->  its own step at x_k
       mean of the changes  <------------------------ SiteChange(k, step)
 
-So inside a site it is all-reduce, with the leader as the place to reduce at, and what crosses the WAN is Hop's: tokens
-bound how far sites drift apart, whatever each of them does inside.
+So a site's members all-reduce at the leader, and leaders run Hop over the WAN: tokens bound how many iterations sites
+get apart, whatever each of them does inside.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from testbed.schemes.hop.member import HopMember
 from testbed.sync.gossip.average import WeightedMean
@@ -21,10 +20,13 @@ from testbed.sync.gossip.effects import Advance, LocalCompute, Participant, Send
 from testbed.sync.gossip.message import Message, message
 from testbed.sync.gossip.neighbours import Neighbours
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 @message(16)
 class SiteTask(Message):
-    """The site is in `iteration`, at `parameters`; in the last, which takes no step, they are what it ended at."""
+    """The parameters at which the site is in `iteration`. The last iteration takes no step and has the final ones."""
 
     iteration: int
     parameters: Tensor
@@ -32,14 +34,14 @@ class SiteTask(Message):
 
 @message(17)
 class SiteChange(Message):
-    """The sender's step of `iteration`."""
+    """The change by the sender's step of `iteration`."""
 
     iteration: int
     change: Tensor
 
 
 class _SiteStep(Step):
-    """The mean of the leader's own step and those of the workers that are left; done when all are."""
+    """The mean of the steps of the leader and the workers that are left; done when all are done."""
 
     def __init__(self, own: Step, workers: list[str], changes: dict[str, Tensor]) -> None:
         super().__init__()
@@ -60,7 +62,7 @@ class _SiteStep(Step):
 
 
 class SiteLeader(Participant):
-    """A member of Hop among the other sites' leaders, and of its site with `workers`."""
+    """A member of Hop among the leaders of all sites, whose own site has `workers` beside it."""
 
     def __init__(self, member: HopMember, workers: Sequence[str], iterations: int) -> None:
         self.name = member.name
@@ -93,7 +95,7 @@ class SiteLeader(Participant):
         return ()
 
     def forget(self, gone: str) -> Iterable[Send]:
-        """A worker of its site has died, without which the site goes on; or another site's leader."""
+        """Go on without a worker of the site, or without another site's leader."""
         if gone not in self._workers:
             return self.member.forget(gone)
         self._workers.remove(gone)
@@ -124,7 +126,8 @@ class SiteLeader(Participant):
 
 
 class SiteWorker(TrainingMember):
-    """Makes a step wherever its site's `leader` is, which may leap; ends when the leader does, at its parameters."""
+    """Makes a step at the parameters that its site's `leader` sends; the leader may leap. Ends with the leader, at its
+    last parameters."""
 
     def __init__(self, name: str, leader: str, parameters: Tensor, iterations: int) -> None:
         super().__init__(name, parameters)

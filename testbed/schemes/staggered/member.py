@@ -1,30 +1,31 @@
-"""A member of the staggered scheme: local steps, a tight round inside its group, now and then a loose one outside it.
+"""A member of a staggered group: local steps, a round inside its group, and periodic exchanges with other groups.
 
     members --Local--> owner --GroupMove--> roots           in rounds in which the group exchanges
        ^                 | ^--Merged---'
        `-----Agreed------'                              in every round
 
-Inside a group everybody sends its part of each shard to the shard's owner, which adds up and sends the result back: a
-reduce-scatter and an all-gather in two hops; with one owner, a star. The owners exchange their shards with the roots of
-the global model, each with those whose slices overlap its own. A member may be all of these at once.
+Inside a group each member sends its part of each shard to the shard's owner, which adds the parts and sends the sum
+back: a reduce-scatter and an all-gather in two hops; with one owner, a star. An owner exchanges its shard with the
+roots whose slices of the global model overlap it. A member may be all of these at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from testbed.schemes.staggered.global_slice import GlobalSlice
 from testbed.schemes.staggered.messages import Agreed, GroupMove, Local, Merged
 from testbed.schemes.staggered.rules import StaggeredRules, cut
-from testbed.schemes.staggered.shard import OwnedShard
+from testbed.schemes.staggered.shards import GlobalSlice, OwnedShard
 from testbed.sync.gossip.effects import Advance, LocalCompute, Send, Step, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 class StaggeredMember(TrainingMember):
-    """Member `name` under `rules`, from `parameters`, which are everybody's at the start."""
+    """The member `name` under `rules`. All members start from the same `parameters`."""
 
     def __init__(self, name: str, rules: StaggeredRules, parameters: Tensor) -> None:
         super().__init__(name, parameters)
@@ -41,7 +42,7 @@ class StaggeredMember(TrainingMember):
 
     @property
     def patience(self) -> int:
-        """A group that is ahead waits for one that exchanges as rarely as any: all the rounds before that."""
+        """The longest period: a group that is ahead waits that many rounds for the group that exchanges most rarely."""
         return max(team.period for team in self._rules.teams)
 
     def program(self) -> Steps[None]:
@@ -79,7 +80,7 @@ class StaggeredMember(TrainingMember):
         return ()
 
     def _reduce(self, number: int, owned: OwnedShard) -> Steps[None]:
-        """Add up a round's shard, exchange it where that is due, and send it to the group."""
+        """Add the changes of a round, exchange the shard where that is due, and send it to the group."""
         everybody = set(self._team.members)
         yield Until(lambda: self._local.get(number, {}).keys() >= everybody, f"its group's changes of round {number}")
         changes = self._local.pop(number)
@@ -98,7 +99,7 @@ class StaggeredMember(TrainingMember):
         yield Until(lambda: not owned.awaits, f"the exchange of round {number}")
 
     def _take(self, number: int) -> Steps[None]:
-        """Take the group's parameters, shard by shard."""
+        """Set the parameters to the group's, shard by shard."""
         owners = set(self._shards)
         yield Until(lambda: self._agreed.get(number, {}).keys() >= owners, f"its group's result of round {number}")
         shards = self._agreed.pop(number)

@@ -1,4 +1,4 @@
-"""What members of the staggered scheme send each other. `start` is the first element's index in the model."""
+"""The messages of staggered groups. `start` is the index of the first element in the model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from testbed.sync.gossip.message import CodedElements, Elements, Message, messag
 
 @message(20)
 class Local(Message):
-    """A member's steps of a round, normalised and weighted, for an owner to add up: the owner's shard of them."""
+    """The sender's change of a round, normalised and weighted, in the receiver's shard."""
 
     round: int
     values: Elements
@@ -15,7 +15,7 @@ class Local(Message):
 
 @message(21)
 class Agreed(Message):
-    """An owner's shard of the parameters that its group ends the round with."""
+    """The sender's shard of its group's parameters at the end of the round."""
 
     round: int
     values: Elements
@@ -23,7 +23,7 @@ class Agreed(Message):
 
 @message(22)
 class GroupMove(Message):
-    """How far a group has gone since its last exchange, for the root that holds these elements."""
+    """The change of a group since its last exchange, for the root that holds these elements."""
 
     round: int
     start: int
@@ -32,7 +32,7 @@ class GroupMove(Message):
 
 @message(23)
 class Merged(Message):
-    """The root's elements, with the group's move merged in."""
+    """The root's elements after merging the group's move."""
 
     round: int
     start: int

@@ -19,6 +19,8 @@ and is added to what it contributes next: over rounds nothing is lost, only late
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from testbed.sync.codecs.bins import Bins
 from testbed.sync.codecs.codec import Codec, Plain
 from testbed.sync.codecs.half import Half
@@ -27,7 +29,7 @@ from testbed.sync.codecs.residual import Residual
 from testbed.sync.codecs.sparse import Sparse
 from testbed.sync.codecs.topk import TopK
 
-__all__ = ["PLAIN", "Codec", "Residual", "by_code", "by_name"]
+__all__ = ["PLAIN", "Codec", "Residual", "by_code", "by_name", "rounded"]
 
 #: Elements as they are.
 PLAIN = Plain()
@@ -50,6 +52,11 @@ def by_name(name: str) -> Codec:
     if name not in _BY_NAME:
         raise ValueError(f"no such codec: {name!r}; there are {', '.join(_BY_NAME)} and topk:SHARE")
     return _BY_NAME[name]
+
+
+def rounded(codec: Codec, values: Tensor) -> Tensor:
+    """Return a copy of the values as the codec decodes them. Rounding again changes nothing."""
+    return values.clone() if codec is PLAIN else codec.decode(codec.encode(values), len(values))
 
 
 def _share(text: str) -> float:

@@ -18,12 +18,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.neighbours import Neighbours
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,15 @@ class TrainingMember(Participant):
         """Enters `iteration` and makes its local step, at rest; the change that it makes."""
         step = yield from self.begin(iteration)
         return (yield from self.finished(step, iteration))
+
+    def local_steps(self, iteration: int, count: int) -> Steps[Tensor]:
+        """Make the `count` local steps of `iteration` one after the other; the parameters after them."""
+        local = self.parameters
+        for number in range(iteration * count, (iteration + 1) * count):
+            step: Step = yield LocalCompute(local, number)
+            yield from self.finished(step, number)
+            local = local + step.change
+        return local
 
     def unexpected(self, sender: str, message: Message) -> TypeError:
         """The error for a message that this protocol does not have."""

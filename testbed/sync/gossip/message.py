@@ -9,16 +9,20 @@ class Share(Message):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, ClassVar, Self, TypeVar, dataclass_transform, get_type_hints
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar, dataclass_transform
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-#: A tensor of some of a model's elements; who receives it knows how many they should be.
-Elements = Annotated[Tensor, "elements"]
-#: Such a tensor, through the codec of what members exchange.
-CodedElements = Annotated[Tensor, "coded elements"]
+    Elements = Tensor
+    CodedElements = Tensor
+else:  # the form of a message follows from the names of its fields' types, so that no message loads PyTorch
+    #: A tensor of some of a model's elements; its receiver knows how many they should be.
+    Elements = "Elements"
+    #: A tensor of some of a model's elements, sent through the codec of the graph.
+    CodedElements = "CodedElements"
 
 #: All classes of messages, by the code that stands for them on the wire.
 CLASSES: dict[int, type[Message]] = {}
@@ -77,13 +81,13 @@ def message(code: int) -> Callable[[type[M]], type[M]]:
 
 def _form_of(cls: type[Message]) -> Form:
     """How messages of the class travel; TypeError when they can't."""
-    hints: Mapping[str, Any] = get_type_hints(cls, include_extras=True)
-    by_kind: dict[Any, list[str]] = {}
+    by_kind: dict[str, list[str]] = {}
     for its in fields(cls):  # type: ignore[arg-type]
-        by_kind.setdefault(hints[its.name], []).append(its.name)
-    tensors = [(name, kind) for kind in (Tensor, Elements, CodedElements) for name in by_kind.get(kind, ())]
-    numbers, weights = by_kind.get(int, []), by_kind.get(float, [])
+        kind = its.type if isinstance(its.type, str) else its.type.__name__
+        by_kind.setdefault(kind.rpartition(".")[2], []).append(its.name)
+    tensors = [(name, kind) for kind in ("Tensor", "Elements", "CodedElements") for name in by_kind.get(kind, ())]
+    numbers, weights = by_kind.get("int", []), by_kind.get("float", [])
     if len(numbers) > 2 or len(weights) > 1 or len(tensors) > 1:
         raise TypeError(f"{cls.__name__}: two whole numbers, a weight and a tensor at most have room in a message")
-    name, kind = tensors[0] if tensors else ("", None)
-    return Form(tuple(numbers), "".join(weights), name, kind in (Elements, CodedElements), kind == CodedElements)
+    name, kind = tensors[0] if tensors else ("", "")
+    return Form(tuple(numbers), "".join(weights), name, kind in ("Elements", "CodedElements"), kind == "CodedElements")

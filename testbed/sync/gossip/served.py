@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import inf
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from testbed.sync.gossip.effects import Advance, Send, Steps, TrainingMember
 from testbed.sync.gossip.neighbours import Neighbours
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class ServedMember(TrainingMember):

@@ -5,13 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from testbed.protocol import FragmentDrift
 from testbed.sync.outer import Outer
-from testbed.sync.strategies.drift import DriftMeter, Loss
-from testbed.sync.strategies.fragment import Fragment
 from testbed.sync.strategies.strategy import Reducer, Steps, Strategy
+
+if TYPE_CHECKING:
+    from testbed.sync.strategies.drift import Loss
+    from testbed.sync.strategies.fragment import Fragment
 
 #: Of what a fragment's parameters have become while it was reduced they keep this share (streaming DiLoCo, arXiv
 #: 2501.18512, section 2.3).
@@ -71,6 +73,8 @@ class Periodic(Strategy):
             fragment.hold()
 
     def watch(self, loss: Loss, every: int) -> None:
+        from testbed.sync.strategies.drift import DriftMeter
+
         for number, fragment in enumerate(self._fragments):
             fragment.drift = DriftMeter(number, loss, every)
 

@@ -6,15 +6,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Any, Protocol, Self
-
-import torch
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from testbed.protocol import FragmentDrift
-from testbed.sync.codecs import Residual
 from testbed.sync.errors import SyncError
-from testbed.sync.executor import Work
-from testbed.sync.strategies.drift import Loss
+
+if TYPE_CHECKING:
+    import torch
+
+    from testbed.sync.codecs import Residual
+    from testbed.sync.executor import Work
+    from testbed.sync.strategies.drift import Loss
 
 
 class Reduced(Protocol):

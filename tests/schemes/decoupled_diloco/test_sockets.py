@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from testbed.protocol import NodeConfiguration
-from testbed.schemes.outer import OuterOptions
+from testbed.schemes.options import OuterOptions
 from testbed.sync.codecs import by_name
 from testbed.sync.gossip.effects import Participant
 from tests.schemes.participants import participant

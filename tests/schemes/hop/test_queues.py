@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from testbed.schemes.hop.credits import Credits
-from testbed.schemes.hop.reception import Stale
+from testbed.schemes.hop.reception import Entry, QueueOverflow, Stale, UpdateQueue
 from testbed.schemes.hop.rules import HopRules
-from testbed.schemes.hop.updates import Entry, QueueOverflow, UpdateQueue
 from testbed.sync.gossip.effects import Until
 from testbed.sync.gossip.neighbours import Neighbours
 

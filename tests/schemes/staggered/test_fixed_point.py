@@ -1,4 +1,4 @@
-"""Where unequal work leads: to the members' common optimum with FedNova's normalisation, visibly elsewhere without.
+"""The fixed point under unequal work: the common optimum with FedNova's normalisation, visibly elsewhere without.
 
 Each member has a quadratic of its own. With steps of η = 5e-5 the parameters creep towards where they settle, along
 one slow direction for each of them; three points on that way, equally far apart in time, say where it ends (Aitken).
@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from testbed.schemes.hybrid import accumulated
 from testbed.schemes.staggered.member import StaggeredMember
-from testbed.schemes.staggered.rules import StaggeredRules, Team, accumulated
+from testbed.schemes.staggered.rules import StaggeredRules, Team
 from testbed.sync.outer import Nesterov
 from tests.sync.gossip.simulation import Conditions, Simulation, Watcher
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 import torch
 
-from testbed.schemes.staggered.assignment import graph_of
+from testbed.schemes.staggered import graph_of_teams
 from testbed.schemes.staggered.member import StaggeredMember
 from testbed.schemes.staggered.messages import Agreed, GroupMove, Local, Merged
 from testbed.schemes.staggered.rules import StaggeredRules, Team
@@ -28,7 +28,7 @@ SHARDED = tuple(Team(team.members, team.members, team.period, team.phase) for te
 
 def partners_of(rules: StaggeredRules) -> dict[str, tuple[str, ...]]:
     """All whom each member may get a message from, as runs have them."""
-    graph = graph_of({"teams": [asdict(team) for team in rules.teams], "steps": rules.steps})
+    graph = graph_of_teams({"teams": [asdict(team) for team in rules.teams], "steps": rules.steps})
     return {name: graph.sources(name) for name in MEMBERS}
 
 

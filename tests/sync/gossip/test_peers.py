@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from testbed.planning.graphs import Graph, GraphError, complete, ring, torus, uniform
-from testbed.schemes.adpsgd.algorithm import ActiveMember, HalfDifference, PassiveMember
-from testbed.schemes.fedasync.algorithm import AsyncMember, AsyncServer, GivenModel, TrainedModel
-from testbed.schemes.netmax.algorithm import NetMaxMember, pull_probabilities
-from testbed.schemes.prague.algorithm import GroupGenerator, PragueMember
-from testbed.schemes.sgp.algorithm import MassShare, PushSumMember
+from testbed.schemes.adpsgd import ActiveMember, HalfDifference, PassiveMember
+from testbed.schemes.fedasync import AsyncMember, AsyncServer, GivenModel, TrainedModel
+from testbed.schemes.netmax import NetMaxMember, pull_probabilities
+from testbed.schemes.prague import GroupGenerator, PragueMember
+from testbed.schemes.sgp import MassShare, PushSumMember
 from testbed.sync.gossip.effects import Participant, TrainingMember
 from tests.schemes.hop.hops import neighbours
 from tests.sync.gossip.quadratic import Quadratics

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from testbed import sync
 from testbed.plan import Plan
 from testbed.protocol import FragmentDrift
-from testbed.schemes.sparta import SpartaOptions
-from testbed.schemes.sparta.algorithm import Sparta
+from testbed.schemes.sparta import Sparta, SpartaOptions
 from testbed.schemes.training import RoundTraining
 from testbed.sync.strategies.diloco import DiLoCo, Streaming
 from testbed.sync.strategies.drift import SUMS, sketch

@@ -1,0 +1,200 @@
+"""A member of Decoupled DiLoCo, and the one whose process runs the syncer as well."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from testbed.schemes.decoupled_diloco.messages import (
+    FragmentChange,
+    FragmentDue,
+    FragmentWanted,
+    GraceOver,
+    LearnerCame,
+    MergedFragment,
+    MergedStep,
+    MergedWhole,
+)
+from testbed.schemes.decoupled_diloco.syncer import Syncer
+from testbed.schemes.staggered.rules import cut
+from testbed.sync.codecs import by_name, rounded
+from testbed.sync.gossip.effects import Advance, LocalCompute, Send, Step, Steps, Until
+from testbed.sync.gossip.message import Message
+from testbed.sync.gossip.served import ServedMember
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from testbed.schemes.decoupled_diloco import DecoupledOptions
+
+#: The merge of each fragment that a member holds which has just joined: none.
+NOTHING = -1
+
+
+@dataclass(slots=True)
+class _Held:
+    """A fragment at a member: the elements [start, stop) of the model."""
+
+    start: int
+    stop: int
+    #: The last merge whose result the member holds.
+    round: int
+    #: The member's steps since that result.
+    steps: int = 0
+    #: The merge for which the syncer wants the member's change; 0: none.
+    wanted: int = 0
+
+    @property
+    def here(self) -> slice:
+        return slice(self.start, self.stop)
+
+
+class DecoupledLearner(ServedMember):
+    """Trains until each fragment was merged `rounds` times. Its iteration is the least number of merges of a fragment.
+
+    A member that joins while others train, in the iteration `first`, begins with the syncer's model.
+    """
+
+    def __init__(
+        self, name: str, syncer: str, options: DecoupledOptions, parameters: Tensor, rounds: int, first: int = 0
+    ) -> None:
+        super().__init__(name, parameters, first)
+        self._syncer = syncer
+        self._options = options
+        self._rounds = rounds
+        self._agreed = parameters.clone()
+        self._codec = by_name(options.codec)
+        self._keeps = options.in_changes and name != syncer
+        self._left_out = parameters.new_zeros(len(parameters) if self._keeps else 0)
+        bounds = cut(len(parameters), options.fragments)
+        self._fragments = [_Held(start, stop, NOTHING if first else 0) for start, stop in bounds]
+
+    def program(self) -> Steps[None]:
+        yield Advance(self._first)
+        if self._first:
+            yield Send(self._syncer, LearnerCame())
+            yield Until(lambda: self._merges > NOTHING, "the syncer's model")
+        number, a_fragment = self._first * self._options.every, self._options.every // self._options.fragments
+        while self._merges < self._rounds:
+            step: Step = yield LocalCompute(self.parameters, number)
+            yield from self._done(step)
+            if step.done:
+                self._take(step.change)
+                number += 1
+                if number % a_fragment == 0:
+                    yield Send(self._syncer, FragmentDue())
+                yield from self._answers()
+                yield from self._advance(self._merges)
+        yield Until(lambda: self.may_enter(self._rounds), "the end of a membership change")
+        yield from self._advance(self._rounds)
+        self.parameters = self._agreed
+
+    def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        match message:
+            case FragmentWanted(number, merge) if number < len(self._fragments):
+                self._fragments[number].wanted = merge
+                return tuple(self._answer(number))
+            case MergedFragment(number, merge, values) | MergedWhole(number, merge, values) if number < len(
+                self._fragments
+            ):
+                self._hold(self._fragments[number], merge, values)
+            case MergedStep(number, merge, step) if number < len(self._fragments):
+                self._step(self._fragments[number], merge, step)
+            case _:
+                raise self.unexpected(sender, message)
+        return ()
+
+    def stale(self, to: str, message: Message, later: Sequence[Message]) -> bool:
+        """Return True for the result of a merge behind which the whole result of a later merge waits."""
+        return isinstance(message, MergedFragment | MergedStep | MergedWhole) and any(
+            isinstance(other, MergedFragment | MergedWhole) and other.fragment == message.fragment for other in later
+        )
+
+    @property
+    def _merges(self) -> int:
+        """The least number of merges of a fragment, as far as the member holds their results."""
+        return min(held.round for held in self._fragments)
+
+    def _advance(self, iteration: int) -> Steps[None]:
+        if iteration > self._entered and self.may_enter(iteration):
+            yield from self.enter(iteration)
+
+    def _done(self, step: Step) -> Steps[None]:
+        """Wait for a step, or for the last merge, which makes the step useless."""
+        yield Until(lambda: step.done or self._merges == self._rounds, "its own step")
+
+    def _take(self, change: Tensor) -> None:
+        self.parameters = self.parameters + change
+        for held in self._fragments:
+            held.steps += 1
+
+    def _answers(self) -> Iterator[Send]:
+        for number in range(len(self._fragments)):
+            yield from self._answer(number)
+
+    def _answer(self, number: int) -> Iterator[Send]:
+        """Send the change of a fragment that is wanted, unless the result before it has not come yet."""
+        held = self._fragments[number]
+        if held.steps and held.wanted == held.round + 1:
+            change = self._agreed[held.here] - self.parameters[held.here]
+            if self._keeps:
+                change += self._left_out[held.here]
+                self._left_out[held.here] = change - rounded(self._codec, change)
+            yield Send(self._syncer, FragmentChange(number, held.wanted, float(held.steps), change))
+            held.wanted = 0
+
+    def _step(self, held: _Held, merge: int, step: Tensor) -> None:
+        if merge > held.round + 1 or len(step) != held.stop - held.start:
+            raise ValueError(f"merge {merge} of a fragment, {len(step)} elements, where {held.round} is held")
+        self._hold(held, merge, self._agreed[held.here] + step)
+
+    def _hold(self, held: _Held, merge: int, values: Tensor) -> None:
+        if len(values) != held.stop - held.start:
+            raise ValueError(f"{len(values)} elements, where a fragment has {held.stop - held.start}")
+        if merge <= held.round:
+            return
+        held.round, held.steps = merge, 0
+        self._agreed = self._agreed.clone()
+        self._agreed[held.here] = values
+        self.parameters = self.parameters.clone()
+        self.parameters[held.here] = values
+
+
+class SyncingLearner(DecoupledLearner):
+    """The member whose process runs the syncer of all `members` as well. `clock` returns seconds."""
+
+    def __init__(
+        self,
+        name: str,
+        members: Sequence[str],
+        options: DecoupledOptions,
+        parameters: Tensor,
+        rounds: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(name, name, options, parameters, rounds)
+        fragments = [parameters[slice(*its)] for its in cut(len(parameters), options.fragments)]
+        self.syncer = Syncer(name, members, options, fragments, rounds, clock)
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The mean number of changes in a merge, which is small where `overlap` is short for the network."""
+        return {"changes_per_merge": self.syncer.changes / self.syncer.merged} if self.syncer.merged else {}
+
+    def forget(self, gone: str) -> Iterable[Send]:
+        return tuple(self.syncer.forget(gone))
+
+    def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        match message:
+            case FragmentDue():
+                return tuple(self.syncer.due(sender))
+            case FragmentChange():
+                return tuple(self.syncer.changed(sender, message))
+            case GraceOver() if sender == self.name:
+                return tuple(self.syncer.grace_over(message))
+            case LearnerCame():
+                return tuple(self.syncer.came(sender))
+            case _:
+                return super().receive(sender, message)

@@ -1,0 +1,65 @@
+"""DiLoCo: local steps, and an outer optimizer that steps by the members' mean change; streamed, if asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from testbed.schemes.options import NESTEROV, LocalSteps, Misfit, OuterOptions, limited
+from testbed.schemes.scheme import Scheme
+from testbed.schemes.training import RoundTraining
+from testbed.sync.strategies import Strategy
+
+
+@dataclass(frozen=True)
+class DilocoOptions(LocalSteps):
+    """Options of DiLoCo and of streaming DiLoCo."""
+
+    #: The parts of the model, each of which has a round of its own in a period.
+    fragments: int = limited(1, ge=1)
+    #: Steps that members take while a fragment is reduced.
+    delay: int = limited(0, ge=0)
+    outer: OuterOptions = NESTEROV
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.every % self.fragments:
+            raise Misfit("fragments", f"{self.fragments} do not divide {self.every} steps evenly", "a divisor of every")
+        if self.delay >= self.every:
+            raise Misfit("delay", f"{self.delay} steps are not over before the next round", f"below {self.every}")
+
+    @property
+    def parts(self) -> int:
+        return self.fragments
+
+    @property
+    def overlaps(self) -> bool:
+        return self.delay > 0
+
+    def check_elastic(self) -> None:
+        if self.delay:
+            raise Misfit("delay", "rounds that go on beside the steps leave no moment to come back at", "no `delay`")
+
+
+SCHEME = Scheme(
+    name="diloco",
+    options=DilocoOptions,
+    exchange="all-reduce",
+    planned=True,
+    elastic=True,
+    source="Douillard et al. 2023, arXiv 2311.08105; streamed: Douillard et al. 2025, arXiv 2501.18512",
+)
+
+
+def build(options: DilocoOptions, training: RoundTraining) -> Strategy:
+    """Return the strategy for a member's model."""
+    from testbed.sync import Nesterov
+    from testbed.sync.strategies import DiLoCo, Streaming
+
+    return DiLoCo(
+        training.reducer,
+        training.parameters,
+        every=options.every,
+        outer=Nesterov(options.outer.learning_rate, options.outer.momentum),
+        streaming=Streaming(options.fragments, options.delay),
+        weight=training.weight,
+    )

@@ -1,0 +1,57 @@
+"""Synchronous SGD: each step uses the mean of all members' gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from testbed.schemes.options import Misfit, Options, limited
+from testbed.schemes.scheme import Scheme
+from testbed.schemes.training import RoundTraining
+from testbed.sync.strategies import Strategy
+
+
+@dataclass(frozen=True)
+class GradientsOptions(Options):
+    """Options of synchronous SGD."""
+
+    #: Matrices travel as factors of this rank (PowerSGD); None: as they are.
+    powersgd_rank: int | None = limited(None, ge=1)
+
+    @property
+    def exact(self) -> bool:
+        return self.powersgd_rank is None
+
+    @property
+    def among_all(self) -> bool:
+        return True
+
+    def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
+        super().check_plan(policy, policy_options, codec)
+        if codec != "fp32" and self.powersgd_rank is not None:
+            raise Misfit("codec", "PowerSGD's factors travel as they are", "one of the two")
+
+    def check_elastic(self) -> None:
+        if self.powersgd_rank is not None:
+            raise Misfit(
+                "powersgd_rank", "a step with two rounds leaves no moment to come back at", "no `powersgd_rank`"
+            )
+
+
+SCHEME = Scheme(
+    name="gradients",
+    options=GradientsOptions,
+    exchange="all-reduce",
+    planned=True,
+    elastic=True,
+    source="synchronous SGD; PowerSGD: Vogels et al. 2019, arXiv 1905.13727",
+)
+
+
+def build(options: GradientsOptions, training: RoundTraining) -> Strategy:
+    """Return the strategy for a member's model."""
+    from testbed.sync.strategies import Gradients, PowerSgd
+
+    powersgd = PowerSgd(options.powersgd_rank) if options.powersgd_rank else None
+    return Gradients(training.reducer, training.parameters, weight=training.weight, powersgd=powersgd)

@@ -1,0 +1,151 @@
+"""The CPN framework's hybrid hierarchical synchronization: local steps by each worker's speed, rounds inside sites and
+among all.
+
+Source: the CPN framework, JICN 2025, 10.64509/jicn.12.39. FedNova: Wang et al. 2020, arXiv 2007.07481. FedProx: Li et
+al. 2020. DaSGD: Zhou et al. 2020, arXiv 2006.00441.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from testbed.schemes.assignment import Assignment, Setting, steps_of
+from testbed.schemes.options import NESTEROV, LocalSteps, Misfit, OuterOptions, limited
+from testbed.schemes.scheme import Scheme
+from testbed.schemes.training import RoundTraining
+from testbed.sync import Nesterov
+from testbed.sync.strategies import Periodic
+from testbed.sync.strategies.strategy import Steps
+
+#: Returns the steps of a member's next round, and the ratio of their work to the members' mean work.
+Due = Callable[[], tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class HybridOptions(LocalSteps):
+    """Options of the hybrid."""
+
+    #: Each Nth round is among all members.
+    period: int = limited(4, ge=1)
+    outer: OuterOptions = NESTEROV
+    #: The fraction by which each step returns to where the round began: ημ in FedProx.
+    prox: float = limited(0.0, ge=0, lt=1)
+    #: Divide each member's change by the work behind it (FedNova).
+    normalise: bool = True
+    #: Reduce a round while the next one's steps are taken (DaSGD).
+    overlap: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.overlap and self.prox:
+            raise Misfit("prox", "rounds that overlap begin from no one place", "one of the two")
+
+    @property
+    def site_period(self) -> int:
+        return self.period
+
+    @property
+    def overlaps(self) -> bool:
+        return self.overlap
+
+    @property
+    def for_planning(self) -> Mapping[str, Any]:
+        return {**super().for_planning, "overlap": self.overlap}
+
+
+SCHEME = Scheme(
+    name="hybrid",
+    options=HybridOptions,
+    exchange="all-reduce",
+    planned=True,
+    source="the CPN framework, JICN 2025, 10.64509/jicn.12.39",
+)
+
+
+def assign(options: HybridOptions, setting: Setting) -> Assignment:
+    """Tell each member its local steps in a round, for plans that have none, and those of all members."""
+    each = steps_of(setting.view.members, options.every)
+    own = {name: {"every": steps, "steps": each} for name, steps in zip(setting.view.names, each, strict=True)}
+    return Assignment(own=own)
+
+
+class Hybrid(Periodic):
+    """Rounds with unequal numbers of local steps: before each round `due` says how many this member takes.
+
+    Where members take unequal numbers of steps, each change is divided by the work behind it, as FedNova does, so that
+    a member that does more does not count more. With `prox`, each step returns by that fraction to where the round
+    began (FedProx: ημ).
+
+    With `overlap` each round is reduced during the steps of the next one, for at least as long as they take; what the
+    member changed meanwhile is then added to the result (DaSGD). Nothing is lost or counted twice, so the members
+    settle where they would without it. It needs five times the parameters in memory then.
+    """
+
+    def __init__(
+        self, training: RoundTraining, options: HybridOptions, due: Due, optimizer: Steps | None = None
+    ) -> None:
+        from testbed.sync.strategies import Fragment
+
+        self._fragment = Fragment(training.parameters, onward=options.overlap)
+        outer = Nesterov(options.outer.learning_rate, options.outer.momentum)
+        super().__init__(training.reducer, [self._fragment], outer, optimizer, training.weight)
+        self._prox = options.prox
+        self._overlap = options.overlap
+        self._due = due
+        self._begin_period()
+
+    def after_step(self) -> None:
+        self._steps += 1
+        if self._prox:
+            self._fragment.pull(self._prox)
+        if self._steps == self._began + self._every:
+            self._begin(self._fragment)
+            if not self._overlap:
+                self._finish(self._fragment)
+            self._end_period()
+            self._begin_period()
+
+    def _begin_period(self) -> None:
+        self._every, count = self._due()
+        if not count > 0:
+            raise ValueError(f"the work behind a round's {self._every} steps is {count}; it must be above 0")
+        self._scale = 1 / count
+
+
+def build(options: HybridOptions, training: RoundTraining) -> Hybrid:
+    """Return the strategy for a member's model. The member's assignment has `every`, the local steps of a round for
+    plans that have none, and `steps`, those of each member."""
+    every: int = training.assignment.get("every", options.every)
+    each: Sequence[int] = training.assignment.get("steps", ()) if options.normalise else ()
+
+    def due() -> tuple[int, float]:
+        count = training.steps() or every
+        return count, work(count, each, options.prox)
+
+    return Hybrid(training, options, due)
+
+
+def work(count: int, each: Sequence[int], prox: float) -> float:
+    """Return the ratio of the work of `count` steps to the members' mean work, as lengths under a constant gradient.
+
+    Args:
+        count: The steps of one member.
+        each: The steps with which each member begins; the mean is over these, so it is the same for all. Empty: changes
+            are not normalised, and the ratio is 1.
+        prox: See HybridOptions.
+    """
+    if not each:
+        return 1.0
+    lengths = [accumulated(steps, prox=prox) for steps in each]
+    return accumulated(count, prox=prox) * len(lengths) / sum(lengths)
+
+
+def accumulated(steps: int, momentum: float = 0.0, prox: float = 0.0) -> float:
+    """Return the length of `steps` local steps of size 1 under a constant gradient (FedNova's norm of a, section 4)."""
+    distance = speed = 0.0
+    for _ in range(steps):
+        speed = momentum * speed + 1
+        distance = (distance + speed) * (1 - prox)
+    return distance

@@ -1,0 +1,185 @@
+"""NetMax: each member pulls the model of one peer at a time, more often from peers that are fast to reach.
+
+    x ← x + step − c·(x − x_m) / p_m
+
+A peer's model counts more the more seldom it is pulled (with probability p_m), so that no peer's share of the model
+depends on the speed of its edge. `c` is the paper's rate × ρ; it includes the doubling of γ for edges both ways.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from random import Random
+from typing import TYPE_CHECKING
+
+from testbed.schemes.assignment import GossipAssignment, Setting, graph_of
+from testbed.schemes.options import InGraph
+from testbed.schemes.scheme import Scheme
+from testbed.schemes.training import GossipTraining
+from testbed.sync.gossip.effects import Advance, Participant, Send, Steps, TrainingMember, Until
+from testbed.sync.gossip.message import Message, message
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: The weight of the newest pull from a peer in the estimate of the seconds that its pulls take [ours].
+NEWEST = 0.25
+
+SCHEME = Scheme(
+    name="netmax",
+    options=InGraph,
+    exchange="gossip",
+    planned=False,
+    synchronous=False,
+    alike=False,
+    source="Zhou et al. 2021, ICDE",
+)
+
+
+def assign(options: InGraph, setting: Setting) -> GossipAssignment:
+    """Give members their neighbours. Raises GraphError where the workers make no such graph."""
+    return GossipAssignment(protocol="netmax", graph=graph_of(options, setting))
+
+
+@message(8)
+class Pull(Message):
+    """The sender asks for the receiver's parameters."""
+
+
+@message(9)
+class Model(Message):
+    """The sender's parameters."""
+
+    parameters: Tensor
+
+
+def pull_probabilities(seconds: Mapping[str, float], floor: float) -> dict[str, float]:
+    """Return the probability of a pull from each peer: proportional to its speed above the `floor` [ours].
+
+    The floor keeps the graph of pulls connected. It stands for the paper's linear program for the spectral gap.
+
+    Args:
+        seconds: What a pull from each peer takes.
+        floor: The probability that every peer gets whatever its speed.
+
+    Raises:
+        ValueError: The floor is not within (0, 1 / peers].
+    """
+    if not 0 < floor <= 1 / len(seconds):
+        raise ValueError(f"floor {floor}: take more than 0 and no more than 1 / {len(seconds)} peers")
+    speeds = {peer: 1 / time for peer, time in seconds.items()}
+    rest = (1 - floor * len(seconds)) / sum(speeds.values())
+    return {peer: floor + rest * speed for peer, speed in speeds.items()}
+
+
+class NetMaxMember(TrainingMember):
+    """Pulls from one peer during each step, by `probabilities`, which may be replaced at any time.
+
+    Raises:
+        ValueError: `pull` exceeds a peer's probability, so that a step would go past that peer's model.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        probabilities: Mapping[str, float],
+        pull: float,
+        parameters: Tensor,
+        iterations: int,
+        random: Random,
+    ) -> None:
+        super().__init__(name, parameters)
+        self._pull = pull
+        self._iterations = iterations
+        self._random = random
+        self._pulled: Tensor | None = None
+        self.probabilities = probabilities
+
+    @property
+    def probabilities(self) -> Mapping[str, float]:
+        """The probability of a pull from each peer; they sum to 1."""
+        return self._probabilities
+
+    @probabilities.setter
+    def probabilities(self, probabilities: Mapping[str, float]) -> None:
+        least = min(probabilities, key=lambda peer: probabilities[peer])
+        if not 0 < self._pull <= probabilities[least]:
+            raise ValueError(f"pull {self._pull}: take at most {least}'s probability, {probabilities[least]:.3g}")
+        self._probabilities = probabilities
+
+    def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        match message:
+            case Pull():
+                return (Send(sender, Model(self.parameters)),)
+            case Model(parameters):
+                self._pulled = parameters
+                return ()
+        raise self.unexpected(sender, message)
+
+    def program(self) -> Steps[None]:
+        for iteration in range(self._iterations):
+            step = yield from self.begin(iteration)
+            peers, odds = zip(*self.probabilities.items(), strict=True)
+            (peer,) = self._random.choices(peers, odds)
+            share = self._pull / self.probabilities[peer]
+            yield Send(peer, Pull())
+            yield Until(lambda: self._pulled is not None, f"the model of {peer}")
+            change = yield from self.finished(step, iteration)
+            pulled, self._pulled = self._pulled, None
+            assert pulled is not None
+            self.parameters = self.parameters + change - share * (self.parameters - pulled)
+        yield Advance(self._iterations)
+
+
+class MeasuringNetMax(NetMaxMember):
+    """Measures how long its pulls take by `clock` (seconds), and then pulls from fast peers more often."""
+
+    def __init__(
+        self,
+        name: str,
+        peers: Sequence[str],
+        parameters: Tensor,
+        iterations: int,
+        random: Random,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        # Under equal odds the model goes half of the way to the one that was pulled; slow peers keep half their odds.
+        self._floor = 1 / (2 * len(peers))
+        super().__init__(name, dict.fromkeys(peers, 1 / len(peers)), self._floor, parameters, iterations, random)
+        self._seconds: dict[str, float] = {}
+        self._asked_s = 0.0
+        self._clock = clock
+
+    def program(self) -> Steps[None]:
+        program, answer = super().program(), None
+        while True:
+            try:
+                effect = program.send(answer)
+            except StopIteration:
+                return
+            if isinstance(effect, Send) and isinstance(effect.message, Pull):
+                self._asked_s = self._clock()
+            answer = yield effect
+
+    def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        if isinstance(message, Model):
+            took = self._clock() - self._asked_s
+            before = self._seconds.get(sender, took)
+            self._seconds[sender] = (1 - NEWEST) * before + NEWEST * took
+            self._learn()
+        return super().receive(sender, message)
+
+    def _learn(self) -> None:
+        """Update the probabilities. A peer without a pull counts as fast as the fastest, so that it gets one."""
+        best = min(self._seconds.values())
+        seconds: Mapping[str, float] = {peer: self._seconds.get(peer, best) for peer in self.probabilities}
+        self.probabilities = pull_probabilities(seconds, self._floor)
+
+
+def build(options: InGraph, training: GossipTraining) -> Participant:
+    """Return the participant among its peers."""
+    peers = training.node.targets
+    return MeasuringNetMax(
+        training.name, peers, training.parameters, training.iterations, training.random, training.clock
+    )

@@ -1,0 +1,238 @@
+"""Prague: after each step a member averages within a random group that a generator gives it.
+
+Groups that overlap must not wait for each other in a cycle. The generator enters a group into the buffers of all its
+members at once, and each member takes the groups of its buffer in order: the oldest unfinished group is next for all of
+its members, so it will be finished.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Final, Self
+
+from testbed.schemes.assignment import GossipAssignment, Setting, graph_of
+from testbed.schemes.options import InGraph, Misfit, Options, limited
+from testbed.schemes.scheme import Scheme
+from testbed.schemes.training import GossipTraining
+from testbed.sync.gossip.average import WeightedMean
+from testbed.sync.gossip.effects import Advance, Participant, Send, Steps, TrainingMember, Until
+from testbed.sync.gossip.message import Message, message
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: A group inside a list of groups begins with its number.
+_NUMBER: Final = struct.Struct("<I")
+
+
+@dataclass(frozen=True)
+class PragueOptions(Options):
+    """Options of Prague."""
+
+    #: The members of a group.
+    group: int = limited(3, ge=2)
+
+
+SCHEME = Scheme(
+    name="prague",
+    options=PragueOptions,
+    exchange="gossip",
+    planned=False,
+    synchronous=False,
+    alike=False,
+    source="Luo et al. 2020, ASPLOS, arXiv 1909.08029",
+)
+
+
+def assign(options: PragueOptions, setting: Setting) -> GossipAssignment:
+    """Make every member every other's neighbour, and the first one run the generator. Raises Misfit where a group is
+    larger than all members together."""
+    members = setting.view.names
+    if options.group > len(members):
+        raise Misfit("group", f"{options.group}, where there are {len(members)} workers", f"{len(members)} at most")
+    rules = {"generator": members[0]}
+    return GossipAssignment(protocol="prague", graph=graph_of(InGraph(graph="complete"), setting), rules=rules)
+
+
+@message(10)
+class Ready(Message):
+    """The sender has made a step and asks for its next group."""
+
+
+@message(11)
+class Leaving(Message):
+    """The sender has finished its training and asks for the groups that still count on it."""
+
+
+@message(12)
+class DrawnGroup(Message):
+    """A group to average in; `number` tells groups of the same members apart."""
+
+    number: int
+    members: tuple[str, ...]
+
+    def to_body(self, members: tuple[str, ...]) -> bytes:
+        return bytes(name in self.members for name in members)
+
+    @classmethod
+    def of_body(cls, body: memoryview, members: tuple[str, ...], **numbers: int) -> Self:
+        if len(body) != len(members):
+            raise ValueError(f"{len(body)} bytes do not say which of {len(members)} members are in a group")
+        return cls(**numbers, members=tuple(name for name, there in zip(members, body, strict=True) if there))
+
+
+@message(13)
+class DrawnGroups(Message):
+    """The groups in which a member that leaves must still take part, in order."""
+
+    groups: tuple[DrawnGroup, ...]
+
+    def to_body(self, members: tuple[str, ...]) -> bytes:
+        return b"".join(_NUMBER.pack(group.number) + group.to_body(members) for group in self.groups)
+
+    @classmethod
+    def of_body(cls, body: memoryview, members: tuple[str, ...], **numbers: int) -> Self:
+        size = _NUMBER.size + len(members)
+        if len(body) % size:
+            raise ValueError("a list of groups that is cut short")
+        parts = (body[start : start + size] for start in range(0, len(body), size))
+        return cls(tuple(_group(part, members) for part in parts))
+
+
+def _group(part: memoryview, members: tuple[str, ...]) -> DrawnGroup:
+    (number,) = _NUMBER.unpack_from(part)
+    return DrawnGroup.of_body(part[_NUMBER.size :], members, number=number)
+
+
+@message(14)
+class GroupPart(Message):
+    """The sender's parameters for group `number`."""
+
+    number: int
+    parameters: Tensor
+
+
+class GroupGenerator(Participant):
+    """Draws random groups of `size` members, and answers each request with the next group in the member's buffer."""
+
+    def __init__(self, name: str, members: Iterable[str], size: int, random: Random) -> None:
+        if size < 2:
+            raise ValueError(f"groups of {size}: a member would average alone; take 2 or more")
+        self.name = name
+        self._present = list(members)
+        self._size = size
+        self._random = random
+        self._buffers: dict[str, deque[DrawnGroup]] = {member: deque() for member in self._present}
+        self._count = 0
+
+    def program(self) -> Steps[None]:
+        yield from ()
+
+    def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        match message:
+            case Ready():
+                return (Send(sender, self.next_group(sender)),)
+            case Leaving():
+                return (Send(sender, DrawnGroups(self.leave(sender))),)
+        raise TypeError(f"{self.name} gives out groups; it cannot take {message} from {sender}")
+
+    def next_group(self, member: str) -> DrawnGroup:
+        """Return the oldest group in the member's buffer. An empty buffer gets a new group first."""
+        if not self._buffers[member]:
+            self._form(member)
+        return self._buffers[member].popleft()
+
+    def leave(self, member: str) -> tuple[DrawnGroup, ...]:
+        """Put the member into no further groups. Return the groups in its buffer."""
+        self._present.remove(member)
+        left = tuple(self._buffers[member])
+        self._buffers[member].clear()
+        return left
+
+    def _form(self, member: str) -> None:
+        others = [other for other in self._present if other != member]
+        chosen = self._random.sample(others, min(self._size - 1, len(others)))
+        group = DrawnGroup(self._count, (member, *chosen))
+        self._count += 1
+        for one in group.members:
+            self._buffers[one].append(group)
+
+
+class PragueMember(TrainingMember):
+    """Trains for `iterations` iterations, each a step and an average in the group that `generator` gives."""
+
+    def __init__(self, name: str, generator: str, parameters: Tensor, iterations: int) -> None:
+        super().__init__(name, parameters)
+        self._generator = generator
+        self._iterations = iterations
+        self._given: list[tuple[DrawnGroup, ...]] = []
+        self._parts: dict[int, list[Tensor]] = defaultdict(list)
+
+    def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        match message:
+            case DrawnGroup():
+                self._given.append((message,))
+            case DrawnGroups(groups):
+                self._given.append(groups)
+            case GroupPart(number, parameters):
+                self._parts[number].append(parameters)
+            case _:
+                raise self.unexpected(sender, message)
+        return ()
+
+    def program(self) -> Steps[None]:
+        for iteration in range(self._iterations):
+            change = yield from self.local_step(iteration)
+            self.parameters = self.parameters + change
+            yield from self._average_in(Ready())
+        yield Advance(self._iterations)
+        yield from self._average_in(Leaving())
+
+    def _average_in(self, request: Message) -> Steps[None]:
+        yield Send(self._generator, request)
+        yield Until(lambda: bool(self._given), f"groups from {self._generator}")
+        for group in self._given.pop():
+            yield from self._reduce(group)
+
+    def _reduce(self, group: DrawnGroup) -> Steps[None]:
+        others = [other for other in group.members if other != self.name]
+        for other in others:
+            yield Send(other, GroupPart(group.number, self.parameters))
+        yield Until(lambda: len(self._parts[group.number]) == len(others), f"the parts of {group}")
+        average = WeightedMean()
+        for part in (self.parameters, *self._parts.pop(group.number)):
+            average.add(part, 1.0)
+        self.parameters = average.value
+
+
+class WithGenerator(Participant):
+    """A member of Prague, and the generator of all groups, in one process."""
+
+    def __init__(self, member: PragueMember, generator: GroupGenerator) -> None:
+        self.name = member.name
+        self.member = member
+        self._generator = generator
+
+    @property
+    def model(self) -> Tensor:
+        return self.member.model
+
+    def program(self) -> Steps[None]:
+        return self.member.program()
+
+    def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        taker = self._generator if isinstance(message, Ready | Leaving) else self.member
+        return taker.receive(sender, message)
+
+
+def build(options: PragueOptions, training: GossipTraining) -> Participant:
+    """Return a member, or the one whose process runs the generator as well."""
+    generator: str = training.node.rules["generator"]
+    member = PragueMember(training.name, generator, training.parameters, training.iterations)
+    if training.name != generator:
+        return member
+    return WithGenerator(member, GroupGenerator(generator, training.members, options.group, training.random))

@@ -1,0 +1,215 @@
+"""SparseLoCo: local steps, and of their change only the largest values of each chunk are sent, in two bits each.
+
+    Δ = θ − (θ after H local steps)
+    e ← β·e + Δ             e: each member's own residual
+    q = Q(top-k of each chunk of e)
+    e ← e − q
+    θ ← θ − α·mean(q)
+
+Source: Sarfi et al. 2025, arXiv 2508.15706, by others' account of it; CCLoco's code.
+
+The residual stands in for the outer optimizer's momentum: momentum would keep what was sent once more, beside what was
+not. CCLoco's code takes the mean of an element over the members that sent it; here, as in the formula, it is over all.
+
+The sums of q travel whole through the codec `sparse`, so that the mean is exact whatever the trees are: a single member
+sends two bits a value, relays send the union of the indices, with as many levels as their sums have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from testbed.schemes.options import LocalSteps, Misfit, limited
+from testbed.schemes.scheme import Scheme
+from testbed.schemes.training import RoundTraining
+from testbed.sync import flat
+from testbed.sync.strategies import Strategy
+from testbed.sync.strategies.strategy import Steps, check_whole
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class SparseLoCoOptions(LocalSteps):
+    """Options of SparseLoCo."""
+
+    every: int = limited(15, ge=1)
+    #: The values that each chunk sends.
+    top_k: int = limited(32, ge=1)
+    #: The side of a chunk of `chunk` × `chunk` elements.
+    chunk: int = limited(64, ge=1)
+    #: Bits of a sent value; None: fp32.
+    bits: int | None = limited(2, ge=1, le=8)
+    #: The fraction of the residual that is kept in each round (β).
+    decay: float = limited(0.999, ge=0, le=1)
+    learning_rate: float = limited(1.0, gt=0)
+
+    @property
+    def among_all(self) -> bool:
+        return True
+
+    def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
+        super().check_plan(policy, policy_options, codec)
+        if codec not in ("sparse", "fp32"):
+            raise Misfit("codec", f"{codec} leaves something out a second time", "`codec: sparse`")
+
+
+SCHEME = Scheme(
+    name="sparseloco",
+    options=SparseLoCoOptions,
+    exchange="all-reduce",
+    planned=True,
+    elastic=True,
+    codec="sparse",
+    source="Sarfi et al. 2025, arXiv 2508.15706; second-hand, and CCLoco's code",
+)
+
+
+class SparseLoCo(Strategy):
+    """SparseLoCo around a loop's steps.
+
+    Members begin with the same parameters and agree after each round. It needs four times the parameters in memory, or
+    five where the plan has a codec.
+    """
+
+    def __init__(self, training: RoundTraining, options: SparseLoCoOptions, optimizer: Steps | None = None) -> None:
+        from testbed.sync import Residual
+
+        super().__init__(optimizer, training.weight)
+        self._reducer = training.reducer
+        self._parameters = training.parameters
+        self._options = options
+        self._anchor = flat.gather(self._parameters, flat.room(self._parameters))
+        self._error = flat.room(self._parameters)
+        self._sent = flat.room(self._parameters)
+        self._residual = Residual()
+        self._steps = 0
+        self._rounds = 0
+
+    def after_step(self) -> None:
+        self._steps += 1
+        if self._steps == self._options.every:
+            self._step_out()
+
+    def settle(self) -> None:
+        """Reduce what has changed since the last round."""
+        if self._steps:
+            self._step_out()
+
+    @property
+    def together(self) -> bool:
+        return not self._steps
+
+    def over(self, rounds: int, taken: int) -> bool:
+        return self._rounds >= rounds
+
+    @contextmanager
+    def agreed(self) -> Iterator[None]:
+        """Show the parameters of the last round while inside."""
+        here = flat.gather(self._parameters, flat.room(self._parameters))
+        flat.scatter(self._anchor, self._parameters)
+        yield
+        flat.scatter(here, self._parameters)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the anchor, the member's residuals, and the count of steps in the period."""
+        counts = {"steps": self._steps, "rounds": self._rounds}
+        tensors = {"anchor": self._anchor.clone(), "error": self._error.clone(), "residual": self._residual.state()}
+        return {**counts, **tensors}
+
+    def handover(self) -> dict[str, Any]:
+        """Return the state for a new member, which starts without residuals."""
+        return {**self.state_dict(), "error": flat.room(self._parameters), "residual": None}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the result of `state_dict`."""
+        self._steps, self._rounds = int(state["steps"]), int(state["rounds"])
+        self._anchor.copy_(state["anchor"])
+        self._error.copy_(state["error"])
+        self._residual.restore(state["residual"])
+
+    def _step_out(self) -> None:
+        import torch
+
+        options = self._options
+        changed = torch.sub(self._anchor, flat.gather(self._parameters, self._sent), out=self._sent)
+        self._error.mul_(options.decay).add_(changed)
+        start = 0
+        for parameter in self._parameters:
+            part = slice(start, start + parameter.numel())
+            values = self._error[part].view(parameter.shape)
+            self._sent[part] = compressed(values, options.top_k, options.chunk, options.bits).flatten()
+            start = part.stop
+        self._error.sub_(self._sent)
+        check_whole(self._reducer.allreduce(self._sent, self.weight, self._residual))
+        self._anchor.sub_(self._sent, alpha=options.learning_rate)
+        flat.scatter(self._anchor, self._parameters)
+        self._steps = 0
+        self._rounds += 1
+
+
+def compressed(values: torch.Tensor, top_k: int, side: int, bits: int | None) -> torch.Tensor:
+    """Return a tensor with the `top_k` largest values of each chunk by magnitude, and zeros elsewhere.
+
+    A chunk of a tensor of two or more dimensions is a tile of `side` × `side` of the matrix of its first dimension and
+    all others. A chunk of a vector is `side` × `side` elements in a row. Chunks at the ends may be smaller.
+
+    Args:
+        values: A tensor of any shape.
+        top_k: The values to keep of a chunk.
+        side: The side of a chunk.
+        bits: Each kept value becomes the mean of its bin, of 2^bits bins for the whole tensor; None: the value itself.
+    """
+    import torch
+
+    is_matrix = values.dim() > 1
+    matrix = values.reshape(len(values) if is_matrix else 1, -1)
+    height, width = (side, side) if is_matrix else (1, side * side)
+    chunks = _tiles(matrix, height, width)
+    places = chunks.abs().topk(min(top_k, chunks.shape[1]), dim=1, sorted=False).indices
+    kept = chunks.gather(1, places)
+    if bits is not None:
+        kept = _in_bins(kept, bits)
+    thinned = torch.zeros_like(chunks).scatter_(1, places, kept)
+    return _untiled(thinned, matrix.shape, height, width).reshape(values.shape)
+
+
+def _in_bins(kept: torch.Tensor, bits: int) -> torch.Tensor:
+    """Return each value as the mean of its bin. Zeros, which smaller chunks have, stay zeros and do not count."""
+    import torch
+
+    from testbed.sync.codecs.bins import binned
+
+    some = kept != 0
+    values = kept[some].view(1, -1).cpu()
+    if not values.numel():
+        return kept
+    chosen, means = binned(values, torch.tensor([[values.numel()]]), bits)
+    return kept.masked_scatter(some, means[0, chosen[0].long()].to(kept.device))
+
+
+def _tiles(matrix: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """Return the tiles of a matrix, one a row, with zeros where a tile extends beyond the matrix."""
+    from torch.nn.functional import pad
+
+    rows, columns = matrix.shape
+    whole = pad(matrix, (0, -columns % width, 0, -rows % height))
+    down, across = whole.shape[0] // height, whole.shape[1] // width
+    return whole.view(down, height, across, width).transpose(1, 2).reshape(down * across, height * width)
+
+
+def _untiled(tiles: torch.Tensor, shape: torch.Size, height: int, width: int) -> torch.Tensor:
+    """Return the matrix of this shape that `_tiles` cut."""
+    rows, columns = shape
+    down, across = -(-rows // height), -(-columns // width)
+    whole = tiles.view(down, across, height, width).transpose(1, 2).reshape(down * height, across * width)
+    return whole[:rows, :columns]
+
+
+def build(options: SparseLoCoOptions, training: RoundTraining) -> SparseLoCo:
+    """Return the strategy for a member's model."""
+    return SparseLoCo(training, options)

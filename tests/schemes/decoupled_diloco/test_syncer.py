@@ -1,0 +1,42 @@
+"""The merge of several changes of a fragment."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.schemes.decoupled_diloco.syncer import mean, radial
+
+pytestmark = pytest.mark.pure
+
+WEIGHTS = st.lists(st.floats(0.1, 100), min_size=1, max_size=6)
+
+
+@given(WEIGHTS, st.integers(0, 2**32))
+def test_one_or_many_of_the_same_are_what_each_is(weights: list[float], seed: int) -> None:
+    change = torch.randn(16, generator=torch.Generator().manual_seed(seed))
+    for merge in (mean, radial):
+        torch.testing.assert_close(merge([(weight, change) for weight in weights]), change, rtol=1e-4, atol=1e-5)
+
+
+@given(WEIGHTS, st.integers(0, 2**32))
+def test_radial_is_as_long_as_changes_are_in_the_mean(weights: list[float], seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    changes = [(weight, torch.randn(64, generator=draw)) for weight in weights]
+    lengths = sum(weight * float(change.norm()) for weight, change in changes) / sum(weights)
+    assert float(radial(changes).norm()) == pytest.approx(lengths, rel=1e-4)
+
+
+def test_changes_at_right_angles_keep_their_length_where_a_mean_does_not() -> None:
+    changes = [(1.0, row) for row in 3 * torch.eye(9)]
+    assert float(mean(changes).norm()) == pytest.approx(1)
+    torch.testing.assert_close(radial(changes), torch.ones(9))
+
+
+def test_what_cancels_out_or_is_nothing_is_averaged_as_it_is() -> None:
+    one = torch.tensor([1.0, 2.0])
+    torch.testing.assert_close(radial([(1.0, one), (1.0, -one)]), torch.zeros(2))
+    torch.testing.assert_close(radial([(1.0, torch.zeros(2)), (3.0, torch.zeros(2))]), torch.zeros(2))
+    torch.testing.assert_close(radial([(1.0, torch.zeros(2)), (3.0, one)]), 0.75 * one)

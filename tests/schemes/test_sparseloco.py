@@ -1,0 +1,238 @@
+"""SparseLoCo against its formula, and where it must be what is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from testbed import sync
+from testbed.plan import Group, Plan
+from testbed.schemes.options import Misfit
+from testbed.schemes.sparseloco import SparseLoCo, SparseLoCoOptions, compressed
+from testbed.schemes.training import RoundTraining
+from tests.sync.controller import job
+from tests.sync.plans import chain, names, star
+from tests.sync.sessions import run
+from tests.sync.strategies.training import batch, flat, model, step
+
+MEMBERS = names(3)
+PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m1"),), codec="sparse")
+STEPS = 6
+#: No chunk of the small model has as many elements.
+ALL = {"top_k": 4096, "bits": None}
+
+shapes = st.one_of(st.tuples(st.integers(1, 300)), st.tuples(st.integers(1, 20), st.integers(1, 30)))
+
+
+def normal(shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def train(directory: Path, plan: Plan = PLAN, steps: int = STEPS, **options: Any) -> dict[str, torch.Tensor]:
+    """Each member's parameters at the end, which are all the same bits."""
+
+    def work(session: sync.Session) -> torch.Tensor:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        training = RoundTraining(session, list(net.parameters()), 1.0)
+        with SparseLoCo(training, SparseLoCoOptions(**options), optimizer):
+            for number in range(steps):
+                step(net, optimizer, session.name, number)
+        return flat(net)
+
+    directory.mkdir(exist_ok=True)
+    results = run(directory, plan, work, job(reproducible=True))
+    first = next(iter(results.values()))
+    assert all(torch.equal(first, other) for other in results.values())
+    return results
+
+
+def by_hand(every: int, options: SparseLoCoOptions) -> torch.Tensor:
+    """e ← βe + Δ, q = Q(e), e ← e − q, θ ← θ − α·mean(q), one member after the other."""
+    anchor = flat(model())
+    nets = {member: model() for member in MEMBERS}
+    errors = {member: torch.zeros_like(anchor) for member in MEMBERS}
+    for first in range(0, STEPS, every):
+        sent = []
+        for member, net in nets.items():
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for number in range(first, first + every):
+                step(net, optimizer, member, number)
+            errors[member] = options.decay * errors[member] + anchor - flat(net)
+            parts = errors[member].split([p.numel() for p in net.parameters()])
+            thinned = [
+                compressed(part.view(p.shape), options.top_k, options.chunk, options.bits).flatten()
+                for part, p in zip(parts, net.parameters(), strict=True)
+            ]
+            sent.append(torch.cat(thinned))
+            errors[member] = errors[member] - sent[-1]
+        anchor = anchor - options.learning_rate * torch.stack(sent).mean(0)
+        for net in nets.values():
+            nn.utils.vector_to_parameters(anchor.clone(), net.parameters())
+    return anchor
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("bits", [2, None])
+def test_it_is_its_formula(tmp_path: Path, bits: int | None) -> None:
+    options = {"every": 2, "top_k": 3, "chunk": 4, "bits": bits, "decay": 0.9, "learning_rate": 0.8}
+    results = train(tmp_path, **options)
+    torch.testing.assert_close(results["m0"], by_hand(2, SparseLoCoOptions(**options)), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.local
+def test_uncompressed_with_one_step_of_sgd_it_is_the_mean_gradient(tmp_path: Path) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        for member in MEMBERS:
+            inputs, targets = batch(member, number)
+            ((net(inputs) - targets).square().mean() / len(MEMBERS)).backward()
+        optimizer.step()
+    results = train(tmp_path, every=1, **ALL)
+    torch.testing.assert_close(results["m0"], flat(net), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.local
+def test_one_member_uncompressed_is_its_optimizer(tmp_path: Path) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for number in range(STEPS):
+        step(net, optimizer, "m0", number)
+    alone = Plan(0, ("m0",), (star(("m0",), "m0"),), codec="sparse")
+    torch.testing.assert_close(train(tmp_path, alone, every=4, **ALL)["m0"], flat(net), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.local
+def test_through_the_codec_and_without_it_is_the_same_to_the_bit(tmp_path: Path) -> None:
+    through = train(tmp_path / "sparse", every=2, top_k=3, chunk=4)
+    without = train(tmp_path / "fp32", Plan(0, MEMBERS, PLAN.trees), every=2, top_k=3, chunk=4)
+    assert torch.equal(through["m0"], without["m0"])
+
+
+@pytest.mark.pure
+@given(shapes, st.integers(0, 2**32), st.integers(1, 20), st.integers(1, 9))
+def test_each_chunk_sends_its_largest_and_keeps_the_rest_to_the_bit(
+    shape: tuple[int, ...], seed: int, top_k: int, side: int
+) -> None:
+    values = normal(shape, seed)
+    sent = compressed(values, top_k, side, None)
+    left = values - sent
+    assert torch.equal(left + sent, values) and not (left * sent).any()
+    rows = values.view(len(values) if len(shape) > 1 else 1, -1)
+    height, width = (side, side) if len(shape) > 1 else (1, side * side)
+    for top in range(0, rows.shape[0], height):
+        for start in range(0, rows.shape[1], width):
+            part = (slice(top, top + height), slice(start, start + width))
+            gone, kept = sent.view(rows.shape)[part], left.view(rows.shape)[part]
+            assert (gone != 0).sum() == min(top_k, gone.numel())
+            assert not kept.any() or kept.abs().max() <= gone[gone != 0].abs().min()
+
+
+@pytest.mark.pure
+@given(shapes, st.integers(0, 2**32), st.integers(1, 4))
+def test_with_bits_it_sends_as_many_levels_and_their_sum(shape: tuple[int, ...], seed: int, bits: int) -> None:
+    values = normal(shape, seed)
+    exact, sent = (compressed(values, 5, 4, its) for its in (None, bits))
+    levels = sent[sent != 0].unique()
+    assert len(levels) <= 2**bits
+    assert torch.equal(exact != 0, sent != 0)
+    torch.testing.assert_close(sent.sum(), exact.sum(), atol=1e-4, rtol=1e-5)  # a bin is its mean
+    assert (sent * exact >= 0).all()
+
+
+@pytest.mark.pure
+def test_nothing_changed_is_nothing_sent() -> None:
+    assert not compressed(torch.zeros(70, 70), 32, 64, 2).any()
+
+
+class Quadratic(nn.Module):
+    """½·|x − c|², where each member has its own c."""
+
+    def __init__(self, dimensions: int) -> None:
+        super().__init__()
+        self.place = nn.Parameter(torch.zeros(dimensions))
+
+
+@pytest.mark.long
+@pytest.mark.local
+def test_it_comes_to_the_optimum_though_each_round_sends_a_tenth(tmp_path: Path) -> None:
+    """Curvatures are the same, so the members' mean is unbiased; without the residual it stays where no largest value
+    is another's: far off. What members hold back keeps it moving around the optimum, the less the smaller the steps."""
+    dimensions = 100
+    centres = {member: normal((dimensions,), number) for number, member in enumerate(MEMBERS)}
+    optimum = torch.stack(list(centres.values())).mean(0)
+
+    def work(decay: float) -> dict[str, float]:
+        def member(session: sync.Session) -> float:
+            net = Quadratic(dimensions)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.02)
+            training = RoundTraining(session, [net.place], 1.0)
+            options = SparseLoCoOptions(every=4, top_k=10, chunk=10, decay=decay, learning_rate=0.7)
+            with SparseLoCo(training, options, optimizer):
+                for _ in range(4 * 250):
+                    optimizer.zero_grad()
+                    (0.5 * (net.place - centres[session.name]).square().sum()).backward()
+                    optimizer.step()
+            return (net.place.detach() - optimum).norm().item()
+
+        folder = tmp_path / str(decay)
+        folder.mkdir()
+        return run(folder, PLAN, member)
+
+    start = optimum.norm().item()
+    off = {decay: max(work(decay).values()) / start for decay in (1.0, 0.0)}
+    assert off[1.0] < 0.15 and off[0.0] > 0.3
+
+
+@pytest.mark.local
+def test_a_member_sends_a_two_hundredth_of_the_bytes(tmp_path: Path) -> None:
+    """By the rounds' own counters: 32 of 4,096 values, each of about 11 bits, where fp32 has 32 for each of 4,096; and
+    of each chunk of 64 KiB a head and two tables."""
+    side, members = 512, names(2)
+    plan = Plan(0, members, (chain(members),), codec="sparse")
+
+    def work(session: sync.Session) -> int:
+        weight = nn.Parameter(torch.zeros(side, side))
+        training = RoundTraining(session, [weight], 1.0)
+        strategy = SparseLoCo(training, SparseLoCoOptions(every=1))
+        with torch.no_grad():
+            weight.sub_(normal((side, side), int(session.name[1:])))
+        sent: list[int] = []
+        reduce = session.allreduce
+
+        def counted(*its: Any) -> sync.RoundResult:
+            result = reduce(*its)
+            sent.append(result.tally.sent_bytes)
+            return result
+
+        session.allreduce = counted  # type: ignore[method-assign]
+        strategy.after_step()
+        return sent[0]
+
+    leaf = run(tmp_path, plan, work)["m1"]
+    assert leaf < 4 * side * side / 200
+
+
+@pytest.mark.pure
+def test_what_would_thin_it_out_twice_is_refused() -> None:
+    with pytest.raises(Misfit) as caught:
+        SparseLoCoOptions().check_plan("mst", {}, "int8")
+    assert caught.value.name == "codec"
+
+
+@pytest.mark.local
+def test_a_plan_with_groups_is_refused(tmp_path: Path) -> None:
+    members = names(2)
+    groups = tuple(Group((member,), (chain((member,)),)) for member in members)
+    plan = Plan(0, members, (chain(members),), groups=groups, period=2)
+    with pytest.raises(sync.SyncError) as caught:
+        train(tmp_path, plan, every=1)
+    assert caught.value.rule == "groups"

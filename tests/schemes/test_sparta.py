@@ -1,0 +1,89 @@
+"""SPARTA against the same done by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from testbed import sync
+from testbed.plan import Plan
+from testbed.schemes.options import OuterOptions
+from testbed.schemes.random_share import drawn
+from testbed.schemes.sparta import Sparta, SpartaOptions
+from testbed.schemes.training import RoundTraining
+from tests.sync.plans import names, star
+from tests.sync.sessions import run
+from tests.sync.strategies.training import flat, model, step
+
+pytestmark = pytest.mark.local
+
+MEMBERS = names(3)
+PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m1"),))
+STEPS = 6
+
+
+def train(directory: Path, **options: Any) -> dict[str, tuple[torch.Tensor, torch.Tensor, int]]:
+    """Each member's parameters after its last step and at the end, and how many rounds there were."""
+
+    def work(session: sync.Session) -> tuple[torch.Tensor, torch.Tensor, int]:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        training = RoundTraining(session, list(net.parameters()), 1.0)
+        with Sparta(training, SpartaOptions(**options), optimizer):
+            for number in range(STEPS):
+                step(net, optimizer, session.name, number)
+            last = flat(net)
+        return last, flat(net), session.rounds
+
+    return run(directory, PLAN, work)
+
+
+def by_hand(share: float) -> dict[str, torch.Tensor]:
+    """Where each member is after its last step."""
+    nets = {member: model() for member in MEMBERS}
+    optimizers = {member: torch.optim.SGD(net.parameters(), lr=0.1) for member, net in nets.items()}
+    for number in range(STEPS):
+        for member, net in nets.items():
+            step(net, optimizers[member], member, number)
+        at = {member: flat(net) for member, net in nets.items()}
+        places = drawn(number + 1, max(1, round(share * len(at["m0"]))), at["m0"])
+        mean = torch.stack([values[places] for values in at.values()]).mean(0)
+        for member, net in nets.items():
+            at[member][places] = mean
+            nn.utils.vector_to_parameters(at[member], net.parameters())
+    return {member: flat(net) for member, net in nets.items()}
+
+
+def test_the_drawn_share_is_averaged_after_each_step_and_all_of_it_at_the_end(tmp_path: Path) -> None:
+    results, expected = train(tmp_path, share=0.2), by_hand(0.2)
+    for member, (last, end, rounds) in results.items():
+        torch.testing.assert_close(last, expected[member], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(end, torch.stack(list(expected.values())).mean(0), atol=1e-6, rtol=1e-5)
+        assert rounds == STEPS + 1
+    assert not torch.equal(results["m0"][0], results["m1"][0])
+    assert all(torch.equal(end, results["m0"][1]) for _, end, _ in results.values())
+
+
+def test_diloco_goes_on_beside_it(tmp_path: Path) -> None:
+    results = train(tmp_path, share=0.1, every=3, outer=OuterOptions(learning_rate=1.0, momentum=0.0))
+    assert {rounds for *_, rounds in results.values()} == {STEPS + 2}
+    assert all(torch.equal(last, end) and torch.equal(end, results["m0"][1]) for last, end, _ in results.values())
+
+
+def test_places_are_the_same_for_all_and_others_in_each_step() -> None:
+    values = torch.zeros(10_000)
+    assert torch.equal(drawn(7, 50, values), drawn(7, 50, values))
+    assert not torch.equal(drawn(7, 50, values), drawn(8, 50, values))
+    seen = torch.cat([drawn(number, 500, values) for number in range(100)])
+    assert len(seen.unique()) > 0.98 * len(values)
+
+
+@pytest.mark.parametrize(("every", "rounds", "steps"), [(None, 10, 9), (None, 1, 1), (4, 10, 8), (4, 11, 9)])
+def test_as_many_steps_as_the_rounds_leave(every: int | None, rounds: int, steps: int) -> None:
+    training = RoundTraining(None, [torch.zeros(10)], 1.0)  # type: ignore[arg-type]
+    sparta = Sparta(training, SpartaOptions(every=every))
+    assert sparta.over(rounds, steps) and not sparta.over(rounds, steps - 1)
