@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from testbed.run.sweep.planned_run import hash_of
-from testbed.scaleout.bundle import Bundle, pack_run, unpack_run
+from testbed.scaleout.sweep_on_ray import Bundle, pack_run, unpack_run
 from testbed.spec.experiment import Experiment
 from tests.simulation import experiments
 
