@@ -20,8 +20,8 @@ from typing import Any
 
 from testbed.emulation.host.budget import host_budget
 from testbed.emulation.shaping import available_backends
-from testbed.scaleout.clock import ClockSample
 from testbed.scaleout.node import MEASURE_PORT, connected, hosts_alive, read
+from testbed.scaleout.split.probes import ClockSample
 
 #: Readings of a host's clock; the one with the shortest round trip counts.
 READINGS = 12

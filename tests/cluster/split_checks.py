@@ -31,12 +31,10 @@ from testbed.emulation.errors import EmulationError
 from testbed.emulation.shaping import ShapingError
 from testbed.link import LinkState
 from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S, STARVED
-from testbed.scaleout.split.placing import Capacity
-from testbed.scaleout.split.plan import plan_split
-from testbed.scaleout.split.process import HostLost, HostProcess
-from testbed.scaleout.split.split import SplitHosts
-from testbed.scaleout.split.testbed import PartSettings
-from testbed.scaleout.split.whole import SplitTestbed
+from testbed.scaleout.split.hosts import HostLost, HostProcess, SplitHosts
+from testbed.scaleout.split.part import PartSettings
+from testbed.scaleout.split.plan import Capacity, plan_split
+from testbed.scaleout.split.testbed import SplitTestbed
 from testbed.spec.errors import SpecError
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Topology
@@ -86,10 +84,9 @@ class Whole:
     pretended: PretendedHosts
     states: list[tuple[float, str, LinkState]]
 
-    def process(self, host: str) -> HostProcess:
-        handle = self.hosts.hosts[host]
-        assert isinstance(handle, HostProcess)
-        return handle
+    def pid(self, host: str) -> int:
+        """Return the process that was started here for a host."""
+        return self.hosts.hosts[host]._process.pid
 
     def reasons(self) -> list[str]:
         """Without those of other work on this machine."""
@@ -107,7 +104,7 @@ def whole(
         started = {}
         for name in names:
             enter = ["nsenter", f"--net={pretended.namespaces[name].path}", *(before or {}).get(name, ())]
-            command = [*enter, sys.executable, "-m", "testbed.scaleout.split.process"]
+            command = [*enter, sys.executable, "-m", "testbed.scaleout.split.host"]
             started[name] = HostProcess(name, command, pretended.addresses[name], token)
             stack.callback(started[name].close)
         underlay = pretended.namespaces[names[0]].path
@@ -179,7 +176,7 @@ def test_a_clock_that_drifts_by_200_ppm_is_a_reason() -> None:
 def test_a_host_that_gets_no_processor_is_a_reason_by_its_name() -> None:
     """Stopped for 0.6 s of each second, its process is as one of a host that has no time for it."""
     with whole() as up:
-        with stopping(up.process("south").pid, 0.6):
+        with stopping(up.pid("south"), 0.6):
             time.sleep(SEEN_S)
         late = [reason for reason in up.testbed.host_reasons() if "held up" in reason]
         assert any(reason.startswith(f"south: {STARVED}") for reason in late)
@@ -189,7 +186,7 @@ def test_a_host_that_gets_no_processor_is_a_reason_by_its_name() -> None:
 def test_a_host_that_is_lost_is_said_by_its_name(number: signal.Signals) -> None:
     with whole() as up:
         time.sleep(2.0)
-        pid = up.process("south").pid
+        pid = up.pid("south")
         os.kill(pid, number)
         try:
             until(lambda: up.testbed.network.shaper.failure() is not None)
@@ -277,10 +274,11 @@ def stopping(pid: int, seconds: float) -> Iterator[None]:
 
 def test_the_processes_end_when_their_holder_is_killed() -> None:
     with whole() as up:
-        pid = up.process("south").pid
-        assert up.process("south")._process.stdin is not None
-        up.process("south")._process.stdin.close()
-        until(lambda: not Path(f"/proc/{pid}").exists() or up.process("south")._process.poll() is not None)
+        pid = up.pid("south")
+        process = up.hosts.hosts["south"]._process
+        assert process.stdin is not None
+        process.stdin.close()
+        until(lambda: not Path(f"/proc/{pid}").exists() or process.poll() is not None)
 
 
 SSH = """#!/bin/sh

@@ -19,8 +19,7 @@ from testbed.emulation.network.namespace import inside
 from testbed.emulation.network.share import Share
 from testbed.emulation.shaping import ShapingError
 from testbed.run.conclusion.verdict import RTT_TOLERANCE_S
-from testbed.scaleout.split.part import HostPart, SwapStep
-from testbed.scaleout.split.testbed import PartRequest, PartSettings
+from testbed.scaleout.split.part import HostPart, PartRequest, PartSettings, SwapStep
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Topology
 from tests.measuring import judge

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from testbed.scaleout.clock import ClockEstimate, ClockSample
+from testbed.scaleout.split.probes import ClockEstimate, ClockSample
 from testbed.scaleout.split.verdict import HostSeen, PathSeen, clock_bound_s, reasons
 
 pytestmark = pytest.mark.pure
