@@ -4,5 +4,5 @@ Ray is an extra; only the command line imports this package.
 
 hosts file ─ `cluster up` ─ SSH ─> makes each host ready and starts a Ray node on it, and the head on this machine
 sweep      ─ `--on ray`   ─ Ray ─> starts `testbed run` on a host for each run, as a task that takes the whole host
-run        ─ `--hosts`    ─ SSH ─> starts a process on each host for its part of the network (`split.process`)
+run        ─ `--hosts`    ─ SSH ─> starts a process on each host for its part of the network (`split.host`)
 """

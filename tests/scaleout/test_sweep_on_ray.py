@@ -1,4 +1,4 @@
-"""Experiments and run directories on their way: whole, where they belong, and nothing else."""
+"""Archives of experiments and run directories: unpacked whole, at their place, and nothing else."""
 
 from __future__ import annotations
 

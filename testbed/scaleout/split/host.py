@@ -113,7 +113,7 @@ class SplitHost:
         return facts
 
     def watch(self, hosts: Mapping[str, IPv4Address]) -> None:
-        """From now on probe these hosts, which share a cut link with this one, and look at queues."""
+        """Start to probe these hosts, which share a cut link with this one, and to look at queues."""
         self._prober = self._stack.enter_context(Prober(hosts, self._token, self._underlay))
         over = threading.Event()
         looks = threading.Thread(target=self._look, args=(over,), name="looks", daemon=True)

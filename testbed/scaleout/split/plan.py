@@ -1,4 +1,4 @@
-"""How a network is split over hosts: which host gets which site, and what each host is told. Pure.
+"""The plan of a split network: the host of each site, and what each host is told. Pure.
 
 Only WAN links can cross from a host to another: a site's LAN, its router and its workers stay together. The assignment
 cuts the least rate within the hosts' budgets. That is a capacitated k-way cut, which is NP-hard; as an integer program,
@@ -176,15 +176,17 @@ class NoAssignment(DetailedError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a host can carry: bits a second summed over the links that leave its sites, and cores of workers."""
+    """The most that a host can carry."""
 
+    #: Summed over the links that leave the host's sites.
     bits_per_second: float = math.inf
+    #: Summed over the workers.
     cores: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class SiteNeed:
-    """What a site needs of its host, in the units of Capacity."""
+    """A site's share of its host's capacity."""
 
     bits_per_second: float = 0.0
     cores: float = 0.0

@@ -79,12 +79,12 @@ class ClockSample:
 
     @property
     def offset_s(self) -> float:
-        """How far the other monotonic clock is ahead of ours."""
+        """The lead of the other monotonic clock over ours."""
         return ((self.received - self.sent) + (self.answered - self.came)) / 2
 
     @property
     def wall_offset_s(self) -> float:
-        """How far the other wall clock is ahead of ours."""
+        """The lead of the other wall clock over ours."""
         return self.offset_s + self.wall_ahead
 
 

@@ -22,7 +22,7 @@ TOKEN = b"0123456789abcdef"
 def samples(
     offset_s: float, drift: float, one_way_s: float, queue_s: float, seconds: float, seed: int = 1
 ) -> list[ClockSample]:
-    """Probes at 20 Hz to a clock that is so far ahead at first, and gains `drift`; each way has a queue of its own."""
+    """Return probes at 20 Hz of a clock that begins `offset_s` ahead and gains `drift`; each way has its own queue."""
     draw = random.Random(seed)
     found = []
     for number in range(int(seconds * 20)):

@@ -1,4 +1,4 @@
-"""What the hosts' own network takes off a declared delay."""
+"""The floor that the hosts' own network takes off a declared delay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of the hosts is a reason for `suspect`, and what is not."""
+"""Reasons for `suspect` that come from the hosts."""
 
 from __future__ import annotations
 
