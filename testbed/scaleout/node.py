@@ -197,8 +197,11 @@ def read() -> ClusterNode:
 def _start_ray(node: ClusterNode) -> None:
     where = ["--head", f"--port={HEAD_PORT}"] if node.name is None else [f"--address={node.head}:{HEAD_PORT}"]
     resources = {} if node.name is None else {RESOURCE: 1, f"host:{node.name}": 1}
+    ray = Path(sys.executable).with_name("ray")
+    if not ray.exists():
+        raise CannotRun(NOT_INSTALLED)
     command = ["nice", "-n", str(NICENESS - os.getpriority(os.PRIO_PROCESS, 0))]
-    command += [str(Path(sys.executable).with_name("ray")), "start", *where, f"--node-ip-address={node.address}"]
+    command += [str(ray), "start", *where, f"--node-ip-address={node.address}"]
     command += [f"--{name}={port}" for name, port in PORTS.items()]
     command += ["--num-cpus=0", f"--resources={json.dumps(resources)}", f"--object-store-memory={OBJECT_STORE_BYTES}"]
     command += [f"--temp-dir={FOLDER / 'ray'}", "--disable-usage-stats"]
@@ -216,8 +219,6 @@ def _start_ray(node: ClusterNode) -> None:
                 stderr=subprocess.STDOUT,
                 timeout=START_S,
             )
-        except FileNotFoundError as error:
-            raise CannotRun(NOT_INSTALLED) from error
         except subprocess.TimeoutExpired as error:
             raise CannotRun(f"Ray did not start within {START_S:g} s:\n{_last_lines(output)}") from error
     if done.returncode:
