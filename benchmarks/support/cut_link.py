@@ -13,10 +13,9 @@ from benchmarks.support.pretended import PretendedHosts
 from testbed.emulation.network.share import Share
 from testbed.emulation.shaping import LinkCounters
 from testbed.link import LinkState
-from testbed.scaleout.split.part import HostPart
-from testbed.scaleout.split.testbed import PartRequest, PartSettings
-from testbed.scaleout.underlay import TUNNEL_MTU, HostsNetwork
-from testbed.scaleout.underlay_probe import TOKEN_BYTES, Echo, measure, path_mtu
+from testbed.scaleout.split.part import HostPart, PartRequest, PartSettings
+from testbed.scaleout.split.probes import TOKEN_BYTES, Echo, measure, path_mtu
+from testbed.scaleout.split.underlay import TUNNEL_MTU, HostsNetwork
 from testbed.spec.topology import Topology
 
 NORTH, SOUTH = "north", "south"

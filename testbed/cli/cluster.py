@@ -14,7 +14,7 @@ from testbed.cli.console import CANNOT, err, fail, out
 from testbed.cli.experiment import interruptible_run
 
 if TYPE_CHECKING:
-    from testbed.scaleout.hosts import Facts, Pair
+    from testbed.scaleout.doctor import HostFacts, PairFacts
 
 app = typer.Typer(no_args_is_help=True, help="Machines as a cluster: start one over SSH, ask it, take it away.")
 
@@ -32,7 +32,7 @@ def up(file: Annotated[Path, typer.Argument(metavar="HOSTS", help="the hosts fil
 @app.command()
 def doctor(json_: Annotated[bool, typer.Option("--json", help="for programs")] = False) -> None:
     """Say what each host can do, and what lies between each two."""
-    from testbed.scaleout.hosts import examine
+    from testbed.scaleout.doctor import examine
 
     with interruptible_run():
         facts, pairs = examine()
@@ -57,7 +57,7 @@ def down() -> None:
         )
 
 
-def _show(facts: list[Facts], pairs: list[Pair]) -> None:
+def _show(facts: list[HostFacts], pairs: list[PairFacts]) -> None:
     hosts = _table("host", "address", "cores", "budget", "kernel", "backend", "clock ahead by")
     for each in facts:
         budget = f"{each.budget_bps / 1e6:.0f} Mbit/s" if each.budget_bps else "not measured"

@@ -89,7 +89,7 @@ def run(
 ) -> None:
     """Run an experiment: build the network, train, change it as the file says, and judge."""
     from testbed.run.execute import execute
-    from testbed.scaleout.split.choice import run_on
+    from testbed.scaleout.split.run import run_on
 
     changes = overrides(set_)
     if hosts is not None:

@@ -1,45 +1,47 @@
-"""A machine's part of a cluster: secrets, a filter for its ports, and Ray's processes.
+"""This machine's part in a cluster: its secrets, the filter on its ports, Ray's processes, and the connection to Ray.
 
     python -m testbed.scaleout.node start < CONFIGURATION        python -m testbed.scaleout.node stop
 
-All lies in /run/testbed-cluster, which a reboot takes away, for root alone. Every process carries a label, by which
-`stop` finds it, and is in a UTS namespace with the label's mark, since Ray writes titles over environments: another Ray
-on this machine is not touched.
+All files lie in /run/testbed-cluster, which only root reads and a reboot removes. Every Ray process carries a label, by
+which `stop` finds the process. Ray writes process titles over the environment that holds the label, so each process is
+also in a UTS namespace that carries the label's mark. Another Ray on this machine is not touched.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from testbed.atomic_file import write_text
 from testbed.emulation.label import kill_processes, marked, processes
 from testbed.emulation.network.share import TUNNEL_PORT
 from testbed.emulation.process import ProcessIdentity
 from testbed.run.errors import CannotRun
-from testbed.scaleout.underlay_probe import PROBE_PORT
+from testbed.scaleout.split.probes import PROBE_PORT
 from testbed.tls import AUTHORITY, CERTIFICATE, KEY
 
 FOLDER = Path("/run/testbed-cluster")
 CONFIGURATION = FOLDER / "node.json"
 TOKEN = "token"
 
-#: Where runs that were asked for from elsewhere are made, one at a time.
+#: The working folder of the run that a cluster started on this host; there is one run at a time.
 SCRATCH = Path("/var/lib/testbed/cluster-run")
 
-#: What Ray's processes carry, and what the runs that it starts carry instead.
+#: The label of Ray's processes, and the one of the runs that Ray starts.
 LABEL, RUN_LABEL = "TESTBED_CLUSTER", "TESTBED_CLUSTER_RUN"
 
-#: All of Ray's ports, and those on which pairs of hosts are measured. Linux gives none of them to others by itself.
+#: The range of Ray's ports and the port that measures capacity. It lies outside Linux's range of ephemeral ports.
 FIRST_PORT, LAST_PORT = 14700, 14788
 HEAD_PORT, MEASURE_PORT = 14700, 14750
 PORTS = {
@@ -54,56 +56,62 @@ PORTS = {
 }
 MONITOR_PORT = 14707
 
-#: What comes back of a run goes through here: some 1 to 20 MB.
+#: The size of Ray's object store: a run's directory comes back through it, some 1 to 20 MB.
 OBJECT_STORE_BYTES = 200_000_000
 
-#: One host, to a run that takes all of it.
+#: The Ray resource of which each host has one: a run takes a whole host.
 RESOURCE = "testbed_host"
 
 #: Ray gives its agents 15 s to start, which takes them 3 s of a processor: beside 20 busy processes on two cores they
-#: were late each time. Its answers also say that a host is there, however busy a run makes it. Runs themselves have
-#: the usual niceness.
+#: were late each time. Ray must also answer health checks however busy a run makes its host. Runs themselves have the
+#: usual niceness.
 NICENESS = -15
 
-#: A host that does not answer for a minute and a half is lost; one that was cut off for half a minute is not.
+#: A host that does not answer for a minute and a half is lost; a host that was cut off for half a minute is not.
 HEALTH = {
     "health_check_period_ms": 5_000,
     "health_check_timeout_ms": 15_000,
     "health_check_failure_threshold": 6,
     "worker_register_timeout_seconds": 180,
-    "memory_monitor_refresh_ms": 0,  # what is short of memory is the run's to say
+    "memory_monitor_refresh_ms": 0,  # a run itself reports that it is short of memory
 }
 
 START_S = 120.0
-#: A run takes its network and containers away first.
+#: The time for runs to end, in seconds: a run removes its network and containers first.
 RUNS_END_S = 60.0
 
 CHAIN = "TESTBED-CLUSTER"
 
+NOT_INSTALLED = "Ray is not installed here; `./setup.sh scaleout` installs it"
+
 
 @dataclass(frozen=True)
 class ClusterNode:
-    """What a machine needs to be part of a cluster. Without a `name` it is the head, which makes no runs."""
+    """A machine's configuration as a node of a cluster."""
 
     cluster: str
     address: str
+    #: The head's address.
     head: str
+    #: The host's name; None for the head, which makes no runs.
     name: str | None = None
+    #: The addresses of all nodes, which may use this node's ports.
     hosts: Sequence[str] = ()
+    #: Texts of secret files, by file name.
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def load(cls, text: str) -> ClusterNode:
-        """As `dump` wrote it."""
+        """Read a configuration from `dump`'s JSON."""
         return cls(**json.loads(text))
 
     def dump(self) -> str:
-        """As text."""
+        """Return the configuration as JSON."""
         return json.dumps(asdict(self))
 
 
 def environment() -> dict[str, str]:
-    """What Ray is told on this machine: whom it lets in, and what it shows others."""
+    """Return the environment of Ray's processes here: authentication, TLS and health checks."""
     settings = {f"RAY_{name}": str(value) for name, value in HEALTH.items()}
     return settings | {
         "RAY_AUTH_MODE": "token",
@@ -118,9 +126,13 @@ def environment() -> dict[str, str]:
 
 
 def start(node: ClusterNode) -> None:
-    """Become part of the cluster. CannotRun when Ray does not start; what was begun is taken away then."""
+    """Make this machine a node of a cluster.
+
+    Raises:
+        CannotRun: Ray does not start, and nothing is left of the attempt; or the machine is a node already.
+    """
     if CONFIGURATION.exists():
-        raise CannotRun(f"this machine is part of the cluster {read().cluster}; `testbed cluster down` ends that")
+        raise CannotRun(f"this machine is a node of the cluster {read().cluster}; `testbed cluster down` ends that")
     FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         write_text(CONFIGURATION, ClusterNode(**{**asdict(node), "secrets": {}}).dump(), mode=0o600)
@@ -134,7 +146,7 @@ def start(node: ClusterNode) -> None:
 
 
 def stop() -> None:
-    """Be no part of any cluster: runs end, then Ray, then the filter and the secrets go. A second time does nothing."""
+    """End runs, then Ray, and remove the filter and the secrets. A second call does nothing."""
     end_runs()
     for process in _ray_processes():
         process.send(signal.SIGKILL)
@@ -144,7 +156,7 @@ def stop() -> None:
 
 
 def end_runs() -> None:
-    """End the runs that go on here, which take away all they made, and remove what they had from elsewhere."""
+    """End the cluster's runs on this host, which remove all they made, and delete their working folder."""
     for pid in _runs():
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
@@ -156,13 +168,13 @@ def end_runs() -> None:
 
 
 def _runs() -> list[int]:
-    """The runs themselves: what they start carries a network's label beside that of the cluster, and they end it."""
+    """Return the runs' own processes. A run's children also carry a network's label; the run ends those itself."""
     networks = {pid for pid, _ in processes()}
     return [pid for pid, _ in processes(label=RUN_LABEL) if pid not in networks]
 
 
 def _ray_processes() -> list[ProcessIdentity]:
-    """Ray's processes here: those that carry the label, and what they started. Some of those write a title over it."""
+    """Return Ray's labelled processes and their descendants, some of which write a title over the label."""
     parents = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
@@ -175,7 +187,7 @@ def _ray_processes() -> list[ProcessIdentity]:
 
 
 def read() -> ClusterNode:
-    """What this machine is part of. CannotRun when it is part of no cluster."""
+    """Return this machine's configuration. Raises CannotRun when it is in no cluster."""
     try:
         return ClusterNode.load(CONFIGURATION.read_text())
     except FileNotFoundError:
@@ -185,39 +197,40 @@ def read() -> ClusterNode:
 def _start_ray(node: ClusterNode) -> None:
     where = ["--head", f"--port={HEAD_PORT}"] if node.name is None else [f"--address={node.head}:{HEAD_PORT}"]
     resources = {} if node.name is None else {RESOURCE: 1, f"host:{node.name}": 1}
+    ray = Path(sys.executable).with_name("ray")
+    if not ray.exists():
+        raise CannotRun(NOT_INSTALLED)
     command = ["nice", "-n", str(NICENESS - os.getpriority(os.PRIO_PROCESS, 0))]
-    command += [str(Path(sys.executable).with_name("ray")), "start", *where, f"--node-ip-address={node.address}"]
+    command += [str(ray), "start", *where, f"--node-ip-address={node.address}"]
     command += [f"--{name}={port}" for name, port in PORTS.items()]
     command += ["--num-cpus=0", f"--resources={json.dumps(resources)}", f"--object-store-memory={OBJECT_STORE_BYTES}"]
     command += [f"--temp-dir={FOLDER / 'ray'}", "--disable-usage-stats"]
     command += ["--include-dashboard=false"] if node.name is None else []
     command = marked(command, {LABEL: node.cluster})
-    told = {**os.environ, **environment(), LABEL: node.cluster}
+    variables = {**os.environ, **environment(), LABEL: node.cluster}
     output = FOLDER / "ray.log"
     with output.open("wb") as file:
         try:
             done = subprocess.run(
-                marked(command, {LABEL: node.cluster}),
-                env=told,
+                command,
+                env=variables,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 timeout=START_S,
             )
-        except FileNotFoundError as error:
-            raise CannotRun("Ray is not installed here; `./setup.sh scaleout` installs it") from error
         except subprocess.TimeoutExpired as error:
-            raise CannotRun(f"Ray did not start within {START_S:g} s:\n{_end(output)}") from error
+            raise CannotRun(f"Ray did not start within {START_S:g} s:\n{_last_lines(output)}") from error
     if done.returncode:
-        raise CannotRun(f"Ray did not start:\n{_end(output)}")
+        raise CannotRun(f"Ray did not start:\n{_last_lines(output)}")
 
 
-def _end(log: Path) -> str:
+def _last_lines(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-8:])
 
 
 def _filter_ports(hosts: Sequence[str]) -> None:
-    """Ray listens on every address, and tunnels take what comes: what no host of the cluster sent is dropped before."""
+    """Drop what machines outside the cluster send to Ray, which listens on every address, and to the tunnels."""
     _unfilter_ports()
     _iptables("-N", CHAIN)
     for rule in (["-i", "lo"], *(["-s", host] for host in hosts)):
@@ -241,11 +254,53 @@ def _unfilter_ports() -> None:
 def _iptables(*words: str) -> None:
     done = subprocess.run(["iptables", "-w", *words], capture_output=True, text=True)
     if done.returncode:
-        raise CannotRun(f"the cluster's ports can't be closed to others: iptables: {done.stderr.strip()}")
+        raise CannotRun(f"the cluster's ports can't be closed to other machines: iptables: {done.stderr.strip()}")
+
+
+@contextmanager
+def connected() -> Iterator[Any]:
+    """Connect to the cluster that is up here; yields Ray's module.
+
+    Raises:
+        CannotRun: No cluster is up, its head does not answer, or Ray is not installed.
+    """
+    node = read()
+    os.environ.update(environment())  # Ray reads its settings from the environment alone, as it is imported
+    try:
+        import ray
+    except ImportError as error:
+        raise CannotRun(NOT_INSTALLED) from error
+    terminated = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(
+            address=f"{node.head}:{HEAD_PORT}",
+            _node_ip_address=node.address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=False,
+        )
+    except (ConnectionError, RuntimeError) as error:
+        remedy = "take the cluster down with `testbed cluster down`, and bring it up again"
+        raise CannotRun(f"the cluster's head at {node.head} does not answer: {error}; {remedy}") from error
+    signal.signal(signal.SIGTERM, terminated)  # Ray replaced the handler
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def hosts_alive(ray: Any) -> dict[str, str]:
+    """Return the address of each host that Ray takes for alive, by the host's name."""
+    names: dict[str, str] = {}
+    for node in ray.nodes():
+        if node["Alive"]:
+            hosts = [each.removeprefix("host:") for each in node["Resources"] if each.startswith("host:")]
+            names |= dict.fromkeys(hosts, node["NodeManagerAddress"])
+    return names
 
 
 def main(words: Sequence[str]) -> int:
-    """Start by the configuration on the input, or stop; 3 with the reason where this machine can't."""
+    """Start by the configuration on standard input, or stop. Returns the exit code, 3 where this machine can't."""
     try:
         if words == ["start"]:
             start(ClusterNode.load(sys.stdin.read()))

@@ -1,4 +1,4 @@
-"""Commands on a host, by the system's SSH client. A host whose key is not known is refused."""
+"""Commands on a host, run by the system's SSH client. A host whose key is not in `known_hosts` is refused."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 from testbed.run.errors import CannotRun
 from testbed.spec.hosts import Host, Hosts
 
-#: A host answers its first packets in seconds, or is not there.
+#: A host answers its first packets within seconds, or is not there.
 CONNECT_S = 15
 
-#: What ssh itself ends with when it comes to no command.
+#: The exit code of `ssh` itself when it could not run a command.
 SSH_FAILED = 255
 
-#: Not every SSH server gives root the folders of what configures networks.
+#: Some SSH servers start root's commands without the folders of network tools.
 PATH = "PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 
-#: How much of what a command said is quoted.
+#: The number of lines of a failed command's output that an error quotes.
 QUOTED_LINES = 12
 
 
 @dataclass(frozen=True)
 class Ssh:
-    """The way to one host."""
+    """SSH access to one host."""
 
     name: str
     host: Host
@@ -34,53 +34,71 @@ class Ssh:
 
     @classmethod
     def of(cls, hosts: Hosts, name: str) -> Ssh:
-        """That to a host of a file."""
-        host = hosts.by_name[name]
-        known = hosts.spec.known_hosts
-        return cls(
-            name, host, hosts.path(host.key) if host.key else None, hosts.path(known).resolve() if known else None
-        )
+        """Return the access to the host `name` of a hosts file."""
+        host, known = hosts.by_name[name], hosts.spec.known_hosts
+        key = hosts.path(host.key) if host.key else None
+        return cls(name, host, key, hosts.path(known).resolve() if known else None)
 
-    def command(self, script: str) -> list[str]:
-        """What runs a shell script there, as root."""
+    def client(self, alive_s: int = 10, alive_count: int = 6) -> list[str]:
+        """Return the client's command up to the destination; the command for the host comes after it.
+
+        The client gives up on a host that leaves `alive_count` messages, sent every `alive_s` seconds, unanswered.
+        """
         options = ["BatchMode=yes", "StrictHostKeyChecking=yes", f"ConnectTimeout={CONNECT_S}"]
-        options += ["ServerAliveInterval=10", "ServerAliveCountMax=6"]
+        options += [f"ServerAliveInterval={alive_s}", f"ServerAliveCountMax={alive_count}"]
         options += [f"UserKnownHostsFile={self.known_hosts}"] if self.known_hosts else []
         options += [f"IdentityFile={self.key}", "IdentitiesOnly=yes"] if self.key else []
         words = ["ssh", *(word for option in options for word in ("-o", option)), "-p", str(self.host.port)]
-        root = [] if self.host.user == "root" else ["sudo", "-n"]
-        there = shlex.join([*root, "bash", "-c", f"export {PATH}; {script}"])
-        return [*words, f"{self.host.user}@{self.host.address}", there]
+        return [*words, f"{self.host.user}@{self.host.address}"]
+
+    @property
+    def as_root(self) -> list[str]:
+        """The words before a command on the host that give it root's rights."""
+        return [] if self.host.user == "root" else ["sudo", "-n"]
+
+    def command(self, script: str) -> list[str]:
+        """Return the local command that runs a shell script on the host, as root."""
+        return [*self.client(), shlex.join([*self.as_root, "bash", "-c", f"export {PATH}; {script}"])]
 
     def run(self, script: str, given: bytes = b"", timeout_s: float | None = None) -> str:
-        """Run a shell script there and give it this input; what it prints. CannotRun when it fails, or none can."""
+        """Run a shell script on the host, as root.
+
+        Args:
+            given: The script's standard input.
+            timeout_s: The script's time limit in seconds; None for no limit.
+
+        Returns:
+            The script's standard output.
+
+        Raises:
+            CannotRun: The host was not reached, or the script failed or took too long.
+        """
         try:
             done = subprocess.run(self.command(script), input=given, capture_output=True, timeout=timeout_s)
         except FileNotFoundError as error:
-            raise CannotRun("there is no `ssh` here; install openssh-client") from error
+            raise CannotRun("`ssh` is not installed here; install openssh-client") from error
         except subprocess.TimeoutExpired as error:
-            raise CannotRun(f"{self.name}: nothing came of it within {timeout_s:g} s: {script}") from error
+            raise CannotRun(f"{self.name}: the command did not end within {timeout_s:g} s: {script}") from error
         if done.returncode:
-            said = (done.stderr.decode(errors="replace") + done.stdout.decode(errors="replace")).strip()
-            raise CannotRun(self._failed(done.returncode, said))
+            output = (done.stderr.decode(errors="replace") + done.stdout.decode(errors="replace")).strip()
+            raise CannotRun(self._failure(done.returncode, output))
         return done.stdout.decode(errors="replace")
 
-    def _failed(self, code: int, said: str) -> str:
-        quoted = "\n    ".join(said.splitlines()[-QUOTED_LINES:])
+    def _failure(self, code: int, output: str) -> str:
+        quoted = "\n    ".join(output.splitlines()[-QUOTED_LINES:])
         if code != SSH_FAILED:
-            return f"{self.name}: a command there ended with {code}:\n    {quoted}"
-        return f"{self.name} ({self.host.address}, port {self.host.port}): {quoted}\n    {self._remedy(said)}"
+            return f"{self.name}: a command on the host ended with exit code {code}:\n    {quoted}"
+        return f"{self.name} ({self.host.address}, port {self.host.port}): {quoted}\n    {self._remedy(output)}"
 
-    def _remedy(self, said: str) -> str:
+    def _remedy(self, output: str) -> str:
         known = self.known_hosts or "~/.ssh/known_hosts"
         port = f"-p {self.host.port} " if self.host.port != 22 else ""
-        if "IDENTIFICATION HAS CHANGED" in said or "verification failed" in said:
+        if "IDENTIFICATION HAS CHANGED" in output or "verification failed" in output:
             return (
-                f"its key is not the one in {known}: look it up at the host (ssh-keygen -lf on its public key), "
-                f"compare it with that of `ssh-keyscan {port}{self.host.address}`, and add what that prints to {known}"
+                f"the host's key is not the one in {known}: look the key up at the host (ssh-keygen -lf on its public "
+                f"key), compare it with that of `ssh-keyscan {port}{self.host.address}`, and add the output to {known}"
             )
-        if "ermission denied" in said:
-            return (
-                f"{self.host.user} does not come in with {self.key or 'the keys that ssh tries'}: name the key as `key`"
-            )
-        return "see that it is on, that its address is right, and that its SSH server takes connections from here"
+        if "ermission denied" in output:
+            keys = self.key or "any key that ssh tries"
+            return f"the host does not accept {self.host.user} with {keys}: name the right key as `key`"
+        return "check that the host is on, that its address is right, and that its SSH server accepts connections"

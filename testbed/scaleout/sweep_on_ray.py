@@ -1,15 +1,26 @@
-"""Runs on the hosts of a cluster, each host one at a time.
+"""Sweeps on the hosts of a cluster: a run is a Ray task that takes a whole host and starts `testbed run` there.
 
-waiting ──> a task, as soon as a host is free ──> whole directory here: counts
-   ^                        │
-   └──── its host is lost ──┘
+    waiting ──> a task, as soon as a host is free ──> the whole directory is here: the run counts
+       ^                        │
+       └──── its host is lost ──┘
+
+The experiment's files travel with the task, and the run's directory comes back as its result. No packet of the emulated
+network, no row of a trace and no sample passes through Ray.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +29,26 @@ from testbed.run.errors import CannotRun
 from testbed.run.execute import Executed
 from testbed.run.sweep.planned_run import PlannedRun
 from testbed.run.sweep.sweep import Watcher
-from testbed.scaleout.agent import MadeRun
-from testbed.scaleout.bundle import Bundle, unpack_run
-from testbed.scaleout.ray_client import connected, hosts_alive, run_task
+from testbed.scaleout.node import LABEL, RESOURCE, RUN_LABEL, SCRATCH, connected, end_runs, hosts_alive, read
 from testbed.spec.experiment import Experiment
 from testbed.telemetry.store import write_json
 
-#: How often it is looked whether hosts came or went, in seconds.
+#: How often to look whether hosts came or went, in seconds.
 LOOK_S = 1.0
-#: Of a run that was lost so often with its host, the host is not to blame.
+#: A run that was lost with its host this many times may be what ends its hosts.
 MOST_LOSSES = 3
-#: What `testbed run` ends with where it came to a verdict, or failed at it: neither bad input nor a machine that can't.
+#: The exit codes of a `testbed run` that reached a verdict or failed, rather than being refused by input or machine.
 CAME_TO_AN_END = (0, 1)
+
+#: The suffix of a run's folder name until all its files are there.
+UNFINISHED = ".incoming"
+
+
+# On this machine ------------------------------------------------------------------------------------------------------
 
 
 class OnRay:
-    """Makes runs on the cluster that is up here."""
+    """Makes a sweep's runs on the cluster that is up here."""
 
     def __init__(self, strict: bool, root: Path = RUNS) -> None:
         self._strict = strict
@@ -42,15 +57,16 @@ class OnRay:
     def __call__(
         self, file: Path, runs: Sequence[PlannedRun], watcher: Watcher
     ) -> Iterator[tuple[PlannedRun, Executed]]:
-        """Make the runs, as many at once as there are hosts. What a lost host took is made again.
+        """Make the runs, one at a time on each host, and yield each as it ends. A run lost with its host is made again.
 
-        CannotRun when no host is left, or one can't make runs at all.
+        Raises:
+            CannotRun: No host is left, a host can't make runs, or a run was lost MOST_LOSSES times.
         """
         if not runs:
             return
         with connected() as ray:
             waiting, running, losses = deque(runs), dict[Any, PlannedRun](), Counter[str]()
-            task = run_task(ray)
+            task = ray.remote(num_cpus=0, resources={RESOURCE: 1}, max_retries=0)(make_run)
             try:
                 while waiting or running:
                     free = len(hosts := hosts_alive(ray)) - len(running)
@@ -70,30 +86,175 @@ class OnRay:
                         except ray.exceptions.RayError as error:
                             losses[run.key] += 1
                             if losses[run.key] == MOST_LOSSES:
-                                text = f"{run.words}: it was lost with its host {MOST_LOSSES} times; the last: {error}"
+                                text = f"{run.words}: the run was lost with its host {MOST_LOSSES} times; last: {error}"
                                 raise CannotRun(text) from error
                             watcher.lost(run)
                             waiting.appendleft(run)
                             continue
-                        executed = self._received(run, made)
+                        executed = self._receive(run, made)
                         watcher.end(run, executed)
                         yield run, executed
             finally:
                 for reference in running:
                     ray.cancel(reference)
 
-    def _received(self, run: PlannedRun, made: MadeRun) -> Executed:
-        """What a host made, once its directory is here."""
+    def _receive(self, run: PlannedRun, made: MadeRun) -> Executed:
+        """Unpack a run's directory here, and record in its manifest the host that made it."""
         if made.name is None or made.code not in CAME_TO_AN_END:
             raise CannotRun(f"{made.host} can't make {run.words} (`testbed run` ended with {made.code}):\n{made.said}")
         directory = unpack_run(made.archive, self._root, made.name)
         manifest, page = directory / "manifest.json", directory / "report.html"
-        write_json(manifest, {**_read(manifest), "made_on": made.host})
+        write_json(manifest, {**_read_json(manifest), "made_on": made.host})
         give_back([manifest])
-        summary = _read(directory / "summary.json")
+        summary = _read_json(directory / "summary.json")
         finished = summary["training"]["wall_seconds"] is not None
         return Executed(finished, summary["verdict"], directory, page if page.exists() else None)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read_json(file: Path) -> dict[str, Any]:
     return dict(json.loads(file.read_text(encoding="utf-8")))
+
+
+# On a host ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MadeRun:
+    """The result of a run on a host."""
+
+    host: str
+    #: The exit code of `testbed run`.
+    code: int
+    #: The output of `testbed run`, errors first.
+    said: str
+    #: The name of the run's directory, or None where the run left none.
+    name: str | None = None
+    archive: bytes = b""
+
+
+def make_run(bundle: Bundle, overrides: Mapping[str, str], strict: bool) -> MadeRun:
+    """Make a run on this host, as `testbed run` does, in a process of its own.
+
+    That process is ended together with this one, and then removes all that it made.
+    """
+    host = read().name or ""
+    end_runs()  # a task that was killed with its host's connection may still be removing its network
+    try:
+        file = bundle.unpack(SCRATCH / "files")
+        words = [word for field, value in overrides.items() for word in ("--set", f"{field}={value}")]
+        words += ["--strict"] if strict else []
+        process = _start([sys.executable, "-m", "testbed", "run", str(file), "--json", *words], SCRATCH)
+        try:
+            output, errors = process.communicate()
+        except BaseException:  # the caller cancelled the run
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+            raise
+        directories = [each for each in (SCRATCH / "runs").glob("*") if each.is_dir() and not each.is_symlink()]
+        made = next((each for each in directories if not each.name.startswith(".")), None)
+        said = (errors + output).strip()
+        if made is None:
+            return MadeRun(host, process.returncode, said)
+        return MadeRun(host, process.returncode, said, made.name, pack_run(made))
+    finally:
+        shutil.rmtree(SCRATCH, ignore_errors=True)
+
+
+def _start(command: Sequence[str], folder: Path) -> subprocess.Popen[str]:
+    """Start a program with the usual niceness and without Ray's variables. It gets SIGTERM when this process ends."""
+    usual = ["nice", "-n", str(-os.getpriority(os.PRIO_PROCESS, 0)), "setpriv", "--pdeathsig=TERM"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_") and name != LABEL}
+    return subprocess.Popen(
+        [*usual, *command],
+        cwd=folder,
+        env={**environment, RUN_LABEL: read().cluster},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+# On the way -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """An archive of an experiment's files, and the path of the experiment's own file in it."""
+
+    archive: bytes
+    experiment: str
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Bundle:
+        """Pack all files that an experiment names, at the same paths relative to each other."""
+        found = [each.resolve() for each in _files(experiment)]
+        root = Path(os.path.commonpath([each.parent for each in found]))
+        return cls(_pack(root, found), str(experiment.file.resolve().relative_to(root)))
+
+    def unpack(self, folder: Path) -> Path:
+        """Unpack the files into `folder`, and return the path of the experiment's file."""
+        _unpack(self.archive, folder)
+        return folder / self.experiment
+
+
+def _files(experiment: Experiment) -> Iterator[Path]:
+    yield from experiment.files
+    if (program := experiment.spec.program) is not None:
+        folder = experiment.file.parent
+        yield from (each for each in (folder / program.files).rglob("*") if each.is_file())
+        if (image := program.image_from(folder)) and Path(image).is_file():
+            yield Path(image)
+
+
+def pack_run(directory: Path) -> bytes:
+    """Return a run's directory as an archive."""
+    return _pack(directory, (each for each in directory.rglob("*") if each.is_file()))
+
+
+def unpack_run(archive: bytes, root: Path, name: str) -> Path:
+    """Unpack a run's directory to `root`/`name`, whole or not at all, and point `latest` to it.
+
+    Raises:
+        FileExistsError: There is a run of this name.
+        ValueError: The archive holds anything but files below the directory.
+    """
+    directory, fresh = root / name, root / f".{name}{UNFINISHED}"
+    if directory.exists():
+        raise FileExistsError(f"{directory} is there already")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    try:
+        _unpack(archive, fresh)
+        give_back([root, fresh, *fresh.rglob("*")])
+        fresh.rename(directory)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    link = root / f".{name}.latest"
+    link.symlink_to(name)
+    link.replace(root / "latest")
+    give_back([root / "latest"])
+    return directory
+
+
+def _pack(root: Path, files: Iterable[Path]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1, dereference=True) as archive:
+        for each in sorted(set(files)):
+            archive.add(each, str(each.relative_to(root)), recursive=False)
+    return buffer.getvalue()
+
+
+def _unpack(archive: bytes, folder: Path) -> None:
+    """Unpack an archive that came over a network. Raises ValueError for a member that is no file below `folder`."""
+    with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+        for member in opened:
+            file = folder / member.name
+            content = opened.extractfile(member)
+            if content is None or not member.isreg() or ".." in file.parts or not file.is_relative_to(folder):
+                raise ValueError(f"the archive's member {member.name} is not a file below {folder}")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("wb") as written:
+                shutil.copyfileobj(content, written)
+            file.chmod(0o755 if member.mode & 0o100 else 0o644)

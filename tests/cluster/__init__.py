@@ -1,1 +1,1 @@
-"""Clusters of pretended hosts: what `make cluster-test` tries. It is not part of `make test`."""
+"""Tests on pretended hosts, run by `make cluster-test` and not by `make test`."""

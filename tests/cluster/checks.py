@@ -1,6 +1,6 @@
 """A cluster of three pretended hosts, from `up` to `down`: `make cluster-test`, some ten minutes.
 
-The hosts share this machine's processors, so that a verdict here says nothing about hosts of their own.
+The hosts share this machine's processors, so verdicts here say nothing about separate machines.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import yaml
 
 from testbed.emulation.network.namespace import inside
 from testbed.scaleout.node import FIRST_PORT, FOLDER, HEAD_PORT, LAST_PORT, SCRATCH
-from tests.cluster.pretended import DELAY_S, PretendedHost, PretendedHosts
+from tests.cluster.pretended import DELAY_S, PretendedCluster, PretendedHost
 from tests.waiting import until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
@@ -38,7 +38,7 @@ TOPOLOGY = {
     "sites": {"quito": {"workers": 1}, "lima": {"workers": 1}},
     "links": [{"between": ["quito", "lima"], "rate": "40mbit", "delay": "5ms"}],
 }
-#: Some 20 s of training: a round is a step of 100 ms, and twice the model over 40 Mbit/s, which takes as long.
+#: Some 20 s of training: a round is a step of 100 ms, and twice the model over 40 Mbit/s, which takes another 100 ms.
 EXPERIMENT: dict[str, Any] = {
     "name": "pair",
     "topology": "topology.yaml",
@@ -56,53 +56,53 @@ SWEEP = {
 
 
 @pytest.fixture(scope="module")
-def pretended() -> Iterator[PretendedHosts]:
-    with PretendedHosts() as made:
+def pretended() -> Iterator[PretendedCluster]:
+    with PretendedCluster() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def folder(pretended: PretendedHosts) -> Path:
-    """The folder at the desk from which commands are called; there it is /tmp/sweep."""
-    folder = pretended.desk.state / "tmp" / "sweep"
+def folder(pretended: PretendedCluster) -> Path:
+    """Return the folder from which commands are called on the head, where it is /tmp/sweep."""
+    folder = pretended.head.state / "tmp" / "sweep"
     folder.mkdir()
     for name, value in (("topology", TOPOLOGY), ("experiment", EXPERIMENT), ("sweep", SWEEP)):
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(value))
     return folder
 
 
-def at_desk(pretended: PretendedHosts, *words: str) -> list[str]:
-    """A command as the user of a desk calls it, with sudo, in the sweep's folder."""
-    return pretended.desk.command(
+def on_head(pretended: PretendedCluster, *words: str) -> list[str]:
+    """Return a command as a user of the head calls it, with sudo, in the sweep's folder."""
+    return pretended.head.command(
         ["env", "--chdir=/tmp/sweep", f"SUDO_UID={OWNER}", f"SUDO_GID={OWNER}", *TESTBED, *words]
     )
 
 
-def test_a_host_whose_key_is_not_known_is_refused(pretended: PretendedHosts) -> None:
+def test_a_host_whose_key_is_not_known_is_refused(pretended: PretendedCluster) -> None:
     known = pretended.folder / "known_hosts"
     text = known.read_text()
     known.write_text("")
-    said = pretended.desk.run(*TESTBED, "cluster", "up", str(pretended.file), check=False)
+    said = pretended.head.run(*TESTBED, "cluster", "up", str(pretended.file), check=False)
     known.write_text(text)
     assert "ssh-keyscan" in said
-    assert not pretended.desk.run("ls", str(FOLDER), check=False).startswith("node.json")
+    assert not pretended.head.run("ls", str(FOLDER), check=False).startswith("node.json")
 
 
-def test_up_starts_ray_on_every_host(pretended: PretendedHosts) -> None:
-    said = pretended.desk.run(*TESTBED, "cluster", "up", str(pretended.file), timeout=600)
+def test_up_starts_ray_on_every_host(pretended: PretendedCluster) -> None:
+    said = pretended.head.run(*TESTBED, "cluster", "up", str(pretended.file), timeout=600)
     assert "3 hosts are up" in said
 
 
-def test_a_second_up_is_refused(pretended: PretendedHosts) -> None:
-    assert "is up" in pretended.desk.run(*TESTBED, "cluster", "up", str(pretended.file), check=False)
+def test_a_second_up_is_refused(pretended: PretendedCluster) -> None:
+    assert "is up" in pretended.head.run(*TESTBED, "cluster", "up", str(pretended.file), check=False)
 
 
-def test_the_doctor_says_what_hosts_are_and_what_lies_between_them(pretended: PretendedHosts) -> None:
-    found = json.loads(pretended.desk.run(*TESTBED, "cluster", "doctor", "--json").splitlines()[-1])
+def test_the_doctor_says_what_hosts_are_and_what_lies_between_them(pretended: PretendedCluster) -> None:
+    found = json.loads(pretended.head.run(*TESTBED, "cluster", "doctor", "--json").splitlines()[-1])
     assert [each["host"] for each in found["hosts"]] == ["a", "b", "c"]
     for host in found["hosts"]:
         assert host["backend"]
-        assert abs(host["clock_offset_s"]) <= host["clock_bound_s"]  # they have one clock
+        assert abs(host["clock_offset_s"]) <= host["clock_bound_s"]  # the hosts share one clock
     assert len(found["pairs"]) == 3
     for pair in found["pairs"]:
         assert 2 * DELAY_S <= pair["round_trip_s"] < 2 * DELAY_S + 2e-3
@@ -111,7 +111,7 @@ def test_the_doctor_says_what_hosts_are_and_what_lies_between_them(pretended: Pr
 
 
 def listening(host: PretendedHost) -> list[int]:
-    """The ports that anybody could call, were it not for the filter."""
+    """Return the ports that every machine could reach without the filter."""
     lines = host.run("ss", "--no-header", "--tcp", "--listening", "--numeric").splitlines()
     ends = [line.split()[3].rpartition(":") for line in lines]
     return [int(port) for address, _, port in ends if not address.startswith(("127.", "[::1]")) and int(port) != 22]
@@ -125,9 +125,9 @@ def reaches(address: str, port: int) -> bool:
     return True
 
 
-def test_a_machine_that_is_no_host_reaches_no_port(pretended: PretendedHosts) -> None:
+def test_a_machine_that_is_no_host_reaches_no_port(pretended: PretendedCluster) -> None:
     with closing(pretended.stranger()) as stranger:
-        for host in (pretended.desk, *pretended.hosts.values()):
+        for host in (pretended.head, *pretended.hosts.values()):
             ports = listening(host)
             assert len(ports) >= 3
             assert all(FIRST_PORT <= port <= LAST_PORT for port in ports), ports
@@ -148,9 +148,9 @@ else:
 
 
 @pytest.mark.parametrize("settings", [(), ("RAY_AUTH_MODE=token", "RAY_AUTH_TOKEN=00")], ids=["none", "wrong"])
-def test_who_has_no_token_is_not_let_in(pretended: PretendedHosts, settings: tuple[str, ...]) -> None:
-    """Not even on a host, past the filter."""
-    host, head = pretended.hosts["a"], pretended.desk
+def test_who_has_no_token_is_not_let_in(pretended: PretendedCluster, settings: tuple[str, ...]) -> None:
+    """A caller without the token is refused even on a host, behind the filter."""
+    host, head = pretended.hosts["a"], pretended.head
     command = [
         "env",
         *settings,
@@ -166,14 +166,14 @@ def test_who_has_no_token_is_not_let_in(pretended: PretendedHosts, settings: tup
 
 
 def test_twelve_runs_come_back_though_one_host_is_killed_and_one_cut_off(
-    pretended: PretendedHosts, folder: Path
+    pretended: PretendedCluster, folder: Path
 ) -> None:
-    command = at_desk(pretended, "sweep", "sweep.yaml", "--on", "ray")
+    command = on_head(pretended, "sweep", "sweep.yaml", "--on", "ray")
     sweep = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     record = folder / "runs" / "sweeps" / "twelve" / "runs.jsonl"
     until(lambda: sweep.poll() is not None or lines(record) >= 3)
     assert sweep.poll() is None, sweep.stdout and sweep.stdout.read()
-    # In the midst of a run: between two of them it has nothing to lose.
+    # While a run goes on: between two runs the host has nothing to lose.
     until(lambda: any("testbed.controller" in line for line in own_processes(pretended.hosts["c"])))
     pretended.hosts["c"].kill()
     pretended.cut("b")
@@ -205,16 +205,16 @@ def lines(file: Path) -> int:
     return file.read_text().count("\n") if file.exists() else 0
 
 
-def test_down_leaves_nothing_on_any_host(pretended: PretendedHosts) -> None:
-    said = pretended.desk.run(*TESTBED, "cluster", "down", check=False, timeout=300)
+def test_down_leaves_nothing_on_any_host(pretended: PretendedCluster) -> None:
+    said = pretended.head.run(*TESTBED, "cluster", "down", check=False, timeout=300)
     assert "2 of 3 hosts are left as they were" in said
-    assert "c (10.99.0.4" in said  # it has no power
-    for host in (pretended.desk, *(each for each in pretended.hosts.values() if each.is_up)):
+    assert "c (10.99.0.4" in said  # the host has no power
+    for host in (pretended.head, *(each for each in pretended.hosts.values() if each.is_up)):
         assert not any("ray" in line or "testbed" in line for line in own_processes(host))
         assert "TESTBED" not in host.run("iptables", "-S")
         assert "cannot access" in host.run("ls", str(FOLDER), check=False)
         assert "cannot access" in host.run("ls", str(SCRATCH), check=False)
-        if host is not pretended.desk:
+        if host is not pretended.head:
             assert host.run("docker", "ps", "--all", "--quiet") == ""
             assert host.cgroups == []
             assert host.run("ls", "/run/testbed/networks", check=False).strip() in ("", LEFT)
@@ -224,7 +224,7 @@ LEFT = "ls: cannot access '/run/testbed/networks': No such file or directory"
 
 
 def own_processes(host: PretendedHost) -> list[str]:
-    """The commands of the host's processes, but for those that make it one."""
+    """Return the commands of the host's processes, without those of the pretended machine itself."""
     said = host.run("ps", "-e", "--no-headers", "-o", "args")
     made = ("host.sh", "sshd", "sleep infinity", "dockerd", "containerd", "ps -e")
     return [line for line in io.StringIO(said) if not any(word in line for word in made)]

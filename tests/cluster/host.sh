@@ -1,6 +1,7 @@
-# The first process of a pretended host, in namespaces of its own: its mounts, then it waits for whoever lost a parent.
+# The first process of a pretended host, in namespaces of its own: mounts the host's folders, then reaps orphans.
 #   host.sh STATE CHECKOUT
-# Of the machine a host has the programs; what it writes is its own: /run, /tmp, logs, the engine's data, the checkout.
+# The host runs this machine's programs, but all that it writes is its own: /run, /tmp, logs, the engine's data, the
+# checkout.
 set -e
 state=$1 checkout=$2
 mount -t tmpfs -o mode=755 tmpfs /run

@@ -1,9 +1,9 @@
-"""Pretended hosts: machines made of this one's network, mount, process and name namespaces.
+"""A pretended cluster: machines made of this one's network, mount, process and name namespaces.
 
     a, b, c …   each with an engine, an sshd, a folder for all it writes  ─┐
-    desk        where commands are called: no engine                      ─┴─ a bridge; what goes to a host comes late
+    head        where commands are called: no engine                      ─┴─ a bridge, with a delay towards each
 
-`python -m tests.cluster.pretended [NAMES…]` holds some until its input ends, and says how to get into them.
+`python -m tests.cluster.pretended [NAMES…]` holds such machines until its input ends, and prints how to enter them.
 They share this machine's processors, memory, kernel and clock. `ip netns exec` would hide their cgroups: enter with
 `PretendedHost.command`.
 """
@@ -36,36 +36,34 @@ ROOT = Path(__file__).resolve().parents[2]
 SSHD = ROOT / "build" / "sshd" / "usr" / "sbin" / "sshd"
 CGROUPS = Path("/sys/fs/cgroup")
 
-#: One way. No rate: what the userspace shaper takes for one is above what this machine carries.
+#: The one-way delay in seconds, and a rate that limits nothing: the userspace shaper needs one above what this machine
+#: carries.
 DELAY_S = 2e-3
 NO_RATE_BPS = 40e9
 NETWORK = "10.99.0"
 INTERFACE = "underlay0"
-DESK = "desk"
+HEAD = "head"
 
 
 @dataclass
 class PretendedHost:
-    """A machine: the process that is its first, and where it keeps what it writes."""
+    """A pretended machine."""
 
     name: str
     address: str
+    #: The machine's first process.
     pid: int
+    #: The folder for all that the machine writes.
     state: Path
     _holder: subprocess.Popen[str] = field(repr=False)
 
-    @property
-    def netns(self) -> Path:
-        """Its network's namespace."""
-        return Path(f"/proc/{self.pid}/ns/net")
-
     def command(self, words: Sequence[str]) -> list[str]:
-        """The words as a command that goes into the host first, to the checkout's folder."""
+        """Return a command that runs these words on the machine, in the checkout's folder."""
         enter = ["nsenter", f"--target={self.pid}", "--net", "--mount", "--pid", "--uts"]
         return [*enter, "env", f"--chdir={ROOT}", *words]
 
     def run(self, *words: str, check: bool = True, timeout: float = 300.0) -> str:
-        """Run a program there; what it prints, errors included. AssertionError when it fails."""
+        """Run a program on the machine and return its output and errors. Raises AssertionError when it fails."""
         done = subprocess.run(
             self.command(words),
             stdin=subprocess.DEVNULL,
@@ -78,66 +76,55 @@ class PretendedHost:
         return done.stdout
 
     def popen(self, *words: str, **options: Any) -> subprocess.Popen[str]:
-        """Start a program there."""
+        """Start a program on the machine."""
         return subprocess.Popen(self.command(words), text=True, **options)
 
     def kill(self) -> None:
-        """Take the power away: every process of it ends at once, and its interfaces are gone."""
+        """Cut the machine's power: all its processes end at once, and its interfaces are gone."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self._holder.wait()
 
     @property
     def is_up(self) -> bool:
-        """Whether it has its power."""
+        """True while the machine has power."""
         return self._holder.poll() is None
 
     @property
     def cgroups(self) -> list[Path]:
-        """The control groups of its engine's containers that are there, with processes or without."""
+        """The control groups of the engine's containers, with processes or without."""
         return [each for each in CGROUPS.glob(f"*/{cgroup(self.state)}/*") if each.is_dir()]
 
 
 def cgroup(state: Path) -> str:
-    """The control group in which a host's engine makes those of containers."""
+    """Return the control group in which a machine's engine makes those of containers."""
     return f"testbed-{state.parent.name}-{state.name}"
 
 
-class PretendedHosts:
-    """Hosts while it is entered; afterwards nothing of them is left."""
+class PretendedCluster:
+    """A head and hosts of these names while the context is entered; nothing is left of them on exit."""
 
-    def __init__(
-        self,
-        names: Sequence[str] = ("a", "b", "c"),
-        delay_s: float = DELAY_S,
-        mtu: int = 1500,
-        engines: bool = True,
-    ) -> None:
-        """Hosts of these names. Without `engines` they have none, and start in a second."""
+    def __init__(self, names: Sequence[str] = ("a", "b", "c")) -> None:
         self._names = names
-        self._state = LinkState(NO_RATE_BPS, delay_s)
-        self._mtu = mtu
-        self._engines = engines
         self._stack = ExitStack()
         self.hosts: dict[str, PretendedHost] = {}
 
-    def __enter__(self) -> PretendedHosts:
+    def __enter__(self) -> PretendedCluster:
         with ExitStack() as stack:
             self.folder = Path(tempfile.mkdtemp(prefix="pretended-", dir="/var/tmp"))
             stack.callback(self._remove)
             self._switch = Namespace()
             stack.callback(self._switch.close)
-            self._in_switch("ip", "link", "add", "lan", "mtu", str(self._mtu), "type", "bridge")
+            self._in_switch("ip", "link", "add", "lan", "type", "bridge")
             self._in_switch("ip", "link", "set", "lan", "up")
             self._make_keys()
-            for number, name in enumerate([DESK, *self._names], 1):
+            for number, name in enumerate([HEAD, *self._names], 1):
                 self._add(name, f"{NETWORK}.{number}", stack)
-            self.desk = self.hosts.pop(DESK)
-            self._shaper = stack.enter_context(open_shaper())
-            machines = [self.desk, *self.hosts.values()]
-            self._shaper.attach({self._port(host): self._state for host in machines})
-            if self._engines:
-                self._start_engines()
+            self.head = self.hosts.pop(HEAD)
+            late = LinkState(NO_RATE_BPS, DELAY_S)
+            shaper = stack.enter_context(open_shaper())
+            shaper.attach({self._port(host): late for host in (self.head, *self.hosts.values())})
+            self._start_engines()
             for host in self.hosts.values():
                 self._start_sshd(host)
             self.file = self._write_file()
@@ -147,22 +134,18 @@ class PretendedHosts:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def slow_down(self, name: str, delay_s: float) -> None:
-        """What goes to a host is late by this from now on, one way."""
-        self._shaper.apply({name: LinkState(NO_RATE_BPS, delay_s)})
-
     def cut(self, name: str) -> None:
         """Pull a host's cable."""
         self._in_switch("ip", "link", "set", f"to-{name}", "down")
 
     def join(self, name: str) -> None:
-        """Plug it in again."""
+        """Plug a host's cable in again."""
         self._in_switch("ip", "link", "set", f"to-{name}", "up")
 
-    def stranger(self, address: str = f"{NETWORK}.200") -> Namespace:
-        """A machine on the same network that is none of the hosts; the caller closes it."""
+    def stranger(self) -> Namespace:
+        """Return a machine on the same network that is no host; the caller closes it."""
         namespace = Namespace()
-        self._plug("stranger", namespace.pid, address)
+        self._plug("stranger", namespace.pid, f"{NETWORK}.200")
         return namespace
 
     def _add(self, name: str, address: str, stack: ExitStack) -> None:
@@ -170,7 +153,7 @@ class PretendedHosts:
         state.mkdir()
         passwd = Path("/etc/passwd").read_text()
         (state / "passwd").write_text(f"{passwd.rstrip()}\nsshd:x:65533:65534::/run/sshd:/usr/sbin/nologin\n")
-        # Whatever ends this process ends the hosts.
+        # Whatever ends this process ends the machine.
         command = ["setpriv", "--pdeathsig=KILL", "unshare", "--net", "--mount", "--pid", "--uts", "--fork"]
         command += ["--kill-child", "--mount-proc", "bash", str(ROOT / "tests/cluster/host.sh"), str(state), str(ROOT)]
         holder = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
@@ -184,9 +167,8 @@ class PretendedHosts:
         self._plug(name, host.pid, address)
 
     def _plug(self, name: str, pid: int, address: str) -> None:
-        port, mtu = f"to-{name}", str(self._mtu)
-        self._in_switch("ip", "link", "add", port, "mtu", mtu, "type", "veth", "peer", "name", INTERFACE, "mtu", mtu,
-                        "netns", str(pid))  # fmt: skip
+        port = f"to-{name}"
+        self._in_switch("ip", "link", "add", port, "type", "veth", "peer", "name", INTERFACE, "netns", str(pid))
         self._in_switch("ip", "link", "set", port, "master", "lan", "up")
         for words in (["link", "set", "lo", "up"], ["addr", "add", f"{address}/24", "dev", INTERFACE],
                       ["link", "set", INTERFACE, "up"]):  # fmt: skip
@@ -204,9 +186,9 @@ class PretendedHosts:
             subprocess.run(make, check=True)
 
     def _start_engines(self) -> None:
-        """An engine each, with this checkout's image: setup.sh would need a network to make it by."""
+        """Start an engine on each host, with this checkout's image, which can't be built without a network."""
         archive = self.folder / "image.tar"
-        if KEPT.exists():  # the hosts' budget is this machine's: they are this machine
+        if KEPT.exists():  # the hosts are this machine, so its budget is theirs
             for host in self.hosts.values():
                 shutil.copy(KEPT, host.state / "lib")
         subprocess.run(["docker", "save", f"--output={archive}", ensure_worker_image(engine.connect())], check=True)
@@ -245,7 +227,7 @@ class PretendedHosts:
         return file
 
     def _end(self, holder: subprocess.Popen[str], state: Path) -> None:
-        """End a host, and take away what a machine without power has no more: its control groups."""
+        """End a machine, and remove its control groups."""
         holder.kill()  # its child goes with it
         holder.wait()
         for parent in CGROUPS.glob(f"*/{cgroup(state)}"):
@@ -270,10 +252,10 @@ def _mounted(folder: Path) -> bool:
 
 
 def main() -> None:
-    """Hold hosts until the input ends, or a signal does."""
+    """Hold the machines until the input ends or a signal comes."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    with PretendedHosts(sys.argv[1:] or ("a", "b", "c")) as pretended:
-        for host in (pretended.desk, *pretended.hosts.values()):
+    with PretendedCluster(sys.argv[1:] or ("a", "b", "c")) as pretended:
+        for host in (pretended.head, *pretended.hosts.values()):
             print(host.name, host.address, *host.command(["bash"]))
         print(pretended.file, flush=True)
         sys.stdin.read()

@@ -1,7 +1,7 @@
-"""A network that is split over two hosts, each with a process for its part: what the hosts do wrong is a reason.
+"""Networks split over hosts that fail in one way each: the verdict names the failure as a reason.
 
-Hosts are a network namespace each; nothing trains, so each takes some ten seconds. Other work on this machine starves
-all of them, which is a reason as well: here that one is left aside where another is looked for.
+A host is a network namespace with a process for its part; nothing trains, so each test takes some ten seconds. Other
+work on this machine starves all hosts, which is a reason as well; tests for another reason leave that one out.
 
     python -m pytest tests/cluster/split_checks.py
 """
@@ -31,12 +31,10 @@ from testbed.emulation.errors import EmulationError
 from testbed.emulation.shaping import ShapingError
 from testbed.link import LinkState
 from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S, STARVED
-from testbed.scaleout.split.placing import Capacity
-from testbed.scaleout.split.plan import plan_split
-from testbed.scaleout.split.process import HostLost, HostProcess
-from testbed.scaleout.split.split import SplitHosts
-from testbed.scaleout.split.testbed import PartSettings
-from testbed.scaleout.split.whole import SplitTestbed
+from testbed.scaleout.split.hosts import HostLost, HostProcess, SplitHosts
+from testbed.scaleout.split.part import PartSettings
+from testbed.scaleout.split.plan import Capacity, plan_split
+from testbed.scaleout.split.testbed import SplitTestbed
 from testbed.spec.errors import SpecError
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Topology
@@ -46,9 +44,9 @@ pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
 ONE_WAY_S = 2e-3
-#: What would hold workers is a namespace each.
+#: Workers are namespaces, without containers.
 SETTINGS = PartSettings(workers="namespaces")
-#: Ten stretches of two seconds and some: drift is told by as many.
+#: Seven stretches of two seconds, from which drift is told.
 SEEN_S = 14.0
 
 NETWORK = """
@@ -71,7 +69,7 @@ def topology(text: str = NETWORK) -> Topology:
 
 
 def faked(time_: str, monotonic: bool) -> list[str]:
-    """What has a program see another time."""
+    """Return the words before a command that have it see another time."""
     assert LIBRARY is not None
     keep = [] if monotonic else ["DONT_FAKE_MONOTONIC=1"]
     return ["env", f"LD_PRELOAD={LIBRARY}", f"FAKETIME={time_}", *keep]
@@ -79,20 +77,19 @@ def faked(time_: str, monotonic: bool) -> list[str]:
 
 @dataclass
 class Whole:
-    """A split network that is up, and whose replay has begun."""
+    """A split network that is up and replays."""
 
     testbed: SplitTestbed
     hosts: SplitHosts
     pretended: PretendedHosts
     states: list[tuple[float, str, LinkState]]
 
-    def process(self, host: str) -> HostProcess:
-        handle = self.hosts.hosts[host]
-        assert isinstance(handle, HostProcess)
-        return handle
+    def pid(self, host: str) -> int:
+        """Return the number of the process that was started here for a host."""
+        return self.hosts.hosts[host]._process.pid
 
     def reasons(self) -> list[str]:
-        """Without those of other work on this machine."""
+        """Return the verdict's reasons, without starvation by other work on this machine."""
         return [reason for reason in self.testbed.host_reasons() if STARVED not in reason]
 
 
@@ -100,14 +97,14 @@ class Whole:
 def whole(
     text: str = NETWORK, before: Mapping[str, Sequence[str]] | None = None, names: Sequence[str] = ("north", "south")
 ) -> Iterator[Whole]:
-    """`before` has, for a host, what its process is started by."""
+    """Yield a network over these hosts. `before` maps a host to the words before its process's command."""
     token, states = token_bytes(16), []
     with ExitStack() as stack:
         pretended = stack.enter_context(PretendedHosts(names, ONE_WAY_S))
         started = {}
         for name in names:
             enter = ["nsenter", f"--net={pretended.namespaces[name].path}", *(before or {}).get(name, ())]
-            command = [*enter, sys.executable, "-m", "testbed.scaleout.split.process"]
+            command = [*enter, sys.executable, "-m", "testbed.scaleout.split.host"]
             started[name] = HostProcess(name, command, pretended.addresses[name], token)
             stack.callback(started[name].close)
         underlay = pretended.namespaces[names[0]].path
@@ -165,7 +162,7 @@ def test_a_clock_that_is_50_ms_off_is_a_reason() -> None:
     with whole(before={"south": faked("+0.05", monotonic=False)}) as up:
         time.sleep(SEEN_S)
         (reason,) = up.reasons()
-        # Less what the probe that was on its way for the shortest time may be off: half of that.
+        # The reason names the certain part: 50 ms less half of the shortest round trip.
         assert re.search(r"the clock of south is \+(4[0-9]|50) ms and more off", reason)
 
 
@@ -177,9 +174,9 @@ def test_a_clock_that_drifts_by_200_ppm_is_a_reason() -> None:
 
 
 def test_a_host_that_gets_no_processor_is_a_reason_by_its_name() -> None:
-    """Stopped for 0.6 s of each second, its process is as one of a host that has no time for it."""
+    """A process that is stopped for 0.6 s of each second behaves like that of a starved host."""
     with whole() as up:
-        with stopping(up.process("south").pid, 0.6):
+        with stopping(up.pid("south"), 0.6):
             time.sleep(SEEN_S)
         late = [reason for reason in up.testbed.host_reasons() if "held up" in reason]
         assert any(reason.startswith(f"south: {STARVED}") for reason in late)
@@ -189,7 +186,7 @@ def test_a_host_that_gets_no_processor_is_a_reason_by_its_name() -> None:
 def test_a_host_that_is_lost_is_said_by_its_name(number: signal.Signals) -> None:
     with whole() as up:
         time.sleep(2.0)
-        pid = up.process("south").pid
+        pid = up.pid("south")
         os.kill(pid, number)
         try:
             until(lambda: up.testbed.network.shaper.failure() is not None)
@@ -256,7 +253,7 @@ def changed(link: str, delay: str) -> LinkChange:
 
 @contextmanager
 def stopping(pid: int, seconds: float) -> Iterator[None]:
-    """While inside, a process and what it has started are stopped for so long in each second."""
+    """Stop a process for `seconds` of each second while the context is entered."""
     over = threading.Event()
 
     def stop() -> None:
@@ -277,14 +274,15 @@ def stopping(pid: int, seconds: float) -> Iterator[None]:
 
 def test_the_processes_end_when_their_holder_is_killed() -> None:
     with whole() as up:
-        pid = up.process("south").pid
-        assert up.process("south")._process.stdin is not None
-        up.process("south")._process.stdin.close()
-        until(lambda: not Path(f"/proc/{pid}").exists() or up.process("south")._process.poll() is not None)
+        pid = up.pid("south")
+        process = up.hosts.hosts["south"]._process
+        assert process.stdin is not None
+        process.stdin.close()
+        until(lambda: not Path(f"/proc/{pid}").exists() or process.poll() is not None)
 
 
 SSH = """#!/bin/sh
-# As ssh is called: options, user@address, the command there. The address is that of a network namespace here.
+# Called like ssh: options, user@address, the command there. The address is that of a network namespace here.
 while [ "${1#*@}" = "$1" ]; do shift; done
 case "${1#*@}" in
 HOSTS
@@ -295,7 +293,7 @@ exec nsenter --net="$netns" "$@"
 
 
 def test_by_the_command_line_a_delay_below_the_floor_is_refused_with_the_pair_and_the_floor(tmp_path: Path) -> None:
-    """In the place of SSH stands what enters the other host's namespace; all else is as `testbed run` does it."""
+    """A script that enters the other host's namespace replaces SSH; the rest is `testbed run`."""
     with PretendedHosts(("north", "south"), ONE_WAY_S) as pretended:
         where = [f"{pretended.addresses[name]}) netns={one.path};;" for name, one in pretended.namespaces.items()]
         (tmp_path / "bin").mkdir()

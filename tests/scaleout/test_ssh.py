@@ -1,4 +1,4 @@
-"""Commands over SSH: how they are called, and what is said where none comes to be."""
+"""Commands over SSH, and the remedies for a connection that fails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from testbed.run.errors import CannotRun
 from testbed.scaleout.ssh import Ssh
 from testbed.spec.hosts import Host
 
-#: What OpenSSH 9.2 prints.
+#: The messages of OpenSSH 9.2.
 UNKNOWN = (
     "No ED25519 host key is known for 10.0.0.1 and you have requested strict checking.\nHost key verification failed."
 )
@@ -24,7 +24,7 @@ def ssh(**changed: object) -> Ssh:
 
 
 def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, code: int, said: str) -> None:
-    """A client that ends so, first on PATH."""
+    """Put an `ssh` that prints `said` and ends with `code` first on PATH."""
     file = folder / "ssh"
     file.write_text(f"#!/bin/sh\necho {shlex.quote(said)} >&2\nexit {code}\n")
     file.chmod(0o755)

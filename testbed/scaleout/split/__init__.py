@@ -1,1 +1,1 @@
-"""One network over several hosts: who has which part of it, and how the parts are held together."""
+"""One network split over several hosts: which host has which part, and how the parts are held together."""

@@ -1,18 +1,17 @@
-"""A host's part of a network that is split, as one object: whatever starts it (a process of its own, another one's
-thread, an actor of a cluster) speaks to it in the same words.
+"""A host's part of a split network: its sites, with the links that begin there and the ends of tunnels.
 
     open -> build -> measured from outside -> start workers -> begin at a moment -> change, swap, sample -> end
 
-The parts of a network know nothing of each other. Who holds them all (see `split`) has every one take a step before any
-takes the next.
+The parts of a network know nothing of each other. The holder of all parts (see `hosts`) has every part take a step
+before any part takes the next.
 """
 
 from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet
@@ -20,21 +19,50 @@ from testbed.emulation.links.links import Observer
 from testbed.emulation.links.probe import LinkFidelity, measure_links
 from testbed.emulation.network.holders import Holders, Namespaces, idle
 from testbed.emulation.network.network import Network
+from testbed.emulation.network.share import Share
 from testbed.emulation.network.swap import SwapTransaction
+from testbed.emulation.shaping import Shaper
 from testbed.emulation.shaping.base import distorted_by_offload
+from testbed.emulation.testbed import Backend, Testbed
 from testbed.link import LinkState, link_ends
-from testbed.scaleout.split.testbed import PartRequest, PartTestbed
+from testbed.scaleout.split.underlay import Pair, TunnelShaper, check_delay
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Link, SwitchName, Topology
 from testbed.telemetry.host import CpuMeter
 
-#: The steps of a network swap: what is new is built, routes move, what is gone is removed; or all is as it was.
+#: The steps of a network swap: build what is new, move the routes, remove what is gone; or undo.
 SwapStep = Literal["build", "move routes", "remove", "undo"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartSettings:
+    """The settings that all parts of a network share."""
+
+    backend: Backend = "auto"
+    fit_transport: bool = True
+    workers: Literal["containers", "namespaces"] = "containers"
+
+
+@dataclass(frozen=True)
+class PartRequest:
+    """The network, and a host's part in it."""
+
+    name: str
+    topology: Topology
+    share: Share
+    #: The seconds that are taken off the delay of every link cut between two hosts, by the pair of hosts.
+    floors: Mapping[Pair, float] = field(default_factory=dict)
+    settings: PartSettings = PartSettings()
+
+    def floor_s(self, link: str) -> float:
+        """Return the seconds that are taken off a link's delay; 0 where both of its sites are on one host."""
+        hosts = frozenset(self.share.host_of[site] for site in link_ends(link) if site in self.share.host_of)
+        return self.floors[hosts] if len(hosts) > 1 else 0.0
 
 
 @dataclass(frozen=True)
 class PartFacts:
-    """What a manifest says of a host's part."""
+    """A host's part, as a manifest records it."""
 
     host: str
     sites: tuple[str, ...]
@@ -45,15 +73,37 @@ class PartFacts:
     mtu: int
 
 
-class HostPart:
-    """One host's part. A context manager: entered it is built, left nothing of it is there.
+class PartTestbed(Testbed):
+    """A testbed with a host's share of a network, whose cut links are shaped over the hosts' network."""
 
-    Times are in seconds on this host's monotonic clock. What holds its workers is `held`, once they were started.
+    def __init__(self, request: PartRequest, observer: Observer) -> None:
+        super().__init__(
+            request.topology,
+            name=request.name,
+            backend=request.settings.backend,
+            workers=request.settings.workers,
+            fit_transport=request.settings.fit_transport,
+            observer=observer,
+        )
+        self._request = request
+
+    def _network(self, topology: Topology, shaper: Shaper) -> Network:
+        request = self._request
+        over = TunnelShaper(shaper, request.floor_s)
+        return Network(self.name, topology, over, self._observer, request.settings.fit_transport, request.share)
+
+
+class HostPart:
+    """One host's part. As a context manager it is built on entry and removed on exit.
+
+    Times are in seconds on this host's monotonic clock.
     """
 
+    #: The workers' containers or namespaces, once they were started.
     held: Holders
 
     def __init__(self, request: PartRequest, observer: Observer = lambda *_: None) -> None:
+        """Prepare a part; `observer` is told of each state put in force, as by a Testbed."""
         self.request = request
         self.testbed = PartTestbed(request, observer)
         self._swap: SwapTransaction | None = None
@@ -73,13 +123,18 @@ class HostPart:
 
     @property
     def network(self) -> Network:
-        """The part, as a network."""
+        """The part's network."""
         return self.testbed.network
 
     # Building -----------------------------------------------------------------------------------------------------
 
     def open(self) -> PartFacts:
-        """Make the name ours on this host, and find what shapes links. FileExistsError, EmulationError."""
+        """Take the network's name on this host and find a shaping backend.
+
+        Raises:
+            FileExistsError: A network of this name is up.
+            EmulationError: This host can't emulate the part.
+        """
         self.testbed.open()
         network, share = self.network, self.request.share
         return PartFacts(
@@ -93,30 +148,27 @@ class HostPart:
         )
 
     def build(self) -> None:
-        """Make this host's routers, links and ends of tunnels."""
+        """Build this host's routers, links and ends of tunnels."""
         self.testbed.build()
 
     def measure(self, wanted: Collection[str]) -> dict[str, LinkFidelity]:
-        """How near those of the links are that lie within this host to what was asked, while nobody uses them."""
+        """Measure the idle links among `wanted` that lie within this host."""
         has = self.request.share.has
         links = self.network.links_in_force.states()
         inner = [name for name in links if name in wanted and all(map(has, link_ends(name)))]
         return measure_links(self.network, lambda _: None, inner)
 
     def start(self, requests: Iterable[ContainerRequest] | None = None) -> None:
-        """Start this host's workers: what is asked for, or what waits for programs to be started in it."""
+        """Start this host's workers: as requested, or, without requests, idle until programs are started in them."""
         own = [worker for worker in self.network.topology.workers if self.request.share.has(worker.site)]
-        wanted = idle(own) if requests is None else requests
-        self.held = self._holders()
-        self.testbed.start(self.held, wanted)
-
-    def _holders(self) -> Holders:
         if self.request.settings.workers == "namespaces":
-            return Namespaces()
-        return Fleet.connected(self.testbed.name, self.testbed.control)
+            self.held = Namespaces()
+        else:
+            self.held = Fleet.connected(self.testbed.name, self.testbed.control)
+        self.testbed.start(self.held, idle(own) if requests is None else requests)
 
     def begin(self, at_s: float) -> None:
-        """Replay this part's traces from a moment on that is to come."""
+        """Replay this part's traces from a future moment on."""
         self.testbed.replay.start(self._traced(), at_s)
 
     def pause(self) -> None:
@@ -124,44 +176,48 @@ class HostPart:
         self.testbed.replay.pause()
 
     def resume(self) -> None:
-        """Let them go on from where they were held."""
+        """Continue this part's traces from where they were held."""
         self.testbed.replay.resume(self._traced())
 
     def end(self) -> None:
-        """Take all of it away. A second time does nothing."""
+        """Remove the part. A second call does nothing."""
         self.testbed.close()
 
     # Changing -----------------------------------------------------------------------------------------------------
 
     def change(self, change: LinkChange) -> LinkState:
-        """Other values for a link that begins here; the state in force then.
+        """Change a link that begins here, and return the state then in force.
 
-        KeyError for one that does not; ShapingError for a delay below the link's floor, and nothing has changed.
+        Raises:
+            KeyError: The link does not begin here.
+            ShapingError: The delay is below the link's floor; nothing has changed.
         """
-        self.request.check(change)
+        if change.delay is not None:
+            check_delay(change.link, change.delay, self.request.floor_s(change.link))
         self.network.links_in_force.change(change)
         return self.network.links_in_force.states()[change.link]
 
     def note(self, link: str, state: LinkState) -> None:
-        """A link that begins on another host has this state now: what workers here send is to fit it as well."""
+        """Fit the transport of this host's workers to the new state of a link that begins on another host."""
         self.network.transport.note(link, state)
         if distorted_by_offload(state):
             self.network.use_single_frames()
 
     def take(self, a: str, b: str, up: bool) -> None:
-        """A physical pair down or up, wherever it is; this host's routes follow."""
+        """Take a physical pair down or up, on whichever hosts it is; this host's routes follow."""
         self.network.take(a, b, up)
 
     def swap(self, step: SwapStep, topology: Topology | None = None) -> None:
-        """One step to another network, which is named in the first. Raises what went wrong; then `undo` is next.
+        """Take one step of a swap to another network; "build" needs that network's topology.
 
-        Up to the third all can be undone; after the second packets take the new network's ways.
+        Packets take the new ways after "move routes". Until "remove" everything can be undone. After an error the
+        next step must be "undo".
         """
         if step == "build":
             assert topology is not None
             self._swap = SwapTransaction(self.network, topology, {})
         if self._swap is None:
-            return  # it never began here, so there is nothing to be undone
+            return  # the swap never began here, so there is nothing to undo
         match step:
             case "build":
                 self._swap.build()
@@ -177,19 +233,26 @@ class HostPart:
                 self._swap = None
 
     def _traced(self) -> list[Link]:
-        """The links that are replayed here."""
+        """Return the links that are replayed here."""
         links = self.network.topology.links.values()
         return [link for link in links if link.trace is not None and self.request.share.has_link(link.name)]
 
     # Asking -------------------------------------------------------------------------------------------------------
 
     def lateness(self) -> dict[str, list[float]]:
-        """Seconds late, of each row of a trace that came to be in force, by link."""
+        """Return by how many seconds each trace row came late, by link."""
         return self.network.links_in_force.lateness()
 
     def sample(self) -> dict[str, Any]:
-        """What has arrived over links that end here, how busy those were that begin here, how busy this host was since
-        the last sample, and what broke, if anything did."""
+        """Return this moment's figures of the part.
+
+        Returns:
+            clock_s: The moment, on this host's monotonic clock.
+            bytes: The bytes that have arrived over each link that ends here.
+            counters: The counters of each link that begins here.
+            cpu: This host's busy share since the last sample.
+            broken: The failure of the shaper or the replay, or None.
+        """
         counters, states = self.network.shaper.counters(), self.network.links_in_force.states()
         own = states.keys() & counters.keys()
         broken = self.network.shaper.failure() or self.testbed.replay.failure

@@ -1,65 +1,276 @@
-"""A run whose network is split over several hosts: a Run, on hosts that are started first and asked what they are.
+"""A run whose network is split over several hosts.
 
-    hosts file -> a process on each host -> ways between them -> placing -> a Run on their parts
+    hosts file -> a process on each host -> paths between them -> plan -> a Run on their parts
 
-It is called on one of the hosts: the controller is there, and the run's directory.
+The run is called on one of the hosts: the controller is there, and the run's directory.
 """
 
 from __future__ import annotations
 
 import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from ipaddress import IPv4Address
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from rich.markup import escape
 
-from testbed.emulation.containers.fleet import Fleet
+from testbed.emulation.containers.fleet import ContainerRequest, Fleet
+from testbed.emulation.containers.limits import ContainerLimits
+from testbed.emulation.errors import EmulationError
+from testbed.emulation.host.budget import USABLE, Budget, need
+from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.testbed import Testbed
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import TooMuch
 from testbed.run.guards.guard import Guard
+from testbed.run.programs.run import AnyRun, run_of
 from testbed.run.run import IMAGE_S, Run
 from testbed.run.story import Story
 from testbed.run.terminal.display import Display
-from testbed.scaleout.split.fleet import SplitFleet
-from testbed.scaleout.split.start import Machines, fitting_plan, own_address, settings_of, start_hosts, way_in
-from testbed.scaleout.split.whole import SplitTestbed
+from testbed.scaleout.split.control_relay import ControlGateway
+from testbed.scaleout.split.hosts import HostProcess, SplitHosts
+from testbed.scaleout.split.part import PartSettings
+from testbed.scaleout.split.plan import Capacity, SplitPlan, plan_split
+from testbed.scaleout.split.probes import TOKEN_BYTES
+from testbed.scaleout.split.testbed import SplitTestbed
+from testbed.scaleout.ssh import Ssh
+from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
+from testbed.spec.hosts import Hosts
 from testbed.spec.units import count
+
+MODULE = "testbed.scaleout.split.host"
+
+
+class Machine(NamedTuple):
+    """A host's address on the hosts' network, and the command that starts the process for its part there."""
+
+    address: IPv4Address
+    command: tuple[str, ...]
+
+
+def run_on(hosts_file: Path, strict: bool) -> Callable[[Experiment, RunDirectory, Display], AnyRun]:
+    """Return a function that makes the run of an experiment: here, or over the hosts that the experiment asks for.
+
+    The hosts file is read only where the experiment asks for hosts.
+    """
+
+    def make(experiment: Experiment, directory: RunDirectory, display: Display) -> AnyRun:
+        if experiment.spec.hosts is None:
+            return run_of(experiment, directory, display)
+        if experiment.spec.program is not None:
+            rule = "a network where a command trains is not split over hosts"
+            raise SpecError(experiment.file, [Fault("hosts", rule, "leave it out")])
+        return SplitRun(experiment, directory, display, machines_of(experiment, Hosts.load(hosts_file)), strict)
+
+    return make
+
+
+def machines_of(experiment: Experiment, hosts: Hosts) -> dict[str, Machine]:
+    """Return the machines that an experiment's `hosts` asks for. Raises SpecError for one that is not in the file."""
+    wanted = experiment.spec.hosts
+    names = list(hosts.by_name)
+    if isinstance(wanted, list):
+        names = wanted
+    elif isinstance(wanted, dict):
+        names = list(dict.fromkeys(wanted.values()))
+    if unknown := [name for name in names if name not in hosts.by_name]:
+        rule, remedy = f"{hosts.file} has no host {unknown[0]!r}", f"of {', '.join(hosts.by_name)}"
+        raise SpecError(experiment.file, [Fault("hosts", rule, remedy)])
+    return {name: Machine(IPv4Address(hosts.by_name[name].address), _command(hosts, name)) for name in names}
+
+
+def _command(hosts: Hosts, name: str) -> tuple[str, ...]:
+    """Return the command that starts a host's process: here, or over SSH as root."""
+    host, ssh = hosts.by_name[name], Ssh.of(hosts, name)
+    if _is_own(IPv4Address(host.address)):
+        return (sys.executable, "-m", MODULE)
+    there = ("env", f"--chdir={host.folder}", f"{host.folder}/.venv/bin/python", "-m", MODULE)
+    return (*ssh.client(alive_s=5, alive_count=3), *ssh.as_root, *there)
+
+
+def _is_own(address: IPv4Address) -> bool:
+    """Return whether an address is this machine's."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((str(address), 0))
+        except OSError:
+            return False
+    return True
 
 
 class SplitRun(Run):
     """An experiment being executed on several hosts."""
 
     def __init__(
-        self, experiment: Experiment, directory: RunDirectory, display: Display, machines: Machines, strict: bool
+        self,
+        experiment: Experiment,
+        directory: RunDirectory,
+        display: Display,
+        machines: Mapping[str, Machine],
+        strict: bool,
     ) -> None:
-        """SpecError when its workers or graphs are not for its scheme."""
+        """Prepare the run. Raises SpecError when the workers or graphs do not fit the scheme."""
         super().__init__(experiment, directory, display)
         self._machines = machines
         self._strict = strict
 
     def testbed(self, story: Story, guard: Guard) -> Testbed:
-        """On the hosts of the file. SpecError where a link is too short for them, HostLost for one that is gone."""
+        """Start the hosts' processes and return a testbed over them.
+
+        Raises:
+            SpecError: A link declares less delay than its hosts are apart.
+            HostLost: A host does not answer.
+            TooMuch: The run is strict, and exceeds the hosts' budgets.
+        """
         experiment, display = self.experiment, self.display
         guard.allow(IMAGE_S, "starting the hosts")
-        token = secrets.token_bytes(16)
-        with display.step(f"{count(len(self._machines), 'host')}, and the ways between them"):
-            self._hosts = guard.enter_context(start_hosts(self._machines, token))
-            plan, excess = fitting_plan(experiment, self._hosts, self._machines)
+        token = secrets.token_bytes(TOKEN_BYTES)
+        with display.step(f"{count(len(self._machines), 'host')}, and the paths between them"):
+            self._hosts = guard.enter_context(self._started(token))
+            plan, excess = self._fitting_plan()
         if excess is not None:
             if self._strict:
                 raise TooMuch(excess)
             display.say(f"  [yellow]{escape(excess)}[/]")
         for host in plan.hosts:
-            display.say(f"  {host}: {', '.join(plan.placing.sites_on(host))}")
-        self._host_of = {worker.name: plan.placing.host_of[worker.site] for worker in experiment.topology.workers}
-        return SplitTestbed(
-            self.directory.id, plan, self._hosts, settings_of(experiment), story.put_in_force, display.step
-        )
+            display.say(f"  {host}: {', '.join(plan.assignment.sites_on(host))}")
+        self._host_of = {worker.name: plan.assignment.host_of[worker.site] for worker in experiment.topology.workers}
+        settings = PartSettings(experiment.spec.backend, experiment.spec.transport == "fitted")
+        return SplitTestbed(self.directory.id, plan, self._hosts, settings, story.put_in_force, display.step)
 
     def fleet(self, network: str, control: Path) -> Fleet:
         return SplitFleet(self._hosts, self._host_of)
 
     def connect(self, testbed: Testbed, guard: Guard) -> None:
-        """Open the gateway at this host's address, and the proxies on all."""
-        guard.enter_context(way_in(testbed, self._hosts, self._host_of, own_address(self._machines)))
+        """Open the gateway at this host's address, and the proxies on all hosts."""
+        gateway = ControlGateway(testbed.folder, testbed.control, self._host_of, self._own_address())
+        guard.enter_context(gateway)
+        self._hosts.each("connect", lambda host: (gateway.address_for(host),))
+
+    def _own_address(self) -> IPv4Address:
+        """Return this machine's address on the hosts' network. Raises EmulationError where it is not a host."""
+        for machine in self._machines.values():
+            if _is_own(machine.address):
+                return machine.address
+        raise EmulationError(
+            f"this machine is none of the run's hosts ({', '.join(self._machines)}): call the run on one of them; the "
+            "controller then runs there"
+        )
+
+    @contextmanager
+    def _started(self, token: bytes) -> Iterator[SplitHosts]:
+        """Start a process on each machine. Raises HostLost, and OSError where the probes' port is taken."""
+        self._own_address()  # raises before anything is started
+        with ExitStack() as stack:
+            started: dict[str, HostProcess] = {}
+            for name, machine in self._machines.items():
+                started[name] = host = HostProcess(name, machine.command, machine.address, token)
+                stack.callback(host.close)
+            addresses = {name: machine.address for name, machine in self._machines.items()}
+            yield stack.enter_context(SplitHosts(started, addresses, token))
+
+    def _fitting_plan(self) -> tuple[SplitPlan, str | None]:
+        """Return the plan with the least cut that keeps hosts within their budgets.
+
+        Where there is none, return the least cut of all, with what the budgets lack. Raises SpecError where a link is
+        too short for the hosts that it would be cut between.
+        """
+        experiment, underlay = self.experiment, self._hosts.underlay()
+        budgets: dict[str, Budget] = self._hosts.each("budget", lambda _: (experiment.spec.backend,))
+        asked = need(experiment, next(iter(budgets.values())))
+        speeds = {worker.name: worker.speed for worker in experiment.topology.workers}
+        total = sum(speeds.values())
+        cores = {name: asked.cores * speed / total for name, speed in speeds.items()}
+        pinned = experiment.spec.hosts if isinstance(experiment.spec.hosts, dict) else {}
+        topologies = [experiment.topology, *experiment.networks.values()]
+        capacities = {
+            name: (self._machines[name].address, Capacity(budget.bits_per_second * USABLE, float(budget.cores)))
+            for name, budget in budgets.items()
+        }
+        free = {name: (address, Capacity()) for name, (address, _) in capacities.items()}
+        plan = plan_split(topologies, cores, free, pinned, underlay, experiment.file)
+        try:
+            return plan_split(topologies, cores, capacities, pinned, underlay, experiment.file), None
+        except SpecError as error:
+            return plan, f"the hosts' budgets are too small: {error.faults[0].problem}"
+
+
+class SplitFleet(Fleet):
+    """The workers' containers on several hosts: each host has an engine, and the containers of its sites."""
+
+    def __init__(self, hosts: SplitHosts, host_of: Mapping[str, str]) -> None:
+        """Build the worker image on every host that lacks it. Raises EngineError, ImageError.
+
+        Args:
+            host_of: The host of each worker.
+        """
+        self._hosts, self._host_of = hosts, host_of
+        # The first host alone: hosts may share a folder, in which what images need is made once.
+        hosts.call(next(iter(hosts.hosts)), "worker_image")
+        made = hosts.each("worker_image")
+        self.image = ", ".join(sorted(set(made.values())))
+
+    def image_record(self) -> dict[str, Any]:
+        """Return the record of the first host's image: all hosts build theirs from one lock."""
+        return dict(self._hosts.call(next(iter(self._hosts.hosts)), "image_record"))
+
+    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, ProcessIdentity]:
+        """Start the containers on their hosts. Returns no processes, since these are the hosts' own."""
+        shares: dict[str, list[ContainerRequest]] = {name: [] for name in self._hosts.hosts}
+        for request in requests:
+            shares[self._host_of[request.worker.name]].append(request)
+        self._hosts.each("start", lambda host: (shares[host],))
+        return {}
+
+    @contextmanager
+    def replacing(self, workers: Iterable[str]) -> Iterator[None]:
+        """Replace no workers: a run's swap keeps them."""
+        if list(workers):
+            raise NotImplementedError("workers of a network that is split keep their limits")
+        yield
+
+    def kill(self, worker: str, sent: signal.Signals = signal.SIGKILL) -> None:
+        self._of(worker, "kill", sent)
+
+    @property
+    def limits(self) -> ContainerLimits | None:
+        """None: each host logs its own limits."""
+        return None
+
+    def death(self, worker: str) -> str:
+        return str(self._of(worker, "death"))
+
+    def exit_code(self, worker: str) -> int | None:
+        code: int | None = self._of(worker, "exit_code")
+        return code
+
+    def restart(self, request: ContainerRequest) -> ProcessIdentity:
+        """Replace a worker's container on its host's part of the network."""
+        name = request.worker.name
+        first: ProcessIdentity = self._hosts.call(self._host_of[name], "restart", request)
+        return first
+
+    def logs(self, worker: str) -> bytes:
+        return bytes(self._of(worker, "logs"))
+
+    def running(self) -> dict[str, bool]:
+        found: dict[str, bool] = {}
+        for running in self._hosts.each("running").values():
+            found |= running
+        return found
+
+    def drop(self, workers: Iterable[str]) -> None:
+        for worker in workers:
+            self._hosts.call(self._host_of[worker], "fleet.drop", [worker])
+
+    def remove(self) -> None:
+        """Do nothing: hosts remove their containers as they end, after the logs were read."""
+
+    def _of(self, worker: str, method: str, *arguments: Any) -> Any:
+        return self._hosts.call(self._host_of[worker], f"fleet.{method}", worker, *arguments)

@@ -1,73 +1,299 @@
-"""A testbed that holds one host's share of a network, and what it is told of that."""
+"""A testbed whose parts are on hosts. To a run it is a Testbed, with a network, links, a shaper and a replay.
+
+Nothing of the network is in this process: what is asked of it goes to the hosts. A change of a link goes to the host
+where the link begins, and is known here as on one machine.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
 
-from testbed.emulation.links.links import Observer
+from testbed.emulation import label
+from testbed.emulation.links.links import REMEMBERED, Links, Observer
+from testbed.emulation.links.probe import LinkFidelity
+from testbed.emulation.links.replay import Replay
+from testbed.emulation.network.difference import Difference
 from testbed.emulation.network.network import Network
-from testbed.emulation.network.share import Share
-from testbed.emulation.shaping import Shaper, ShapingError
-from testbed.emulation.testbed import Backend, Testbed
-from testbed.link import link_ends
-from testbed.scaleout.split.placing import Pair
-from testbed.scaleout.split.tunnel import TunnelShaper
-from testbed.scaleout.underlay import too_near
+from testbed.emulation.network.routing import Routes
+from testbed.emulation.network.share import OWN
+from testbed.emulation.network.swap import BeforeRoutes, NetworkSwap
+from testbed.emulation.process import ProcessIdentity
+from testbed.emulation.shaping.base import Applied, Coming, LinkCounters, Port, Shaper, ShapingError
+from testbed.emulation.testbed import Step, Testbed
+from testbed.link import LinkState, link_ends, link_name
+from testbed.scaleout.split.cut_links import measure_cut_links
+from testbed.scaleout.split.hosts import HostLost, SplitHosts
+from testbed.scaleout.split.part import PartFacts, PartRequest, PartSettings
+from testbed.scaleout.split.plan import SplitPlan
+from testbed.scaleout.split.verdict import HostSamples, clock_bound_s, reasons
 from testbed.spec.event import LinkChange
-from testbed.spec.topology import Topology
+from testbed.spec.topology import Link, Topology
+from testbed.spec.units import count
+
+#: The seconds between telling the hosts and the beginning of replay: by then the slowest host has been told.
+BEGIN_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class PartSettings:
-    """What all parts of a network have in common, beside the network."""
+class SplitTestbed(Testbed):
+    """A Testbed whose every step is one of all hosts."""
 
-    backend: Backend = "auto"
-    fit_transport: bool = True
-    workers: Literal["containers", "namespaces"] = "containers"
+    network: SplitNetwork
+    placed = True
 
+    def __init__(
+        self,
+        name: str,
+        plan: SplitPlan,
+        hosts: SplitHosts,
+        settings: PartSettings,
+        observer: Observer,
+        step: Step,
+    ) -> None:
+        super().__init__(plan.topologies[0], name=name, backend=settings.backend, observer=observer, step=step)
+        self._plan, self._hosts, self._settings = plan, hosts, settings
 
-@dataclass(frozen=True)
-class PartRequest:
-    """What a host is told of the network and of its part in it.
+    def open(self) -> None:
+        """Take the network's name here and on every host.
 
-    `floors` has, for each pair of hosts, the seconds that are taken off the delay of every link cut between them.
-    """
+        Raises:
+            FileExistsError: A network of this name is up on a host.
+            EmulationError: A host can't emulate its part, or the hosts' backends differ.
+        """
+        self._stack.enter_context(label.labelled(self.name))
+        self.control.mkdir(mode=0o700)
+        with self._step(f"{count(len(self._plan.hosts), 'host')}, shaping backends probed"):
+            self._parts: dict[str, PartFacts] = self._hosts.each("open", lambda host: (self._request(host),))
+        self._samples = HostSamples(self._hosts, self._plan.floors, self._put_in_force)
+        self.network = SplitNetwork(self.name, self._plan, self._hosts, self._samples, self._parts)
+        self._stack.callback(self.network.stop)
+        self.replay = SplitReplay(self.network.links_in_force, self._hosts, self._samples)
+        self._hosts.each("watch", lambda host: (self._plan.neighbours(host),))
 
-    name: str
-    topology: Topology
-    share: Share
-    floors: Mapping[Pair, float] = field(default_factory=dict)
-    settings: PartSettings = PartSettings()
+    def build(self) -> None:
+        cut = len(self._plan.assignment.cut_links(self._topology.links))
+        with self._step(f"{count(len(self._topology.links), 'directed link')}, {cut} of them cut"):
+            self.network.build()
+        self._samples.start()
+        self._stack.callback(self._samples.stop)
 
-    def floor_s(self, link: str) -> float:
-        """What is taken off a link's delay; 0 where both of its sites are on one host."""
-        hosts = frozenset(self.share.host_of[site] for site in link_ends(link) if site in self.share.host_of)
-        return self.floors[hosts] if len(hosts) > 1 else 0.0
+    def measure(self, links: Iterable[str] | None = None) -> dict[str, LinkFidelity]:
+        """Measure links: each host those within it, all hosts at once; then the cut links one after another."""
+        wanted = set(self.network.links_in_force.states() if links is None else links)
+        found: dict[str, LinkFidelity] = {}
+        for inner in self._hosts.each("part.measure", lambda _: (wanted,)).values():
+            found |= inner
+        states, assignment = self.network.links_in_force.states(), self._plan.assignment
+        cut = [name for name in assignment.cut_links(states) if name in wanted]
+        return found | measure_cut_links(self._hosts, assignment.host_of, states, cut, self._plan.underlay.mtu)
 
-    def check(self, change: LinkChange) -> None:
-        """ShapingError for a delay below the link's floor."""
-        floor_s = self.floor_s(change.link)
-        if change.delay is not None and change.delay < floor_s:
-            raise ShapingError(too_near(change.link, change.delay, floor_s))
+    def record(self) -> dict[str, Any]:
+        """Return the manifest's entry of the hosts: the plan, each host's part, and what is known of clocks by now."""
+        seen = self._samples.host_seen()
+        return {
+            "hosts": {
+                **self._plan.record(),
+                "parts": {name: asdict(facts) for name, facts in self._parts.items()},
+                "clocks": {name: asdict(host.clock) for name, host in seen.items() if host.clock is not None},
+                "time_line_bound_s": clock_bound_s(seen),
+            }
+        }
 
+    def host_reasons(self) -> list[str]:
+        return reasons(self._samples.paths_seen(self._plan.cut_hosts), self._samples.host_seen())
 
-class PartTestbed(Testbed):
-    """A testbed that holds a host's share of a network."""
-
-    def __init__(self, request: PartRequest, observer: Observer) -> None:
-        super().__init__(
-            request.topology,
-            name=request.name,
-            backend=request.settings.backend,
-            workers=request.settings.workers,
-            fit_transport=request.settings.fit_transport,
-            observer=observer,
+    def _request(self, host: str) -> PartRequest:
+        return PartRequest(
+            name=f"{self.name}-{host}",
+            topology=self._topology,
+            share=self._plan.share(host, self.name, OWN),
+            floors=self._plan.floors,
+            settings=self._settings,
         )
-        self._request = request
 
-    def _network(self, topology: Topology, shaper: Shaper) -> Network:
-        request = self._request
-        over = TunnelShaper(shaper, request.floor_s)
-        return Network(self.name, topology, over, self._observer, request.settings.fit_transport, request.share)
+    def _put_in_force(self, at_s: float, link: str, state: LinkState) -> None:
+        self.network.links_in_force.put_in_force(link, state)
+        self._observer(at_s, link, state)
+
+
+class SplitNetwork(Network):
+    """A network whose every part is on a host."""
+
+    links_in_force: SplitLinks
+
+    def __init__(
+        self, name: str, plan: SplitPlan, hosts: SplitHosts, samples: HostSamples, parts: Mapping[str, PartFacts]
+    ) -> None:
+        """Raises ShapingError where the hosts' backends differ."""
+        shaper = HostsShaper(parts, samples)
+        super().__init__(name, plan.topologies[0], shaper, lambda *_: None, share=plan.share("", name, OWN))
+        self.switch = next(iter(parts.values())).switch
+        self.links_in_force = SplitLinks(shaper, hosts, plan.assignment.host_of)
+        self._hosts, self._samples = hosts, samples
+
+    def build(self) -> None:
+        self._hosts.each("part.build")
+        for link in self.topology.links.values():
+            self.links_in_force.add(link)
+        self.set_routes(Routes.over(self.topology))
+
+    def join(self, holders: Mapping[str, ProcessIdentity]) -> None:
+        """Do nothing: the hosts connect their workers."""
+
+    def leave(self, workers: Iterable[str]) -> None:
+        """Do nothing: the hosts disconnect their workers."""
+
+    def arrived_bytes(self) -> dict[str, int]:
+        return dict(self._samples.merged("bytes"))
+
+    def take(self, a: str, b: str, up: bool) -> None:
+        self._hosts.each("part.take", lambda _: (a, b, up))
+        self.links_in_force.take((link_name(a, b), link_name(b, a)), up)
+        self.set_routes(Routes.over(self.topology, self.links_in_force.down))
+
+    def swap(
+        self,
+        topology: Topology,
+        before_routes: BeforeRoutes = lambda _: None,
+        holders: Mapping[str, ProcessIdentity] | None = None,
+    ) -> NetworkSwap:
+        """Swap to another network with the same workers: every host takes a step before any takes the next."""
+        began, links = time.monotonic(), Difference.between(self.topology, topology).links
+        if {one.name for one in topology.workers} != {one.name for one in self.topology.workers}:
+            raise ValueError(f"{topology.file}: a swap keeps the workers of {self.topology.file}; it has others")
+        self.addressing.know(topology.sites, {frozenset(link_ends(name)) for name in topology.links})
+        step: Callable[..., Any] = self._hosts.each
+        try:
+            step("part.swap", lambda _: ("build", topology))
+            for name in links.added:
+                self.links_in_force.add(topology.links[name])
+            before_routes(set(links.added))
+            step("part.swap", lambda _: ("move routes",))
+        except Exception:
+            step("part.swap", lambda _: ("undo",))
+            for name in links.added:
+                self.links_in_force.remove(name)
+            raise
+        step("part.swap", lambda _: ("remove",))
+        self.links_in_force.configure(topology.links[name] for name in links.changed)
+        for name in links.removed:
+            self.links_in_force.remove(name)
+        self.topology = topology
+        self.set_routes(Routes.over(topology, self.links_in_force.down))
+        return NetworkSwap(links.added, links.removed, links.changed, seconds=time.monotonic() - began)
+
+
+class SplitLinks(Links):
+    """The links of all hosts. A request for a link goes to the host where the link begins, and is then known here."""
+
+    def __init__(self, shaper: Shaper, hosts: SplitHosts, host_of: Mapping[str, str]) -> None:
+        super().__init__(shaper, lambda *_: None)
+        self._hosts, self._host_of = hosts, host_of
+
+    def change(self, change: LinkChange) -> LinkChange:
+        """Change a link on its host. Raises the host's error, and then nothing has changed."""
+        own = self._host_of[link_ends(change.link)[0]]
+        if change.link in self.asked():
+            state = self._hosts.call(own, "part.change", change)
+            for other in self._hosts.hosts.keys() - {own}:
+                self._hosts.call(other, "part.note", change.link, state)
+        return super().change(change)  # its error for an unknown link lists the links that there are
+
+    def put_in_force(self, link: str, state: LinkState) -> None:
+        """Record the state that a host has put in force."""
+        with self._lock:
+            if link in self._in_force:
+                self._in_force[link] = state
+
+    def lateness(self, last: int = REMEMBERED) -> dict[str, list[float]]:
+        found: dict[str, list[float]] = {}
+        for late in self._hosts.each("part.lateness").values():
+            found |= {link: its[-last:] for link, its in late.items()}
+        return found
+
+
+class SplitReplay(Replay):
+    """A replay on every host, each by itself; all begin at one moment."""
+
+    def __init__(self, links: Links, hosts: SplitHosts, samples: HostSamples) -> None:
+        super().__init__(links)
+        self._hosts, self._samples = hosts, samples
+
+    def start(self, links: Iterable[Link], at_s: float | None = None) -> None:
+        """Begin in BEGIN_S, by each host's own clock. Raises HostLost for a host whose clock was never read."""
+        self._began = time.monotonic() + BEGIN_S if at_s is None else at_s
+        clocks = {name: clock for name in self._hosts.hosts if (clock := self._hosts.clock(name)) is not None}
+        if unread := self._hosts.hosts.keys() - clocks.keys():
+            lost = min(unread)
+            raise HostLost(f"{lost} is lost: it answers no probe, so its clock was never read", host=lost)
+        self._hosts.each("part.begin", lambda host: (clocks[host].theirs(self._began or 0.0),))
+        self._samples.begun(clocks)
+
+    def follow(self, links: Iterable[Link]) -> None:
+        """Do nothing: each host follows as its routes move."""
+
+    def pause(self) -> None:
+        if self._held_at_s is None:
+            self._held_at_s = self.elapsed_s
+            self._hosts.each("part.pause")
+
+    def resume(self, links: Iterable[Link]) -> None:
+        if self._held_at_s is not None:
+            self._began, self._held_at_s = time.monotonic() - self._held_at_s, None
+            self._hosts.each("part.resume")
+
+    @property
+    def failure(self) -> Exception | None:
+        """None: hosts report a failure with their samples."""
+        return None
+
+    def stop(self) -> None:
+        """Do nothing: hosts end their replays with their parts, and the states in force stay."""
+
+
+class HostsShaper(Shaper):
+    """The shapers of all hosts: here are only their counters and failures; hosts attach and apply by themselves."""
+
+    def __init__(self, parts: Mapping[str, PartFacts], samples: HostSamples) -> None:
+        """Raises ShapingError where the hosts' backends differ: figures of one run have one tolerance."""
+        first = next(iter(parts.values()))
+        if len({one.backend for one in parts.values()}) > 1:
+            backends = ", ".join(f"{host} {one.backend}" for host, one in parts.items())
+            raise ShapingError(f"hosts shape differently ({backends}): write `backend: userspace` in the experiment")
+        self._backend, self._realtime = first.backend, first.realtime_shaping
+        self._samples = samples
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The backend of all hosts."""
+        return self._backend
+
+    @property
+    def realtime(self) -> bool | None:
+        return self._realtime
+
+    def attach(self, ports: Mapping[Port, LinkState]) -> None:
+        pass
+
+    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, Coming] | None = None) -> None:
+        pass
+
+    def expect(self, coming: Mapping[str, Coming]) -> None:
+        pass
+
+    def applied(self) -> list[Applied]:
+        return []
+
+    def detach(self, link: str) -> None:
+        pass
+
+    def counters(self) -> dict[str, LinkCounters]:
+        return dict(self._samples.merged("counters"))
+
+    def failure(self) -> str | None:
+        return self._samples.failure
+
+    def close(self) -> None:
+        pass

@@ -1,4 +1,4 @@
-"""One network of two parts, on two pretended hosts: what a link declares, across the cut, measured from outside."""
+"""One network in two parts, on two pretended hosts: links across the cut, measured from outside."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from testbed.emulation.network.namespace import inside
 from testbed.emulation.network.share import Share
 from testbed.emulation.shaping import ShapingError
 from testbed.run.conclusion.verdict import RTT_TOLERANCE_S
-from testbed.scaleout.split.part import HostPart, SwapStep
-from testbed.scaleout.split.testbed import PartRequest, PartSettings
+from testbed.scaleout.split.part import HostPart, PartRequest, PartSettings, SwapStep
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Topology
 from tests.measuring import judge
@@ -35,7 +34,7 @@ links:
   - {between: [lima, cuzco], rate: 20mbit, delay: 5ms}
   - {between: [lima, quito], rate: 20mbit, delay: 10ms}
 """
-#: Another way to quito, which is shorter, and the first one gone.
+#: The link to quito replaced by one from cuzco.
 OTHER = NETWORK.replace(
     "{between: [lima, quito], rate: 20mbit, delay: 10ms}", "{between: [cuzco, quito], rate: 5mbit, delay: 30ms}"
 )
@@ -51,7 +50,7 @@ def changed(link: str, delay: str) -> LinkChange:
 
 @dataclass
 class Split:
-    """A network in two parts, and what one asks of it."""
+    """A network in two parts, with measurements between workers."""
 
     parts: dict[str, HostPart]
     backend: str
@@ -67,7 +66,7 @@ class Split:
         return str(process.communicate()[0].decode())
 
     def passes(self, source: str, target: str, *more: str, wait_s: int = 20) -> bool:
-        """Whether any ping is answered: a busy host may let the last come after ping's end."""
+        """Return whether any ping is answered: on a busy host the last answer may come after ping's end."""
         return " 100% packet loss" not in self.ping(source, target, *more, wait_s=wait_s)
 
     def round_trip_s(self, source: str, target: str) -> float | None:
@@ -75,12 +74,12 @@ class Split:
         return float(found[1]) / 1e3 if found else None
 
     def assert_answered(self, source: str, target: str, delays_s: float) -> None:
-        """A ping is answered, and no sooner than its route's delays: a host may hold a packet up, never hurry it."""
+        """Assert that a ping is answered, no sooner than its route's delays: a host only delays packets."""
         found_s = self.round_trip_s(source, target)
         assert found_s is not None and found_s >= delays_s - RTT_TOLERANCE_S[self.backend]
 
     def judge_round_trip(self, source: str, target: str, expected_s: float) -> None:
-        """Within the verdict's tolerance."""
+        """Assert that a round trip is within the verdict's tolerance."""
         tolerance_s = RTT_TOLERANCE_S[self.backend]
         low_s, high_s = expected_s - tolerance_s, expected_s + tolerance_s
         judge(lambda: self.round_trip_s(source, target) or math.inf, low_s, high_s, "s")
@@ -177,7 +176,7 @@ def test_a_second_network_of_the_same_numbers_is_refused_with_the_reason(split: 
 
 @pytest.mark.system
 def test_nothing_is_left_in_a_host_s_namespace(split: Split) -> None:
-    """The tunnels lie in routers; a host has its card alone, also while they are up."""
+    """Tunnels lie in routers: a host has its card alone, also while tunnels are up."""
     namespace = split.parts["south"].request.share.underlay
     lines = inside(namespace, lambda: Path("/proc/thread-self/net/dev").read_text()).splitlines()[2:]
     assert {line.split(":")[0].strip() for line in lines} == {"lo", "eth0"}

@@ -1,4 +1,4 @@
-"""What of the hosts is a reason for `suspect`, and what is not."""
+"""Reasons for `suspect` that come from the hosts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from testbed.scaleout.clock import ClockEstimate, ClockSample
+from testbed.scaleout.split.probes import ClockEstimate, ClockSample
 from testbed.scaleout.split.verdict import HostSeen, PathSeen, clock_bound_s, reasons
 
 pytestmark = pytest.mark.pure

@@ -1,4 +1,4 @@
-"""What the hosts' own network takes off a declared delay."""
+"""The floor that the hosts' own network takes off a declared delay."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.emulation.shaping import ShapingError
 from testbed.link import LinkState, Queue
-from testbed.scaleout.underlay import HostsNetwork, least_delay_s, over_underlay
+from testbed.scaleout.split.underlay import HostsNetwork, cut_hosts, least_delay_s, over_underlay
 from testbed.spec.topology import Topology
 
 pytestmark = pytest.mark.pure
@@ -31,12 +32,13 @@ def underlay(rtt_s: float = 4e-3, mtu: int = 1500) -> HostsNetwork:
 
 
 def test_half_of_the_round_trip_is_taken_off(tmp_path: Path) -> None:
-    floors = underlay().floors({"a": "h0", "b": "h1"}, topology(tmp_path))
-    assert floors == {"a->b": 2e-3, "b->a": 2e-3}
+    cut = cut_hosts({"a": "h0", "b": "h1"}, topology(tmp_path))
+    assert {link: underlay().floor_s(hosts) for link, hosts in cut.items()} == {"a->b": 2e-3, "b->a": 2e-3}
 
 
 def test_nothing_is_taken_off_within_a_host(tmp_path: Path) -> None:
-    assert underlay().floors({"a": "h0", "b": "h0"}, topology(tmp_path)) == {}
+    assert cut_hosts({"a": "h0", "b": "h0"}, topology(tmp_path)) == {}
+    assert underlay().floor_s(frozenset(("h0",))) == 0.0
 
 
 def test_a_delay_below_the_floor_is_told_with_its_pair_and_its_floor(tmp_path: Path) -> None:
@@ -72,5 +74,5 @@ def test_delay_and_floor_add_up_and_the_queue_keeps_its_size(delay_ms: int, floo
 
 
 def test_a_state_below_the_floor_is_refused() -> None:
-    with pytest.raises(ValueError, match="a->b"):
+    with pytest.raises(ShapingError, match="a->b"):
         over_underlay("a->b", LinkState(1e6, 1e-3), 2e-3)

@@ -1,4 +1,4 @@
-"""Experiments and run directories on their way: whole, where they belong, and nothing else."""
+"""Archives of experiments and run directories: unpacked whole, at their place, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from testbed.run.sweep.planned_run import hash_of
-from testbed.scaleout.bundle import Bundle, pack_run, unpack_run
+from testbed.scaleout.sweep_on_ray import Bundle, pack_run, unpack_run
 from testbed.spec.experiment import Experiment
 from tests.simulation import experiments
 

@@ -1,11 +1,11 @@
-"""The workers' way to a controller on another host: over the hosts' network, never over the emulated one.
+"""The connection from workers to a controller on another host: over the hosts' network, never over the emulated one.
 
     worker's container          its host                     the controller's host
     /run/testbed/control.sock - proxy ==== TLS, hosts' network ==== gateway - control/<worker>/control.sock
 
-A worker finds the socket that it finds on one machine, and the controller hears it where it hears that worker: so
-neither knows of more than one host. A proxy says once whose it is; the gateway takes it from the host that has that
-worker, which both ends' certificates tell, and from no other.
+A worker finds the same socket as on one machine, and the controller hears each worker at the worker's own socket:
+neither knows that there are several hosts. A proxy's first line names its worker. The gateway accepts the worker from
+its own host alone; certificates at both ends tell which host that is.
 """
 
 from __future__ import annotations
@@ -22,32 +22,36 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from testbed.certificates import make_certificates
 from testbed.controller.server.member_server import SOCKET
 from testbed.emulation.network.namespace import inside
 from testbed.emulation.network.share import OWN
-from testbed.tls import CONTROLLER, Tls, shown
+from testbed.tls import AUTHORITY, CERTIFICATE, CONTROLLER, KEY, Tls, shown
 from testbed.unix_socket import address as short_address
 
-#: A piece on its way; messages of members have some kilobytes.
+#: The largest piece that is passed on at once; members' messages have some kilobytes.
 PIECE_BYTES = 1 << 16
-#: A name and its end of line.
+#: The largest first line: a worker's name and the end of line.
 MOST_NAME_BYTES = 256
-#: The gateway is there before any proxy: a host that cannot reach it has no way there.
+#: The time limit for a connection to the gateway, in seconds. The gateway opens before any proxy, so a host that takes
+#: longer has no route to it.
 CONNECT_S = 10.0
 
+_Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @dataclass(frozen=True)
 class GatewayAddress:
-    """Where the gateway is, and the files by which a host shows who it is, by their names in a folder for TLS."""
+    """The gateway's address, and a host's credentials for it."""
 
     address: str
     port: int
+    #: The texts of the host's TLS files, by file name.
     credentials: Mapping[str, str]
 
     def write(self, folder: Path) -> Tls:
-        """The credentials, written where only this user reads them."""
+        """Write the credentials to a folder that only this user reads, and load them."""
         folder.mkdir(mode=0o700, exist_ok=True)
         for name, text in self.credentials.items():
             (folder / name).touch(mode=0o600)
@@ -56,7 +60,7 @@ class GatewayAddress:
 
 
 class _Loop:
-    """An event loop in a thread of its own, between entry and leaving."""
+    """An event loop in a thread, while the context is entered."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -90,32 +94,42 @@ class _Loop:
 
 
 class ControlGateway(_Loop):
-    """At the controller's host: takes proxies' connections to the controller's sockets in `control`.
+    """Listens at the controller's host while the context is entered, and connects proxies to the controller's sockets.
 
-    `host_of` has each worker's host. Entered, it listens at `address` on a `port` of the kernel's choice.
+    Certificates are made for this network alone, in `folder`, and are deleted with it.
     """
 
-    port: int
+    def __init__(self, folder: Path, control: Path, host_of: Mapping[str, str], address: IPv4Address) -> None:
+        """Make the certificates.
 
-    def __init__(
-        self, address: IPv4Address, tls: Tls, control: Path, host_of: Mapping[str, str], underlay: Path = OWN
-    ) -> None:
+        Args:
+            folder: The network's folder.
+            control: The folder of the controller's sockets.
+            host_of: Each worker's host.
+            address: The address to listen at, on a port of the kernel's choice.
+        """
         super().__init__("gateway")
-        self._address, self._tls, self._control = address, tls, control
-        self._host_of = host_of
-        self._underlay = underlay
+        self._folder, self._control, self._host_of, self._address = folder / "tls", control, host_of, address
+        for _ in make_certificates(self._folder, sorted(set(host_of.values()))):
+            pass
+        self._tls = Tls(self._folder / CONTROLLER)
+
+    def address_for(self, host: str) -> GatewayAddress:
+        """Return the open gateway's address with the credentials of a host."""
+        own = self._folder / host
+        credentials = {name: (own / name).read_text() for name in (AUTHORITY, CERTIFICATE, KEY)}
+        return GatewayAddress(str(self._address), self._port, credentials)
 
     async def _open(self) -> None:
-        listener = inside(self._underlay, lambda: _listening(self._address))
-        server = await asyncio.start_server(self._admit, sock=listener, ssl=self._tls.server)
-        self.port = int(server.sockets[0].getsockname()[1])
+        server = await asyncio.start_server(self._admit, sock=_listening(self._address), ssl=self._tls.server)
+        self._port = int(server.sockets[0].getsockname()[1])
 
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer):
             name = (await reader.readline())[:MOST_NAME_BYTES].decode(errors="replace").strip()
             tls: ssl.SSLObject = writer.get_extra_info("ssl_object")
             if self._host_of.get(name, "") != shown(tls) or not shown(tls):
-                return  # of another host, or of nobody's
+                return  # the worker is on another host, or on none
             with contextlib.suppress(OSError):  # the controller has ended
                 with short_address(self._control / name / SOCKET) as path:
                     there = await asyncio.open_unix_connection(path)
@@ -123,10 +137,10 @@ class ControlGateway(_Loop):
 
 
 class ControlProxies(_Loop):
-    """At a host of workers: a socket for each in its folder of `control`, which leads through the gateway."""
+    """Listens at the workers' sockets in a host's folder `control`, and connects the workers through the gateway."""
 
     def __init__(self, gateway: GatewayAddress, control: Path, workers: Iterable[str], underlay: Path = OWN) -> None:
-        """TlsError where the credentials are none."""
+        """Write the gateway's credentials to disk. Raises TlsError where they are invalid."""
         super().__init__("proxies")
         self._gateway = gateway
         self._control = control
@@ -141,11 +155,11 @@ class ControlProxies(_Loop):
             folder.chmod(0o755)
             with short_address(folder / SOCKET) as path:
                 await asyncio.start_unix_server(self._through(worker), path)
-            (folder / SOCKET).chmod(0o666)  # the container's user is nobody here, and sees this folder alone
+            (folder / SOCKET).chmod(0o666)  # the container's user is nobody on the host, and sees this folder alone
 
     def _through(self, worker: str) -> _Handler:
         async def through(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with contextlib.closing(writer), contextlib.suppress(OSError):  # no gateway: the worker finds it closed
+            with contextlib.closing(writer), contextlib.suppress(OSError):  # no gateway: the connection closes
                 there = await asyncio.wait_for(self._open_gateway(), CONNECT_S)
                 if shown(there[1].get_extra_info("ssl_object")) != CONTROLLER:
                     there[1].close()
@@ -162,22 +176,19 @@ class ControlProxies(_Loop):
         return await asyncio.open_connection(sock=connection, ssl=self._tls.client, server_hostname=CONTROLLER)
 
 
-_Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
 async def _join(one: _Stream, other: _Stream) -> None:
-    """Pass on what comes, both ways, until either end is closed."""
+    """Pass bytes on in both directions until either end is closed."""
     with contextlib.closing(other[1]):
-        ways = [asyncio.create_task(_pass(one[0], other[1])), asyncio.create_task(_pass(other[0], one[1]))]
+        directions = [asyncio.create_task(_pass(one[0], other[1])), asyncio.create_task(_pass(other[0], one[1]))]
         try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for way in ways:
-                way.cancel()
+            for direction in directions:
+                direction.cancel()
 
 
 async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):  # an end that went without a word is an end
+    with contextlib.suppress(OSError):  # a connection that was reset has ended too
         while piece := await reader.read(PIECE_BYTES):
             writer.write(piece)
             await writer.drain()

@@ -1,0 +1,189 @@
+"""The hosts of a split network, held together: each has a process, and all take a step before any takes the next.
+
+A host that is lost ends the whole network; the error names the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, TimeoutError
+from ipaddress import IPv4Address
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from testbed.emulation.errors import EmulationError
+from testbed.emulation.network.share import OWN
+from testbed.emulation.process import await_end
+from testbed.scaleout.split.host import HostPath, read_message, write_message
+from testbed.scaleout.split.probes import ClockEstimate, ClockSample, Prober, estimate
+from testbed.scaleout.split.underlay import HostsNetwork, Pair
+
+#: The time limit of a step, in seconds. The longest builds a worker image, and may load packages over a slow network.
+STEP_S = 3600.0
+#: The time for a host to remove its part, in seconds; `testbed clean` finds the rest by its label.
+END_S = 30.0
+
+
+class HostLost(EmulationError):
+    """A host no longer answers; `host` is its name."""
+
+    rule = "lost"
+
+
+class HostProcess:
+    """A host in a process there: `command` starts `host.serve` with its standard input and output at our ends."""
+
+    def __init__(self, name: str, command: Sequence[str], *arguments: Any) -> None:
+        """Start the process. `arguments` are those of SplitHost after its name; its errors and HostLost are raised."""
+        self.name = name
+        self._process = subprocess.Popen(
+            [*command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        self._numbers = count(1)
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Future[Any]] = {}
+        self._lost: HostLost | None = None
+        self._reader = threading.Thread(target=self._read, name=f"host {name}", daemon=True)
+        self._reader.start()
+        try:
+            self.submit("", name, *arguments).result()
+        except BaseException:
+            self.close()
+            raise
+
+    def submit(self, method: str, *arguments: Any) -> Future[Any]:
+        """Call a method of the host, such as `part.build`. The result raises the method's error, or HostLost."""
+        done: Future[Any] = Future()
+        with self._lock:
+            if self._lost is not None:
+                done.set_exception(self._lost)
+                return done
+            number = next(self._numbers)
+            self._waiting[number] = done
+            assert self._process.stdin is not None
+            with contextlib.suppress(OSError):  # the reader reports a lost host
+                write_message(self._process.stdin, (number, method, arguments))
+        return done
+
+    def close(self) -> None:
+        """Have the host remove its part, and wait for the process."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        await_end(self._process, END_S)
+        self._reader.join()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        while (answer := read_message(self._process.stdout)) is not None:
+            number, succeeded, value = answer
+            with self._lock:
+                done = self._waiting.pop(number, None)
+            if done is None:
+                continue
+            if succeeded:
+                done.set_result(value)
+            else:
+                done.set_exception(value)
+        with self._lock:
+            text = f"{self.name} is lost: its process has ended, or the connection to it is cut"
+            self._lost = HostLost(text, host=self.name)
+            for done in self._waiting.values():
+                done.set_exception(self._lost)
+            self._waiting.clear()
+
+
+class SplitHosts:
+    """The hosts of a network, by name. On exit from the context each has removed all that it made.
+
+    Their clocks are measured from here over the hosts' network, from entry on.
+    """
+
+    def __init__(
+        self,
+        hosts: Mapping[str, HostProcess],
+        addresses: Mapping[str, IPv4Address],
+        token: bytes,
+        underlay: Path = OWN,
+    ) -> None:
+        self.hosts = dict(hosts)
+        self._addresses = dict(addresses)
+        self._prober = Prober(addresses, token, underlay)
+        self._clock_samples: dict[str, list[ClockSample]] = {name: [] for name in hosts}
+
+    def __enter__(self) -> SplitHosts:
+        self._prober.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._prober.__exit__()
+        for host in self.hosts.values():
+            with contextlib.suppress(HostLost):
+                host.close()
+
+    def call(self, host: str, method: str, *arguments: Any) -> Any:
+        """Return the result of a host's method. Raises the method's error, and HostLost after STEP_S."""
+        return self._result(host, self.hosts[host].submit(method, *arguments), method, STEP_S)
+
+    def each(
+        self, method: str, arguments: Callable[[str], tuple[Any, ...]] = lambda _: (), within_s: float = STEP_S
+    ) -> dict[str, Any]:
+        """Call a method of every host in parallel, and wait for all.
+
+        Args:
+            arguments: Returns the arguments for a host, by its name.
+            within_s: The seconds after which a host that does not answer is lost.
+
+        Returns:
+            Each host's result, by the host's name.
+
+        Raises:
+            HostLost: A host is lost. Otherwise the first error of a method, with a note that names the host.
+        """
+        running = {name: host.submit(method, *arguments(name)) for name, host in self.hosts.items()}
+        found, errors = {}, []
+        for name, future in running.items():
+            try:
+                found[name] = self._result(name, future, method, within_s)
+            except Exception as error:
+                if not isinstance(error, HostLost):
+                    error.add_note(f"on {name}")
+                errors.append(error)
+        if errors:
+            raise next((error for error in errors if isinstance(error, HostLost)), errors[0])
+        return found
+
+    def _result(self, host: str, future: Future[Any], method: str, within_s: float) -> Any:
+        try:
+            return future.result(within_s)
+        except TimeoutError:
+            if future.done():
+                raise  # the method itself timed out
+            text = f"{host} is lost: it did not answer `{method}` within {within_s:g} s"
+            raise HostLost(text, host=host) from None
+
+    def underlay(self) -> HostsNetwork:
+        """Measure the hosts' network between each two hosts. Raises HostLost for a host that another can't reach."""
+        names = list(self.hosts)
+        after = {name: {one: self._addresses[one] for one in names[at + 1 :]} for at, name in enumerate(names)}
+        round_trips: dict[Pair, float] = {}
+        mtus: dict[Pair, int] = {}
+        for name in names:  # one after another, so that they don't disturb each other
+            paths: dict[str, HostPath] = self.call(name, "paths", after[name]) if after[name] else {}
+            for other, path in paths.items():
+                if path.round_trip_s is None:
+                    raise HostLost(f"{other} is lost: it does not answer {name} over the hosts' network", host=other)
+                pair = frozenset((name, other))
+                round_trips[pair], mtus[pair] = path.round_trip_s, path.mtu
+        return HostsNetwork(round_trips, mtus)
+
+    def clock(self, host: str) -> ClockEstimate | None:
+        """Return the estimate of a host's clock from all samples so far; None where the host never answered."""
+        for name, probed in self._prober.seen().items():
+            self._clock_samples[name] += probed.samples
+        samples = self._clock_samples[host]
+        return estimate(samples) if samples else None
