@@ -10,8 +10,7 @@ from testbed.planning.fair import Fair
 from testbed.protocol import Train
 from testbed.telemetry.bottleneck import samples
 from testbed.telemetry.estimate import Estimate, RateEstimator
-from testbed.telemetry.sample import Sample
-from testbed.telemetry.trains import FRAME_BITS, Pair
+from testbed.telemetry.trains import FRAME_BITS, Pair, Sample
 
 pytestmark = pytest.mark.pure
 

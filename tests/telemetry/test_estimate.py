@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.telemetry.estimate import LASTED_S, LEAST, LEAST_SPREAD, OPEN, SILENCE_S, WINDOW, Estimate, RateEstimator
-from testbed.telemetry.sample import Sample
+from testbed.telemetry.trains import Sample
 
 pytestmark = pytest.mark.pure
 

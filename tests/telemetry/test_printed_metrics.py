@@ -1,16 +1,14 @@
-"""Figures that programs give of themselves."""
+"""Metrics in the lines that programs print."""
 
 from __future__ import annotations
 
 import json
-import struct
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.telemetry.curves import Figures, figures_in, figures_of
+from testbed.telemetry.printed_metrics import Figures, figures_in
 
 pytestmark = pytest.mark.pure
 
@@ -133,39 +131,3 @@ def test_both_forms_say_the_same(values: dict[str, float]) -> None:
 @given(line=st.text())
 def test_any_line_may_be_printed(line: str) -> None:
     figures_in(line)
-
-
-def varint(value: int) -> bytes:
-    parts = []
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*parts, value])
-
-
-def sized(field: int, value: bytes) -> bytes:
-    return varint(field << 3 | 2) + varint(len(value)) + value
-
-
-def event(at_s: float, step: int, tag: str, value: float, tensor: bool) -> bytes:
-    """As `SummaryWriter.add_scalar` writes one; of late as a tensor."""
-    number = struct.pack("<f", value)
-    of_value = sized(8, varint(1 << 3) + varint(1) + sized(5, number)) if tensor else varint(2 << 3 | 5) + number
-    record = varint(1 << 3 | 1) + struct.pack("<d", at_s) + varint(2 << 3) + varint(step)
-    record += sized(5, sized(1, sized(1, tag.encode()) + of_value))
-    return struct.pack("<QI", len(record), 0) + record + bytes(4)
-
-
-@pytest.mark.parametrize("tensor", [False, True])
-def test_a_file_of_tensorboards_is_read_as_far_as_it_is_whole(tmp_path: Path, tensor: bool) -> None:
-    file = tmp_path / "events.out.tfevents.1"
-    whole = event(1e9, 300, "loss", 0.5, tensor)
-    file.write_bytes(whole + whole[: len(whole) // 2])
-    assert list(figures_of(file)) == [Figures({"loss": 0.5}, 300, 1e9)]
-
-
-@given(content=st.binary(max_size=200))
-def test_no_file_is_too_broken_to_be_read(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
-    file = tmp_path_factory.getbasetemp() / "tfevents"
-    file.write_bytes(struct.pack("<QI", len(content), 0) + content + bytes(4))
-    list(figures_of(file))
