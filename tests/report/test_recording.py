@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +13,9 @@ import pytest
 
 from testbed.api.client import ApiClient, RequestRefused
 from testbed.api.server import ApiServer
-from testbed.report.errors import NotARun
-from testbed.report.player import RecordedRun
-from testbed.report.recording import recording_of
+from testbed.report.recorded_run import RecordedRun
+from testbed.report.recording import fork, recording_of
+from testbed.report.run_files import NotARun
 from tests.report.runs import DOWN_S, DROP_S, MEMBERS, NETWORK_S, PAIRS, UP_S, ZERO_S, build_run
 
 
@@ -167,3 +170,31 @@ def test_a_recording_is_asked_and_not_changed(run: Path, tmp_path: Path) -> None
         assert client.status()["kind"] == "recording"
         with pytest.raises(RequestRefused):
             client.change_link("toronto->tokyo", {"up": False})
+
+
+@pytest.mark.local
+def test_a_fork_returns_the_result_of_another_process_which_is_gone_then() -> None:
+    call = fork(os.getpid)
+    assert call() != os.getpid()
+    assert active_children() == []
+
+
+@pytest.mark.local
+def test_a_fork_raises_what_its_call_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        fork(lambda: 1 / 0)()
+
+
+@pytest.mark.local
+def test_a_fork_that_is_killed_returns_nothing() -> None:
+    call = fork(lambda: signal.raise_signal(signal.SIGKILL))
+    with pytest.raises(EOFError):
+        call()
+
+
+@pytest.mark.local
+def test_ctrl_c_ends_a_fork_without_a_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    call = fork(lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(EOFError):
+        call()
+    assert capfd.readouterr().err == ""

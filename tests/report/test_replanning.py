@@ -13,8 +13,10 @@ import pytest
 from testbed.plan import Plan, Tree
 from testbed.planning import Member, PhysicalLink, View
 from testbed.protocol import Report, Train
-from testbed.report.record import LinkRecord, RunRecord
-from testbed.report.replanning import Score, TrialScore, percentile, score
+from testbed.report.record import RunRecord
+from testbed.report.replanning import score
+from testbed.report.run_files import LinkRecord
+from testbed.report.score import Score, TrialScore, percentile
 
 pytestmark = pytest.mark.pure
 

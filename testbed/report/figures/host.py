@@ -1,4 +1,4 @@
-"""How busy the host's processors were."""
+"""The load of the host's processors over time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from testbed.run.conclusion.verdict import CPU_BUSY
 
 
 def draw_host(record: RunRecord) -> Drawing | None:
-    """The busy share second by second, and where it counts as starved."""
+    """Draw the busy share of the processors, second by second, and the share above which the host is starved."""
     found = [(sample.at_s, sample.cpu) for sample in record.samples if sample.cpu is not None and sample.at_s >= 0]
     if len(found) < 2:
         return None
@@ -51,10 +51,9 @@ def draw_host(record: RunRecord) -> Drawing | None:
         )
         axes.set_ylim(0, 1.03)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        axes.set_ylabel("processors busy", color=MUTED)
+        axes.set_ylabel("busy share of processors", color=MUTED)
         over_time(axes, record.end_s)
         draw_marks([axes], record.marks, record.end_s, names=False)
-        alt = (
-            f"Median {median(busy):.0%}, highest {max(busy):.0%}, above {CPU_BUSY:.0%} in {starved:.0%} of the samples."
-        )
+        share = f"above {CPU_BUSY:.0%} in {starved:.0%} of samples"
+        alt = f"Busy: {median(busy):.0%} at the median, {max(busy):.0%} at most, {share}."
         return Drawing(figure, "host", "Host processors over time", alt)
