@@ -40,8 +40,9 @@ _VARIABLES: Mapping[str, str] = {
 #: The width of a figure in inches. At 72 points per inch, text keeps its size relative to the page's column.
 WIDTH = 10.8
 
-#: The left and right edge of the axes of every figure over time, so that times align down the page.
-TIME_LEFT, TIME_RIGHT = 0.062, 0.985
+#: The left and right edge of the axes of every figure over time, so that times align down the page; and the room below
+#: the axes, in inches.
+TIME_LEFT, TIME_RIGHT, BELOW = 0.062, 0.985, 0.42
 
 #: The forms of a figure's file.
 FigureForm = Literal["png", "svg", "pdf"]
@@ -130,6 +131,13 @@ def style() -> Any:
 def new_figure(height: float, width: float = WIDTH) -> Figure:
     """Return an empty figure; sizes in inches."""
     return Figure(figsize=(width, height))
+
+
+def time_panels(height: float, above: float, count: int = 1) -> tuple[Figure, list[Axes]]:
+    """Return a figure with `count` panels over time, one above the other, and room `above` them; sizes in inches."""
+    figure = new_figure(height)
+    figure.subplots_adjust(TIME_LEFT, BELOW / height, TIME_RIGHT, 1 - above / height)
+    return figure, figure.subplots(count, sharex=True, squeeze=False)[:, 0].tolist()
 
 
 def over_time(axes: Axes, end_s: float) -> None:

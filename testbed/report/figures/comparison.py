@@ -9,16 +9,7 @@ import numpy as np
 from matplotlib.ticker import PercentFormatter
 
 from testbed.report import text
-from testbed.report.figures.canvas import (
-    CYCLE,
-    INK,
-    TIME_LEFT,
-    TIME_RIGHT,
-    Drawing,
-    new_figure,
-    over_time,
-    style,
-)
+from testbed.report.figures.canvas import CYCLE, INK, TIME_RIGHT, Drawing, new_figure, over_time, style, time_panels
 from testbed.report.record import RunRecord
 
 #: Label -> run.
@@ -33,9 +24,7 @@ def draw_progress(runs: Runs, metric: str, title: str, name: str, policies: Sequ
     if not any(at for at, _ in curves.values()):
         return None
     with style():
-        figure = new_figure(2.9)
-        figure.subplots_adjust(TIME_LEFT, 0.145, TIME_RIGHT, 0.88)
-        axes = figure.subplots()
+        figure, [axes] = time_panels(2.9, 0.35)
         for label, (at, values) in curves.items():
             colour, dashes = look(runs, label, policies)
             axes.plot(at, values, color=colour, linestyle=dashes, label=label)

@@ -7,18 +7,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from msgspec import to_builtins
 
-from testbed.report.figures.canvas import (
-    BLUE,
-    CYCLE,
-    MUTED,
-    ORANGE,
-    TIME_LEFT,
-    TIME_RIGHT,
-    Drawing,
-    new_figure,
-    over_time,
-    style,
-)
+from testbed.report.figures.canvas import BLUE, CYCLE, MUTED, ORANGE, Drawing, over_time, style, time_panels
 from testbed.report.record import RunRecord
 from testbed.run.conclusion.drift import MergeDrift, merges, summary
 
@@ -31,9 +20,7 @@ def draw_drift(record: RunRecord) -> Drawing | None:
     losses = [its for its in found if its.loss_before is not None and its.loss_after is not None]
     with style():
         count = 2 if losses else 1
-        figure = new_figure(1.9 * count + 0.75)
-        figure.subplots_adjust(TIME_LEFT, 0.42 / figure.get_figheight(), TIME_RIGHT, 1 - 0.35 / figure.get_figheight())
-        axes = figure.subplots(count, sharex=True, squeeze=False)[:, 0].tolist()
+        figure, axes = time_panels(1.9 * count + 0.75, 0.35, count)
         _distances(axes[0], record, found)
         if losses:
             at = [its.at_s - record.zero_s for its in losses]

@@ -8,18 +8,7 @@ from typing import Any
 import numpy as np
 
 from testbed.report import text
-from testbed.report.figures.canvas import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    SKY,
-    TIME_LEFT,
-    TIME_RIGHT,
-    Drawing,
-    new_figure,
-    over_time,
-    style,
-)
+from testbed.report.figures.canvas import BLUE, GREEN, ORANGE, SKY, TIME_LEFT, Drawing, over_time, style, time_panels
 from testbed.report.figures.marks import draw_marks
 from testbed.report.record import RunRecord
 from testbed.report.replanning import predictions, promises, whole_rounds
@@ -39,9 +28,7 @@ def draw_foresight(record: RunRecord, score: Score) -> Drawing | None:
     if not rounds or not predicted:
         return None
     with style():
-        figure = new_figure(3.2)
-        figure.subplots_adjust(TIME_LEFT, 0.13, TIME_RIGHT, 0.75)
-        axes = figure.subplots()
+        figure, [axes] = time_panels(3.2, 0.8)
         ahead = _ahead(record).thinned(STEPS)
         most = ABOVE * max(*ahead.values, *(seconds for *_, seconds in predicted))
         dots: dict[str, Any] = {"linestyle": "none", "markeredgewidth": 0}

@@ -6,18 +6,7 @@ from statistics import median
 
 from matplotlib.ticker import PercentFormatter
 
-from testbed.report.figures.canvas import (
-    BLUE,
-    MUTED,
-    ORANGE,
-    PAPER,
-    TIME_LEFT,
-    TIME_RIGHT,
-    Drawing,
-    new_figure,
-    over_time,
-    style,
-)
+from testbed.report.figures.canvas import BLUE, MUTED, ORANGE, PAPER, Drawing, over_time, style, time_panels
 from testbed.report.figures.marks import draw_marks
 from testbed.report.record import RunRecord
 from testbed.run.conclusion.verdict import CPU_BUSY
@@ -31,9 +20,7 @@ def draw_host(record: RunRecord) -> Drawing | None:
     at, busy = [at for at, _ in found], [busy for _, busy in found]
     starved = sum(each > CPU_BUSY for each in busy) / len(busy)
     with style():
-        figure = new_figure(1.9)
-        figure.subplots_adjust(TIME_LEFT, 0.22, TIME_RIGHT, 0.93)
-        axes = figure.subplots()
+        figure, [axes] = time_panels(1.9, 0.13)
         axes.fill_between(at, busy, step="pre", color=BLUE, alpha=0.15, linewidth=0)
         axes.plot(at, busy, drawstyle="steps-pre", color=BLUE, linewidth=1.0)
         axes.axhline(CPU_BUSY, color=ORANGE, linewidth=1.0, linestyle=(0, (4, 2)))

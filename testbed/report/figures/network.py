@@ -18,17 +18,7 @@ from matplotlib.patches import Circle, FancyArrowPatch
 
 from testbed.plan import Plan, Tree
 from testbed.report import text
-from testbed.report.figures.canvas import (
-    CYCLE,
-    GRID,
-    INK,
-    MUTED,
-    PAPER,
-    WIDTH,
-    Drawing,
-    new_figure,
-    style,
-)
+from testbed.report.figures.canvas import CYCLE, GRID, INK, MUTED, PAPER, WIDTH, Drawing, new_figure, style
 from testbed.report.record import RunRecord
 from testbed.report.run_files import LinkRecord
 

@@ -17,9 +17,9 @@ from testbed.report.figures.canvas import (
     TIME_RIGHT,
     WIDTH,
     Drawing,
-    new_figure,
     over_time,
     style,
+    time_panels,
 )
 from testbed.report.figures.marks import draw_marks
 from testbed.report.record import RunRecord
@@ -41,9 +41,7 @@ def draw_rounds(record: RunRecord) -> Drawing | None:
         return None
     times = [round_.seconds for round_ in record.rounds]
     with style():
-        figure = new_figure(3.1)
-        figure.subplots_adjust(TIME_LEFT, 0.135, TIME_RIGHT, 0.8)
-        axes = figure.subplots()
+        figure, [axes] = time_panels(3.1, 0.62)
         for index, (epoch, rounds) in enumerate(record.epochs.items()):
             _draw_epoch(axes, record, epoch, rounds, CYCLE[index % len(CYCLE)])
         bound = _draw_bound(axes, record)

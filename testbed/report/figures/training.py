@@ -6,19 +6,9 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from testbed.report.figures.canvas import (
-    BLUE,
-    GREEN,
-    TIME_LEFT,
-    TIME_RIGHT,
-    Drawing,
-    new_figure,
-    over_time,
-    style,
-)
+from testbed.report.figures.canvas import BLUE, GREEN, Drawing, over_time, style, time_panels
 from testbed.report.figures.marks import draw_marks
 from testbed.report.record import RunRecord
 
@@ -40,7 +30,7 @@ def draw_training(record: RunRecord) -> Drawing | None:
     if not curves:
         return None
     with style():
-        figure, panels = _panels(len(curves), 1.9)
+        figure, panels = time_panels(1.9 * len(curves) + 0.75, 0.62, len(curves))
         for axes, (title, curve, colour) in zip(panels, curves.values(), strict=True):
             _plot(axes, curve, colour)
             # Above a loss that fell and below an accuracy that rose there is room.
@@ -63,7 +53,7 @@ def _draw_printed(record: RunRecord) -> Drawing | None:
     found = record.curves
     names = sorted(found, key=lambda name: -sum(len(at) for at, _ in found[name].values()))[:MOST_CURVES]
     with style():
-        figure, panels = _panels(len(names), 1.5)
+        figure, panels = time_panels(1.5 * len(names) + 0.75, 0.62, len(names))
         sentences = []
         for axes, name in zip(panels, names, strict=True):
             curves = found[name].values()
@@ -75,13 +65,6 @@ def _draw_printed(record: RunRecord) -> Drawing | None:
         over_time(panels[-1], record.end_s)
         draw_marks(panels, record.marks, record.end_s)
         return Drawing(figure, "curves", "Metrics that the programs printed", " ".join(sentences))
-
-
-def _panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
-    """Return a figure with `count` panels of this height (inches), one above the other, over the same time."""
-    figure = new_figure(height * count + 0.75)
-    figure.subplots_adjust(TIME_LEFT, 0.42 / figure.get_figheight(), TIME_RIGHT, 1 - 0.62 / figure.get_figheight())
-    return figure, figure.subplots(count, sharex=True, squeeze=False)[:, 0].tolist()
 
 
 def _plot(axes: Axes, curve: Curve, colour: str, alpha: float = 1.0) -> None:

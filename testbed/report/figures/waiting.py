@@ -10,18 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from testbed.report import text
-from testbed.report.figures.canvas import (
-    BLUE,
-    GREEN,
-    INK,
-    MUTED,
-    ORANGE,
-    PAPER,
-    YELLOW,
-    Drawing,
-    new_figure,
-    style,
-)
+from testbed.report.figures.canvas import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, YELLOW, Drawing, new_figure, style
 from testbed.report.record import RunRecord
 
 #: The most members with figures in their cells: the cells of more are too small.
