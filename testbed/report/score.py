@@ -22,8 +22,8 @@ WITHIN, PROMISED_WITHIN = 0.2, 0.25
 #: An estimate above or below this many times the true rate makes a slow link look good, or a good link slow.
 FAR_ABOVE, FAR_BELOW = 1.5, 0.67
 
-#: A step is a change of a rate by this factor. It is noticed in time within so many seconds or rounds, and soon within
-#: SOON_S or the link's round trip, whichever is longer.
+#: A step is a change of a rate by this factor. It is noticed in time within NOTICED_S or NOTICED_ROUNDS rounds, and
+#: soon within SOON_S or the link's round trip, whichever is longer.
 STEP = 2.0
 NOTICED_S, NOTICED_ROUNDS = 3.0, 3
 SOON_S = 2.0
@@ -62,7 +62,7 @@ class TrialScore:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How well a controller knew the network, predicted rounds and chose plans; of one run or of several together."""
+    """The quality of a controller's estimates, predictions and swaps, in one run or in several together."""
 
     #: The relative errors of estimates that were at most SILENCE_S old.
     errors: tuple[float, ...] = ()

@@ -82,7 +82,7 @@ def _median_bps(samples: Sequence[Sample]) -> float:
 
 @dataclass(slots=True)
 class RateVariation:
-    """How much the rate of one link varies, by the logarithms of its newest estimates."""
+    """The variation of one link's rate, by the logarithms of its newest estimates."""
 
     _logs: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_ESTIMATES))
     _sampled_s: float = 0.0

@@ -16,7 +16,7 @@ MEANING = "from the last worker's entry to the last worker's end"
 
 @dataclass(frozen=True, slots=True)
 class RoundSpan:
-    """When a round began and ended over all its members, in Unix seconds."""
+    """The begin and the end of a round over all its members, in Unix seconds."""
 
     entered_s: float
     finished_s: float

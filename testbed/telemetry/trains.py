@@ -43,7 +43,7 @@ class Sample:
 
     @property
     def ended_s(self) -> float:
-        """When the train's last packet arrived (Unix time)."""
+        """The time at which the train's last packet arrived (Unix time)."""
         return self.began_s + self.seconds
 
 

@@ -1,4 +1,4 @@
-"""The figure of members that stand apart."""
+"""The figure of the distance of members from their mean."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.pure
 
 
 def drifting(path: Path, fragments: int) -> RunRecord:
-    """A run whose members told of a merge in each round, the further down their list the further apart."""
+    """Return a run whose members report a merge in each round; later members are farther from the mean."""
     build_run(path, rounds=20)
     file = path / "rounds.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""Runs as files: which are written, that they are what they are named, and what is said where a form can't be."""
+"""Exports of runs: the written files, their content, and the errors of forms that cannot be written."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Pages of runs: complete, self-contained, and with the sentences and figures of the run."""
+
 from __future__ import annotations
 
 import json
@@ -18,7 +20,7 @@ VOID = {"meta", "link", "br", "img", "input"}
 
 
 class _Page(HTMLParser):
-    """Gathers what tests ask of a page: its text, identifiers, references and whether its elements are closed."""
+    """The text, the identifiers and the references of a page; all its elements must be closed."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -119,7 +121,7 @@ QUESTIONS = ("What happened?", "Can it be trusted?", "What was it compared with?
 
 
 def answers(html: str) -> dict[str, str]:
-    """What the page opens with, by its questions."""
+    """Return the answers of the first screen, by question."""
     parts = re.findall(r"<h2>([^<]*\?)</h2>(.*?)</div>", html, flags=re.DOTALL)
     return {question: _Page(f"<div>{answer}</div>").text for question, answer in parts}
 
@@ -163,7 +165,7 @@ def test_the_run_s_own_text_stays_text(html: str) -> None:
 
 
 def follow(run: Path, knowledge: str = "measured") -> None:
-    """Have a run's controller say what it held of a link, and judge by it the plans that it considered."""
+    """Add estimates of a link to a run, and predictions to its decisions."""
     link = {"rate_bps": 39e6, "low_bps": 38e6, "high_bps": 42e6, "age_s": 0.5, "over_s": 2.0}
     looks = [{"at_s": ZERO_S + at, "links": {"london->madrid": link}} for at in range(3, 60)]
     (run / "estimates.jsonl").write_text("".join(json.dumps(look) + "\n" for look in looks))

@@ -1,3 +1,5 @@
+"""Records of runs, whole and damaged."""
+
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-"""What the page plays of a run that is over."""
+"""Recordings of finished runs, which the page plays."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ links:
 OTHER = TOPOLOGY.replace("name: quickstart", "name: quickstart-uplink").replace("trace: {file: a.csv}", "rate: 30mbit")
 
 
-def told(run: Path, *events: dict[str, Any], **manifest: Any) -> dict[str, Any]:
-    """The recording of a run of whose events and manifest there is more."""
+def recording_with(run: Path, *events: dict[str, Any], **manifest: Any) -> dict[str, Any]:
+    """Return the recording of a run with these events and manifest fields added."""
     file = run / "events.jsonl"
     lines = [
         *map(json.loads, file.read_text().splitlines()),
@@ -82,7 +82,7 @@ def test_a_link_changed_by_hand_is_so_in_the_recording_until_a_swap_of_networks_
     network = next(swap for swap in summary["swaps"] if swap["kind"] == "network")
     network |= {"target": "quickstart-uplink", "changed": ["london->madrid"], "removed": []}
     (run / "summary.json").write_text(json.dumps(summary))
-    recording = told(run, {"at_s": 20.0, **change}, {"at_s": 50.0, **change, "changed": values})
+    recording = recording_with(run, {"at_s": 20.0, **change}, {"at_s": 50.0, **change, "changed": values})
     assert recording["changes"] == {
         "london->madrid": [
             {"at_s": pytest.approx(20.0), "changed": None},  # as earlier versions recorded it
@@ -103,7 +103,7 @@ def test_which_links_had_a_trace_is_what_the_files_say_and_unknown_without_them(
         "experiments/../topologies/quickstart.yaml": TOPOLOGY,
         "experiments/../topologies/other.yaml": OTHER,
     }
-    first, second = told(run, spec=spec, inputs=inputs)["traced"]
+    first, second = recording_with(run, spec=spec, inputs=inputs)["traced"]
     assert first == {"at_s": 0.0, "links": ["washington->london", "london->washington", "washington->toronto"]}
     assert second == {"at_s": pytest.approx(NETWORK_S), "links": ["washington->toronto"]}
 

@@ -123,7 +123,7 @@ def test_means_of_many_stretches_are_those_of_each() -> None:
 
 def test_estimates_are_held_against_what_was_in_force_and_old_ones_are_not(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run")
-    link, at, rate = "london->madrid", 10.0, 40e6  # one that stays
+    link, at, rate = "london->madrid", 10.0, 40e6  # a link with a constant rate
     decisions = [
         {"at_s": ZERO_S + at, "estimates": {link: {"rate_bps": 1.1 * rate, "age_s": 1.0}}},
         {"at_s": ZERO_S + at, "estimates": {link: {"rate_bps": 9.9 * rate, "age_s": 99.0}}},

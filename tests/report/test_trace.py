@@ -1,3 +1,5 @@
+"""Traces in the terminal and as pictures, and those that runs measured."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -40,7 +42,7 @@ def test_a_picture_is_a_png(tmp_path: Path) -> None:
 
 
 def record(*samples: tuple[float, int, float]) -> RunRecord:
-    """A run that sampled (seconds, bytes in steady stretches, seconds of those) of one link."""
+    """Return a run with samples of one link: (time, steady bytes, steady seconds)."""
     taken = tuple(
         TrafficRecord(at, {"a->b": bytes_}, {}, None, {"a->b": bytes_}, {"a->b": busy}) for at, bytes_, busy in samples
     )

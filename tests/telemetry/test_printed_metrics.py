@@ -34,7 +34,7 @@ def test_what_a_line_says(line: str, figures: Figures | None) -> None:
     assert figures_in(line) == figures
 
 
-#: The lines of what trains most: each as its program prints it.
+#: Lines of the most used training programs, as they print them.
 LOGS = {
     "transformers": (
         "{'loss': 2.31, 'grad_norm': 1.25, 'learning_rate': 5e-05, 'epoch': 0.02}",
@@ -92,7 +92,7 @@ def test_thousands_separators_are_read(value: int, fraction: int, separator: str
 
 @pytest.mark.parametrize("number", ["0,25", "12,34", "1,2345", "1'234", "12.3.4", "3/10", "0x10", "1.2M"])
 def test_a_number_that_is_not_known_for_sure_is_not_read(number: str) -> None:
-    """No part of it is, either: a decimal comma would make 0 of 0.25."""
+    """Nor is a part of it: a decimal comma would make 0 of 0.25."""
     for line in (f"loss={number}", f"Loss: {number}", f"| loss {number} |", f"{{'loss': {number}}}"):
         assert figures_in(line) is None, line
 
@@ -118,7 +118,7 @@ def test_what_libraries_and_launchers_say_is_no_curve(line: str) -> None:
 
 
 def test_a_script_that_logs_at_the_level_of_warnings_is_heard() -> None:
-    """As `logging` does by default with what is no warning; an error rate has a fraction."""
+    """`logging` prints at this level by default; an error rate has a fraction."""
     assert figures_in("WARNING:root:loss=0.5 tries=3") == Figures({"loss": 0.5})
     assert figures_in("val err=0.25") == Figures({"val err": 0.25})
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.pure
 
 
 def history(*rates: tuple[float, float]) -> RateHistory:
-    """Samples of 10 ms: when each began, and its rate."""
+    """Return the history of samples of 10 ms, each with its beginning and its rate."""
     found = RateHistory()
     found.add(Sample(rate, at_s, 0.01, 20_000, True) for at_s, rate in rates)
     return found
@@ -77,7 +77,7 @@ def test_a_rate_lies_among_its_samples_however_they_come(
 
 def test_what_is_kept_is_bounded() -> None:
     found = history(*((float(at), 1.0) for at in range(KEPT_SAMPLES + LEAST)))
-    assert not past(found, 0.0, 1.0).known  # its own samples are gone, and there are none before
+    assert not past(found, 0.0, 1.0).known  # its own samples are gone, and earlier ones too
 
 
 def estimate(rate_bps: float, age_s: float = 0.1) -> Estimate:

@@ -1,4 +1,4 @@
-"""TensorBoard's files: written to the bit, and read, also those of others."""
+"""TensorBoard's files: written bit for bit in the format, and read, also from other writers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_what_is_written_is_read_as_what_others_write(
 
 
 def test_checksums_are_the_format_s() -> None:
-    """RFC 3720's check of CRC-32C, `123456789` to 0xE3069283; and the header that every such file begins with."""
+    """RFC 3720 gives the CRC-32C of `123456789` as 0xE3069283; every file begins with the same header."""
     (masked,) = struct.unpack("<I", tensorboard._checksum(b"123456789"))
     turned = masked - 0xA282EAD8 & 0xFFFFFFFF
     assert (turned << 15 | turned >> 17) & 0xFFFFFFFF == 0xE3069283
@@ -58,7 +58,7 @@ def sized(field: int, value: bytes) -> bytes:
 
 
 def event(at_s: float, step: int, tag: str, value: float, tensor: bool) -> bytes:
-    """As `SummaryWriter.add_scalar` writes one; of late as a tensor."""
+    """Return an event as `SummaryWriter.add_scalar` writes it, with a tensor in newer versions."""
     number = struct.pack("<f", value)
     of_value = sized(8, varint(1 << 3) + varint(1) + sized(5, number)) if tensor else varint(2 << 3 | 5) + number
     record = varint(1 << 3 | 1) + struct.pack("<d", at_s) + varint(2 << 3) + varint(step)
