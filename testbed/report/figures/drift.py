@@ -17,15 +17,19 @@ def draw_drift(record: RunRecord) -> Drawing | None:
     found = drift_of(record)
     if not found:
         return None
-    losses = [its for its in found if its.loss_before is not None and its.loss_after is not None]
+    losses = [
+        (its.at_s - record.zero_s, its.loss_before, its.loss_after)
+        for its in found
+        if its.loss_before is not None and its.loss_after is not None
+    ]
     with style():
         count = 2 if losses else 1
         figure, axes = time_panels(1.9 * count + 0.75, 0.35, count)
         _distances(axes[0], record, found)
         if losses:
-            at = [its.at_s - record.zero_s for its in losses]
-            axes[1].plot(at, [its.loss_before for its in losses], color=ORANGE, label="loss before merges")
-            axes[1].plot(at, [its.loss_after for its in losses], color=BLUE, label="loss after merges")
+            at, before, after = zip(*losses, strict=True)
+            axes[1].plot(at, before, color=ORANGE, label="loss before merges")
+            axes[1].plot(at, after, color=BLUE, label="loss after merges")
             axes[1].legend(loc="upper right", ncols=2)
         over_time(axes[-1], record.end_s)
         return Drawing(figure, "drift", "Distance of members from their mean when they merged", _words(found))
