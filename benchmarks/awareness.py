@@ -24,8 +24,8 @@ import yaml
 from benchmarks.support.options import Options
 from benchmarks.support.table import Table, progress, show
 from testbed.planning import View, make_policy, simulate
-from testbed.report.estimates import estimate_errors
 from testbed.report.record import RunRecord
+from testbed.report.series import estimate_errors
 from testbed.run.execute import execute
 from testbed.run.terminal.display import Display
 from testbed.telemetry.estimate import SILENCE_S

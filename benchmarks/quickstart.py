@@ -29,7 +29,8 @@ from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
 from benchmarks.support.table import Table, show
 from testbed.planning import policy_names
-from testbed.report.record import LinkRecord, RunRecord
+from testbed.report.record import RunRecord
+from testbed.report.run_files import LinkRecord
 from testbed.run.directory import RUNS
 
 ROOT = Path(__file__).parents[1]

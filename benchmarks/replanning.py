@@ -38,7 +38,8 @@ from benchmarks.support.table import Table, show
 from benchmarks.support.wans import CLASS_WINDOW_S, CLASSES, FAMILY, LEAST_SITES, MOST_SITES, WINDOW_S, Kind, Wan
 from benchmarks.support.window import MODES, Cell, measure, simulate
 from testbed.report.record import RunRecord
-from testbed.report.replanning import Score, score
+from testbed.report.replanning import score
+from testbed.report.score import Score
 from testbed.run.conclusion.verdict import CPU_BUSY, STEP_OVERRUN
 from testbed.run.directory import RUNS
 from testbed.spec.experiment import Experiment

@@ -14,7 +14,7 @@ import pytest
 import testbed
 from testbed import EmulationError, Result, SpecError, execute
 from testbed.emulation import label
-from testbed.report.errors import NotARun
+from testbed.report.run_files import NotARun
 from testbed.run.errors import CannotRun, TooMuch
 from tests.report.runs import build_run
 

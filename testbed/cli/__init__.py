@@ -65,14 +65,14 @@ def main_options(
 @app.command()
 def report(runs: Annotated[list[Path], typer.Argument(help="run directories")]) -> None:
     """Make the page of a run, or one of several runs side by side."""
-    from testbed.report.ending import ended_early
+    from testbed.report.opening import ended_early
     from testbed.report.page import write_page, write_side_by_side
     from testbed.report.record import RunRecord
 
     records = [RunRecord.read(run) for run in runs]
     for record in records:
         for reason in () if record.finished else (*ended_early(record), *record.gaps):
-            err.print(f"{record.path} has not come to its end: {reason}", markup=False)
+            err.print(f"{record.path} has not finished: {reason}", markup=False)
     typer.echo(write_page(records[0]) if len(runs) == 1 else write_side_by_side(records, Path("runs/comparison.html")))
 
 

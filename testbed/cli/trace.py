@@ -33,8 +33,7 @@ def show(
     png: Annotated[Path | None, typer.Option(help="draw it into this file too")] = None,
 ) -> None:
     """Show a trace: its facts, and each column over time."""
-    from testbed.report.figures.trace import save_trace
-    from testbed.report.trace import sketch
+    from testbed.report.trace import save_trace, sketch
     from testbed.trace.facts import columns_of
 
     found = read_trace(file, step_s=step)
@@ -72,7 +71,7 @@ def convert(
         raise fail(BAD_INPUT, "a run's measurement needs both --run and --link, and takes no --step")
     if len(files) != (1 if run else 2):
         raise fail(BAD_INPUT, f"got {len(files)} files; write SOURCE TARGET, or with --run and --link TARGET alone")
-    from testbed.report.measured import measured_in
+    from testbed.report.measured_trace import measured_in
 
     *source, target = files
     if run is not None and link is not None:

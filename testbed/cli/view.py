@@ -18,7 +18,7 @@ def view(
     """Show a run that is over on a page that plays it at any speed, until Ctrl-C."""
     from testbed.api.entry import Door, show_in_browser, write_entry
     from testbed.api.server import ApiServer
-    from testbed.report.player import RecordedRun
+    from testbed.report.recorded_run import RecordedRun
 
     with tempfile.TemporaryDirectory(prefix="testbed-view-") as folder:
         try:

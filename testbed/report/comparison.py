@@ -1,4 +1,4 @@
-"""Several runs side by side: their key figures, by policy, and what they differ in."""
+"""The page of several runs side by side: their key figures, by run and by policy, and what differs between them."""
 
 from __future__ import annotations
 
@@ -13,38 +13,45 @@ from testbed.report.figures.comparison import draw_progress, draw_spread
 from testbed.report.figures.network import draw_network
 from testbed.report.figures.rounds import draw_rounds
 from testbed.report.figures.waiting import draw_time_spent
-from testbed.report.opening import comparison_opening
+from testbed.report.opening import KeyFigure, badge, comparison_opening, key_figures, median_round_s
 from testbed.report.record import RunRecord
-from testbed.report.replanning import score as score_of
-from testbed.report.tables import Cell, KeyFigure, Table
+from testbed.report.replanning import score
+from testbed.report.score import Score
+from testbed.report.tables import Cell, Table, table
 from testbed.run.conclusion.time_to_loss import Curve, common_loss, seconds_to
 from testbed.run.sweep.compared import TO_LOSS, figures_in
 
 
 def comparison_values(records: Sequence[RunRecord]) -> dict[str, Any]:
-    """What the template of a comparison shows of these runs."""
+    """Return the values of the comparison's template."""
     runs = dict(zip(labels(records), records, strict=True))
     facts = {label: tables.facts(record) for label, record in runs.items()}
     settings = {label: tables.settings(record) for label, record in runs.items()}
-    told = ("seed", "scale", "sync.policy", "sync.strategy")  # settings that are among the facts
-    differing = [*_differing_names(facts), *(name for name in _differing_names(settings) if name not in told)]
+    facts_too = ("seed", "scale", "sync.policy", "sync.strategy")  # settings that are among the facts
+    differing = [*_differing_names(facts), *(name for name in _differing_names(settings) if name not in facts_too)]
+    scores = {label: score(record) for label, record in runs.items() if record.estimated}
+    considered = {label: one for label, one in scores.items() if one.calibration or one.swaps}
     return {
         "title": f"{len(records)} runs side by side",
         "opening": comparison_opening(records, list(runs)),
-        "badges": {label: tables.badge(record) for label, record in runs.items()},
+        "badges": {label: badge(record) for label, record in runs.items()},
         "outcome": _outcome(runs),
         "by_policy": _by_policy(records, _policies(records)),
         "drawings": drawings_of(runs),
         "run_by_run": {label: _own_drawings(record, index) for index, (label, record) in enumerate(runs.items())},
-        **tables.of_scores({label: score_of(record) for label, record in runs.items() if record.estimated}),
+        "known": _scores("Knowledge of links", Score.KNOWN, {its: one.known_cells() for its, one in scores.items()}),
+        "known_notes": Score.KNOWN_NOTES,
+        "foreseen": _scores(
+            "Predictions and swaps", Score.DONE, {its: one.done_cells() for its, one in considered.items()}
+        ),
+        "foreseen_notes": Score.DONE_NOTES,
         "common": {name: value for name, value in next(iter(facts.values()), {}).items() if name not in differing},
         "differing": _differing({label: settings[label] | facts[label] for label in runs}, differing),
     }
 
 
 def figures_by_run(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
-    """A row for each run, for a file: what it was, its verdict, and the figures of a comparison with units by their
-    names, as `testbed compare` has them."""
+    """Return a row for each run, for a file: its verdict, and its figures by the names of `testbed compare`'s JSON."""
     curves = [_curve(record) for record in records]
     loss = common_loss(curves)
     return [
@@ -52,7 +59,7 @@ def figures_by_run(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
             "run": label,
             "policy": record.policy,
             "seed": record.manifest.get("seed"),
-            "verdict": tables.badge(record).verdict,
+            "verdict": badge(record).verdict,
             **figures_in(record.summary if record.finished else {}),
             TO_LOSS: seconds_to(loss, curve),
             "loss": loss,
@@ -63,12 +70,12 @@ def figures_by_run(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
 
 
 def _curve(record: RunRecord) -> Curve:
-    """The training loss over time of a run that came to its end."""
+    """Return the training loss over time of a finished run."""
     return list(zip(*record.metric("loss"), strict=True)) if record.finished else []
 
 
 def drawings_of(runs: Mapping[str, RunRecord]) -> list[Drawing]:
-    """The figures that have all of the runs in them."""
+    """Return the figures that show all runs together."""
     policies = _policies(list(runs.values()))
     drawn = [
         draw_spread(runs, policies),
@@ -79,7 +86,7 @@ def drawings_of(runs: Mapping[str, RunRecord]) -> list[Drawing]:
 
 
 def _own_drawings(record: RunRecord, index: int) -> list[Drawing]:
-    """Those figures of a run's own page that say how its rounds came about, by names of their own in this page."""
+    """Return the figures of a run that explain its rounds, with names that are unique in the comparison's page."""
     drawn = [draw_rounds(record), draw_network(record), draw_time_spent(record)]
     return [replace(drawing, name=f"{drawing.name}-{index}") for drawing in drawn if drawing]
 
@@ -89,7 +96,7 @@ def _policies(records: Sequence[RunRecord]) -> list[str]:
 
 
 def labels(records: Sequence[RunRecord]) -> list[str]:
-    """A short name for each run: what it differs in of policy and seed, else its id; no two alike."""
+    """Return a unique label for each run: its policy and seed, as far as runs differ in them, or else its id."""
     parts = [(r.policy, f"seed {r.manifest.get('seed')}") for r in records]
     differing = [index for index in (0, 1) if len({part[index] for part in parts}) > 1]
     names = [
@@ -105,18 +112,18 @@ def labels(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _outcome(runs: dict[str, RunRecord]) -> Table:
-    """A row for each run, a column for each of its key figures."""
-    figures = {label: {f.name: f for f in tables.key_figures(record)} for label, record in runs.items()}
+    """Return a row for each run, with a column for each key figure."""
+    figures = {label: {f.name: f for f in key_figures(record)} for label, record in runs.items()}
     curves = {label: _curve(record) for label, record in runs.items()}
     loss = common_loss(curves.values())
     for label, curve in curves.items() if loss is not None else ():
-        name = f"to loss {text.number(loss)}"
+        name = f"time to loss {text.number(loss)}"
         figures[label][name] = KeyFigure(name, text.seconds(seconds_to(loss, curve)))
     names = list(dict.fromkeys(name for each in figures.values() for name in each))
     rows = tuple(
         (
             Cell(label),
-            Cell(tables.badge(runs[label]).verdict, "" if tables.badge(runs[label]).verdict == "trusted" else "bad"),
+            Cell(verdict := badge(runs[label]).verdict, "" if verdict == "trusted" else "bad"),
             *(
                 Cell(each[name].value, each[name].tone) if name in each else Cell(text.UNKNOWN, "muted")
                 for name in names
@@ -124,24 +131,23 @@ def _outcome(runs: dict[str, RunRecord]) -> Table:
         )
         for label, each in figures.items()
     )
-    return Table("Outcome", (("run", False), ("verdict", False), *((name, True) for name in names)), rows)
+    return table("Outcome", ("run", "verdict", *names), rows, words=2)
 
 
 def _by_policy(records: Sequence[RunRecord], policies: Sequence[str]) -> Table | None:
-    """Median and range over each policy's runs; nothing when no policy has several."""
+    """Return the median and the range over each policy's runs; None where no policy has several runs."""
     if len(policies) == len(records):
         return None
-    rows = []
+    rows: list[Sequence[Cell | str]] = []
     loss = common_loss([_curve(record) for record in records])
     for policy in policies:
         own = [record for record in records if record.policy == policy]
         sync, training = [r.section("sync") for r in own], [r.section("training") for r in own]
-        rounds = [(each.get("seconds_per_round") or {}).get("p50") for each in sync]
         rows.append(
             (
-                Cell(policy),
-                Cell(str(len(own))),
-                _spread(rounds, text.seconds),
+                policy,
+                str(len(own)),
+                _spread([median_round_s(record) for record in own], text.seconds),
                 _spread([each.get("ratio_to_lower_bound") for each in sync], text.times),
                 _spread([each.get("ratio_to_bound") for each in sync], text.times),
                 _spread([each.get("final_accuracy") for each in training], lambda share: text.percent(share, 1)),
@@ -150,19 +156,22 @@ def _by_policy(records: Sequence[RunRecord], policies: Sequence[str]) -> Table |
                 _spread([each.get("wan_bytes") for each in sync], text.size),
             )
         )
-    bounds = ("over the lower bound", "over the bound")
-    learned = "to the loss" if loss is None else f"to loss {text.number(loss)}"
-    columns = ("a round, median", *bounds, "test accuracy", "training took", learned, "over the WAN")
-    return Table("By policy", (("policy", False), ("runs", True), *((name, True) for name in columns)), tuple(rows))
+    learned = "time to the loss" if loss is None else f"time to loss {text.number(loss)}"
+    columns = ("policy", "runs", "median round", "over the lower bound", "over the bound", "test accuracy")
+    return table("By policy", (*columns, "training time", learned, "over the WAN"), rows)
 
 
 def _spread(values: Sequence[float | None], words: Callable[[float], str]) -> Cell:
-    told = text.spread(values, words)
-    return Cell(told, "muted" if told == text.UNKNOWN else "")
+    found = text.spread(values, words)
+    return Cell(found, "muted" if found == text.UNKNOWN else "")
+
+
+def _scores(name: str, columns: Sequence[str], cells: Mapping[str, Sequence[str]]) -> Table | None:
+    return table(name, ("run", *columns), ((label, *own) for label, own in cells.items())) if cells else None
 
 
 def _differing_names(values: dict[str, dict[str, str]]) -> list[str]:
-    """The names whose values are not the same in all runs."""
+    """Return the names whose values are not the same in all runs."""
     names = dict.fromkeys(name for each in values.values() for name in each)
     return [name for name in names if len({each.get(name) for each in values.values()}) > 1]
 
@@ -170,7 +179,5 @@ def _differing_names(values: dict[str, dict[str, str]]) -> list[str]:
 def _differing(facts: dict[str, dict[str, str]], names: Sequence[str]) -> Table | None:
     if not names:
         return None
-    rows = tuple(
-        (Cell(label), *(Cell(each.get(name, text.UNKNOWN)) for name in names)) for label, each in facts.items()
-    )
-    return Table("Differences", (("run", False), *((name, False) for name in names)), rows)
+    rows = ((label, *(each.get(name, text.UNKNOWN) for name in names)) for label, each in facts.items())
+    return table("Differences", ("run", *names), rows, words=1 + len(names))

@@ -1,7 +1,7 @@
-"""Runs as files for papers and for other programs: the page's figures, the records as tables, curves, traces.
+"""Exports runs to files for papers and other programs: the page's figures, tables, TensorBoard curves, OTLP spans.
 
-Of several runs the figures are those that set them side by side, and a table has the rows of all, with a column that
-says of which run each is.
+Several runs are exported together: figures that show them side by side, and tables with the rows of all runs and a
+column `run`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from testbed.atomic_file import replacing, write_text
 from testbed.report import frames
 from testbed.report.comparison import drawings_of, figures_by_run, labels
 from testbed.report.figures.canvas import Drawing, FigureForm
-from testbed.report.figures.run import draw_run
+from testbed.report.page import figures_of, score_of
 from testbed.report.record import RunRecord
-from testbed.report.replanning import score as score_of
 from testbed.telemetry import tensorboard
 from testbed.telemetry.spans import Span, otlp
 from testbed.telemetry.tensorboard import Scalar
@@ -34,16 +33,25 @@ OTHER_FORMS: tuple[OtherForm, ...] = get_args(OtherForm)
 
 
 def drawings(record: RunRecord) -> list[Drawing]:
-    """The figures of a run's page, in its order."""
-    drawn = draw_run(record, score_of(record) if record.estimated else None)
-    return [drawing for drawing in drawn.values() if drawing]
+    """Return the figures of a run's page, in its order."""
+    return [drawing for drawing in figures_of(record, score_of(record)).values() if drawing]
 
 
 def export(records: Sequence[RunRecord], target: Path, forms: Sequence[Form]) -> list[Path]:
-    """Write what these runs come to into the folder `target`, in each form; the files, in order.
+    """Write the exports of these runs into the folder `target`.
 
-    PandasMissing or PyarrowMissing, before anything is written, where a form needs what is not installed; OSError when
-    a file can't be written.
+    Args:
+        records: The runs.
+        target: The folder, which is made where it is missing.
+        forms: The forms of files to write.
+
+    Returns:
+        The written files, in order.
+
+    Raises:
+        PandasMissing: A form needs pandas, which is not installed; nothing was written.
+        PyarrowMissing: A form needs pyarrow, which is not installed; nothing was written.
+        OSError: A file could not be written.
     """
     of_figures = [form for form in FIGURE_FORMS if form in forms]
     of_tables = [kind for kind in TABLE_FORMS if kind in forms]
@@ -82,7 +90,7 @@ def _trace(record: RunRecord, file: Path) -> Iterator[Path]:
 
 
 def _spans(record: RunRecord) -> Iterator[Span]:
-    """Each round, and each swap from when it was asked for to when it was in force."""
+    """Yield a span for each round, and for each swap from its request until it is in force."""
     for one in record.rounds:
         figures = {"epoch": one.epoch, "lost_updates": one.lost, "duplicated_updates": one.duplicated}
         yield Span(f"round {one.number}", one.entered_s, one.finished_s, figures)
@@ -94,7 +102,7 @@ def _spans(record: RunRecord) -> Iterator[Span]:
 
 
 def _scalars(record: RunRecord) -> Iterator[Scalar]:
-    """The curves of training by round, and those that programs gave of themselves by how many they had given."""
+    """Yield the metrics of training by round, and the metrics that programs printed by their number."""
     for one in record.rounds:
         yield Scalar("round_seconds", one.number, one.finished_s, one.seconds)
         for name, means in record.means.items():

@@ -1,4 +1,4 @@
-"""A run's records as pandas frames, for whoever goes on computing with them, and frames as files. pandas is an extra.
+"""A run's records as pandas frames, and frames as files. pandas is an extra.
 
 Times are seconds since training began, rates bit/s, sizes bytes.
 """
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 class PandasMissing(ImportError):
-    """Tables need pandas, which is not installed; the text says how it comes to be."""
+    """Tables need pandas, which is not installed; the message says how to install it."""
 
     exit_code = CANNOT
 
 
 class PyarrowMissing(ImportError):
-    """Parquet needs pyarrow, which is not installed; the text says how it comes to be."""
+    """Parquet needs pyarrow, which is not installed; the message says how to install it."""
 
     exit_code = CANNOT
 
 
 def rounds(record: RunRecord) -> DataFrame:
-    """The rounds that all members reported, by their number.
+    """Return the rounds that all members reported, by number.
 
-    `seconds` runs from when the last member entered one (`entered_s`) to when the last one finished it
-    (`finished_s`); `lost` and `duplicated` count updates. A column for each metric has its mean over members.
+    `seconds` counts from the last member's entry (`entered_s`) to the last member's end (`finished_s`); `lost` and
+    `duplicated` count updates. Each metric has a column with its mean over members.
     """
     frame = _frame(
         ("round", "epoch", "entered_s", "finished_s", "seconds", "lost", "duplicated"),
@@ -53,7 +53,7 @@ def rounds(record: RunRecord) -> DataFrame:
 
 
 def reports(record: RunRecord) -> DataFrame:
-    """Each round as each member saw it: when it synchronized, what it computed and sent, and its metrics."""
+    """Return each member's report of each round: when it synchronized, how long it computed, its bytes and metrics."""
     columns = ("member", "round", "epoch", "started_s", "finished_s", "compute_s", "paced_s", "late_s")
     counted = ("sent_bytes", "received_bytes", "lost", "duplicated")
     rows = (
@@ -66,7 +66,7 @@ def reports(record: RunRecord) -> DataFrame:
 
 
 def links(record: RunRecord) -> DataFrame:
-    """The states that links had: one holds from `at_s` to the link's next. `there` is False once it was removed."""
+    """Return the states of links, each from `at_s` to the link's next; `there` is False once the link was removed."""
     columns = ("link", "at_s", "rate_bps", "delay_s", "loss", "up", "there")
     rows = (
         {"link": link, **{name: getattr(state, name) for name in columns[1:]}}
@@ -77,8 +77,11 @@ def links(record: RunRecord) -> DataFrame:
 
 
 def traffic(record: RunRecord) -> DataFrame:
-    """What had arrived over each link by `at_s`, once a second: `bytes` since the link was made, as the kernel counted
-    them, and `busy_s`, the seconds for which its queue had been backlogged."""
+    """Return the counters of each link, once a second.
+
+    `bytes` counts what had arrived since the link was made, by the kernel's count, and `busy_s` the seconds for which
+    its queue had been backlogged.
+    """
     rows = (
         {"link": link, "at_s": sample.at_s, "bytes": count, "busy_s": sample.busy_s.get(link)}
         for sample in record.samples
@@ -88,7 +91,7 @@ def traffic(record: RunRecord) -> DataFrame:
 
 
 def events(record: RunRecord) -> DataFrame:
-    """What happened to the run, in order: plans and networks that came into force, and the experiment's events."""
+    """Return the swaps of plans and networks, and the events, in order of time."""
     rows = ({"at_s": mark.at_s, "kind": mark.kind, "label": mark.label} for mark in record.marks)
     return _frame(("at_s", "kind", "label"), rows)
 
@@ -104,7 +107,7 @@ TABLES: Mapping[str, Callable[[RunRecord], DataFrame]] = {
 
 
 def together(of_runs: Mapping[str, DataFrame]) -> DataFrame:
-    """The rows of several runs' frames, below one another, with the run that each is of in the first column, `run`."""
+    """Return the rows of several runs' frames in one, with the run's label in the first column, `run`."""
     found = [frame.reset_index() if frame.index.name else frame for frame in of_runs.values()]
     for label, frame in zip(of_runs, found, strict=True):
         frame.insert(0, "run", label)
@@ -112,12 +115,12 @@ def together(of_runs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
-    """Rows as a table, whose columns are those of the first."""
+    """Return rows as a frame with the columns of the first row."""
     return _frame(tuple(rows[0]) if rows else (), rows)
 
 
 def check(form: Literal["csv", "parquet"]) -> None:
-    """PandasMissing or PyarrowMissing where a frame could not be written in this form."""
+    """Check that frames can be written in this form. Raises: PandasMissing, PyarrowMissing: a package is missing."""
     _pandas()
     if form == "parquet":
         try:
@@ -129,7 +132,7 @@ def check(form: Literal["csv", "parquet"]) -> None:
 
 
 def write(frame: DataFrame, file: BinaryIO, form: Literal["csv", "parquet"]) -> None:
-    """Write a frame, its index as the first column where that has a name."""
+    """Write a frame to a file; an index with a name becomes the first column."""
     if form == "csv":
         frame.to_csv(file, index=frame.index.name is not None)
     else:
@@ -137,7 +140,7 @@ def write(frame: DataFrame, file: BinaryIO, form: Literal["csv", "parquet"]) -> 
 
 
 def _frame(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> DataFrame:
-    """With these columns first, also where there is no row, and then what else rows have."""
+    """Return a frame with these columns first, even without rows, and then the other columns of the rows."""
     found = list(rows)
     others = dict.fromkeys(name for row in found for name in row if name not in columns)
     return _pandas().DataFrame(found, columns=[*columns, *others])

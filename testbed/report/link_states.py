@@ -1,7 +1,7 @@
-"""The states that links had, thinned to what a person can follow.
+"""The states of links over time, thinned to what a person can follow.
 
-Of a run of two hours there are two million states, which take half a second to decode. While all links are up and none
-is removed, the last state of each within a piece of the file is all that is kept of that piece.
+A run of two hours has two million states, which take half a second to decode. Of each piece of the file, the last state
+of each link is kept, and each state that takes a link up, takes it down or removes it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-#: Name → value of each moment of `at_s`, since training began; `there` is False once the link was removed.
+#: Name -> one value per time of `at_s` (seconds since training began); `there` is False once the link was removed.
 Columns = dict[str, list[Any]]
 
 
@@ -29,7 +29,13 @@ class StateLine(msgspec.Struct, gc=False):
 
 
 def link_columns(file: Path, began: float, pieces: int) -> dict[str, Columns]:
-    """By link, one state of each in each of so many pieces of the file, and all that take it up, down or away."""
+    """Return the thinned states of each link.
+
+    Args:
+        file: `links.jsonl`; a missing file has no links.
+        began: When training began (Unix seconds).
+        pieces: The number of pieces that the file is divided into.
+    """
     kept: dict[str, list[StateLine]] = {}
     decoder = msgspec.json.Decoder(StateLine)
     for piece in _pieces(file, pieces):
@@ -43,7 +49,7 @@ def link_columns(file: Path, began: float, pieces: int) -> dict[str, Columns]:
 
 
 def _pieces(file: Path, count: int) -> Iterator[bytes]:
-    """Of about the same size, in whole lines, as far as the file was written."""
+    """Yield `count` pieces of about the same size, in whole lines, without a last line that was cut short."""
     if not file.exists():
         return
     size = file.stat().st_size // count + 1
@@ -53,7 +59,7 @@ def _pieces(file: Path, count: int) -> Iterator[bytes]:
 
 
 def _keep_changes(kept: dict[str, list[StateLine]], lines: Iterable[StateLine]) -> None:
-    """Of the states between two that take a link up, down or away, the last is kept."""
+    """Keep the last state of each stretch in which a link neither comes up, goes down nor is removed."""
     of_piece: dict[str, list[StateLine]] = {}
     for line in lines:
         its = of_piece.setdefault(line.link, [])

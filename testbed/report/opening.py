@@ -1,37 +1,117 @@
-"""What a report opens with: what happened, whether it can be trusted, and what it was compared with, in sentences."""
+"""The first screen of a report: three questions with their answers in sentences, the verdict, and the key figures."""
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from testbed.report import tables, text
-from testbed.report.ending import ended_early
-from testbed.report.member import site_of
+from testbed.report import text
 from testbed.report.record import RunRecord
-from testbed.report.replanning import Score
+from testbed.report.score import Score
+from testbed.report.tables import Tone
+from testbed.run.conclusion.summary import percentile, wan_bytes
 from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
+from testbed.run.directory import RESERVE_BYTES, is_going_on
 from testbed.telemetry.round_span import MEANING
 
-#: More events than these are left to the table of events.
+#: Later events than these stand in the table of events only.
 MOST_EVENTS = 8
 
-#: What happened, as a verb; other kinds are written as they are.
-_VERBS = {"down": "went down", "up": "came up", "left": "left", "came": "came", "change": "was changed"}
+#: Events as sentences, by kind; an event of any other kind is written as its kind and target.
+_SENTENCES = {
+    "down": "{} went down",
+    "up": "{} came up",
+    "change": "{} was changed",
+    "left": "{} left",
+    "came": "{} joined",
+    "add": "{} was added",
+    "kill": "{} was killed",
+    "restart": "{} was restarted",
+    "graph": "the communication graph became {}",
+    "policy": "the policy became {}",
+}
+
+#: The answer to whether a run can be trusted, by its verdict; the reasons follow as a list.
+_ANSWERS = {
+    "trusted": "Yes: the emulation did what the files asked, within tolerance.",
+    "suspect": "Only with care, for these reasons:",
+    "simulated": "As a simulation only, for these reasons:",
+    "unfinished": "The run was not judged, since it did not finish.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Badge:
+    """The verdict of a run, with its reasons."""
+
+    verdict: Literal["trusted", "suspect", "simulated", "unfinished"]
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFigure:
+    """A figure in large print, with a detail below it."""
+
+    name: str
+    value: str
+    detail: str = ""
+    tone: Tone = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A question, and its answer in sentences, the first of which a list may explain."""
+    """A question with its answer."""
 
     question: str
+    #: Sentences; `items` are a list below the first.
     answer: tuple[str, ...]
     items: tuple[str, ...] = ()
 
 
+def badge(record: RunRecord) -> Badge:
+    """Return the run's verdict; `unfinished` for a run that did not finish."""
+    if not record.finished:
+        return Badge("unfinished", ended_early(record))
+    reasons = tuple(record.summary.get("reasons", ()))
+    match record.summary.get("verdict"):
+        case "trusted":
+            return Badge("trusted", reasons)
+        case "simulated":
+            return Badge("simulated", reasons)
+    return Badge("suspect", reasons)
+
+
+def ended_early(record: RunRecord) -> tuple[str, ...]:
+    """Return why a run did not finish, or else the stage at which it was cut off."""
+    return tuple(record.summary.get("reasons", ())) or tuple(_signs(record))
+
+
+def _signs(record: RunRecord) -> Iterator[str]:
+    manifest = record.manifest
+    if is_going_on(manifest):
+        yield f"the run is still on, in process {manifest['process']['pid']}; these are its records so far"
+        return
+    yield f"the run was cut off {_stage(record)}; these are its records up to then"
+    if shutil.disk_usage(record.path).free < RESERVE_BYTES:
+        yield "the disk of the run's directory is full now"
+
+
+def _stage(record: RunRecord) -> str:
+    if "backend" not in record.manifest:
+        return "before its network was built"
+    if "training_started_s" not in record.manifest:
+        return "before training began"
+    if "ended_s" in record.manifest:
+        return "after training had ended, before its summary was written"
+    asked = (record.spec.get("train") or {}).get("rounds", "an unknown number")
+    return f"{record.end_s:.0f} s into training, with {len(record.rounds)} of {asked} rounds complete"
+
+
 def opening(record: RunRecord, score: Score | None) -> list[Part]:
-    """The parts of a run's report that come first."""
+    """Return the questions that a run's report opens with, answered."""
     return [
         _happened(record),
         _trusted(record),
@@ -40,16 +120,20 @@ def opening(record: RunRecord, score: Score | None) -> list[Part]:
 
 
 def _happened(record: RunRecord) -> Part:
-    if record.finished:
-        told, rest = _trained(record), []
-    else:
-        told, rest = f"This run has not come to its end: {'; '.join(ended_early(record))}.", [_trained(record)]
+    sentences = [_trained(record)]
+    if not record.finished:
+        sentences.insert(0, f"This run has not finished: {'; '.join(ended_early(record))}.")
     if record.planned:
-        swaps = [mark for mark in record.marks if mark.kind == "plan"]
-        lost, doubled = (sum(getattr(one, name) for one in record.reports) for name in ("lost", "duplicated"))
-        updates = f"{lost} updates were lost and {doubled} counted twice" if lost or doubled else "no update was lost"
-        rest.append(f"The controller put {text.count(len(swaps), 'other plan')} in force; {updates}.")
-    return Part("What happened?", (told, *rest), tuple(_events(record)))
+        swaps = sum(mark.kind == "plan" for mark in record.marks)
+        lost, doubled = updates(record)
+        fate = f"{text.count(lost, 'update')} lost, {doubled} counted twice" if lost or doubled else "no update lost"
+        sentences.append(f"The controller swapped the plan {text.count(swaps, 'time')}; {fate}.")
+    return Part("What happened?", tuple(sentences), tuple(_events(record)))
+
+
+def updates(record: RunRecord) -> tuple[int, int]:
+    """Return the number of updates that were lost, and of those that were counted twice."""
+    return sum(one.lost for one in record.reports), sum(one.duplicated for one in record.reports)
 
 
 def _trained(record: RunRecord) -> str:
@@ -57,72 +141,60 @@ def _trained(record: RunRecord) -> str:
     training = record.section("training")
     took = text.seconds(training.get("wall_seconds", record.end_s or None))
     if record.summary.get("not_judged"):
-        return f"A command ran on the workers, for {took}."
-    sites = {site_of(member) for member in record.members}
-    who = f"{text.count(len(record.members), 'worker')} at {text.count(len(sites), 'site')}"
-    what = f" {train['model']} on {train['dataset']}" if train.get("model") and train.get("dataset") else ""
+        return f"A command ran on the workers for {took}."
+    workers = f"{text.count(len(record.members), 'worker')} at {text.count(len(record.sites), 'site')}"
+    model = f" {train['model']} on {train['dataset']}" if train.get("model") and train.get("dataset") else ""
     rounds = text.count(training.get("rounds", len(record.rounds)), "round")
-    came = [
-        f"{text.percent(accuracy, 1)} test accuracy" if (accuracy := _last(record, "accuracy")) is not None else "",
-        f"a loss of {text.number(loss)}" if (loss := _last(record, "loss")) is not None else "",
-    ]
-    end = " and ".join(filter(None, came))
-    return f"{who} trained{what} for {rounds} in {took}{f', to {end}' if end else ''}."
+    accuracy, loss = _last(record, "accuracy"), _last(record, "loss")
+    reached = [] if accuracy is None else [f"{text.percent(accuracy, 1)} test accuracy"]
+    reached += [] if loss is None else [f"a loss of {text.number(loss)}"]
+    end = f", to {' and '.join(reached)}" if reached else ""
+    return f"{workers} trained{model} for {rounds} in {took}{end}."
 
 
 def _last(record: RunRecord, metric: str) -> float | None:
-    """The final value by the summary, or the last of the records."""
+    """Return the final value of a metric by the summary, or else by the members' reports."""
     values = record.metric(metric)[1]
     found = record.section("training").get(f"final_{metric}", values[-1] if values else None)
     return None if found is None else float(found)
 
 
 def _events(record: RunRecord) -> list[str]:
-    networks = [mark for mark in record.marks if mark.kind == "network"]
-    told = [(mark.at_s, f"{mark.at_s:.0f} s: the network was swapped for another") for mark in networks]
-    for event in record.happened:
-        if event["kind"] == "swap":
-            continue
-        at_s, kind, target = max(event["at_s"], 0.0), event["kind"], event["target"]
-        if event.get("after_bps") is not None:
-            verb = "dropped" if kind == "drop" else "rose"
-            rates = f"from {text.mbit(event['before_bps'])} to {text.mbit(event['after_bps'])} Mbit/s"
-            told.append((at_s, f"{at_s:.0f} s: {target} {verb} {rates}, by its trace"))
-        else:
-            by = ", by hand" if event.get("by") == "hand" else ""
-            words = f"{target} {_VERBS[kind]}" if kind in _VERBS else f"{kind} {target}"
-            told.append((at_s, f"{at_s:.0f} s: {words}{by}"))
-    lines = [each for _, each in sorted(told)]
+    found = [(mark.at_s, "the network was swapped") for mark in record.marks if mark.kind == "network"]
+    found += [(max(event["at_s"], 0.0), _event(event)) for event in record.happened if event["kind"] != "swap"]
+    lines = [line for _, line in sorted((at_s, f"{at_s:.0f} s: {words}") for at_s, words in found)]
     more = len(lines) - MOST_EVENTS
-    return [*lines[:MOST_EVENTS], *([f"and {more} more, in the table of events"] if more > 0 else [])]
+    return [*lines[:MOST_EVENTS], *([f"{more} more in the table of events"] if more > 0 else [])]
 
 
-#: What is said of a verdict before its reasons.
-_VERDICTS = {
-    "trusted": "Yes: the emulation did what the files asked, within tolerance.",
-    "suspect": "With care. Why these figures may mislead:",
-    "simulated": "As a simulation. Why these figures may mislead:",
-    "unfinished": "It was not judged, since it did not come to its end.",
-}
+def _event(event: Mapping[str, Any]) -> str:
+    kind, target = event["kind"], event["target"]
+    if event.get("after_bps") is not None:
+        verb = "dropped" if kind == "drop" else "rose"
+        rates = f"from {text.mbit(event['before_bps'])} to {text.mbit(event['after_bps'])} Mbit/s"
+        return f"{target} {verb} {rates}, by its trace"
+    words = _SENTENCES.get(kind, f"{kind} {{}}").format(target)
+    return f"{words} by hand" if event.get("by") == "hand" else words
 
 
 def _trusted(record: RunRecord) -> Part:
-    badge = tables.badge(record)
+    verdict = badge(record)
     rest = list(_fidelity(record))
     if "not_judged" in record.summary:
         rest.append(f"Not judged: {'; '.join(record.summary['not_judged'])}.")
-    reasons = badge.reasons if badge.verdict != "unfinished" else ()
-    return Part("Can it be trusted?", (_VERDICTS[badge.verdict], *rest), reasons)
+    reasons = verdict.reasons if verdict.verdict != "unfinished" else ()
+    return Part("Can it be trusted?", (_ANSWERS[verdict.verdict], *rest), reasons)
 
 
 def _fidelity(record: RunRecord) -> Iterator[str]:
-    """How far links were off what was asked of them, at the worst."""
+    """Yield the largest errors of links against what was asked of them."""
     backend, links = str(record.manifest.get("backend")), record.section("links").values()
     rates, trips = (_known(links, name) for name in ("rate_error_pct", "rtt_error_ms"))
     if rates and trips and backend in RATE_TOLERANCE:
         yield (
-            f"Every link's rate was within {max(rates):.2g} % of what was asked ({RATE_TOLERANCE[backend]:.0%} is "
-            f"allowed), and every round trip within {max(trips):.2g} ms ({RTT_TOLERANCE_S[backend] * 1e3:g} ms)."
+            f"Every link's rate was within {max(rates):.2g} % of the requested one (tolerance "
+            f"{text.percent(RATE_TOLERANCE[backend])}), and every round trip within {max(trips):.2g} ms (tolerance "
+            f"{RTT_TOLERANCE_S[backend] * 1e3:g} ms)."
         )
 
 
@@ -135,63 +207,58 @@ def _compared(record: RunRecord, score: Score | None) -> Iterator[str]:
     lower, ratio = sync.get("lower_bound_seconds"), sync.get("ratio_to_lower_bound")
     if lower and ratio:
         yield (
-            f"With the best that is possible: whole rounds, with the computing, took {ratio:.3g} times the "
-            f"{text.seconds(lower)} that no synchronous scheme without compression can beat."
+            f"With the lower bound: whole rounds, computing included, took {ratio:.3g} times the {text.seconds(lower)} "
+            "that any synchronous scheme without compression needs."
         )
     bound, over = sync.get("bound_seconds"), sync.get("ratio_to_bound")
     if bound and over:
         yield (
-            f"With the bytes alone: a round, {MEANING}, took {over:.3g} times the {text.seconds(bound)} that the bytes "
-            "of any plan need where nothing is delayed."
+            f"With the bound: a round, {MEANING}, took {over:.3g} times the {text.seconds(bound)} that the bytes of "
+            "any plan need over links without delay."
         )
     if not (lower and ratio) and not (bound and over):
-        yield "With no bound: none is known for this run."
+        yield "With no bound, since the run has none."
     if score is not None and score.swaps and score.promised is not None and score.brought is not None:
         yield (
-            f"With what its controller foresaw: swaps promised to save {text.percent(score.promised)} of a whole round "
-            f"at the median, and rounds became {_longer(score.brought)}."
+            f"With what the controller predicted: swaps promised to save {text.percent(score.promised)} of a whole "
+            f"round at the median, and rounds became {text.saving(score.brought)}."
         )
     yield "With no other run: `testbed compare` makes several, and `testbed report RUN RUN` sets them side by side."
 
 
-def _longer(saved: float) -> str:
-    return f"{text.percent(abs(saved))} {'shorter' if saved >= 0 else 'longer'}"
-
-
 def comparison_opening(records: Sequence[RunRecord], labels: Sequence[str]) -> list[Part]:
-    """The parts of a comparison's page that come first."""
-    verdicts = [tables.badge(record).verdict for record in records]
-    trusted = verdicts.count("trusted")
-    doubtful = [label for label, verdict in zip(labels, verdicts, strict=True) if verdict != "trusted"]
+    """Return the questions that a comparison's page opens with, answered."""
+    doubtful = [label for label, record in zip(labels, records, strict=True) if badge(record).verdict != "trusted"]
+    trusted = len(records) - len(doubtful)
     trust = [f"{trusted} of {text.count(len(records), 'run')} {'is' if trusted == 1 else 'are'} trusted."]
     if doubtful:
         trust.append(f"Read with care: {', '.join(doubtful)}.")
+    outcomes = tuple(_outcomes(records, labels)) or ("No two runs have figures that can be compared.",)
     return [
-        Part(
-            "What happened?", tuple(_outcomes(records, labels)) or ("No two runs have figures that can be compared.",)
-        ),
+        Part("What happened?", outcomes),
         Part("Can it be trusted?", tuple(trust)),
         Part("What was compared with what?", (_differing(records),)),
     ]
 
 
 def _outcomes(records: Sequence[RunRecord], labels: Sequence[str]) -> Iterator[str]:
-    """Which run was the fastest, by its rounds and altogether, and by how much."""
+    """Yield which run was the fastest and which the slowest, by their rounds and altogether."""
     for what, values in (
-        (f"the median round, {MEANING},", [_median_s(record) for record in records]),
-        ("the whole training", [record.section("training").get("wall_seconds") for record in records]),
+        (f"The median round, {MEANING},", [median_round_s(record) for record in records]),
+        ("The whole training", [record.section("training").get("wall_seconds") for record in records]),
     ):
         known = sorted((value, label) for value, label in zip(values, labels, strict=True) if value)
         if len(known) < 2:
             continue
         (least, best), (most, worst) = known[0], known[-1]
         yield (
-            f"{what[:1].upper()}{what[1:]} was the shortest in {best} with {text.seconds(least)}, and "
-            f"{most / least:.3g} times as long in {worst} ({text.seconds(most)})."
+            f"{what} was the shortest in {best} with {text.seconds(least)}, and {most / least:.3g} times as long in "
+            f"{worst} ({text.seconds(most)})."
         )
 
 
-def _median_s(record: RunRecord) -> float | None:
+def median_round_s(record: RunRecord) -> float | None:
+    """Return the median round in seconds, by the summary."""
     found = (record.section("sync").get("seconds_per_round") or {}).get("p50")
     return None if found is None else float(found)
 
@@ -201,6 +268,61 @@ def _differing(records: Sequence[RunRecord]) -> str:
     policies = list(dict.fromkeys(record.policy for record in records))
     seeds = list(dict.fromkeys(str(record.manifest.get("seed")) for record in records))
     return (
-        f"{text.count(len(records), 'run')} of {', '.join(experiments)}: "
-        f"by {', '.join(policies)}; seed {', '.join(seeds)}."
+        f"{text.count(len(records), 'run')} of {', '.join(experiments)}: {_plural('policy', 'policies', policies)}; "
+        f"{_plural('seed', 'seeds', seeds)}."
     )
+
+
+def _plural(one: str, several: str, values: Sequence[str]) -> str:
+    return f"{one if len(values) == 1 else several} {', '.join(values)}"
+
+
+def key_figures(record: RunRecord) -> list[KeyFigure]:
+    """Return the key figures of a run, of its summary or, where that is missing, of its records."""
+    training, sync = record.section("training"), record.section("sync")
+    swaps = Counter(mark.kind for mark in record.marks)
+    if record.summary.get("not_judged"):  # nothing is known of a command's rounds
+        return [
+            KeyFigure("run time of the command", text.seconds(training.get("wall_seconds")), "wall time"),
+            KeyFigure("over the WAN", text.size(sync.get("wan_bytes")), "rendezvous included"),
+            KeyFigure("network swaps", str(swaps["network"])),
+        ]
+    times = [round_.seconds for round_ in record.rounds]
+    seconds: Mapping[str, Any] = sync.get("seconds_per_round") or {
+        "p50": percentile(times, 50),
+        "p95": percentile(times, 95),
+    }
+    carried = sync.get("wan_bytes")
+    if carried is None and record.samples:
+        carried = wan_bytes([{"at_s": s.at_s, "bytes": s.bytes} for s in record.samples], 0.0)
+    asked = (record.spec.get("train") or {}).get("rounds")
+    lost, doubled = updates(record)
+    rounds = training.get("rounds", len(record.rounds))
+    figures = [
+        KeyFigure(
+            "test accuracy", text.percent(_last(record, "accuracy"), 1), f"loss {text.number(_last(record, 'loss'))}"
+        ),
+        KeyFigure(
+            "rounds", str(rounds), f"of {asked}" if asked and asked != rounds else f"{len(record.members)} members"
+        ),
+        KeyFigure("training time", text.seconds(training.get("wall_seconds", record.end_s or None)), "wall time"),
+        KeyFigure("median round", text.seconds(seconds["p50"]), f"95 % within {text.seconds(seconds['p95'])}"),
+        KeyFigure(
+            "over the lower bound",
+            text.times(sync.get("ratio_to_lower_bound")),
+            f"lower bound {text.seconds(sync.get('lower_bound_seconds'))}, end to end",
+        ),
+        KeyFigure(
+            "over the bound",
+            text.times(sync.get("ratio_to_bound")),
+            f"bound {text.seconds(sync.get('bound_seconds'))}, without delays",
+        ),
+        KeyFigure(
+            "over the WAN",
+            text.size(carried),
+            f"{text.size(carried / rounds if carried and rounds else None)} per round",
+        ),
+        KeyFigure("plan swaps", str(swaps["plan"]), text.count(swaps["network"], "network swap")),
+        KeyFigure("lost updates", str(lost), f"{doubled} counted twice", "bad" if lost or doubled else ""),
+    ]
+    return [figure for figure in figures if figure.value != text.UNKNOWN]

@@ -1,4 +1,4 @@
-"""Pages made of runs: one self-contained HTML file each, which opens from anywhere and fetches nothing."""
+"""Writes the page of a run, and of several runs side by side: one HTML file each, which fetches nothing."""
 
 from __future__ import annotations
 
@@ -13,31 +13,40 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from testbed.atomic_file import write_text
-from testbed.report import conducted, tables
+from testbed.report import tables, training_choices
 from testbed.report.comparison import comparison_values
-from testbed.report.figures.run import draw_run
-from testbed.report.opening import opening
+from testbed.report.figures.canvas import Drawing
+from testbed.report.figures.drift import draw_drift
+from testbed.report.figures.foresight import draw_foresight
+from testbed.report.figures.host import draw_host
+from testbed.report.figures.links import draw_links
+from testbed.report.figures.network import draw_network
+from testbed.report.figures.rounds import draw_rounds
+from testbed.report.figures.training import draw_training
+from testbed.report.figures.waiting import draw_time_spent, draw_waiting
+from testbed.report.opening import badge, key_figures, opening
 from testbed.report.record import RunRecord
-from testbed.report.replanning import score as score_of
+from testbed.report.replanning import score
+from testbed.report.score import Score
 from testbed.telemetry.round_span import MEANING
 
 REPORT = "report.html"
 
 
 def write_report(run: Path) -> Path:
-    """Write `report.html` into a run's directory and return its path. NotARun when `run` is none."""
+    """Write `report.html` into a run's directory and return its path. Raises: NotARun: a run did not write it."""
     return write_page(RunRecord.read(run))
 
 
 def write_page(record: RunRecord) -> Path:
-    """Write a run's page into its directory and return its path."""
+    """Write `report.html` into a run's directory and return its path."""
     target = record.path / REPORT
     write_text(target, _render("run.html.j2", _run_values(record)))
     return target
 
 
 def write_comparison(runs: Sequence[Path], target: Path) -> Path:
-    """Write the page of several runs side by side to `target` and return it. NotARun when one of `runs` is none."""
+    """Write the page of several runs side by side to `target` and return it. Raises: NotARun: names the folder."""
     return write_side_by_side([RunRecord.read(run) for run in runs], target)
 
 
@@ -48,13 +57,33 @@ def write_side_by_side(records: Sequence[RunRecord], target: Path) -> Path:
     return target
 
 
+def score_of(record: RunRecord) -> Score | None:
+    """Return the score of a run; None where its controller estimated nothing."""
+    return score(record) if record.estimated else None
+
+
+def figures_of(record: RunRecord, score: Score | None) -> dict[str, Drawing | None]:
+    """Return the figures of a run's page by name, in order; None where there is nothing to draw."""
+    return {
+        "training": draw_training(record),
+        "drift": draw_drift(record),
+        "rounds": draw_rounds(record),
+        "network": draw_network(record),
+        "links": draw_links(record),
+        "waiting": draw_waiting(record),
+        "time_spent": draw_time_spent(record),
+        "host": draw_host(record),
+        "foresight": draw_foresight(record, score) if score else None,
+    }
+
+
 def _render(template: str, values: dict[str, Any]) -> str:
     return _environment().get_template(template).render(values)
 
 
 @cache
 def _environment() -> Environment:
-    """Return what compiles the templates, the same at each call: compiling those of a page takes 0.02 s."""
+    """Return the environment of the templates, always the same one: compiling a page's templates takes 0.02 s."""
     environment = Environment(
         loader=PackageLoader("testbed.report", "templates"),
         autoescape=select_autoescape(["html.j2"]),
@@ -62,14 +91,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["first_upper"] = lambda words: words[:1].upper() + words[1:]
     environment.filters["code"] = _with_code
     environment.filters["svg"] = lambda drawing: Markup(drawing.svg)
     return environment
 
 
 def _with_code(words: str) -> Markup:
-    """A sentence whose commands, in backquotes, are set as code."""
+    """Return a sentence with the commands in backquotes set as code."""
     parts = words.split("`")
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if odd % 2 else part for odd, part in enumerate(parts)
@@ -77,23 +105,23 @@ def _with_code(words: str) -> Markup:
 
 
 def _run_values(record: RunRecord) -> dict[str, Any]:
-    score = score_of(record) if record.estimated else None
+    score = score_of(record)
     return {
         "title": record.id,
         "record": record,
         "when": _when(record),
-        "badge": tables.badge(record),
+        "badge": badge(record),
         "opening": opening(record, score),
         "round_meaning": MEANING,
-        "key_figures": tables.key_figures(record),
-        **draw_run(record, score),
+        "key_figures": key_figures(record),
+        **figures_of(record, score),
         "known": score.known_sentences() if score else [],
         "foreseen": score.done_sentences() if score else [],
         "swaps": tables.swaps(record, score),
         "considered": tables.considered(record),
-        "choices": conducted.choices(record),
-        "judgements": conducted.judgements(record),
-        "learned": conducted.learned(record),
+        "choices": training_choices.choices(record),
+        "judgements": training_choices.judgements(record),
+        "learned": training_choices.learned(record),
         "events": tables.events(record),
         "link_table": tables.links(record),
         "members": tables.members(record),

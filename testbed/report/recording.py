@@ -1,40 +1,44 @@
-"""A run that is over, for the page to play: what changed when, thinned to what a person can follow.
+"""The recording of a finished run, which the page plays: its changes over time, thinned to what a person can follow.
 
-What changes with time is said column by column, which is a fifth of the text that a value for each moment would be.
+Values over time are stored column by column, which takes a fifth of the text that an object per time would.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from math import ceil
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from testbed.link import link_ends, link_name
-from testbed.report.errors import NotARun
-from testbed.report.forked import ForkedCall
 from testbed.report.link_states import Columns, link_columns
-from testbed.report.member import site_of
+from testbed.report.record import site_of
+from testbed.report.run_files import NotARun
 from testbed.spec.errors import SpecError
 from testbed.spec.load import parse_yaml, validate
 from testbed.spec.topology import TopologyFile
 from testbed.telemetry.rate_steps import recorded_steps
 from testbed.telemetry.round_span import span_of, time_spent
 
-#: Of each link, and of the counters, one value is kept in so many seconds …
+#: The seconds between two values of a link or a counter …
 STEP_S = 1.0
-#: … or, of a long run, so many over all.
+#: … and the most values, which long runs reach.
 MOST = 3600
 
+T = TypeVar("T")
 L = TypeVar("L", bound=msgspec.Struct)
 
 
 class ReportLine(msgspec.Struct, gc=False):
-    """What is shown of a line of `rounds.jsonl`."""
+    """The fields of a line of `rounds.jsonl` that the page shows."""
 
     member: str
     round: int
@@ -48,22 +52,28 @@ class ReportLine(msgspec.Struct, gc=False):
 
 
 class TrafficLine(msgspec.Struct, gc=False):
-    """What is shown of a line of `traffic.jsonl`."""
+    """The fields of a line of `traffic.jsonl` that the page shows."""
 
     at_s: float
     bytes: dict[str, int]
 
 
 def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
-    """What the page plays, of the run in a directory. Times are seconds since training began. NotARun when there is
-    none.
+    """Return the recording of a run's directory. Times are seconds since training began.
 
-    Of a run of two hours all takes 1.3 s, of which links are 0.9: where this process `forks`, another reads them.
+    A run of two hours takes 1.3 s to read, of which links take 0.9 s.
+
+    Args:
+        path: The directory.
+        forks: Whether a fork of this process, which may have no other thread yet, reads the links meanwhile.
+
+    Raises:
+        NotARun: The directory is not that of an experiment's run.
     """
     manifest = _whole(path / "manifest.json")
     if not manifest or "spec" not in manifest:
         raise NotARun(
-            f"{path}: not a run of an experiment that came to train; give its directory, such as runs/latest",
+            f"{path}: not an experiment's run that began to train; give the directory of one, such as runs/latest",
             rule="no-run",
             file=path,
         )
@@ -72,7 +82,7 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
     sampled_s = max([0.0, *(one.at_s - began for one in samples[-1:])])
     steps = min(MOST, ceil(sampled_s / STEP_S) + 1) if samples else MOST
     of_links = partial(link_columns, path / "links.jsonl", began, steps)
-    await_links = ForkedCall(of_links).result if forks else of_links
+    await_links = fork(of_links) if forks else of_links
     reports = _lines(path / "rounds.jsonl", ReportLine)
     rounds = _rounds(reports, began)
     seconds = max([sampled_s, *(one["finished_s"] for one in rounds[-1:])])
@@ -100,7 +110,7 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
 
 
 def _first_start(path: Path) -> float:
-    """When the first round began, for a run that does not say when training did."""
+    """Return when the first round began, for a run that does not say when training began."""
     return min((one.started_s for one in _lines(path / "rounds.jsonl", ReportLine)), default=0.0)
 
 
@@ -121,7 +131,7 @@ def _overview(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _topologies(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The parsed topology files of all networks that the run knew from its begin, by their paths."""
+    """Return the parsed topology files among the run's inputs, by their paths."""
     found = {}
     for name, text in (manifest.get("inputs") or {}).items():
         value = parse_yaml(text) if text.lstrip().startswith(("name", "#", "{", "sites")) else None
@@ -133,9 +143,9 @@ def _topologies(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def _sites(
     topologies: Mapping[str, Mapping[str, Any]], workers: Sequence[str], links: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
-    """Those of all networks that the run was over, as their files have them; or as links and workers tell of them."""
-    told = [*map(site_of, workers), *(site for link in links for site in link_ends(link))]
-    found: dict[str, dict[str, Any]] = {site: _site({}, site, workers) for site in told}
+    """Return the sites of all networks of the run, by their files, or else by the names of links and workers."""
+    named = [*map(site_of, workers), *(site for link in links for site in link_ends(link))]
+    found: dict[str, dict[str, Any]] = {site: _site({}, site, workers) for site in named}
     for topology in topologies.values():
         for name, site in topology["sites"].items():
             found[name] = _site(site if isinstance(site, dict) else {}, name, workers)
@@ -145,8 +155,10 @@ def _sites(
 def _traced(
     manifest: Mapping[str, Any], topologies: Mapping[str, Mapping[str, Any]], events: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Since when which links had a trace: from the begin, and from each network swap on. `links` is None of a network
-    whose file the run did not keep."""
+    """Return the links with a trace, from the start and from each network swap on.
+
+    `links` is None for a network whose file the run did not keep.
+    """
     own = str(manifest["spec"].get("topology"))
     first = [topology for name, topology in topologies.items() if name.endswith(own)]
     found = [{"at_s": 0.0, "links": _traced_in(*first[:1])}]
@@ -171,9 +183,11 @@ def _traced_in(topology: Mapping[str, Any] | None = None) -> list[str] | None:
 
 
 def _changes(events: Iterable[Mapping[str, Any]], summary: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """By link, the values that were in force over its file or trace since each change of them, by event or by hand; a
-    network swap that changes the link ends them. `changed` is None where the record does not say the values: runs of
-    before 27 November 2026."""
+    """Return, by link, the values that an event or a person put in force in place of its file's or its trace's.
+
+    A network swap that changes the link ends them. `changed` is None in runs before 27 November 2026, which did not
+    record the values.
+    """
     swaps = {swap.get("target"): swap for swap in summary.get("swaps") or () if swap.get("kind") == "network"}
     found: dict[str, list[dict[str, Any]]] = {}
     for event in events:
@@ -190,7 +204,7 @@ def _changes(events: Iterable[Mapping[str, Any]], summary: Mapping[str, Any]) ->
 def _steps(
     links: Mapping[str, Columns], samples: Sequence[TrafficLine], began: float, events: Iterable[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """The steps of rates, as events."""
+    """Yield the steps of rates as events."""
     tracks = {
         name: (
             columns["at_s"],
@@ -211,7 +225,7 @@ def _site(known: Mapping[str, Any], name: str, workers: Sequence[str]) -> dict[s
 
 
 def _rounds(reports: Sequence[ReportLine], began: float) -> list[dict[str, Any]]:
-    """Round by round: when it was, how long, metrics as means over members, and what each member did meanwhile."""
+    """Return each round: its end and duration, the means of metrics over members, and how each member spent it."""
     by_round: dict[int, list[ReportLine]] = {}
     for report in reports:
         by_round.setdefault(report.round, []).append(report)
@@ -229,7 +243,7 @@ def _rounds(reports: Sequence[ReportLine], began: float) -> list[dict[str, Any]]
 
 
 def _spent(report: ReportLine) -> list[float]:
-    """In seconds: compute, wait, send."""
+    """Return the seconds for which a member computed, waited and sent."""
     figures = time_spent(report.finished_s - report.started_s, report.compute_s + report.paced_s, report.waited)
     return [round(seconds, 4) for seconds in figures.values()]
 
@@ -244,7 +258,7 @@ def _means(reports: Sequence[ReportLine]) -> dict[str, float]:
 
 
 def _plans(path: Path, summary: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Each plan, and since when it was in force: when its first round was over, or from the begin."""
+    """Return each plan by epoch, with its swap and the time from which it was in force; the first one from 0."""
     swaps = {swap.get("epoch"): swap for swap in summary.get("swaps") or () if swap.get("kind") == "plan"}
     first: dict[int, float] = {}
     for done in rounds:
@@ -283,8 +297,7 @@ def _by_link(samples: Sequence[TrafficLine]) -> dict[str, list[int | None]]:
 
 
 def _since(file: Path, began: float) -> list[dict[str, Any]]:
-    """Records with their times since training began, without estimates, of which there are many. The first plan is
-    decided on before that: it is shown at 0."""
+    """Return the records of a file with times since training began, negative ones as 0, and without estimates."""
     found = []
     for line in _complete(file).splitlines():
         record = json.loads(line)
@@ -294,7 +307,7 @@ def _since(file: Path, began: float) -> list[dict[str, Any]]:
 
 
 def _lines(file: Path, kind: type[L]) -> list[L]:
-    """The lines of a file, as far as it was written."""
+    """Return the lines of a file, without a last line that was cut short."""
     return msgspec.json.Decoder(kind).decode_lines(_complete(file))
 
 
@@ -312,3 +325,38 @@ def _whole(file: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def fork(call: Callable[[], T]) -> Callable[[], T]:
+    """Run `call` in a fork of this process, which may have no other thread yet.
+
+    Returns:
+        A function that waits for the result, which has to be picklable. It raises what the call raised, and EOFError if
+        the fork was killed.
+    """
+    context = get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send_result, args=(call, receiver, sender), daemon=True)
+    process.start()
+    sender.close()
+
+    def result() -> T:
+        found: T | Exception = receiver.recv()
+        process.join()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return result
+
+
+def _send_result(call: Callable[[], T], receiver: Connection, sender: Connection) -> None:
+    """Send the result of a call. Ctrl-C ends the fork without a traceback, as does the end of the waiting process."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    receiver.close()
+    try:
+        found: T | Exception = call()
+    except Exception as error:
+        found = error
+    with suppress(BrokenPipeError):
+        sender.send(found)

@@ -1,4 +1,4 @@
-"""Figures in words: seconds, bytes and rates as people read them. None is an en dash: not known."""
+"""Figures as text: seconds, bytes, rates and shares with their units. None, an unknown figure, is an en dash."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from testbed.spec.units import count as count
 
 UNKNOWN = "–"
 
-#: The kinds of events that an experiment's file has; others happen to members.
+#: The kinds of events in an experiment's file; others happen to members.
 IN_FILES = ("change", "down", "up", "swap", "kill", "graph")
 
 
 def seconds(value: float | None) -> str:
-    """`21 ms`, `0.83 s`, `74.1 s`, `3:20 min`."""
+    """Return seconds as `21 ms`, `0.83 s`, `74.1 s` or `3:20 min`."""
     if value is None:
         return UNKNOWN
     if value < 0.1:
@@ -27,12 +27,12 @@ def seconds(value: float | None) -> str:
 
 
 def milliseconds(value_s: float | None) -> str:
-    """Seconds as `13.2 ms`."""
+    """Return seconds as `13.2 ms`."""
     return UNKNOWN if value_s is None else f"{value_s * 1e3:.3g} ms" if value_s < 1 else f"{value_s * 1e3:.0f} ms"
 
 
 def size(count: float | None) -> str:
-    """Bytes as `1.27 GB`, in powers of a thousand."""
+    """Return bytes as `1.27 GB`, in powers of a thousand."""
     if count is None:
         return UNKNOWN
     for unit in ("B", "kB", "MB", "GB"):
@@ -43,29 +43,34 @@ def size(count: float | None) -> str:
 
 
 def mbit(rate_bps: float) -> str:
-    """Bit/s as `28.5`, in Mbit/s without the unit."""
+    """Return bit/s as `28.5`: Mbit/s without the unit."""
     return f"{rate_bps / 1e6:.3g}"
 
 
 def percent(share: float | None, digits: int = 0) -> str:
-    """A share as `98 %`."""
+    """Return a share as `98 %`."""
     return UNKNOWN if share is None else f"{share * 100:.{digits}f} %"
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """`digits` significant digits."""
+    """Return a number with `digits` significant digits."""
     return UNKNOWN if value is None else f"{value:.{digits}g}"
 
 
 def times(value: float | None) -> str:
-    """A ratio as `3.21 ×`."""
+    """Return a ratio as `3.21 ×`."""
     return UNKNOWN if value is None else f"{value:.3g} ×"
 
 
-def event_figures(event: Mapping[str, Any]) -> str:
-    """By what an event happened, with its figures: `its trace: 29 to 5.12 Mbit/s`."""
+def saving(share: float) -> str:
+    """Return the share of a time that was saved as `12 % shorter`, or `12 % longer` for a negative one."""
+    return f"{percent(abs(share))} {'shorter' if share >= 0 else 'longer'}"
+
+
+def event_cause(event: Mapping[str, Any]) -> str:
+    """Return the cause of an event with its figures: `trace: 29 to 5.12 Mbit/s`."""
     if event.get("after_bps") is not None:
-        return f"its trace: {mbit(event['before_bps'])} to {mbit(event['after_bps'])} Mbit/s"
+        return f"trace: {mbit(event['before_bps'])} to {mbit(event['after_bps'])} Mbit/s"
     changed = event.get("changed") or {}
     written: Mapping[str, Callable[[float], str]] = {
         "rate_bps": lambda value: f"{mbit(value)} Mbit/s",
@@ -74,12 +79,12 @@ def event_figures(event: Mapping[str, Any]) -> str:
         "loss": lambda value: f"loss {percent(value, 2)}",
     }
     values = [words(changed[name]) for name, words in written.items() if changed.get(name) is not None]
-    by = "hand" if event.get("by") == "hand" else "the experiment" if event["kind"] in IN_FILES else UNKNOWN
+    by = "hand" if event.get("by") == "hand" else "experiment" if event["kind"] in IN_FILES else UNKNOWN
     return f"{by}: {', '.join(values)}" if values else by
 
 
 def spread(values: Sequence[float | None], words: Callable[[float], str]) -> str:
-    """The median, and least to most where they read differently: `0.53 s (0.49 s to 0.56 s)`."""
+    """Return the median of the known values, with their range unless it reads the same: `0.53 s (0.49 s to 0.56 s)`."""
     found = sorted(value for value in values if value is not None)
     if not found:
         return UNKNOWN

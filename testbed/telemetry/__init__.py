@@ -1,1 +1,1 @@
-"""What is measured, how it is estimated, where it is kept."""
+"""Measurements: records in files, samples and estimates of links, exports to Prometheus, TensorBoard and OTLP."""

@@ -1,9 +1,8 @@
-"""Which link held a train up, and so carried all that it can.
+"""Finds the link that was full while a train passed its route, so that the train shows the rate of that link.
 
-A train leaves its sender faster than its path passes it on, unless TCP lets it go no faster; so one link on its way was
-full. Others on the way carried at least as much. A link that carried clearly more for another train at about the same
-time was not full for this one; of those that are left, the one is named that is nearest to what it is believed to
-carry.
+A train leaves its sender faster than its route carries it, unless TCP paces it, so one link of the route was full. The
+other links carried at least the train's rate. A link that carried clearly more during another train at about the same
+time was not full. Of the links that are left, the full one is taken to be the one whose estimated rate is nearest.
 """
 
 from __future__ import annotations
@@ -15,41 +14,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.protocol import Train
-from testbed.telemetry.sample import Sample
-from testbed.telemetry.trains import NOTHING, Carried, Floats, Pair, passed_bps
+from testbed.telemetry.trains import NOTHING, Carried, Floats, Pair, Sample, passed_bps
 
-#: A train that came at this part of what TCP let go, or faster, was held up by TCP. One that came faster than TCP's
-#: pace proves no queue: heads say a pace that is up to 1.25 times too low, and trains that TCP sent at 24 and 30 Mbit/s
-#: over a link of 30 were taken for full ones.
+#: A train that came at this share of TCP's pace, or faster, was paced by TCP. A train that came faster than TCP's pace
+#: proves no queue: the pace in a train's head is up to 1.25 times too low, and without this, trains that TCP sent at 24
+#: and 30 Mbit/s over a link of 30 counted as ones that met a full link.
 HELD_BY_TCP = 0.85
-#: What came so many times faster than TCP, or a probe, let it go had waited and came all at once: where a host caught
-#: up, a link of 30 Mbit/s passed 55. That says nothing.
+#: A train that came this many times faster than TCP or the probe sent it had waited somewhere and arrived all at once,
+#: and shows nothing: where a host caught up, a link of 30 Mbit/s passed 55.
 RUSHED = 1.5
-#: A probe met a full link if it left so many times faster than it came. It is sent at three times what the path carried
-#: at most of late; on a busy host probes of 14 packets left at 4.2 Mbit/s and came at 3.5, over a link of 13.
+#: A probe met a full link if it left this many times faster than it came. A probe is sent at three times the most that
+#: the path carried recently; on a busy host probes of 14 packets over a link of 13 Mbit/s left at 4.2 and came at 3.5.
 SPREAD_OUT = 1.5
-#: Where the edge's own transfers brought more than this part of a probe's bytes meanwhile, the probe says what the link
-#: carries at least: of 30 Mbit/s it got 24.5 beside a round whose train brought 9.6.
+#: Where the edge's own transfers brought more than this share of a probe's bytes during the probe, the probe is only a
+#: lower bound: over a link of 30 Mbit/s it came at 24.5 beside a round's train of 9.6.
 SHARED = 0.1
 
-#: While TCP begins, or begins again, as BBR does when it forgot a path in a loss (25 Mbit/s became 0.5, and 6 again
-#: after 6 s), a train met a full link only if it came at less than half of what TCP let go: trains of 2 and 6 Mbit/s
-#: over a link of 17.8 were once full. The first window is ten packets, which BBR lets go at BEGIN_GAIN times as many
-#: in a round trip; after that what TCP lets go doubles.
+#: While TCP starts, or starts again, as BBR does after it lost its model of the path (25 Mbit/s became 0.5, and 6 again
+#: after 6 s), a train met a full link only if it came at less than the share BEGIN_HELD of TCP's pace: without this,
+#: trains of 2 and 6 Mbit/s over a link of 17.8 counted as full. The first window is ten packets, which BBR sends at
+#: BEGIN_GAIN windows a round trip; afterwards the pace grows by the factor DOUBLED.
 BEGIN_BYTES, BEGIN_GAIN, BEGIN_HELD, DOUBLED = 10 * 1448, 2.89, 0.5, 1.9
 
-#: Nor does TCP hold up what was sent without a pause for so many round trips, in which it looked for more (BBR once in
-#: eight) and did not find so much of it.
+#: Nor is a train paced by TCP that came after this many round trips without a pause, in which TCP's pace grew by less
+#: than the factor MORE: BBR probes for a higher rate once in eight round trips.
 LOOKED_TRIPS, MORE = 10, 1.1
-#: A pause: a sender without more to send makes one, trains that are cut don't.
+#: The least pause of a sender that had nothing to send, in seconds; a transfer that is cut into trains has none.
 PAUSE_S = 0.005
 
-#: A link that carried so many times as much at about the same time was not full. Trains of 64 KiB on links of 5 to 40
-#: Mbit/s lie within a tenth of each other.
+#: A link that carried this many times a train's rate at about the same time was not full. Trains of 64 KiB on links of
+#: 5 to 40 Mbit/s lie within a tenth of each other.
 CLEARLY = 1.15
-#: About the same time.
+#: The distance in time that counts as about the same time, in seconds.
 NEAR_S = 1.0
-#: What a link carried then is this quantile of what it did for trains: the fastest may owe it to a late stamp.
+#: The rate of a link about a time is this quantile over its trains: the fastest may have a late stamp.
 QUANTILE = 0.8
 
 
@@ -63,10 +61,17 @@ def samples(
     before: Mapping[Pair, Sequence[Train]] = NOTHING,
     later: Mapping[Pair, Sequence[Train]] = NOTHING,
 ) -> dict[str, list[Sample]]:
-    """What the trains of each edge say of the links of its route, in the order of the edges.
+    """Return the samples of each link, from the trains of all edges, in the order of the edges.
 
-    `trusted` links are taken to be full only where a route has no others. `before` and `later` are trains that came
-    earlier and later, as far as that is known.
+    Args:
+        trains: The new trains of each edge.
+        routes: The links of each edge, in order.
+        delay_s: The one-way delay of each link, in seconds.
+        believed_bps: The estimated rate of each link, in bit/s.
+        round_trip_s: The round trip of each edge, in seconds.
+        trusted: Links that are taken to be full only where a route has no others.
+        before: Trains of each edge that came earlier, as far as they are known.
+        later: Trains of each edge that came later, as far as they are known.
     """
     beside = {pair: [*before.get(pair, ()), *later.get(pair, ())] for pair in {**trains, **before, **later}}
     for pair, its in trains.items():
@@ -106,7 +111,7 @@ def _rushed(train: Train) -> bool:
 
 
 def _slowed(train: Train, beginning: bool) -> bool:
-    """Whether a train came clearly slower than TCP let it, or than a probe left."""
+    """Return whether a train came clearly slower than TCP or the probe sent it."""
     rate, allowed = train.bytes / train.seconds, train.allowed_bytes_s
     if train.is_probe:
         return SPREAD_OUT * rate <= allowed
@@ -119,10 +124,10 @@ def _bytes_during(train: Train, carried: Carried) -> float:
 
 
 def _beginning(trains: Sequence[Train], round_trip_s: float) -> set[Train]:
-    """Return the trains that came while TCP found out, or found out again, how much it may let go.
+    """Return the trains that came while TCP was finding its pace, at the start or again later.
 
-    These are the trains of the first round trips, and those for which TCP let twice as much go within LOOKED_TRIPS
-    later, or half as much within as many earlier, with no pause of more than a round trip.
+    These are the trains of the first round trips, and the trains for which TCP's pace doubles within the next
+    LOOKED_TRIPS or has doubled within the last, without a pause of more than a round trip.
     """
     opened = BEGIN_GAIN * BEGIN_BYTES
     found = {
@@ -143,7 +148,7 @@ def _beginning(trains: Sequence[Train], round_trip_s: float) -> set[Train]:
 
 
 def _unbroken(trains: Sequence[Train], pause_s: float = PAUSE_S) -> Iterator[list[Train]]:
-    """Yield the trains in order, by runs without a longer pause."""
+    """Yield the trains in order, as lists between which there is a pause of more than `pause_s`."""
     run: list[Train] = []
     ended_s = 0.0
     for train in sorted(trains):
@@ -151,13 +156,13 @@ def _unbroken(trains: Sequence[Train], pause_s: float = PAUSE_S) -> Iterator[lis
             yield run
             run = []
         run.append(train)
-        ended_s = max(ended_s, train.began_s + train.seconds)  # those of several connections overlap
+        ended_s = max(ended_s, train.began_s + train.seconds)  # trains of several connections overlap
     if run:
         yield run
 
 
 def _looked(trains: Sequence[Train], round_trip_s: float) -> set[Train]:
-    """The trains by whose end TCP had looked for more, without a pause, and had not found it."""
+    """Return the trains by whose end TCP had probed for a higher rate, without a pause, and had not found one."""
     found: set[Train] = set()
     for run in _unbroken(trains):
         first = 0
@@ -171,28 +176,31 @@ def _looked(trains: Sequence[Train], round_trip_s: float) -> set[Train]:
 
 
 class _Most:
-    """What a link carried at most about a time, by the trains that passed it."""
+    """The highest rate of a link about a time, by the trains that passed it."""
 
     def __init__(self, parts: Sequence[tuple[Floats, Floats, Floats]]) -> None:
         middles_s, rates_bps, sizes = (np.concatenate(part) for part in zip(*parts, strict=True))
-        order = np.argsort(rates_bps)  # once, for it is asked about many times
+        order = np.argsort(rates_bps)  # once, for many queries
         self._middles_s, self._rates_bps, self._bytes = middles_s[order], rates_bps[order], sizes[order]
 
     def near(self, at_s: float) -> float:
-        """Bit/s."""
+        """Return the rate within NEAR_S of a time, in bit/s."""
         near = np.abs(self._middles_s - at_s) <= NEAR_S
         return self._quantile(near)
 
     def beside(self, at_s: float) -> float:
-        """Bit/s both before and after it, as far as there are trains beside the one whose middle that is: a link that
-        fell or rose just then carried more on one side alone."""
+        """Return the lower of the rates within NEAR_S before and after the middle of a train, in bit/s.
+
+        A link whose rate fell or rose at that time carried more on one side only. A side without another train is left
+        out.
+        """
         before = (self._middles_s >= at_s - NEAR_S) & (self._middles_s <= at_s)
         after = (self._middles_s >= at_s) & (self._middles_s <= at_s + NEAR_S)
         sides = [side for side in (before, after) if side.sum() > 1] or [before]
         return min(map(self._quantile, sides))
 
     def _quantile(self, chosen: NDArray[np.bool_]) -> float:
-        """The rate that QUANTILE of the chosen bytes are not above; 0 of none."""
+        """Return the rate at QUANTILE of the chosen trains, weighted by their bytes; 0 without trains."""
         rates_bps, reached = self._rates_bps[chosen], np.cumsum(self._bytes[chosen])
         if not len(reached):
             return 0.0

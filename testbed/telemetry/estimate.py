@@ -1,12 +1,12 @@
-"""The estimate of what a link carries, from samples of it: a belief over rates that each sample sharpens.
+"""Estimates the rate of a link from samples: a probability distribution over rates that each sample sharpens.
 
-    samples          o  o o  o   o  .  o o      o  a few percent off, .  held up on its way, or by a late stamp
+    samples          o  o o  o   o  .  o o      o  a few percent off, .  delayed on its way, or by a late stamp
     belief     ______|_______|______|_______    where the link's rate may lie, as a distribution over rates
-    between samples  it flattens: the rate may wander, and now and then it becomes another one
+    between samples  the belief flattens: the rate may drift, and now and then it jumps to another value
 
-A train over a full link lies within some percent of the link's rate, or below it by any factor, where a host, TCP or
-another train held it up, or seldom above it. Slow trains that agree with each other say that the link fell; slow trains
-that do not agree say nothing. A train that did not fill the link says what the link carries at least.
+A train over a full link shows the link's rate within a few percent; or a rate below it by any factor, where a host, TCP
+or another train delayed it; or, seldom, a rate above it. Slow trains that agree with each other show that the link's
+rate fell; slow trains that disagree show nothing. A train that did not fill the link shows a lower bound of its rate.
 """
 
 from __future__ import annotations
@@ -20,97 +20,98 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.telemetry.sample import Sample
+from testbed.telemetry.trains import Sample
 
 Floats = NDArray[np.float64]
 
-#: The rates of a belief are so far apart (logarithm), from 10 kbit/s to 1 Tbit/s.
+#: The distance between two neighbouring rates of a belief (logarithm); they range from 10 kbit/s to 1 Tbit/s.
 STEP = 0.02
 _RATES = np.arange(log(1e4), log(1e12), STEP)
 
-#: Fewer trains say nothing: a late stamp made one of 190 Mbit/s over a link of 20.
+#: The least number of trains for an estimate: one late stamp made a train of 190 Mbit/s over a link of 20.
 LEAST = 3
-#: Trains that are kept, the newest.
+#: The number of newest trains that are kept.
 WINDOW = 25
-#: Trains over a full link lie around its rate, most of them within CLOSE (standard deviation of the logarithm), some
-#: within WIDE: a share of them, and how far. Trains of 64 to 256 KiB are 0.8 % off at the median and 2.7 % at the 90th
-#: percentile.
+#: How trains over a full link spread around its rate: (share of the trains, standard deviation of the logarithm), of
+#: most trains and of some. Trains of 64 to 256 KiB are 0.8 % off at the median and 2.7 % at the 90th percentile.
 CLOSE, WIDE = (0.65, 0.02), (0.10, 0.07)
-#: A share of them lie below it, the fewer the further: packets that were counted over a link that had just fallen came
-#: at 4.2 to 4.8 of 5 Mbit/s. Without this a link was believed at 24 for 28 s after it had fallen to 5.
+#: (Share of the trains that lie below the rate, scale of their exponential distribution): over a link whose rate had
+#: just fallen to 5 Mbit/s, packets came at 4.2 to 4.8. Without this term, a link that had fallen to 5 Mbit/s was
+#: estimated at 24 for 28 s.
 BELOW = (0.20, 0.15)
-#: A train's time is off by so much in either direction: 12 packets take 5 ms over 26 Mbit/s, and lie within 5 %.
+#: The error of a train's duration in either direction: 12 packets take 5 ms over 26 Mbit/s, and lie within 5 %.
 JITTER_S = 0.00025
-#: How often a full link shows a rate far below its own, and far above it: densities over the logarithm. Of trains that
-#: met a full link 2 % came below two thirds of its rate on the quickstart and 0.3 % a tenth above it; 41 % and 4 % on a
-#: host with two processors and a load of 27.
+#: How often a train over a full link comes far below the link's rate, and far above it: densities over the logarithm.
+#: On the quickstart 2 % of such trains came below two thirds of the rate and 0.3 % a tenth above it; on a host with two
+#: processors and a load of 27, 41 % and 4 %.
 FAR_BELOW, FAR_ABOVE = 0.07, 0.02
-#: How much less likely a link carries less than a train that passed it: one that lasted LASTED_S, and a shorter one.
+#: The likelihood of a rate below that of a train that passed the link: for a train of LASTED_S, and for a shorter one.
 EXCEEDED, EXCEEDED_SHORTLY = 1 / 40, 1 / 6
 LASTED_S = 0.05
-#: Stamps may be so much late, which a short train looks faster by: three of 20 ms over a link of 200 Mbit/s came at 212
-#: to 214, and each time it was probed for that, in the midst of a round, which took 8 % longer.
+#: How late a stamp may be, which makes a short train look faster: three trains of 20 ms over a link of 200 Mbit/s came
+#: at 212 to 214, and each time the link was probed for that during a round, which took 8 % longer.
 LATE_S = 0.003
-#: In a second a rate becomes another one with this probability, up to FAR times more or less: rates are drawn anew
-#: every 20 s, or fall for 30.
+#: The probability that a rate jumps within a second, by up to the factor FAR: traces redraw a rate every 20 s, or drop
+#: it for 30 s.
 JUMPS, FAR = 0.05, 30.0
 _JUMP = round(log(FAR) / STEP)
-#: A belief is sure where MOSTLY of it lies within AGREES of one rate, at which SURE trains came; where PERHAPS so much
-#: does it is not, and goes by that rate all the same.
+#: A belief is sure where the share MOSTLY of it lies within AGREES (logarithm) of one rate and SURE trains came at that
+#: rate. Where only the share PERHAPS does, that rate is the estimate too, but not a known one.
 MOSTLY, PERHAPS, AGREES, SURE = 0.8, 0.5, 0.10, 2
-#: The trains that move a belief to another rate lie so far apart at most.
+#: The longest time between the trains that move the estimate to another rate.
 MOVES_S = 3.0
-#: So many of the newest trains that agree make the rate.
+#: The number of newest agreeing trains whose median is the rate.
 NEWEST = 5
 
-#: The interval lies at least this part to either side of the estimate: clocks, framing, what is lost on the way, and a
-#: rate that goes on changing. Of 29,000 estimates of links that no LTE trace moved, 6 % held 93.5 %, 10 % hold 95.2 %.
+#: The least half-width of the interval, relative to the estimate: for clocks, framing, lost packets, and a rate that
+#: goes on changing. Of 29,000 estimates of links without an LTE trace, 6 % held the truth in 93.5 %, 10 % in 95.2 %.
 LEAST_SPREAD = 0.10
-#: A link that was never full may carry so many times as much as it did.
+#: The upper end of the interval over the estimate, for a link that was never full.
 OPEN = 4.0
 
-#: An interval that holds 95 % reaches over so many standard deviations to either side.
+#: The standard deviations to either side that an interval of 95 % covers.
 TWO_SIDED = 1.96
-#: Rates wander: how far in a second (standard deviation of the logarithm), growing with the root of the time.
+#: The drift of a rate in one second (standard deviation of the logarithm); it grows with the root of the time.
 DRIFT = 0.03
-#: What is not known at all is in no more doubt than this: about a third more or less.
+#: The greatest doubt, that of an unknown link: about a third more or less.
 UNKNOWN_DOUBT = 0.3
 
-#: Seconds without a train after which a capacity is unknown. Confidence halves in as long.
+#: Seconds without a train after which a link is unknown. Confidence halves in the same time.
 SILENCE_S = 10.0
-#: The age of what no train filled.
+#: The age of an estimate that is not sure.
 UNSURE_S = SILENCE_S + 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Bit/s of frames: the likeliest rate, and between which two it lies; the seconds since the newest train behind it,
-    and over how long those were spread."""
+    """The estimated rate of a link, in bit/s of frames, with its interval of 95 %."""
 
     rate_bps: float
     low_bps: float
     high_bps: float
+    #: Seconds since the newest train behind the estimate.
     age_s: float
+    #: Seconds from the first to the last of the trains behind the estimate.
     over_s: float
 
     @property
     def known(self) -> bool:
-        """Whether it is recent enough to go by."""
+        """True if the newest train behind the estimate is at most SILENCE_S old."""
         return self.age_s <= SILENCE_S
 
     @property
     def confidence(self) -> float:
-        """In (0, 1]: halves every SILENCE_S."""
+        """The confidence in the estimate, in (0, 1]; it halves every SILENCE_S."""
         return float(0.5 ** (self.age_s / SILENCE_S))
 
     def doubt(self) -> tuple[float, float]:
-        """How far below and above the estimate the link may be by now: standard deviations of the logarithm."""
+        """Return how far below and above the estimate the rate may be now: standard deviations of the logarithm."""
         drift = DRIFT * self.age_s**0.5
         below, above = log(self.rate_bps / self.low_bps) / TWO_SIDED, log(self.high_bps / self.rate_bps) / TWO_SIDED
         return min(below + drift, UNKNOWN_DOUBT), min(above + drift, UNKNOWN_DOUBT)
 
     def to_json(self) -> dict[str, float]:
-        """Plain values for JSON."""
+        """Return the fields and the confidence, rounded, as plain values for JSON."""
         return {
             "rate_bps": round(self.rate_bps),
             "low_bps": round(self.low_bps),
@@ -122,15 +123,15 @@ class Estimate:
 
 
 class Belief:
-    """The probability of each rate of a link, given the samples until now."""
+    """The probability of each rate of a link, given its samples so far."""
 
     def __init__(self) -> None:
         self._mass = np.full(len(_RATES), 1 / len(_RATES))
-        self._spread = 0.0  # variance of the logarithm that the mass has still to be spread by
+        self._spread = 0.0  # variance of the logarithm that is not yet applied to the mass
         self._at_s: float | None = None
 
     def add(self, sample: Sample) -> None:
-        """Take one more sample, later than those before it, or about as late."""
+        """Update the belief by a sample that came no earlier than the samples before it, or hardly earlier."""
         if self._at_s is not None:
             self._age(max(sample.ended_s - self._at_s, 0.0))
         self._at_s = max(sample.ended_s, self._at_s or 0.0)
@@ -150,13 +151,13 @@ class Belief:
         self._mass = (1 - jumped) * self._mass + jumped * self._near(_JUMP) / (2 * _JUMP + 1)
 
     def _near(self, reach: int) -> Floats:
-        """Return how much of the belief lies no further than `reach` steps from each rate."""
+        """Return, for each rate, the share of the belief that lies within `reach` steps of it."""
         sums = np.concatenate([np.zeros(reach + 1), np.cumsum(self._mass), np.full(reach, self._mass.sum())])
         found: Floats = sums[2 * reach + 1 :] - sums[: -2 * reach - 1]
         return found
 
     def likeliest(self) -> tuple[float, float]:
-        """Return the logarithm of the rate that most of the belief lies near, and how much does."""
+        """Return the logarithm of the likeliest rate, and the share of the belief within AGREES of it."""
         reach = round(AGREES / STEP)
         near = self._near(reach)
         best = int(near.argmax())
@@ -164,12 +165,12 @@ class Belief:
         return float((_RATES[around] * self._mass[around]).sum() / self._mass[around].sum()), float(near[best])
 
     def quantile(self, part: float) -> float:
-        """Return the logarithm of the rate that this part of the belief does not lie above."""
+        """Return the logarithm of the rate at this quantile of the belief, from 0 to 1."""
         return float(_RATES[min(int(np.searchsorted(np.cumsum(self._mass), part)), len(_RATES) - 1)])
 
 
 def _of_full(sample: Sample) -> Floats:
-    """Return how likely a train over a full link is, by the link's rate."""
+    """Return the likelihood of a sample of a full link, for each rate of the link."""
     found = np.full(len(_RATES), FAR_ABOVE)
     rate = log(sample.rate_bps)
     middle = (rate - _RATES[0]) / STEP
@@ -187,7 +188,7 @@ def _of_full(sample: Sample) -> Floats:
 
 
 def _of_passing(sample: Sample) -> Floats:
-    """Return how likely a train that did not fill a link is, by the link's rate."""
+    """Return the likelihood of a sample of a link that was not full, for each rate of the link."""
     found = np.ones(len(_RATES))
     lasted = sample.seconds >= LASTED_S
     found[: max(ceil((_least(sample) - _RATES[0]) / STEP), 0)] = EXCEEDED if lasted else EXCEEDED_SHORTLY
@@ -195,35 +196,38 @@ def _of_passing(sample: Sample) -> Floats:
 
 
 class RateEstimator:
-    """The estimate of one link, of which `declared_bps` is believed before anything was measured."""
+    """Estimates the rate of one link; `declared_bps` is its rate before anything was measured."""
 
     def __init__(self, declared_bps: float) -> None:
         self._belief = Belief()
         self._full: deque[Sample] = deque(maxlen=WINDOW)
         self._passed: deque[Sample] = deque(maxlen=WINDOW)
-        self._count = 0  # of those that filled the link
+        self._count = 0  # of the samples that filled the link, dropped ones included
         self._rate_bps = declared_bps
-        self._moved_s = -inf  # samples before that are of another rate
-        self._newest: tuple[Estimate, float] | None = None  # as of the end of the newest train behind it, and when
+        self._moved_s = -inf  # samples before this time are of an earlier rate
+        self._newest: tuple[Estimate, float] | None = None  # an estimate, and the time (Unix) that its age counts from
 
     def add(self, samples: Sequence[Sample]) -> None:
-        """Take what was seen since the last time."""
+        """Take the samples that came since the last call."""
         for sample in sorted(samples, key=lambda sample: sample.ended_s):
             self._belief.add(sample)
             (self._full if sample.full else self._passed).append(sample)
             self._count += sample.full
-        # Here, since a controller asks for the estimate some fifteen times a round, in which only its age changes. What
-        # is slower and did not fill the link changes nothing but that.
+        # The estimate is made here and not when it is read: a controller reads it some fifteen times a round, and only
+        # its age changes in between. Slower samples that did not fill the link change no more than that.
         if any(sample.full or _least(sample) > log(self._rate_bps) for sample in samples):
             self._newest = self._of_belief(max(sample.ended_s for sample in samples))
 
     @property
     def newest_bps(self) -> float:
-        """What the newest train that filled the link came at; infinite before one did."""
+        """The rate of the newest train that filled the link; infinite before the first."""
         return self._full[-1].rate_bps if self._full else inf
 
     def estimate(self, now_s: float) -> Estimate | None:
-        """The estimate as of `now_s` (Unix time); None before anything was measured, or carried beyond belief."""
+        """Return the estimate as of `now_s` (Unix time).
+
+        None before LEAST trains filled the link, unless a train passed it faster than its declared rate.
+        """
         if self._newest is None:
             return None
         estimate, ended_s = self._newest
@@ -249,7 +253,7 @@ class RateEstimator:
         return Estimate(rate, min(low_bps, rate), max(min(high_bps, OPEN * rate), rate), UNSURE_S, 0.0), ended_s
 
     def _above(self, ended_s: float) -> float | None:
-        """Return what the link carries at least where that is more than it was said to: trains passed it so fast."""
+        """Return the rate that passing trains prove at least, or None where it is not above the estimated rate."""
         if self._belief.quantile(0.5) <= log(self._rate_bps):
             return None
         recent = [sample for sample in self._passed if ended_s - sample.ended_s <= SILENCE_S]
@@ -260,15 +264,15 @@ class RateEstimator:
         return median(sample.rate_bps for sample in above) if above else None
 
     def _agreeing(self, likeliest: float) -> list[Sample]:
-        """Return the trains that came at about this rate (logarithm) since the link has it, the newest first."""
+        """Return the trains within AGREES of this rate (logarithm) since the link has it, newest first."""
         found = [its for its in reversed(self._full) if abs(log(its.rate_bps) - likeliest) <= AGREES]
         if found and abs(log(self._rate_bps) - likeliest) > AGREES:
-            # The newest train is among them however long it took: on an LTE link one lasted for longer than MOVES_S.
+            # The newest train counts however long it took: on an LTE link one lasted for longer than MOVES_S.
             first = [found[0], *(its for its in found[1:SURE] if found[0].ended_s - its.began_s <= MOVES_S)][-1]
             self._moved_s = first.began_s
         return [its for its in found if its.began_s >= self._moved_s]
 
 
 def _least(sample: Sample) -> float:
-    """Return the logarithm of what a link carries at least that a train passed, whatever its stamps were."""
+    """Return the logarithm of the rate that a sample proves at least, even if its stamps were late."""
     return log(sample.rate_bps * sample.seconds / (sample.seconds + LATE_S)) - 2 * CLOSE[1]

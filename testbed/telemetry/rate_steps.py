@@ -1,8 +1,8 @@
-"""Large changes of the rate of a link in use, which a trace makes and no event announces. Pure.
+"""Finds steps: large changes of the rate of a link in use that its trace makes and no event announces. Pure.
 
-Looks come about once a second. A link's rate has stepped when the newest LOOKS rates all lie outside of those before
-them, and their median differs from the median of those by more than FACTOR. A rate that always goes up and down by as
-much makes hardly any step: one drawn anew each second between a third and three times makes one in 45 minutes.
+Rates are sampled about once a second. A link's rate has stepped when the newest LOOKS rates all lie outside the range
+of the rates before them, and the two medians differ by more than FACTOR. A rate that always varies by as much makes
+hardly any step: one drawn each second between a third and three times its mean makes one in 45 minutes.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from typing import Any
 
 from testbed.link import link_ends
 
-#: A rate that changes by more than this factor is told.
+#: A rate that changes by more than this factor is a step.
 FACTOR = 1.5
 
-#: One second's rate alone may be a trace's noise; three are not.
+#: The samples that must agree on the new rate: one alone may be a trace's noise, three are not.
 LOOKS = 3
 
-#: The rates before the newest ones: at least so many, and at most so many, about half a minute.
+#: The least and the greatest number of earlier samples that the newest are compared with: about half a minute.
 LEAST_BEFORE, MOST_BEFORE = 10, 30
 
-#: One direction of a pair may be noticed so many looks later than the other, where its trace is noisy.
+#: Samples for which a step of one direction waits for a step of the other: a noisy trace shows it later.
 WAITS = 2
 
-#: A link is in use that carried at least this part of its rate over the looks that are remembered. On the quickstart on
-#: a busy host, links of the plan in force carried 5 % and more, and those that only the controller's probes passed 2 %
-#: at most.
+#: A link is in use if it carried at least this share of its rate over the kept samples. On the quickstart on a busy
+#: host, links of the plan in force carried 5 % and more, and links that only probes passed 2 % at most.
 IN_USE = 0.03
 
 
 @dataclass(frozen=True, slots=True)
 class RateStep:
-    """A step: since `at_s`, a link, or both directions of a pair (`paris-tokyo`), has another rate."""
+    """A change of a rate from `before_bps` to `after_bps` at `at_s`."""
 
     at_s: float
+    #: A link (`paris->tokyo`), or a pair whose two directions changed alike (`paris-tokyo`).
     target: str
     before_bps: float
     after_bps: float
@@ -50,7 +50,7 @@ class RateStep:
         return "drop" if self.after_bps < self.before_bps else "rise"
 
     def to_event(self) -> dict[str, Any]:
-        """The step as an event, beside those of the experiment's file."""
+        """Return the step as an event of a run, with the keys of the experiment's own events and both rates."""
         rates = {"before_bps": self.before_bps, "after_bps": self.after_bps}
         return {"at_s": self.at_s, "kind": self.kind, "target": self.target, **rates}
 
@@ -61,17 +61,18 @@ class RateStep:
 
 @dataclass(slots=True)
 class _Rates:
-    """One link's newest looks: when, its rate, and the bytes that it had carried by then. All rates since the last step
-    lie between `low` and `high`."""
+    """The newest samples of one link."""
 
+    #: (time, rate in bit/s, bytes carried by then).
     looks: deque[tuple[float, float, int]] = field(default_factory=lambda: deque(maxlen=MOST_BEFORE + LOOKS))
+    #: The least and the greatest rate since the last step.
     low: float = inf
     high: float = 0.0
 
     def add(self, at_s: float, rate_bps: float, carried: int) -> RateStep | None:
-        """Take one more look; the step that it completes."""
+        """Take one more sample. Returns the step that it completes, without a target; None where it completes none."""
         if self.looks and carried < self.looks[-1][2]:
-            self.looks.clear()  # the link was made anew
+            self.looks.clear()  # the link was removed and made again
             self.low, self.high = inf, 0.0
         self.looks.append((at_s, rate_bps, carried))
         self.low, self.high = min(self.low, rate_bps), max(self.high, rate_bps)
@@ -98,18 +99,23 @@ class _Rates:
 
 
 class RateSteps:
-    """Finds the steps of all links of a network."""
+    """Finds the steps of all links of a network, one sample of all links after the other."""
 
     def __init__(self) -> None:
         self._links: dict[str, _Rates] = {}
-        #: Steps without their other direction so far, and for how many looks they have waited for it.
+        #: Steps of one direction, and the number of samples for which each has waited for the other direction.
         self._single: dict[str, tuple[RateStep, int]] = {}
 
     def look(self, at_s: float, rates: Mapping[str, float | None], carried: Mapping[str, int]) -> list[RateStep]:
-        """Take the links' rates (bit/s; None while a link is down) and the bytes that they have carried, at a moment.
+        """Take one sample of all links.
+
+        Args:
+            at_s: When the sample was taken, in seconds.
+            rates: Link -> rate in bit/s; None while the link is down.
+            carried: Link -> bytes that it had carried by then.
 
         Returns:
-            The steps that are known to be complete by now, one for both directions of a pair where these step alike.
+            The steps that are complete by now; a pair whose two directions step alike has one.
         """
         found: dict[str, RateStep] = {}
         for link, rate_bps in rates.items():
@@ -120,17 +126,17 @@ class RateSteps:
         return self._paired(found)
 
     def rest(self) -> list[RateStep]:
-        """Return the steps that wait for another look, where there is none."""
+        """Return the steps that still wait for their other direction, at the end of the samples."""
         return self._paired({}, last=True)
 
     def forget(self, links: Iterable[str] | None = None) -> None:
-        """Begin anew with some links, or with all: their rates have changed for a reason that is told already."""
+        """Forget the samples of these links, or of all, whose rates an event of the run has changed."""
         for link in list(self._links) if links is None else links:
             self._links.pop(link, None)
             self._single.pop(link, None)
 
     def _paired(self, found: Mapping[str, RateStep], last: bool = False) -> list[RateStep]:
-        """Return the steps that have their other direction, and those that have waited for it long enough."""
+        """Return the steps whose other direction stepped too, and those that have waited for it for WAITS samples."""
         ready = []
         for link, step in found.items():
             source, target = link_ends(link)
@@ -153,12 +159,12 @@ def recorded_steps(
     samples: Iterable[tuple[float, Mapping[str, int]]],
     events: Iterable[Mapping[str, Any]],
 ) -> list[RateStep]:
-    """Find the steps of a run that is over, as they were told while it went on.
+    """Find the steps of a run that is over: the same ones as while it ran.
 
     Args:
-        tracks: Link → moments, and the rate (bit/s) since each; None while the link is down or not there.
-        samples: Moments, with the bytes that each link had carried by then.
-        events: The run's own events, in order: a link that they change is looked at anew.
+        tracks: Link -> (times, the rate in bit/s from each time on); None while the link is down or removed.
+        samples: (time, link -> bytes that it had carried by then), in order.
+        events: The run's own events, in order: the samples before a change of a link or a network swap are forgotten.
     """
     found = RateSteps()
     tracks = {link: track for link, track in tracks.items() if _may_step(track[1])}

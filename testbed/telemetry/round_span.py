@@ -1,8 +1,8 @@
-"""How long a round takes: the definition that the terminal, the page, reports, summaries and comparisons share. Pure.
+"""The length of a round, as the terminal, the page, reports, summaries and comparisons define it. Pure.
 
-A round runs from when its last member has entered it to when its last member has finished it. The computing before it
-is left out, since no plan changes that; so the rounds of a training add up to less than the training took. Where
-something else is meant, it is called a whole round: from the end of one round to the end of the next, with computing.
+A round lasts from the moment its last member enters it to the moment its last member finishes it. The computing before
+it is left out, since no plan changes that, so the rounds of a training add up to less than the training took. The time
+from the end of one round to the end of the next, computing included, is called a whole round.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-#: The definition, as headings and captions say it.
+#: The definition in headings and captions.
 MEANING = "from the last worker's entry to the last worker's end"
 
 
 @dataclass(frozen=True, slots=True)
 class RoundSpan:
-    """A round over all its members. Times are Unix seconds."""
+    """The begin and the end of a round over all its members, in Unix seconds."""
 
     entered_s: float
     finished_s: float

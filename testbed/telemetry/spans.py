@@ -1,6 +1,6 @@
-"""Stretches of time as OpenTelemetry has them: one trace, as a file in OTLP's JSON, which its collector reads.
+"""OpenTelemetry spans: one trace as a file in OTLP's JSON, which its collector reads.
 
-The identifiers follow from names, so that what is written again is the same trace.
+The identifiers are hashes of names, so a trace that is written twice keeps its identifiers.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-#: `SPAN_KIND_INTERNAL`: nothing was asked of another service.
+#: `SPAN_KIND_INTERNAL`: an operation within one service.
 INTERNAL = 1
 
-#: Bytes of OpenTelemetry's identifiers.
+#: Bytes of a trace's and of a span's identifier.
 TRACE_ID_BYTES, SPAN_ID_BYTES = 16, 8
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What went on from `began_s` to `ended_s` (Unix time). Its name is its own among those of a trace."""
+    """An operation from `began_s` to `ended_s` (Unix time)."""
 
+    #: Unique within its trace.
     name: str
     began_s: float
     ended_s: float
@@ -29,7 +30,7 @@ class Span:
 
 
 def otlp(trace: str, root: Span, spans: Iterable[Span]) -> str:
-    """The trace of this name as OTLP's JSON: `root`, and the others as its children."""
+    """Return the trace of this name in OTLP's JSON: `root`, and the other spans as its children."""
     told = [_span(trace, root, None), *(_span(trace, span, root) for span in spans)]
     resource = {"attributes": list(_attributes({"service.name": "testbed", "service.instance.id": trace}))}
     scoped = {"scope": {"name": "testbed"}, "spans": told}
@@ -55,7 +56,7 @@ def _identifier(size: int, *names: str) -> str:
 
 
 def _nanoseconds(unix_s: float) -> str:
-    """As words: JSON's numbers lose the last digits of 64 bits."""
+    """Return nanoseconds as a string: JSON numbers lose the last digits of 64 bits."""
     return str(round(unix_s * 1e9))
 
 

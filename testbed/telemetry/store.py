@@ -1,4 +1,4 @@
-"""Records of a run: one JSON object a line, appended as they come and never rewritten."""
+"""Record files of a run: one JSON object per line, appended and never rewritten."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ log = logging.getLogger(__name__)
 
 
 class Records:
-    """Appends records to a file, a line each. What was appended survives the process; what the machine had not written
-    yet when its power failed is lost, from the end.
+    """Appends records to a file, one per line.
 
-    A last line that a crash cut short is ended first, so that the next record is not lost with it.
+    An appended record survives the end of the process. After a power failure, records are missing from the end.
+    A last line that a crash cut short is terminated first, so that the next record is not lost with it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,8 +31,15 @@ class Records:
             self._write(b"\n")
 
     def append(self, record: Mapping[str, Any]) -> int:
-        """Add a record, all of it, or raise OSError with the file's name and add nothing; the bytes that it takes.
-        TypeError when it holds what JSON has no word for."""
+        """Append a whole record, or nothing.
+
+        Returns:
+            The bytes of the record's line.
+
+        Raises:
+            OSError: The record could not be written; names the file.
+            TypeError: The record holds a value that JSON cannot represent.
+        """
         line = json.dumps(finite(record), separators=(",", ":"), allow_nan=False).encode() + b"\n"
         self._write(line)
         return len(line)
@@ -40,14 +47,14 @@ class Records:
     def _write(self, line: bytes) -> None:
         before = os.fstat(self._file.fileno()).st_size
         try:
-            while line:  # a disk that gets full takes a part first
+            while line:  # a disk that becomes full writes a part first
                 line = line[self._file.write(line) :]
         except OSError as error:
             self._file.truncate(before)
             raise OSError(error.errno, error.strerror, self._file.name) from error
 
     def close(self) -> None:
-        """Close the file; nothing is appended afterwards."""
+        """Close the file."""
         self._file.close()
 
     def __enter__(self) -> Records:
@@ -60,8 +67,10 @@ class Records:
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a file, in order; none when there is no file. A line that a crash cut short is left out, and the
-    log says so."""
+    """Yield the records of a file in order; none when the file is missing.
+
+    A line that a crash cut short is left out with a warning in the log.
+    """
     for number, record in enumerate(read_lines(path), start=1):
         if record is None:
             log.warning("%s: line %d was cut short and is left out", path, number)
@@ -70,7 +79,7 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any] | None]:
-    """The record of each line; None for one that a crash cut short. Nothing when there is no file."""
+    """Yield the record of each line, None for a line that a crash cut short; nothing when the file is missing."""
     if not path.exists():
         return
     with path.open(encoding="utf-8", errors="replace") as file:
@@ -83,13 +92,14 @@ def read_lines(path: Path) -> Iterator[dict[str, Any] | None]:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a whole JSON file, and its folder where there is none; a reader sees the old or the new one."""
+    """Write a JSON file, and its folder where that is missing; a reader sees the old file or the whole new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(finite(value), indent=1, allow_nan=False) + "\n")
 
 
 def finite(value: Any) -> Any:
-    """`value` with None for every float that JSON can't hold: the loss of a training that diverged is NaN."""
+    """Return `value` with None for each float that JSON cannot represent, such as the NaN loss of a training that
+    diverged."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

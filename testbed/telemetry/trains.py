@@ -1,12 +1,13 @@
-"""What a link carried while a train passed it: that train's bytes, and those of the others that passed it meanwhile.
+"""The rate that a link carried while a train passed it: the train's bytes, and those of other trains at that time.
 
-a -- x -- b     trains arrive at b and at c; where they passed a-x is earlier by what lies between
+a -- x -- b     trains arrive at b and at c; they passed a-x earlier, by the delay of the links after it
       `-- c
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES
 from testbed.protocol import Train
 
-#: The ordered pair of an overlay edge.
+#: The sender and the receiver of an overlay edge.
 Pair = tuple[str, str]
 
 Floats = NDArray[np.float64]
@@ -22,18 +23,38 @@ Floats = NDArray[np.float64]
 #: No trains.
 NOTHING: Mapping[Pair, Sequence[Train]] = {}
 
-#: Bits of frames to a byte of payload.
+#: Bits of frames per byte of payload.
 FRAME_BITS = 8 * MTU_FRAME_BYTES / TCP_PAYLOAD_BYTES
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The rate at which one train passed a link."""
+
+    #: Bit/s of frames.
+    rate_bps: float
+    #: When the train's first packet arrived (Unix time).
+    began_s: float
+    seconds: float
+    #: Bytes of the train.
+    bytes: int
+    #: Whether the train filled the link: a full link carries no more than this rate, any other at least this rate.
+    full: bool
+
+    @property
+    def ended_s(self) -> float:
+        """The time at which the train's last packet arrived (Unix time)."""
+        return self.began_s + self.seconds
+
+
 class Carried:
-    """Bytes of payload that an edge's trains had brought by a time, as a function of it."""
+    """The bytes of payload that an edge's trains had brought, as a function of time."""
 
     def __init__(self, trains: Sequence[Train]) -> None:
         order = sorted(trains)
         times, total = [-np.inf], [0.0]
         for train in order:
-            # Trains of several connections may overlap; their bytes then come one after the other.
+            # Trains of several connections may overlap; their bytes then count one after the other.
             began_s = max(train.began_s, times[-1])
             times += [began_s, max(train.began_s + train.seconds, began_s)]
             total += [total[-1], total[-1] + train.bytes]
@@ -41,7 +62,7 @@ class Carried:
         self._total = np.array([*total[1:], total[-1]] if order else [0.0])
 
     def by(self, times: Floats) -> Floats:
-        """Bytes by each of these times."""
+        """Return the bytes that had arrived by each of these times."""
         found: Floats = np.interp(times, self._times, self._total)
         return found
 
@@ -52,10 +73,13 @@ def passed_bps(
     delay_s: Mapping[str, float],
     beside: Mapping[Pair, Sequence[Train]] = NOTHING,
 ) -> dict[tuple[Pair, str], Floats]:
-    """What each link of each edge carried during each of the edge's trains, in bit/s of frames.
+    """Return the rate that each link carried during each train, by (edge, link), in bit/s of frames.
 
-    `delay_s` is what each link takes one way; one that is not named takes nothing. Trains that came `beside` these,
-    before and after, are part of what links carried.
+    Args:
+        trains: The trains of each edge.
+        routes: The links of each edge, in order.
+        delay_s: The one-way delay of each link in seconds; 0 for a link that is not named.
+        beside: Earlier and later trains of each edge, which also count among the bytes that links carried.
     """
     trains = {pair: its for pair, its in trains.items() if its}
     whole = {pair: [*trains.get(pair, ()), *beside.get(pair, ())] for pair in {**trains, **beside}}
@@ -81,7 +105,7 @@ def passed_bps(
 
 
 def _beyond(route: Sequence[str], delay_s: Mapping[str, float]) -> dict[str, float]:
-    """Seconds from the end of each link to the end of the route."""
+    """Return the seconds from the end of each link to the end of the route."""
     beyond, left = {}, 0.0
     for link in reversed(route):
         beyond[link] = left

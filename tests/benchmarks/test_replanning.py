@@ -12,7 +12,7 @@ from benchmarks import replanning
 from benchmarks.replanning import Compared, claims, networks, score_claims
 from benchmarks.support.wans import Wan
 from benchmarks.support.window import Cell, simulate
-from testbed.report.replanning import Score, SwapScore
+from testbed.report.score import Score, SwapScore
 
 
 @pytest.mark.pure

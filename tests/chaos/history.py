@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.report.ending import ended_early
+from testbed.report.opening import ended_early
 from testbed.report.record import RunRecord
 from tests.chaos.case import Case
 from tests.chaos.faults import Fault

@@ -14,7 +14,7 @@ from testbed.api.entry import write_entry
 from testbed.api.server import ApiServer
 from testbed.emulation import label
 from testbed.report.page import write_report
-from testbed.report.player import RecordedRun
+from testbed.report.recorded_run import RecordedRun
 from tests.cli.standing import LAN_S, Standing, up, write
 from tests.page.browser import Browser, Tab
 from tests.page.pictures import SHEET, WIDTHS, report_tab

@@ -1,4 +1,4 @@
-"""A made-up run's directory, with everything in it that a real one has: eight workers, fourteen links and more."""
+"""Writes the directory of a made-up run with all files of a real one: eight workers, fourteen links, four plans."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _plan(epoch: int, parents: Mapping[str, str], root: str) -> Plan:
 
 
 def _parents(**site_parents: str) -> dict[str, str]:
-    """Second workers under the first of their site, which go to those of other sites."""
+    """Return a tree in which second workers are below the first of their site, and first workers below other sites'."""
     parents = {"toronto-w1": "toronto-w0", "madrid-w1": "madrid-w0", "tokyo-w1": "tokyo-w0"}
     return parents | {f"{site}-w0": f"{parent}-w0" for site, parent in site_parents.items()}
 
@@ -56,7 +56,7 @@ PLANS = (
 
 
 def build_run(path: Path, rounds: int = 160, seed: int = 1, policy: str = "mst", slower: float = 1.0) -> Path:
-    """Write a run's directory to `path`: a drop of one link, one link down for a while, a network swap."""
+    """Write a run to `path`: the rate of one link drops, a pair goes down and comes up, the network is swapped."""
     draw = random.Random(seed)
     for folder in ("plans", "logs"):
         (path / folder).mkdir(parents=True)
@@ -112,7 +112,7 @@ def build_run(path: Path, rounds: int = 160, seed: int = 1, policy: str = "mst",
 
 
 def without_plans(run: Path) -> Path:
-    """The run as one leaves it whose members gossip: nothing was decided."""
+    """Remove the plans and decisions of a run, as of members that gossip."""
     (run / "decisions.jsonl").unlink()
     for plan in (run / "plans").iterdir():
         plan.unlink()

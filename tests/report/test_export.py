@@ -1,4 +1,4 @@
-"""Runs as files: which are written, that they are what they are named, and what is said where a form can't be."""
+"""Exports of runs: the written files, their content, and the errors of forms that cannot be written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from testbed.report.export import FIGURE_FORMS
 from testbed.report.figures.canvas import FigureForm
 from testbed.report.figures.training import draw_training
 from testbed.report.record import RunRecord
-from testbed.telemetry.curves import figures_of
+from testbed.telemetry.tensorboard import read_figures
 from tests.report.runs import build_run
 
 pytestmark = pytest.mark.pure
@@ -89,7 +89,7 @@ def test_curves_are_written_for_tensorboard_by_round(run: Path, tmp_path: Path) 
     done = exported(run, "--form", "tensorboard", "--out", tmp_path)
     assert done.exit_code == 0, done.output
     [file] = (tmp_path / "tensorboard").rglob("*tfevents*")
-    found = list(figures_of(file))
+    found = list(read_figures(file))
     record = RunRecord.read(run)
     losses = [figures.values["loss"] for figures in found if "loss" in figures.values]
     assert losses == pytest.approx(record.metric("loss")[1])

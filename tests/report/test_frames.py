@@ -1,4 +1,4 @@
-"""A run's records as frames: that they hold what the records do, and what is said where pandas is missing."""
+"""A run's records as frames, and the error where pandas is missing."""
 
 from __future__ import annotations
 

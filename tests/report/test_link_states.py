@@ -1,4 +1,4 @@
-"""States of links, thinned."""
+"""The thinning of links' states."""
 
 from __future__ import annotations
 

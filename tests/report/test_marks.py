@@ -1,3 +1,5 @@
+"""Marks of swaps and events on a time axis."""
+
 from __future__ import annotations
 
 import pytest
@@ -10,7 +12,7 @@ pytestmark = pytest.mark.pure
 
 
 def _names(marks: list[Mark]) -> list[tuple[str, float, float, float]]:
-    """(name, left, right, bottom) of what is written over a figure with these marks, in pixels."""
+    """Return (name, left, right, bottom) of each name over a figure with these marks, in pixels."""
     figure = Figure(figsize=(10, 2))
     axes = figure.subplots()
     axes.set_xlim(0, 100)

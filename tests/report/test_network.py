@@ -1,4 +1,4 @@
-"""The network as a map: its names do not hide one another."""
+"""The network as a map: labels do not cover one another."""
 
 from __future__ import annotations
 

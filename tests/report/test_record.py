@@ -1,3 +1,5 @@
+"""Records of runs, whole and damaged."""
+
 from __future__ import annotations
 
 import json
@@ -5,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.report.errors import NotARun
-from testbed.report.record import RunRecord
+from testbed.report.record import RunRecord, site_of
+from testbed.report.run_files import NotARun
 from tests.report.runs import DOWN_S, DROP_S, MEMBERS, NETWORK_S, UP_S, build_run, without_plans
 
 pytestmark = pytest.mark.pure
@@ -116,3 +118,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotARun) as caught:
         RunRecord.read(tmp_path)
     assert (caught.value.rule, caught.value.file) == ("json", tmp_path / "manifest.json")
+
+
+def test_sites_are_in_workers_names() -> None:
+    assert [site_of(name) for name in ("paris-w0", "new-york-w12", "alone")] == ["paris", "new-york", "alone"]

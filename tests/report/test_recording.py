@@ -1,8 +1,11 @@
-"""What the page plays of a run that is over."""
+"""Recordings of finished runs, which the page plays."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +13,9 @@ import pytest
 
 from testbed.api.client import ApiClient, RequestRefused
 from testbed.api.server import ApiServer
-from testbed.report.errors import NotARun
-from testbed.report.player import RecordedRun
-from testbed.report.recording import recording_of
+from testbed.report.recorded_run import RecordedRun
+from testbed.report.recording import fork, recording_of
+from testbed.report.run_files import NotARun
 from tests.report.runs import DOWN_S, DROP_S, MEMBERS, NETWORK_S, PAIRS, UP_S, ZERO_S, build_run
 
 
@@ -56,8 +59,8 @@ links:
 OTHER = TOPOLOGY.replace("name: quickstart", "name: quickstart-uplink").replace("trace: {file: a.csv}", "rate: 30mbit")
 
 
-def told(run: Path, *events: dict[str, Any], **manifest: Any) -> dict[str, Any]:
-    """The recording of a run of whose events and manifest there is more."""
+def recording_with(run: Path, *events: dict[str, Any], **manifest: Any) -> dict[str, Any]:
+    """Return the recording of a run with these events and manifest fields added."""
     file = run / "events.jsonl"
     lines = [
         *map(json.loads, file.read_text().splitlines()),
@@ -79,7 +82,7 @@ def test_a_link_changed_by_hand_is_so_in_the_recording_until_a_swap_of_networks_
     network = next(swap for swap in summary["swaps"] if swap["kind"] == "network")
     network |= {"target": "quickstart-uplink", "changed": ["london->madrid"], "removed": []}
     (run / "summary.json").write_text(json.dumps(summary))
-    recording = told(run, {"at_s": 20.0, **change}, {"at_s": 50.0, **change, "changed": values})
+    recording = recording_with(run, {"at_s": 20.0, **change}, {"at_s": 50.0, **change, "changed": values})
     assert recording["changes"] == {
         "london->madrid": [
             {"at_s": pytest.approx(20.0), "changed": None},  # as earlier versions recorded it
@@ -100,7 +103,7 @@ def test_which_links_had_a_trace_is_what_the_files_say_and_unknown_without_them(
         "experiments/../topologies/quickstart.yaml": TOPOLOGY,
         "experiments/../topologies/other.yaml": OTHER,
     }
-    first, second = told(run, spec=spec, inputs=inputs)["traced"]
+    first, second = recording_with(run, spec=spec, inputs=inputs)["traced"]
     assert first == {"at_s": 0.0, "links": ["washington->london", "london->washington", "washington->toronto"]}
     assert second == {"at_s": pytest.approx(NETWORK_S), "links": ["washington->toronto"]}
 
@@ -167,3 +170,31 @@ def test_a_recording_is_asked_and_not_changed(run: Path, tmp_path: Path) -> None
         assert client.status()["kind"] == "recording"
         with pytest.raises(RequestRefused):
             client.change_link("toronto->tokyo", {"up": False})
+
+
+@pytest.mark.local
+def test_a_fork_returns_the_result_of_another_process_which_is_gone_then() -> None:
+    call = fork(os.getpid)
+    assert call() != os.getpid()
+    assert active_children() == []
+
+
+@pytest.mark.local
+def test_a_fork_raises_what_its_call_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        fork(lambda: 1 / 0)()
+
+
+@pytest.mark.local
+def test_a_fork_that_is_killed_returns_nothing() -> None:
+    call = fork(lambda: signal.raise_signal(signal.SIGKILL))
+    with pytest.raises(EOFError):
+        call()
+
+
+@pytest.mark.local
+def test_ctrl_c_ends_a_fork_without_a_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    call = fork(lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(EOFError):
+        call()
+    assert capfd.readouterr().err == ""

@@ -1,4 +1,4 @@
-"""The score of a run whose truth is known: two sites, one of whose links falls to a third."""
+"""The score of a made-up run of three sites, in which the rate of a->b falls to a third."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ import pytest
 from testbed.plan import Plan, Tree
 from testbed.planning import Member, PhysicalLink, View
 from testbed.protocol import Report, Train
-from testbed.report.record import LinkRecord, RunRecord
-from testbed.report.replanning import Score, TrialScore, percentile, score
+from testbed.report.record import RunRecord
+from testbed.report.replanning import score
+from testbed.report.run_files import LinkRecord
+from testbed.report.score import Score, TrialScore, percentile
 
 pytestmark = pytest.mark.pure
 
 NAMES = ("a-w0", "b-w0", "c-w0")
-#: a and c are joined by b alone, or directly.
+#: a and c exchange through b, or directly.
 OVER_B = Plan(0, NAMES, (Tree("b-w0", {"a-w0": "b-w0", "c-w0": "b-w0"}, {"a-w0": "b-w0", "c-w0": "b-w0"}),))
 DIRECT = Plan(1, NAMES, (Tree("c-w0", {"a-w0": "c-w0", "b-w0": "c-w0"}, {"a-w0": "c-w0", "b-w0": "c-w0"}),))
 FALLS_S, BEFORE_BPS, AFTER_BPS = 10.0, 30e6, 10e6
@@ -46,8 +48,7 @@ def record(
     estimates: list[Mapping[str, Any]],
     **others: Any,
 ) -> RunRecord:
-    """A run whose rounds ended under these epochs at these times; a->b falls, and all other links stay, unless `others`
-    has the field."""
+    """Return a run with rounds of these (epoch, end); the rate of a->b falls at FALLS_S. `others` replaces fields."""
     states = {name: (LinkRecord(0.0, BEFORE_BPS, 0.01),) for name in view().links if "w0" not in name}
     states["a->b"] = (LinkRecord(0.0, BEFORE_BPS, 0.01), LinkRecord(FALLS_S, AFTER_BPS, 0.01))
     found = RunRecord(
@@ -65,7 +66,7 @@ def record(
         gaps=(),
     )
     found = replace(found, **others)
-    found.__dict__["members"] = ("a-w0",)  # one reports for all
+    found.__dict__["members"] = ("a-w0",)  # one member reports for all
     found.__dict__["_views"] = {"views/0000.json": view()}
     return found
 

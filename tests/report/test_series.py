@@ -1,12 +1,27 @@
+"""Rates of links as step functions, and the errors of estimates."""
+
 from __future__ import annotations
+
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.report.record import LinkRecord, TrafficRecord
-from testbed.report.series import StepFunction, arrived, backlogged, down_spans, estimated, rate_in_force
+from testbed.report.record import RunRecord
+from testbed.report.run_files import LinkRecord, TrafficRecord
+from testbed.report.series import (
+    StepFunction,
+    arrived,
+    backlogged,
+    down_spans,
+    estimate_errors,
+    estimated,
+    rate_in_force,
+)
+from tests.report.runs import ZERO_S, build_run
 
 pytestmark = pytest.mark.pure
 
@@ -104,3 +119,19 @@ def test_means_of_many_stretches_are_those_of_each() -> None:
     starts, stops = np.array([0.0, 1.0, 0.5, -2.0, 5.0]), np.array([4.0, 2.0, 3.0, 0.5, 6.0])
     each = [steps.mean(start, stop) for start, stop in zip(starts, stops, strict=True)]
     np.testing.assert_allclose(steps.means_within(starts, stops), each)
+
+
+def test_estimates_are_held_against_what_was_in_force_and_old_ones_are_not(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run")
+    link, at, rate = "london->madrid", 10.0, 40e6  # a link with a constant rate
+    decisions = [
+        {"at_s": ZERO_S + at, "estimates": {link: {"rate_bps": 1.1 * rate, "age_s": 1.0}}},
+        {"at_s": ZERO_S + at, "estimates": {link: {"rate_bps": 9.9 * rate, "age_s": 99.0}}},
+        {"at_s": ZERO_S + at, "estimates": {"nowhere->here": {"rate_bps": 1.0, "age_s": 1.0}}},
+        {"at_s": ZERO_S + at},
+    ]
+    (run / "decisions.jsonl").write_text("".join(json.dumps(decision) + "\n" for decision in decisions))
+    found = estimate_errors(RunRecord.read(run))
+    assert found.keys() == {link}
+    assert found[link].off == pytest.approx((0.1,))
+    assert found[link].held == (), "none came with an interval"

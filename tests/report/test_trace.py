@@ -1,13 +1,15 @@
+"""Traces in the terminal and as pictures, and those that runs measured."""
+
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
 
-from testbed.report.figures.trace import save_trace
-from testbed.report.measured import measured_trace
-from testbed.report.record import RunRecord, TrafficRecord
-from testbed.report.trace import HEIGHT, WIDTH, sketch
+from testbed.report.measured_trace import measured_trace
+from testbed.report.record import RunRecord
+from testbed.report.run_files import TrafficRecord
+from testbed.report.trace import HEIGHT, WIDTH, save_trace, sketch
 from testbed.trace.facts import columns_of
 from testbed.trace.resample import LEAST_BPS
 from testbed.trace.trace import Row, Trace, TraceError
@@ -40,7 +42,7 @@ def test_a_picture_is_a_png(tmp_path: Path) -> None:
 
 
 def record(*samples: tuple[float, int, float]) -> RunRecord:
-    """A run that sampled (seconds, bytes in steady stretches, seconds of those) of one link."""
+    """Return a run with samples of one link: (time, steady bytes, steady seconds)."""
     taken = tuple(
         TrafficRecord(at, {"a->b": bytes_}, {}, None, {"a->b": bytes_}, {"a->b": busy}) for at, bytes_, busy in samples
     )

@@ -28,7 +28,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-from testbed.report.ending import ended_early
+from testbed.report.opening import ended_early
 from testbed.report.page import write_page, write_report
 from testbed.report.record import RunRecord
 from testbed.run.conclusion.conclude import failed

@@ -17,7 +17,7 @@ from docker.models.containers import Container
 
 from testbed.emulation import label
 from testbed.emulation.containers.image import ensure_worker_image
-from testbed.report.ending import ended_early
+from testbed.report.opening import ended_early
 from testbed.report.page import write_page
 from testbed.report.record import RunRecord
 from tests.run import running as running_module
@@ -105,7 +105,7 @@ def test_after_a_kill_clean_leaves_nothing(line: str, foreign: Container, tmp_pa
 def assert_said_to_be_cut_off(running: Running) -> None:
     record = RunRecord.read(running.directory)
     assert not record.finished
-    assert "it was cut off" in ended_early(record)[0]
+    assert "was cut off" in ended_early(record)[0]
     write_page(record)
 
 

@@ -1,3 +1,5 @@
+"""Samples of links from trains, and the estimates that are made of them."""
+
 from __future__ import annotations
 
 import random
@@ -9,12 +11,11 @@ from testbed.planning.events import max_min
 from testbed.protocol import Train
 from testbed.telemetry.bottleneck import samples
 from testbed.telemetry.estimate import Estimate, RateEstimator
-from testbed.telemetry.sample import Sample
-from testbed.telemetry.trains import FRAME_BITS, Pair
+from testbed.telemetry.trains import FRAME_BITS, Pair, Sample
 
 pytestmark = pytest.mark.pure
 
-#: Seconds of a train, and of a round trip.
+#: The seconds of a train, and of a round trip.
 TRAIN_S = 0.1
 RTT_S = 0.2
 TRIPS = {("a", "b"): RTT_S, ("a", "c"): RTT_S}
@@ -23,7 +24,7 @@ TRIPS = {("a", "b"): RTT_S, ("a", "c"): RTT_S}
 def fair_trains(
     routes: dict[Pair, tuple[str, ...]], capacities: dict[str, float], seed: int = 1, count: int = 200
 ) -> dict[Pair, list[Train]]:
-    """Edges that are on and off for a while each, and share capacities (bytes/s) max-min fairly."""
+    """Return the trains of edges that send and pause in turn and share capacities (bytes/s) max-min fairly."""
     chance = random.Random(seed)
     pairs = list(routes)
     on = dict.fromkeys(pairs, True)
@@ -44,12 +45,12 @@ def seen(
 
 
 def full(its: list[Sample]) -> float:
-    """The bytes of payload a second that full trains say."""
+    """Return the rates of samples of a full link, in bytes of payload per second."""
     return median(sample.rate_bps for sample in its if sample.full) / FRAME_BITS
 
 
 def often(its: list[Sample]) -> bool:
-    """Whether it is more than an exception that a link was full."""
+    """Return whether a link was full in more than exceptional samples."""
     return sum(sample.full for sample in its) > 0.1 * len(its)
 
 
@@ -66,7 +67,7 @@ def test_of_links_that_carry_the_same_the_slowest_is_full_and_the_others_carry_a
 
 def test_a_shared_link_with_room_to_spare_is_not_full() -> None:
     capacities = {"up": 100e6, "a->b": 2e6, "a->c": 3e6, "a->d": 0.5e6}
-    believed = {"up": 8e6, "a->b": 20e6, "a->c": 20e6, "a->d": 4e6}  # of the first much too little
+    believed = {"up": 8e6, "a->b": 20e6, "a->c": 20e6, "a->d": 4e6}  # "up" at much less than it carries
     its = seen({("a", x): ("up", f"a->{x}") for x in "bcd"}, capacities, believed)
     assert not often(its["up"])
     for link in ("a->b", "a->c", "a->d"):
@@ -108,14 +109,14 @@ def test_a_train_that_tcp_held_up_says_what_links_carry_at_least(allowed: int, h
 
 
 def test_a_train_that_came_faster_than_tcp_s_pace_proves_no_queue() -> None:
-    """The pace that a head says may be up to 1.25 times too low: trains of 24 and of 30 Mbit/s were both once full."""
+    """The pace in a head is up to 1.25 times too low: trains of 24 and 30 Mbit/s both counted as full once."""
     its = [Train(at_s, 0.1, 100_000, let, let) for at_s, let in ((1.0, 800_000), (2.0, 500_000), (3.0, 1_000_000))]
     found = samples({("a", "b"): its}, {("a", "b"): ("a->b",)}, {}, {"a->b": 40e6}, TRIPS)["a->b"]
     assert not any(sample.full for sample in found)
 
 
 def test_a_connection_that_has_only_begun_says_nothing_of_a_fall() -> None:
-    """A probe's over 10 Mbit/s and 225 ms was taken for 1.1 Mbit/s: another connection had carried more."""
+    """A probe over 10 Mbit/s and 225 ms was taken for 1.1 Mbit/s, while another connection had carried more."""
     before = {("a", "b"): [Train(95.0, 0.013, 17_376, 2_006_016, 2_006_016)]}
     came = [
         Train(100.0, 0.253, 31_856, 64_512, 165_888),
@@ -132,7 +133,7 @@ def test_a_connection_that_has_only_begun_says_nothing_of_a_fall() -> None:
 
 
 def test_nor_does_one_that_begins_again() -> None:
-    """BBR forgot a path of 26 Mbit/s in a loss, and took 6 s to find it again."""
+    """BBR lost its model of a path of 26 Mbit/s, and took 6 s to find it again."""
     before = {("a", "b"): [Train(95.0, 0.086, 275_000, 7_900_000, 7_900_000)]}
     rates = (70_000, 80_000, 110_000, 140_000, 200_000, 300_000, 400_000, 500_000, 640_000, 720_000)
     its = [Train(100 + 0.3 * number, 0.3, round(0.3 * rate), rate, rate) for number, rate in enumerate(rates)]
@@ -144,7 +145,7 @@ def test_nor_does_one_that_begins_again() -> None:
 def test_at_tcp_s_pace_a_link_is_full_once_tcp_has_looked_for_more_in_vain(
     grew: float, pause_s: float, full: bool
 ) -> None:
-    """It takes ten round trips without a pause, in which what TCP lets go does not grow."""
+    """This takes ten round trips without a pause in which TCP's pace does not grow."""
     count = round(12 * RTT_S / TRAIN_S)
     sizes = [round(100_000 * grew ** (number / count)) for number in range(count)]
     its = [by_tcp(1 + number * (TRAIN_S + pause_s), size) for number, size in enumerate(sizes)]
@@ -154,12 +155,12 @@ def test_at_tcp_s_pace_a_link_is_full_once_tcp_has_looked_for_more_in_vain(
 
 
 def by_tcp(began_s: float, size: int) -> Train:
-    """One that came as fast as TCP let it."""
+    """Return a train that came at TCP's pace."""
     return Train(began_s, TRAIN_S, size, round(size / TRAIN_S), round(size / TRAIN_S))
 
 
 def test_what_comes_on_another_connection_meanwhile_is_no_pause() -> None:
-    """Nor is a probe, which changes nothing of what TCP has looked for."""
+    """Nor is a probe a pause, since it does not change TCP's search."""
     count = round(12 * RTT_S / TRAIN_S)
     its = [by_tcp(1 + number * TRAIN_S, 100_000) for number in range(count)]
     others = [
@@ -174,7 +175,7 @@ def test_what_comes_on_another_connection_meanwhile_is_no_pause() -> None:
 
 @pytest.mark.parametrize(("part", "full"), [(0.3, True), (0.6, True), (0.8, False), (1.0, False), (1.3, False)])
 def test_a_probe_meets_a_full_link_if_it_comes_much_slower_than_it_left(part: float, full: bool) -> None:
-    """However long it was, and whatever the edge carried before."""
+    """The length of the probe and the earlier rate of the edge do not matter."""
     pace = 375_000
     before = {("a", "b"): [by_tcp(95.0, 20 * pace)]}
     seconds = 0.0437
@@ -185,7 +186,7 @@ def test_a_probe_meets_a_full_link_if_it_comes_much_slower_than_it_left(part: fl
 
 
 def test_a_probe_beside_the_edge_s_own_transfers_says_what_the_link_carries_at_least() -> None:
-    """Of 30 Mbit/s a probe got 25.7 beside a round that took 4.8."""
+    """A probe over 30 Mbit/s came at 25.7 beside a round that took 4.8."""
     probe = Train(1.0, 0.014, 42_000, 11_000_000)
     beside = Train(0.9, 0.3, 300_000, 700_000, 700_000)
     for its, full in (([probe], True), ([beside, probe], False)):
@@ -200,13 +201,13 @@ def test_a_train_that_came_much_faster_than_tcp_let_it_go_says_nothing(times: fl
     assert len(found.get("a->b", [])) == samples_of_it
 
 
-# Of what samples say, estimates are made
+# Estimates from samples
 
 
 def estimates(
     trains: dict[Pair, list[Train]], routes: dict[Pair, tuple[str, ...]], believed_bps: dict[str, float]
 ) -> dict[str, Estimate]:
-    """The known estimates at the end, by a look each second."""
+    """Return the known estimates after the last of the samples, which come once a second."""
     estimators = {link: RateEstimator(rate_bps) for link, rate_bps in believed_bps.items()}
     before: dict[Pair, list[Train]] = {}
     ends_s = max(train.began_s for its in trains.values() for train in its)
@@ -220,7 +221,7 @@ def estimates(
 
 
 def test_edges_that_share_an_egress_and_send_at_once_are_one_measurement_of_it() -> None:
-    """None of the links beyond it is believed to carry only its part."""
+    """No link after the egress is estimated at only its share of it."""
     routes: dict[Pair, tuple[str, ...]] = {("a", x): ("egress", f"hub->{x}") for x in "bcd"}
     capacities = {"egress": 2.5e6, "hub->b": 3e6, "hub->c": 4e6, "hub->d": 5e6}
     believed = {link: FRAME_BITS * rate for link, rate in capacities.items()}
@@ -236,7 +237,7 @@ def test_a_sender_that_is_the_limit_makes_no_estimate() -> None:
 
 
 def test_short_trains_of_connections_that_begin_make_no_estimate() -> None:
-    """Constant links were believed at a half to an eighth: these came over 10 Mbit/s and a round trip of 0.1 s."""
+    """Constant links were estimated at a half to an eighth of their rate: these came over 10 Mbit/s and 0.1 s."""
     came = [(0.502, 0.251, 66_608, 175_000, 412_500), (0.753, 0.179, 170_864, 175_000, 1_112_500)]
     trains = [Train(1 + 2 * n + at_s, *rest) for n in range(10) for at_s, *rest in came]
     assert estimates({("f", "e"): trains}, {("f", "e"): ("f->e",)}, {"f->e": 10e6}) == {}
@@ -244,7 +245,7 @@ def test_short_trains_of_connections_that_begin_make_no_estimate() -> None:
 
 @pytest.mark.parametrize("part", [0.125, 0.5])
 def test_a_drop_within_a_long_round_is_known_within_a_second_of_trains(part: float) -> None:
-    """Trains over a backlogged link are cut each quarter of a second."""
+    """Over a backlogged link a train ends each quarter of a second."""
     routes: dict[Pair, tuple[str, ...]] = {("a", "b"): ("a->b",)}
     trains = [Train(1 + 0.25 * n, 0.25, int((1.0 if n < 12 else part) * 500_000), 2_500_000) for n in range(16)]
     found = estimates({("a", "b"): [its._replace(burst_bytes_s=2_500_000) for its in trains]}, routes, {"a->b": 40e6})

@@ -1,5 +1,6 @@
-"""Every query of the dashboard, asked of a real Prometheus that reads our metrics. `make test-dashboard` installs one;
-where there is none, nothing is asked."""
+"""Every query of the dashboard has an answer from a real Prometheus that reads our metrics.
+
+`make test-dashboard` installs Prometheus; without it these tests are skipped."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ scrape_configs:
 
 
 class Exporter(BaseHTTPRequestHandler):
-    """Answers as the controller does, each time with a little more carried."""
+    """Serves metrics as the controller does, with growing counters."""
 
     def do_GET(self) -> None:
         links = {
@@ -48,7 +49,7 @@ class Exporter(BaseHTTPRequestHandler):
         self.wfile.write(metrics(RUN, {**NETWORK, "links": links}))
 
     def log_message(self, *_: object) -> None:
-        """Nothing on the terminal."""
+        """Print nothing."""
 
 
 @contextmanager
@@ -61,7 +62,7 @@ def served() -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of one that has read the metrics a few times."""
+    """Yield the address of a Prometheus that has read the metrics a few times."""
     folder = tmp_path_factory.mktemp("prometheus")
     with served() as port:
         (folder / "prometheus.yml").write_text(CONFIGURATION.format(port=port))

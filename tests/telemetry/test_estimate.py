@@ -1,3 +1,5 @@
+"""Estimates of a link's rate: constant, stepping, noisy, and never full."""
+
 from __future__ import annotations
 
 import random
@@ -9,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.telemetry.estimate import LASTED_S, LEAST, LEAST_SPREAD, OPEN, SILENCE_S, WINDOW, Estimate, RateEstimator
-from testbed.telemetry.sample import Sample
+from testbed.telemetry.trains import Sample
 
 pytestmark = pytest.mark.pure
 
-#: Seconds from one train to the next.
+#: The seconds from one train to the next.
 EVERY_S = 0.3
-#: Trains without which a belief that was settled is not sure of another rate.
+#: The trains after which an estimate is sure of another rate.
 FEW = 3
 DECLARED = 20e6
 
@@ -27,7 +29,7 @@ def train(number: int, rate_bps: float, full: bool = True, seconds: float = 0.2)
 
 
 def short(number: int, rate_bps: float) -> Sample:
-    """One that did not fill the link."""
+    """Return a short train that did not fill the link."""
     return train(number, rate_bps, full=False, seconds=LASTED_S / 2)
 
 
@@ -36,7 +38,7 @@ def ended_s(number: int) -> float:
 
 
 def noisy(rate_bps: float, chance: random.Random) -> float:
-    """Most trains are within 2 % of the rate, one of twelve is not."""
+    """Return a train within 2 % of the rate; one of twelve is farther off."""
     return rate_bps * (chance.gauss(1, 0.01) if chance.random() < 11 / 12 else chance.choice((0.75, 1.1)))
 
 
@@ -60,7 +62,7 @@ def test_an_estimate_lies_in_its_interval_and_a_known_one_among_the_newest_train
     estimator.add([train(i, rate) for i, rate in enumerate(its)])
     estimate = estimator.estimate(ended_s(len(its)))
     if estimate is None:
-        return  # no two of them agree
+        return  # no two trains agree
     assert estimate.low_bps <= estimate.rate_bps <= estimate.high_bps
     if estimate.known:
         newest = its[-WINDOW:]
@@ -92,17 +94,17 @@ def test_after_a_step_a_few_trains_are_enough(seed: int, rate: float, factor: fl
     before = rate * factor if down else rate / factor
     for i in range(20):
         estimator.add([train(i, noisy(before, chance))])
-    for i in range(FEW + 1):  # of a small step down one more, since trains are often a little late
+    for i in range(FEW + 1):  # a small step down takes one train more, since trains are often a little late
         estimator.add([train(20 + i, rate * chance.gauss(1, 0.01))])
     estimate = estimated(estimator, ended_s(20 + FEW))
     assert estimate.known
     assert estimate.rate_bps == pytest.approx(rate, rel=0.05)
-    assert estimate.over_s <= (FEW + 1) * EVERY_S  # and nothing from before
+    assert estimate.over_s <= (FEW + 1) * EVERY_S  # without earlier trains
 
 
 @given(st.integers(), rates)
 def test_slow_trains_that_do_not_agree_with_each_other_are_no_fall(seed: int, rate: float) -> None:
-    """A host without a processor to spare holds up every second train, each for another time."""
+    """A busy host delays every second train, each by another time."""
     chance = random.Random(seed)
     estimator = RateEstimator(DECLARED)
     off = []
@@ -127,7 +129,7 @@ def test_a_fall_is_believed_of_two_trains_and_certain_of_three() -> None:
 
 
 def test_few_trains_after_a_silence_are_not_mixed_with_those_before_it() -> None:
-    """One of 17.6 Mbit/s after trains of 2 and 6, twenty seconds old, was once an estimate of 6.2."""
+    """A train of 17.6 Mbit/s after trains of 2 and 6 that were 20 s old once made an estimate of 6.2."""
     estimator = RateEstimator(DECLARED)
     estimator.add([train(0, 2e6), train(1, 4e6), train(2, 6.2e6)])
     estimator.add([train(70, 17.6e6)])
@@ -176,7 +178,7 @@ def test_short_trains_that_late_stamps_make_look_faster_raise_nothing() -> None:
 
 
 def test_a_single_train_that_lasted_says_so_too_whatever_slower_ones_come_after_it() -> None:
-    """As a probe's does over a link that recovered, while the plan's own transfers are still slow."""
+    """Such as a probe over a link that recovered, while the plan's own transfers are still slow."""
     estimator = RateEstimator(DECLARED)
     estimator.add([train(i, 3e6) for i in range(8)])
     estimator.add([train(9, 20e6, full=False), *(short(10 + i, 5e6) for i in range(3))])
@@ -185,7 +187,7 @@ def test_a_single_train_that_lasted_says_so_too_whatever_slower_ones_come_after_
 
 
 def test_what_did_not_fill_a_link_makes_an_estimate_no_younger() -> None:
-    """It may carry more by now."""
+    """The link may carry more by now."""
     estimator = RateEstimator(DECLARED)
     estimator.add([train(i, 40e6) for i in range(8)])
     estimator.add([train(20, 40e6, full=False)])
@@ -211,7 +213,7 @@ def test_it_is_written_with_all_that_it_says() -> None:
 
 @given(st.lists(st.tuples(rates, st.floats(1e-3, 60.0)), min_size=LEAST, max_size=40))
 def test_trains_may_last_longer_than_any_window(its: list[tuple[float, float]]) -> None:
-    """A link that carries next to nothing takes many seconds for one train."""
+    """A train over a very slow link takes many seconds."""
     estimator, at_s = RateEstimator(DECLARED), 100.0
     for rate, seconds in its:
         estimator.add([Sample(rate, at_s, seconds, 65_536, True)])

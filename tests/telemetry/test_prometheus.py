@@ -1,4 +1,4 @@
-"""Metrics by Prometheus's conventions, and a dashboard that asks for no others."""
+"""Metrics by Prometheus's conventions, and a dashboard that queries no other metrics."""
 
 from __future__ import annotations
 

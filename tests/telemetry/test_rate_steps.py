@@ -1,4 +1,4 @@
-"""Steps of links' rates: which are told, since when, and which are not."""
+"""Steps of links' rates: which changes are steps, and when they began."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Rates = Mapping[str, Callable[[int], float | None]]
 
 
 def steps_of(rates: Rates, used: Mapping[str, float], seconds: int = 90) -> list[RateStep]:
-    """The steps that looks, one a second, find; `used` has the part of each link's rate that is carried."""
+    """Return the steps of rates that are sampled once a second; `used` is the carried share of each link's rate."""
     finder, carried, found = RateSteps(), dict.fromkeys(rates, 0), []
     for second in range(seconds):
         now = {link: rate(second) for link, rate in rates.items()}

@@ -1,4 +1,4 @@
-"""How long a round takes, by whoever says it."""
+"""The definition of a round's length, in the controller, the summary and the page."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Record files: complete after crashes and on full disks."""
+
 from __future__ import annotations
 
 import os
@@ -60,7 +62,7 @@ def test_a_json_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
 
 @pytest.mark.local
 def test_a_line_that_finds_no_room_leaves_none_of_itself(tmp_path: Path) -> None:
-    """A process may write files of 100 bytes, as a disk that is full takes a part of a line."""
+    """The process may write files of 100 bytes only: like a full disk, this takes a part of a line."""
     program = (
         "import resource, signal, sys; from pathlib import Path; from testbed.telemetry.store import Records\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"

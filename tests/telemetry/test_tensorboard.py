@@ -1,17 +1,18 @@
-"""Files for TensorBoard: read back by what reads those of others, and of the format to the bit."""
+"""TensorBoard's files: written bit for bit in the format, and read, also from other writers."""
 
 from __future__ import annotations
 
 import io
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.telemetry import tensorboard
-from testbed.telemetry.curves import Figures, figures_of
-from testbed.telemetry.tensorboard import Scalar, write_scalars
+from testbed.telemetry.printed_metrics import Figures
+from testbed.telemetry.tensorboard import Scalar, read_figures, write_scalars
 
 pytestmark = pytest.mark.pure
 
@@ -31,14 +32,50 @@ def test_what_is_written_is_read_as_what_others_write(
     file = tmp_path_factory.getbasetemp() / tensorboard.file_name(0.0)
     with file.open("wb") as stream:
         write_scalars(stream, 0.0, scalars)
-    assert list(figures_of(file)) == [Figures({s.tag: s.value}, s.step, s.at_s) for s in scalars]
+    assert list(read_figures(file)) == [Figures({s.tag: s.value}, s.step, s.at_s) for s in scalars]
 
 
 def test_checksums_are_the_format_s() -> None:
-    """RFC 3720's check of CRC-32C, `123456789` to 0xE3069283; and the header that every such file begins with."""
+    """RFC 3720 gives the CRC-32C of `123456789` as 0xE3069283; every file begins with the same header."""
     (masked,) = struct.unpack("<I", tensorboard._checksum(b"123456789"))
     turned = masked - 0xA282EAD8 & 0xFFFFFFFF
     assert (turned << 15 | turned >> 17) & 0xFFFFFFFF == 0xE3069283
     buffer = io.BytesIO()
     write_scalars(buffer, 0.0, ())
     assert buffer.getvalue()[:12].hex() == "1800000000000000a37f4b22"
+
+
+def varint(value: int) -> bytes:
+    parts = []
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*parts, value])
+
+
+def sized(field: int, value: bytes) -> bytes:
+    return varint(field << 3 | 2) + varint(len(value)) + value
+
+
+def event(at_s: float, step: int, tag: str, value: float, tensor: bool) -> bytes:
+    """Return an event as `SummaryWriter.add_scalar` writes it, with a tensor in newer versions."""
+    number = struct.pack("<f", value)
+    of_value = sized(8, varint(1 << 3) + varint(1) + sized(5, number)) if tensor else varint(2 << 3 | 5) + number
+    record = varint(1 << 3 | 1) + struct.pack("<d", at_s) + varint(2 << 3) + varint(step)
+    record += sized(5, sized(1, sized(1, tag.encode()) + of_value))
+    return struct.pack("<QI", len(record), 0) + record + bytes(4)
+
+
+@pytest.mark.parametrize("tensor", [False, True])
+def test_a_file_of_tensorboards_is_read_as_far_as_it_is_whole(tmp_path: Path, tensor: bool) -> None:
+    file = tmp_path / "events.out.tfevents.1"
+    whole = event(1e9, 300, "loss", 0.5, tensor)
+    file.write_bytes(whole + whole[: len(whole) // 2])
+    assert list(read_figures(file)) == [Figures({"loss": 0.5}, 300, 1e9)]
+
+
+@given(content=st.binary(max_size=200))
+def test_no_file_is_too_broken_to_be_read(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = tmp_path_factory.getbasetemp() / "tfevents"
+    file.write_bytes(struct.pack("<QI", len(content), 0) + content + bytes(4))
+    list(read_figures(file))

@@ -1,3 +1,5 @@
+"""Rates of links while trains pass them."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -37,7 +39,7 @@ def test_a_link_that_one_train_passes_carries_that_train_in_frames(began_s: floa
 
 
 def test_what_passed_a_shared_link_at_the_same_time_counts_for_both_by_when_it_passed_there() -> None:
-    """Both pass a->x at 10 to 11 s; one arrives at b 20 ms, the other at c 120 ms after that."""
+    """Both trains pass a->x from 10 to 11 s; one arrives at b 20 ms later, the other at c 120 ms later."""
     its = {("a", "b"): [Train(10.02, 1.0, 1000)], ("a", "c"): [Train(10.12, 1.0, 500)]}
     routes = {("a", "b"): ("a->x", "x->b"), ("a", "c"): ("a->x", "x->c")}
     found = passed_bps(its, routes, {"a->x": 0.3, "x->b": 0.02, "x->c": 0.12})

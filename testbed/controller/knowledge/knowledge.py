@@ -22,8 +22,7 @@ from testbed.planning.cost import CostModel
 from testbed.protocol import PeerSample, Train
 from testbed.telemetry.bottleneck import samples as samples_of
 from testbed.telemetry.estimate import UNKNOWN_DOUBT, Estimate, RateEstimator
-from testbed.telemetry.hindsight import PastRate, RateHistory
-from testbed.telemetry.restless import Restless
+from testbed.telemetry.rate_history import PastRate, RateHistory, RateVariation
 
 #: Seconds after which an unknown link is taken for what was declared.
 FORGOTTEN_S = 60.0
@@ -86,7 +85,7 @@ class Knowledge:
         self._rates: dict[str, RateEstimator] = {}
         self._history: dict[str, RateHistory] = {}
         self._at_end: dict[str, Estimate] = {}
-        self._before: dict[str, Restless] = {}
+        self._before: dict[str, RateVariation] = {}
         self._suspected: dict[str, tuple[float, float]] = {}
         self._round_trips = RoundTrips()
         self._speeds: dict[str, float] = {}
@@ -151,7 +150,7 @@ class Knowledge:
         self._at_end = self.estimates(now_s)
         for name, estimate in self._at_end.items():
             if estimate.known:
-                self._before.setdefault(name, Restless()).add(estimate, now_s)
+                self._before.setdefault(name, RateVariation()).add(estimate, now_s)
 
     def clock(self, speeds: Mapping[str, float]) -> None:
         """Take how fast members computed in a round, as parts of what is declared. Rounds differ by a late step, and
@@ -213,8 +212,8 @@ class Knowledge:
         found = {}
         for name in names | estimates.keys():
             below, above = estimates[name].doubt() if name in estimates else (UNKNOWN_DOUBT, UNKNOWN_DOUBT)
-            restless = min(self._before[name].drift, UNKNOWN_DOUBT) if name in self._before else 0.0
-            found[name] = hypot(below, restless), hypot(above, restless)
+            drift = min(self._before[name].drift, UNKNOWN_DOUBT) if name in self._before else 0.0
+            found[name] = hypot(below, drift), hypot(above, drift)
         return found
 
     def unknown(self, now_s: float, fresh_s: float = FRESH_S) -> dict[str, list[Pair]]:

@@ -1,2 +1,1 @@
-"""The figures of a report, one noun a file. Each function draws one figure of a record, or none (None) when the
-record has nothing to draw it from."""
+"""The figures of a report. Each `draw_…` draws one figure of a run's record; None where there is nothing to draw."""

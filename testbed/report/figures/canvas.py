@@ -1,8 +1,8 @@
-"""Drawing for a page that is read in light and in dark, and for papers.
+"""The style of figures, for a page with a light and a dark theme and for papers; figures as inline SVG and as files.
 
-Figures are drawn by Matplotlib in the light palette. In the page they are inline SVG, where each of its colours becomes
-a CSS variable with that colour as its fallback, so that the page's style sheet chooses and a figure copied out of the
-page still looks right. As files they are what Matplotlib writes.
+Matplotlib draws figures in the light palette. In the page they are inline SVG in which each colour becomes a CSS
+variable with that colour as its fallback, so the page's style sheet sets the theme, and a figure that is copied from
+the page still looks right.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 INK, MUTED, GRID, PAPER = "#1f2328", "#6a737d", "#e1e4e8", "#fffffe"
 BLUE, ORANGE, GREEN, PINK, YELLOW, SKY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
 
-#: Okabe and Ito's colours, told apart by people with any of the common colour deficiencies.
+#: Okabe and Ito's colours, which people with any of the common colour deficiencies can tell apart.
 CYCLE = (BLUE, ORANGE, GREEN, PINK, YELLOW, SKY)
 
 _VARIABLES: Mapping[str, str] = {
@@ -37,29 +37,30 @@ _VARIABLES: Mapping[str, str] = {
     SKY: "--sky",
 }
 
-#: Width of a figure in inches; at 72 points an inch the text keeps its size relative to the page's column.
+#: The width of a figure in inches. At 72 points per inch, text keeps its size relative to the page's column.
 WIDTH = 10.8
 
-#: Left and right edge of the axes of every figure over time, so that moments align down the page.
-TIME_LEFT, TIME_RIGHT = 0.062, 0.985
+#: The left and right edge of the axes of every figure over time, so that times align down the page; and the room below
+#: the axes, in inches.
+TIME_LEFT, TIME_RIGHT, BELOW = 0.062, 0.985, 0.42
 
-#: The forms of a file that has a figure.
+#: The forms of a figure's file.
 FigureForm = Literal["png", "svg", "pdf"]
 
-#: Of a PNG file; at the width of a column of print, 3.5 inches, that is 600 and more.
+#: The resolution of a PNG file; at the width of a printed column, 3.5 inches, that is 600 and more.
 DOTS_PER_INCH = 200
 
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "pdf.fonttype": 42,  # TrueType: conferences refuse Type 3, which Matplotlib embeds by default
-    "svg.hashsalt": "report",  # the same run makes the same page
+    "svg.hashsalt": "report",  # a run always makes the same page
     "text.parse_math": False,
     "font.family": ["sans-serif"],
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 8.5,
     "axes.titlesize": 8.5,
     "axes.titlelocation": "left",
-    "axes.titley": 1.0,  # else Matplotlib lays out every tick label once more, to see whether one is in the way
+    "axes.titley": 1.0,  # without it Matplotlib lays out all tick labels again, to avoid overlaps
     "axes.labelsize": 8.5,
     "axes.labelcolor": MUTED,
     "axes.edgecolor": MUTED,
@@ -90,23 +91,25 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A figure for the page, or for a file. `alt` says in words what it shows, for readers that can't see it."""
+    """A figure for the page or for a file."""
 
     figure: Figure
+    #: Unique in the page; the prefix of the figure's identifiers and the stem of its file.
     name: str
     title: str
+    #: What the figure shows, in sentences, for readers who cannot see it.
     alt: str
 
     @property
     def svg(self) -> str:
-        """It as an element of the page, in which `name` is unique."""
+        """The figure as an SVG element of the page."""
         with style():
             buffer = io.StringIO()
             self.figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
         return _inline(buffer.getvalue(), self.name, self.title, self.alt)
 
     def write(self, file: BinaryIO, form: FigureForm) -> None:
-        """Write it as a file that stands alone; the same run makes the same file."""
+        """Write the figure as a file of its own; a run always makes the same file."""
         dated = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[form]
         with style():
             self.figure.savefig(
@@ -114,30 +117,37 @@ class Drawing:
             )
 
     def _repr_svg_(self) -> str:
-        """What a notebook shows."""
+        """Return the SVG that a notebook shows."""
         buffer = io.BytesIO()
         self.write(buffer, "svg")
         return buffer.getvalue().decode()
 
 
 def style() -> Any:
-    """The context in which a figure is made and drawn."""
+    """Return the context in which a figure is made and drawn."""
     return rc_context(_STYLE)
 
 
 def new_figure(height: float, width: float = WIDTH) -> Figure:
-    """An empty figure; sizes in inches."""
+    """Return an empty figure; sizes in inches."""
     return Figure(figsize=(width, height))
 
 
+def time_panels(height: float, above: float, count: int = 1) -> tuple[Figure, list[Axes]]:
+    """Return a figure with `count` panels over time, one above the other, and room `above` them; sizes in inches."""
+    figure = new_figure(height)
+    figure.subplots_adjust(TIME_LEFT, BELOW / height, TIME_RIGHT, 1 - above / height)
+    return figure, figure.subplots(count, sharex=True, squeeze=False)[:, 0].tolist()
+
+
 def over_time(axes: Axes, end_s: float) -> None:
-    """The common time axis."""
+    """Set up the common time axis."""
     axes.set_xlim(0, end_s)
     axes.set_xlabel("seconds since training began", loc="right", fontsize=8)
 
 
 def _inline(svg: str, name: str, title: str, alt: str) -> str:
-    """Matplotlib's SVG document as an element of an HTML page: no prologue, own identifiers, the page's colours."""
+    """Return Matplotlib's SVG document as an element of a page, with unique identifiers and the page's colours."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     view_box = re.search(r'viewBox="[^"]*"', svg)
@@ -145,7 +155,7 @@ def _inline(svg: str, name: str, title: str, alt: str) -> str:
     labels = f"<title>{html.escape(title)}</title><desc>{html.escape(alt)}</desc>"
     opening = f'<svg {view_box[0]} role="img" aria-label="{html.escape(title)}" class="figure">{labels}'
     svg = re.sub(r"<svg[^>]*>", lambda _: opening, svg, count=1, flags=re.DOTALL)
-    # Groups are named in each figure alike; only what is referred to needs a name, and one of its own in the page.
+    # Groups have the same names in each figure and are not referred to; other identifiers become unique in the page.
     svg = re.sub(r'<g id="[^"]*">', "<g>", svg)
     svg = re.sub(r'((?:\bid|xlink:href)="#?|url\(#)', rf"\g<1>{name}-", svg)
     svg = svg.replace("xlink:href", "href")
@@ -157,5 +167,5 @@ def _inline(svg: str, name: str, title: str, alt: str) -> str:
 
 
 def _font(match: re.Match[str]) -> str:
-    """The page's own font, in the figure's size."""
+    """Return the figure's font size without its font, so that the page's font applies."""
     return f"font-size: {match[1]}" if match[1] else ""

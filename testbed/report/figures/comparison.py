@@ -1,4 +1,4 @@
-"""Several runs in one figure: progress over time, and the spread of their rounds."""
+"""Figures of several runs together: a metric over time, and the spread of their rounds."""
 
 from __future__ import annotations
 
@@ -9,33 +9,22 @@ import numpy as np
 from matplotlib.ticker import PercentFormatter
 
 from testbed.report import text
-from testbed.report.figures.canvas import (
-    CYCLE,
-    INK,
-    TIME_LEFT,
-    TIME_RIGHT,
-    Drawing,
-    new_figure,
-    over_time,
-    style,
-)
+from testbed.report.figures.canvas import CYCLE, INK, TIME_RIGHT, Drawing, new_figure, over_time, style, time_panels
 from testbed.report.record import RunRecord
 
-#: Runs by the name they go by in the comparison.
+#: Label -> run.
 Runs = Mapping[str, RunRecord]
 
 _LINES: Sequence[object] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
 
 
 def draw_progress(runs: Runs, metric: str, title: str, name: str, policies: Sequence[str]) -> Drawing | None:
-    """A metric over time, a line for each run: its colour says the policy, its dashes which of that policy's runs."""
+    """Draw a metric over time, a line for each run: a colour for each policy, dashes for its different runs."""
     curves = {label: record.metric(metric) for label, record in runs.items()}
     if not any(at for at, _ in curves.values()):
         return None
     with style():
-        figure = new_figure(2.9)
-        figure.subplots_adjust(TIME_LEFT, 0.145, TIME_RIGHT, 0.88)
-        axes = figure.subplots()
+        figure, [axes] = time_panels(2.9, 0.35)
         for label, (at, values) in curves.items():
             colour, dashes = look(runs, label, policies)
             axes.plot(at, values, color=colour, linestyle=dashes, label=label)
@@ -48,7 +37,7 @@ def draw_progress(runs: Runs, metric: str, title: str, name: str, policies: Sequ
 
 
 def draw_spread(runs: Runs, policies: Sequence[str]) -> Drawing | None:
-    """Every round's time as a dot, run by run, with median, 95th percentile, and the bound."""
+    """Draw each round's time as a dot, a row for each run, with the median, the 95th percentile and the bound."""
     times = {label: [round_.seconds for round_ in record.rounds] for label, record in runs.items() if record.rounds}
     if not times:
         return None
@@ -73,13 +62,13 @@ def draw_spread(runs: Runs, policies: Sequence[str]) -> Drawing | None:
         axes.tick_params(axis="y", length=0)
         axes.grid(True, axis="x")
         axes.grid(False, axis="y")
-        axes.set_xlabel("seconds a round", loc="right", fontsize=8)
+        axes.set_xlabel("seconds per round", loc="right", fontsize=8)
         words = "; ".join(f"{label}: median {text.seconds(median(values))}" for label, values in times.items())
-        return Drawing(figure, "spread", "Time per round, run by run", f"{words}.")
+        return Drawing(figure, "spread", "Time per round, by run", f"{words}.")
 
 
 def look(runs: Runs, label: str, policies: Sequence[str]) -> tuple[str, object]:
-    """(colour, dashes) of a run: by its policy where the runs differ in it, else by the run."""
+    """Return (colour, dashes) of a run: by its policy where policies differ, or else by the run."""
     labels = list(runs)
     if len(policies) < 2:
         return CYCLE[labels.index(label) % len(CYCLE)], "-"

@@ -1,4 +1,4 @@
-"""How busy the host's processors were."""
+"""The load of the host's processors over time."""
 
 from __future__ import annotations
 
@@ -6,34 +6,21 @@ from statistics import median
 
 from matplotlib.ticker import PercentFormatter
 
-from testbed.report.figures.canvas import (
-    BLUE,
-    MUTED,
-    ORANGE,
-    PAPER,
-    TIME_LEFT,
-    TIME_RIGHT,
-    Drawing,
-    new_figure,
-    over_time,
-    style,
-)
+from testbed.report.figures.canvas import BLUE, MUTED, ORANGE, PAPER, Drawing, over_time, style, time_panels
 from testbed.report.figures.marks import draw_marks
 from testbed.report.record import RunRecord
 from testbed.run.conclusion.verdict import CPU_BUSY
 
 
 def draw_host(record: RunRecord) -> Drawing | None:
-    """The busy share second by second, and where it counts as starved."""
+    """Draw the busy share of the processors, second by second, and the share above which the host is starved."""
     found = [(sample.at_s, sample.cpu) for sample in record.samples if sample.cpu is not None and sample.at_s >= 0]
     if len(found) < 2:
         return None
     at, busy = [at for at, _ in found], [busy for _, busy in found]
     starved = sum(each > CPU_BUSY for each in busy) / len(busy)
     with style():
-        figure = new_figure(1.9)
-        figure.subplots_adjust(TIME_LEFT, 0.22, TIME_RIGHT, 0.93)
-        axes = figure.subplots()
+        figure, [axes] = time_panels(1.9, 0.13)
         axes.fill_between(at, busy, step="pre", color=BLUE, alpha=0.15, linewidth=0)
         axes.plot(at, busy, drawstyle="steps-pre", color=BLUE, linewidth=1.0)
         axes.axhline(CPU_BUSY, color=ORANGE, linewidth=1.0, linestyle=(0, (4, 2)))
@@ -51,10 +38,9 @@ def draw_host(record: RunRecord) -> Drawing | None:
         )
         axes.set_ylim(0, 1.03)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        axes.set_ylabel("processors busy", color=MUTED)
+        axes.set_ylabel("busy share of processors", color=MUTED)
         over_time(axes, record.end_s)
         draw_marks([axes], record.marks, record.end_s, names=False)
-        alt = (
-            f"Median {median(busy):.0%}, highest {max(busy):.0%}, above {CPU_BUSY:.0%} in {starved:.0%} of the samples."
-        )
+        share = f"above {CPU_BUSY:.0%} in {starved:.0%} of samples"
+        alt = f"Busy: {median(busy):.0%} at the median, {max(busy):.0%} at most, {share}."
         return Drawing(figure, "host", "Host processors over time", alt)

@@ -1,4 +1,4 @@
-"""Every directed link: the rate in force against what was measured on it, and what the controller estimated."""
+"""The rates of each link over time: in force, measured, and estimated by the controller."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from testbed.report.series import Band, StepFunction, arrived, backlogged, down_
 
 COLUMNS = 4
 
-#: More panels than these would be a page of their own; the links that carried most are shown.
+#: The most panels; of more links, those that carried most are shown.
 MOST_LINKS = 60
 
-#: A panel is some 180 points wide: more steps than this are not seen.
+#: The most steps of a panel: about two per point of its width.
 STEPS_A_PANEL = 360
 
 _PANEL_HEIGHT, _TOP, _BOTTOM = 1.28, 0.5, 0.42
 
 
 def draw_links(record: RunRecord) -> Drawing | None:
-    """Small multiples, the two directions of a pair side by side."""
+    """Draw a panel for each link, the two directions of a pair side by side."""
     links = _chosen(record)
     if not links or not record.end_s:
         return None
@@ -61,13 +61,13 @@ def draw_links(record: RunRecord) -> Drawing | None:
         figure.text(TIME_RIGHT, 0.08 / height, "seconds since training began", ha="right", color=MUTED, fontsize=8)
         _legend(figure, height, record)
         left_out = len(record.states) - len(links)
-        alt = f"{len(links)} directed links{f', those that carried most; {left_out} more left out' * (left_out > 0)}. "
+        alt = f"{len(links)} links{f', those that carried most; {left_out} more are left out' * (left_out > 0)}. "
         alt += "; ".join(f"{link}: {_words(record, link)}" for link in links)
-        return Drawing(figure, "links", "Rate in force and rate measured, link by link", alt)
+        return Drawing(figure, "links", "Rate in force and measured rate, by link", alt)
 
 
 def _chosen(record: RunRecord) -> list[str]:
-    """The links to show: pairs together, in the order in which they came up."""
+    """Return the links to show, the directions of a pair together, in the order in which they came up."""
     links = list(record.states)
     if len(links) > MOST_LINKS:
         carried = record.samples[-1].bytes if record.samples else {}
@@ -83,7 +83,7 @@ def _draw_link(axes: Axes, record: RunRecord, link: str) -> None:
     states = record.states[link]
     rate = rate_in_force(states, record.end_s)
     measured, busy = arrived(record.samples, link), backlogged(record.samples, link)
-    # What the link had to carry where its queue was backlogged: the share of the second, times the rate in it.
+    # What a link with a backlogged queue must carry: the backlogged share of the second times the rate in it.
     carried = StepFunction(busy.edges, busy.values * rate.means(busy.edges))
     _stairs(axes, carried, fill=True, color=SKY, alpha=0.38, linewidth=0)
     _stairs(axes, measured, color=BLUE, linewidth=0.9)
@@ -93,8 +93,7 @@ def _draw_link(axes: Axes, record: RunRecord, link: str) -> None:
     for start, stop in down_spans(states, record.end_s):
         axes.axvspan(start, stop, facecolor="none", edgecolor=MUTED, hatch="/////", linewidth=0)
     draw_marks([axes], [mark for mark in record.marks if mark.kind != "event"], record.end_s, names=False)
-    source, target = link_ends(link)
-    axes.set_title(f"{source} → {target}", color=INK, pad=3)
+    axes.set_title(link, color=INK, pad=3)
     axes.set_xlim(0, record.end_s)
     highest = np.nanmax(rate.values) if not np.all(np.isnan(rate.values)) else 1e6
     axes.set_ylim(0, max(highest, np.nanmax(np.append(measured.values, 0.0))) / 1e6 * 1.12)
@@ -117,8 +116,8 @@ def _legend(figure: object, height: float, record: RunRecord) -> None:
     y, x = 1 - 0.14 / height, 0.035
     entries: Sequence[tuple[str, str, float]] = (
         ("rate in force (Mbit/s)", ORANGE, 0.145),
-        ("measured, second by second", BLUE, 0.17),
-        ("shade: rate × share of the second that the queue was backlogged", SKY, 0.36),
+        ("measured, per second", BLUE, 0.17),
+        ("shade: rate × share of the second with a backlogged queue", SKY, 0.36),
         ("hatched: down", MUTED, 0.095),
         *([("estimated, with its interval", GREEN, 0.16)] if record.estimated else []),
     )

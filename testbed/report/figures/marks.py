@@ -1,4 +1,4 @@
-"""Swaps and events over a figure's time axis, each with its name in a row above, where there is room for it."""
+"""Marks of swaps and events on a time axis: a line each, and a name above the axes where there is room for it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from matplotlib.axes import Axes
 from testbed.report.figures.canvas import INK, MUTED, PAPER, PINK
 from testbed.report.record import Mark
 
-#: Rows of names above the axes; what finds no room there keeps its line and stands in the page's tables.
+#: The rows of names above the axes. A mark whose name finds no room keeps its line, and stands in the page's tables.
 ROWS = 3
 
 ROW_POINTS = 11.0
 
 _LOOK = {"plan": (INK, (0, ())), "network": (PINK, (0, (5, 2))), "event": (MUTED, (0, (1, 2)))}
 
-#: Mean width of a character of the names, in points; wide fonts take no more.
+#: The width of a character of a name, in points; wide fonts take no more on average.
 _CHARACTER_POINTS = 4.6
 
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """Where a name stands: its mark's position, its extent (points from the axes' left) and its row."""
+    """The place of a name: its mark and its extent, in points from the left of the axes, and its row."""
 
     at: float
     left: float
@@ -31,7 +31,7 @@ class _Name:
     row: int
 
     def clashes(self, other: _Name) -> bool:
-        """Whether the names overlap, or the line that leads up to one runs through the other."""
+        """Return whether the names overlap, or the line that leads up to one crosses the other."""
         if self.row == other.row:
             return self.left < other.right and other.left < self.right
         low, high = sorted((self, other), key=lambda name: name.row)
@@ -39,7 +39,7 @@ class _Name:
 
 
 def draw_marks(axes: Sequence[Axes], marks: Iterable[Mark], end_s: float, names: bool = True) -> None:
-    """A line through all `axes` for each mark; with `names`, the marks' names above the first of them."""
+    """Draw a line through all `axes` for each mark; with `names`, also their names above the first axes."""
     marks = [mark for mark in marks if 0 <= mark.at_s <= end_s]
     for mark in marks:
         colour, dashes = _LOOK[mark.kind]
@@ -57,7 +57,7 @@ def _write_names(axes: Axes, marks: Sequence[Mark], end_s: float) -> None:
     width = axes.get_position().width * figure.get_figwidth() * 72
     all_at = [mark.at_s / end_s * width for mark in marks]
     placed: list[_Name] = []
-    # From the right, so that a name goes above those of the marks that it runs over.
+    # From right to left, so that a name goes above the names of the marks that it covers.
     for mark, at in reversed(list(zip(marks, all_at, strict=True))):
         for label in filter(None, (mark.label, mark.short)):
             name = _place(at, len(label) * _CHARACTER_POINTS + 8, width, placed, all_at)
@@ -90,9 +90,9 @@ def _write_names(axes: Axes, marks: Sequence[Mark], end_s: float) -> None:
 
 
 def _place(at: float, length: float, width: float, placed: Sequence[_Name], all_at: Sequence[float]) -> _Name | None:
-    """The lowest row in which a name finds room right of its mark, or else left of it; None where there is none.
+    """Return the lowest place for a name, right of its mark or else left of it; None where it finds no room.
 
-    One that runs over other marks to the left goes to the top row, so that their names find room below.
+    A name that covers other marks on its left goes to the top row, so that their names find room below.
     """
     runs_over = any(at - length < other < at for other in all_at)
     right = [_Name(at, at, at + length, row) for row in range(ROWS) if at + length <= width + 10]

@@ -1,6 +1,7 @@
-"""The network as a map, with the plan of each of a few epochs drawn over it.
+"""The network as a map, with the plans of a few epochs drawn over it.
 
-Sites lie by round trip: the farther apart in time, the farther apart on the map (by its root, lest near sites touch).
+The distance of two sites on the map is the root of their round trip as nearly as a plane allows; without the root, near
+sites would touch.
 """
 
 from __future__ import annotations
@@ -17,50 +18,40 @@ from matplotlib.patches import Circle, FancyArrowPatch
 
 from testbed.plan import Plan, Tree
 from testbed.report import text
-from testbed.report.figures.canvas import (
-    CYCLE,
-    GRID,
-    INK,
-    MUTED,
-    PAPER,
-    WIDTH,
-    Drawing,
-    new_figure,
-    style,
-)
-from testbed.report.member import site_of
-from testbed.report.record import LinkRecord, RunRecord
+from testbed.report.figures.canvas import CYCLE, GRID, INK, MUTED, PAPER, WIDTH, Drawing, new_figure, style
+from testbed.report.record import RunRecord
+from testbed.report.run_files import LinkRecord
 
 MOST_PANELS = 4
 
 #: Radii in units of the map, whose longer side is 2.
 SITE_RADIUS, WORKER_RADIUS = 0.105, 0.022
 
-#: Sites nearer than this would leave no room for both their workers.
+#: The least round trip on the map: nearer sites would leave no room for the workers of both.
 NEAREST_S = 0.025
 
-#: Two directions whose rates differ by less are written as one.
+#: The rates of two directions that differ by less are written as one.
 ALIKE = 1.05
 
-#: Names on more links than these would cover the map.
+#: The most links with labels: more would cover the map.
 MOST_LABELS = 10
 
-#: Sizes of names, and a character's width in parts of its size.
+#: The sizes of names in points, and the width of a character as a share of its size.
 SITE_NAME_POINTS, LABEL_POINTS, CHARACTER = 8.5, 6.8, 0.58
 
-#: Where along a link its label may stand; and what it costs to stand far from the middle, or aside, in parts of the
-#: label's area that something would hide.
+#: Where along a link its label may stand, and the cost of its distance from the middle and from the link, in shares of
+#: the label's area that something hides.
 ALONG, FAR, ASIDE = (0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74), 0.15, 0.5
 
 Point = tuple[float, float]
 
-#: Keeps names legible over lines.
+#: A background that keeps names legible over lines.
 _BEHIND = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.5, "alpha": 0.85}
 
 
 @dataclass(frozen=True, slots=True)
 class _LinkPair:
-    """A physical pair of links at a moment: rates of both directions (bit/s), round trip, whether up."""
+    """A physical pair of links at a time; rates of both directions in bit/s."""
 
     rates: tuple[float, float]
     rtt_s: float
@@ -74,9 +65,9 @@ class _LinkPair:
 
 
 def draw_network(record: RunRecord) -> Drawing | None:
-    """A map for each of up to four plans: the first, the last, and those between that stood longest.
+    """Draw a map for each of up to four plans: the first, the last, and those between that were in force longest.
 
-    One without a plan where members went by none.
+    Of a run without plans, draw the map alone.
     """
     pairs = _pairs(record)
     if not pairs:
@@ -99,7 +90,8 @@ def draw_network(record: RunRecord) -> Drawing | None:
             _draw_panel(axes, record, epoch, pairs, positions)
         plans = [f"Plan {epoch}: {_words(record.plans[epoch])}" for epoch in shown if epoch is not None]
         if not plans:
-            return Drawing(figure, "network", "The network", f"{len(pairs)} links between {len(positions)} sites.")
+            words = f"{text.count(len(pairs), 'pair')} of links between {text.count(len(positions), 'site')}."
+            return Drawing(figure, "network", "The network", words)
         return Drawing(figure, "network", "The network and the plans over it", " ".join(plans))
 
 
@@ -111,13 +103,13 @@ def _chosen(record: RunRecord, epochs: Sequence[int]) -> list[int]:
 
 
 def _began(record: RunRecord, epoch: int) -> float:
-    """When the plan came into force."""
+    """Return when the plan of an epoch came into force."""
     rounds = record.epochs.get(epoch)
     return record.since(rounds[0].entered_s) if rounds else 0.0
 
 
 def _pairs(record: RunRecord) -> list[tuple[str, str]]:
-    """The physical pairs that were there at any time."""
+    """Return the physical pairs that existed at any time."""
     found: dict[tuple[str, str], None] = {}
     for link in record.states:
         source, _, target = link.partition("->")
@@ -127,13 +119,13 @@ def _pairs(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def _state(states: Sequence[LinkRecord], at_s: float) -> LinkRecord | None:
-    """What was in force on a link at a moment; None where it was not there."""
+    """Return the state of a link at a time; None before it was made and after it was removed."""
     before = [state for state in states if state.at_s <= at_s]
     return before[-1] if before and before[-1].there else None
 
 
 def _pair(record: RunRecord, a: str, b: str, at_s: float) -> _LinkPair | None:
-    """The pair as it was at a moment; None where neither direction was there."""
+    """Return the state of a pair at a time; None where neither direction existed."""
     states = [_state(record.states.get(link, ()), at_s) for link in (f"{a}->{b}", f"{b}->{a}")]
     found = [state for state in states if state]
     if not found:
@@ -143,16 +135,16 @@ def _pair(record: RunRecord, a: str, b: str, at_s: float) -> _LinkPair | None:
 
 
 def _rtt_s(record: RunRecord, a: str, b: str) -> float:
-    """The pair's round trip as it came up."""
+    """Return the pair's round trip when it came up."""
     there = record.states[f"{a}->{b}"][0]
     back = record.states.get(f"{b}->{a}", (there,))[0]
     return there.delay_s + back.delay_s
 
 
 def _layout(record: RunRecord, pairs: Sequence[tuple[str, str]]) -> dict[str, Point]:
-    """Where each site lies: distances as near to the round trips' roots as a plane allows, the longer axis across."""
+    """Return the position of each site, with the longer axis across."""
     graph = nx.Graph()
-    graph.add_nodes_from(dict.fromkeys(site_of(member) for member in record.members))
+    graph.add_nodes_from(record.sites)
     for a, b in pairs:
         graph.add_edge(a, b, length=math.sqrt(max(_rtt_s(record, a, b), NEAREST_S)))
     if len(graph) == 1:
@@ -163,7 +155,7 @@ def _layout(record: RunRecord, pairs: Sequence[tuple[str, str]]) -> dict[str, Po
     points -= points.mean(axis=0)
     _, _, axes = np.linalg.svd(points)
     points = points @ axes.T
-    # An axis has no direction of its own: the first site to the left and above, so that all runs look alike.
+    # The axes have no direction of their own: the first site is put to the left and above, so that runs look alike.
     points *= np.where(points[0] > 0, -1, 1) * np.array([1, -1])
     points /= np.abs(points).max()
     return {site: (float(x), float(y)) for site, (x, y) in zip(sites, points, strict=True)}
@@ -186,7 +178,7 @@ def _draw_panel(
     axes: Axes, record: RunRecord, epoch: int | None, pairs: Sequence[tuple[str, str]], positions: Mapping[str, Point]
 ) -> None:
     left, right, low, high = _extent(positions)
-    # So patches go in as artists: `add_patch` would look how far each reaches, a tenth of the time that a page takes.
+    # With fixed limits, patches are added as artists: `add_patch` computes extents, a tenth of the time of a page.
     axes.set(xlim=(left, right), ylim=(low, high))
     axes.set_aspect("equal")
     _draw_links(axes, record, pairs, positions, 0.0 if epoch is None else _began(record, epoch))
@@ -201,7 +193,7 @@ def _title(record: RunRecord, epoch: int) -> str:
     parts = [f"plan {epoch}" + (f" ({plan.policy})" if plan.policy else "")]
     if rounds:
         parts.append(f"rounds {rounds[0].number}–{rounds[-1].number}")
-        parts.append(f"{text.seconds(median(r.seconds for r in rounds))} a round")
+        parts.append(f"{text.seconds(median(r.seconds for r in rounds))} per round")
     return " · ".join(parts)
 
 
@@ -237,14 +229,14 @@ def _draw_links(
 
 
 class Labels:
-    """Finds room for the labels of links: beside sites and their names, and beside one another. `taken` is where
-    something stands."""
+    """Finds places for the labels of links that cover neither sites, nor their names, nor one another."""
 
     def __init__(self, axes: Axes, positions: Mapping[str, Point]) -> None:
         figure = axes.get_figure(root=True)
         assert figure is not None
         left, right = axes.get_xlim()
-        self._unit = (right - left) / (axes.get_position().width * figure.get_figwidth() * 72)  # of a point
+        self._unit = (right - left) / (axes.get_position().width * figure.get_figwidth() * 72)  # per point
+        #: The boxes of sites, their names, and placed labels.
         self.taken: list[_Box] = []
         for site, (x, y) in positions.items():
             name = len(site) * SITE_NAME_POINTS * CHARACTER * self._unit / 2
@@ -252,7 +244,7 @@ class Labels:
             self.taken.append(_Box(x - name, y - SITE_RADIUS - 0.14, x + name, y - SITE_RADIUS))
 
     def place(self, label: str, start: Point, stop: Point) -> Point:
-        """Return where a label of a link between two places hides the least: on the link, or else beside it."""
+        """Return the place on or beside a link where its label covers the least, and take it."""
         lines = label.split("\n")
         width = max(map(len, lines)) * LABEL_POINTS * CHARACTER * self._unit / 2
         height = len(lines) * LABEL_POINTS * 1.15 * self._unit / 2
@@ -283,18 +275,18 @@ class _Box:
 
     @classmethod
     def around(cls, x: float, y: float, width: float, height: float) -> _Box:
-        """Return the box with this middle; `width` and `height` are halves."""
+        """Return the box around a middle; `width` and `height` are halves."""
         return cls(x - width, y - height, x + width, y + height)
 
     def shared(self, other: _Box) -> float:
-        """The area that both cover."""
+        """Return the area that both boxes cover."""
         across = min(self.right, other.right) - max(self.left, other.left)
         up = min(self.high, other.high) - max(self.low, other.low)
         return max(across, 0.0) * max(up, 0.0)
 
 
 def _draw_sites(axes: Axes, record: RunRecord, positions: Mapping[str, Point]) -> dict[str, Point]:
-    """Draw sites with their workers; where each worker lies."""
+    """Draw the sites with their workers. Returns the position of each worker."""
     workers: dict[str, Point] = {}
     for site, (x, y) in positions.items():
         axes.add_artist(Circle((x, y), SITE_RADIUS, facecolor=PAPER, edgecolor=MUTED, linewidth=0.8, zorder=2))
@@ -309,7 +301,7 @@ def _draw_sites(axes: Axes, record: RunRecord, positions: Mapping[str, Point]) -
             bbox=_BEHIND,
             zorder=7,
         )
-        local = [member for member in record.members if site_of(member) == site]
+        local = record.sites.get(site, ())
         radius = 0.0 if len(local) == 1 else SITE_RADIUS * 0.58
         for index, member in enumerate(local):
             angle = math.pi + 2 * math.pi * index / len(local)
@@ -319,7 +311,7 @@ def _draw_sites(axes: Axes, record: RunRecord, positions: Mapping[str, Point]) -
 
 
 def _draw_plan(axes: Axes, plan: Plan, workers: Mapping[str, Point]) -> None:
-    """Arrows towards each tree's root; dashed ones where the mean comes back another way."""
+    """Draw arrows towards each tree's root, and dashed ones where the mean returns another way."""
     for index, tree in enumerate(plan.trees):
         colour = CYCLE[index % len(CYCLE)]
         width = 1.0 + 1.0 * tree.share
@@ -356,5 +348,5 @@ def _words(plan: Plan) -> str:
 
 
 def _tree_words(tree: Tree) -> str:
-    hops = ", ".join(f"{child} to {parent}" for child, parent in sorted(tree.reduce.items()))
+    hops = ", ".join(f"{child}->{parent}" for child, parent in sorted(tree.reduce.items()))
     return f"{tree.share:.0%} of the model over root {tree.root}, {hops}"

@@ -1,4 +1,4 @@
-"""The time that each round took, over time, beside the bound."""
+"""The duration of each round over time, with the bound."""
 
 from __future__ import annotations
 
@@ -17,33 +17,31 @@ from testbed.report.figures.canvas import (
     TIME_RIGHT,
     WIDTH,
     Drawing,
-    new_figure,
     over_time,
     style,
+    time_panels,
 )
 from testbed.report.figures.marks import draw_marks
 from testbed.report.record import RunRecord
 from testbed.run.conclusion.summary import RoundFigures
 
-#: Rounds so many times slower than the median would press all others flat on a linear scale.
+#: The scale is logarithmic where a round takes this many medians: on a linear one all others would be pressed flat.
 LOG_ABOVE = 12.0
 
-#: A bound at less than this part of the axis has no room for its name below it.
+#: A bound below this share of the longest round has no room for its name below it.
 BOUND_BELOW = 0.15
 
-#: Width of a character of an epoch's name; an epoch shorter than its name goes without.
+#: The width of a character of an epoch's name, in points; an epoch that is shorter than its name goes without.
 NAME_POINTS = 4.5
 
 
 def draw_rounds(record: RunRecord) -> Drawing | None:
-    """A dot a round, in the colour of its plan's epoch, with the median of each epoch, and the bound."""
+    """Draw a dot for each round, in the colour of its plan, with each plan's median, and the bound."""
     if not record.rounds:
         return None
     times = [round_.seconds for round_ in record.rounds]
     with style():
-        figure = new_figure(3.1)
-        figure.subplots_adjust(TIME_LEFT, 0.135, TIME_RIGHT, 0.8)
-        axes = figure.subplots()
+        figure, [axes] = time_panels(3.1, 0.62)
         for index, (epoch, rounds) in enumerate(record.epochs.items()):
             _draw_epoch(axes, record, epoch, rounds, CYCLE[index % len(CYCLE)])
         bound = _draw_bound(axes, record)
@@ -52,7 +50,7 @@ def draw_rounds(record: RunRecord) -> Drawing | None:
             axes.set_ylim(bottom=min([*times, *bound]) / 1.5)
         else:
             axes.set_ylim(0, max(times) * 1.08)
-        axes.set_ylabel("seconds a round")
+        axes.set_ylabel("seconds per round")
         over_time(axes, record.end_s)
         draw_marks([axes], record.marks, record.end_s)
         words = "; ".join(
@@ -92,7 +90,7 @@ def _name(record: RunRecord, epoch: int) -> str:
 
 
 def _draw_bound(axes: Axes, record: RunRecord) -> list[float]:
-    """The bound as the controller found it from time to time, else the run's one figure; its values."""
+    """Draw the bound as the controller found it over time, or else the run's single figure. Returns its values."""
     found = [(line["at_s"], line["bound_s"]) for line in record.decisions if line.get("bound_s")]
     whole = record.section("sync").get("bound_seconds")
     if found:

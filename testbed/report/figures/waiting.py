@@ -1,4 +1,4 @@
-"""Wait time by peer, and where each member's time went."""
+"""Wait time by peer, and the time that each member spent computing, pacing and synchronizing."""
 
 from __future__ import annotations
 
@@ -10,29 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from testbed.report import text
-from testbed.report.figures.canvas import (
-    BLUE,
-    GREEN,
-    INK,
-    MUTED,
-    ORANGE,
-    PAPER,
-    YELLOW,
-    Drawing,
-    new_figure,
-    style,
-)
+from testbed.report.figures.canvas import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, YELLOW, Drawing, new_figure, style
 from testbed.report.record import RunRecord
 
-#: Cells of more members than these are too small to write in.
+#: The most members with figures in their cells: the cells of more are too small.
 MOST_WRITTEN = 12
 
-#: The darkest cell's opacity: what is written in it stays readable in both themes.
+#: The opacity of the darkest cell, in which figures stay readable in both themes.
 DARKEST = 0.72
 
 
 def draw_waiting(record: RunRecord) -> Drawing | None:
-    """A cell for each member (row) and sender (column): mean seconds until the sender's last chunk had come."""
+    """Draw a cell for each member (row) and sender (column): mean seconds until the sender's last chunk arrived."""
     waited = mean_waits(record)
     if not waited:
         return None
@@ -61,15 +50,15 @@ def draw_waiting(record: RunRecord) -> Drawing | None:
         axes.tick_params(which="minor", length=0)
         axes.spines[:].set_visible(False)
         axes.set_ylabel("member that waited", color=MUTED)
-        axes.set_xlabel("peer that it waited for: seconds into the round, mean", color=MUTED)
+        axes.set_xlabel("peer that it waited for: mean seconds into the round", color=MUTED)
         figure.subplots_adjust(0.25, 0.08, 0.9, 1 - 0.95 / size)
         worst = max(waited, key=lambda pair: waited[pair])
-        alt = f"The longest: {worst[0]} waited for {worst[1]}, {text.seconds(waited[worst])} on average."
+        alt = f"The longest wait is that of {worst[0]} for {worst[1]}: {text.seconds(waited[worst])} on average."
         return Drawing(figure, "waiting", "Wait time by peer", alt)
 
 
 def draw_time_spent(record: RunRecord) -> Drawing | None:
-    """A bar for each member: mean seconds a round of computing, of waiting for the declared pace, of synchronizing."""
+    """Draw a bar for each member: mean seconds per round of computing, pacing and synchronizing."""
     spent = time_spent(record)
     if not spent:
         return None
@@ -82,7 +71,7 @@ def draw_time_spent(record: RunRecord) -> Drawing | None:
         axes.set_yticks(range(len(members)), members)
         axes.set_ylim(len(members) - 0.4, -0.6)
         axes.tick_params(axis="y", length=0)
-        axes.set_xlabel("seconds a round, mean", loc="right", fontsize=8)
+        axes.set_xlabel("mean seconds per round", loc="right", fontsize=8)
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, handlelength=1, columnspacing=1.2, borderpad=0)
         figure.subplots_adjust(0.22, 0.42 / size, 0.96, 1 - 0.35 / size)
         slowest = max(spent, key=lambda member: spent[member]["computing"] + spent[member]["pacing"])
@@ -90,7 +79,7 @@ def draw_time_spent(record: RunRecord) -> Drawing | None:
             f"{member}: " + ", ".join(f"{what} {text.seconds(value)}" for what, value in parts.items())
             for member, parts in spent.items()
         )
-        return Drawing(figure, "time-spent", "Where each member's time went", alt)
+        return Drawing(figure, "time-spent", "Time spent by member", alt)
 
 
 def _bars(axes: Axes, spent: Mapping[str, Mapping[str, float]]) -> None:
@@ -105,7 +94,7 @@ def _bars(axes: Axes, spent: Mapping[str, Mapping[str, float]]) -> None:
 
 
 def mean_waits(record: RunRecord) -> dict[tuple[str, str], float]:
-    """Mean seconds that a member waited for a sender, over the rounds in which it had to; by (member, sender)."""
+    """Return the mean seconds for which a member waited for a sender, by (member, sender)."""
     found: dict[tuple[str, str], list[float]] = {}
     for report in record.reports:
         for peer, seconds in report.waited.items():
@@ -115,7 +104,7 @@ def mean_waits(record: RunRecord) -> dict[tuple[str, str], float]:
 
 
 def time_spent(record: RunRecord) -> dict[str, dict[str, float]]:
-    """Mean seconds a round of each member, by what it did."""
+    """Return the mean seconds per round for which each member was computing, pacing and synchronizing."""
     spent = {}
     for member in record.members:
         reports = [report for report in record.reports if report.member == member]

@@ -32,7 +32,7 @@ STEP_OVERRUN_SHARE = 0.05
 SIMULATED = "simulated"
 
 #: What is to be said of one.
-SIMULATION = "rounds were simulated, over links without TCP and on hosts that take no time: docs/simulate.md"
+SIMULATION = "rounds were simulated, over links without TCP and on hosts that take no time; see docs/simulate.md"
 
 #: How reasons that are the host's begin, or go on.
 STARVED, SLOW = "the host was starved of processor time", "of the steps took longer than declared"
@@ -104,21 +104,21 @@ def judge(evidence: Evidence) -> Verdict:
         reasons.append("the workers' parameters differ after the last round")
     reasons += _missed(evidence)
     if evidence.by_hand:
-        reasons.append(f"changed by hand, which the files do not say: {', '.join(evidence.by_hand)}")
+        reasons.append(f"changed by hand and not by the files: {', '.join(evidence.by_hand)}")
     return Verdict("suspect" if reasons else "trusted", tuple(reasons), _notes(evidence))
 
 
 def _notes(evidence: Evidence) -> tuple[str, ...]:
     if evidence.shortened_from is None or not evidence.missed_events:
         return ()
-    never = ", ".join(evidence.missed_events)
-    return (f"a shortened run, of {evidence.shortened_from} rounds in the file: these events never came: {never}",)
+    events = ", ".join(evidence.missed_events)
+    return (f"the run was shortened from {evidence.shortened_from} rounds, so these events did not happen: {events}",)
 
 
 def _missed(evidence: Evidence) -> list[str]:
     if evidence.shortened_from is not None:
         return []
-    return [f"the event {event} never happened: training had ended" for event in evidence.missed_events]
+    return [f"the event {event} did not happen, since training had ended" for event in evidence.missed_events]
 
 
 def host_was_short(reasons: Sequence[str]) -> bool:
@@ -130,11 +130,16 @@ def _link(name: str, link: LinkEvidence, backend: str) -> list[str]:
     reasons = []
     rate, rtt = RATE_TOLERANCE[backend] + link.rate_resolution, RTT_TOLERANCE_S[backend]
     if link.rate_error is not None and not abs(link.rate_error) <= rate:
-        reasons.append(f"{name}: rate {link.rate_error:+.1%} off what was asked (tolerance {rate:.1%})")
+        reasons.append(f"{name}: rate {link.rate_error:+.1%} off the requested rate (tolerance {rate:.1%})")
     if link.unshaped_bytes:
-        reasons.append(f"{name}: {link.unshaped_bytes / 1e6:.1f} MB went around its shaping: something took it away")
+        reasons.append(
+            f"{name}: {link.unshaped_bytes / 1e6:.1f} MB bypassed the shaper: its qdisc or filter was removed during "
+            "the run"
+        )
     if link.rtt_error_s is not None and not abs(link.rtt_error_s) <= rtt:
-        reasons.append(f"{name}: round trip {link.rtt_error_s * 1e3:+.2f} ms off (tolerance {rtt * 1e3:g} ms)")
+        reasons.append(
+            f"{name}: round trip {link.rtt_error_s * 1e3:+.2f} ms off the requested one (tolerance {rtt * 1e3:g} ms)"
+        )
     if link.traced and link.replay_late_p99_s is None:
         reasons.append(f"{name}: its trace was not replayed")
     return reasons
@@ -147,7 +152,7 @@ def _replay(links: Mapping[str, LinkEvidence]) -> list[str]:
     if not beyond:
         return []
     worst = max(beyond, key=beyond.__getitem__)
-    others = f", and those of {len(beyond) - 1} other links" if len(beyond) > 1 else ""
+    others = f", and the traces of {count(len(beyond) - 1, 'other link')} late too" if len(beyond) > 1 else ""
     return [
         f"{worst}: trace replayed {beyond[worst] * 1e3:.1f} ms late at the 99th percentile{others} "
         f"(tolerance {REPLAY_LATE_P99_S * 1e3:g} ms)"

@@ -9,7 +9,8 @@ from typing import Any
 from testbed.emulation.network.node import ContainerHost
 from testbed.launch.out import Kept, take_out
 from testbed.run.directory import RunDirectory
-from testbed.telemetry.curves import EVENTS, Figures, figures_in, figures_of
+from testbed.telemetry.printed_metrics import Figures, figures_in
+from testbed.telemetry.tensorboard import EVENTS, read_figures
 
 #: The figures that programs gave of themselves.
 CURVES = "curves.jsonl"
@@ -31,7 +32,7 @@ class ProgramFigures:
         target = self._directory.path / "out" / worker
         kept = take_out(node.holder, target)
         for file in sorted(target.rglob(EVENTS)):
-            for figures in figures_of(file):
+            for figures in read_figures(file):
                 self._keep(worker, figures)
         return kept
 

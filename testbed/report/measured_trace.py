@@ -1,4 +1,4 @@
-"""What a run measured on a link, as a trace that can be replayed."""
+"""The rate that a run measured on a link, as a trace that can be replayed."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ import math
 from pathlib import Path
 
 from testbed.link import NoSuchLink, find_link
-from testbed.report.errors import NotARun
 from testbed.report.record import RunRecord
+from testbed.report.run_files import NotARun
 from testbed.report.series import steady_rate
 from testbed.trace.resample import LEAST_BPS
 from testbed.trace.trace import Row, Trace, TraceError, lasting
 
-#: Of a sample's time the queue was backlogged in steady stretches at least so much. What passed in them tells the
-#: link's rate within 0.3 % in each sample of four runs of experiments/smoke.yaml, three of them beside `stress-ng
-#: --cpu 2`. All that arrived, over all backlogged seconds, was 45 % above it at a tenth of the time, and 21 % at nine
-#: tenths.
+#: The least share of a sample's time for which the queue must be backlogged in steady stretches. What passed in them
+#: shows the link's rate within 0.3 %, in each sample of four runs of experiments/smoke.yaml, three of them beside
+#: `stress-ng --cpu 2`. All arrived bytes over all backlogged seconds were 45 % above the rate where the queue was
+#: backlogged for a tenth of the time, and 21 % where for nine tenths.
 BACKLOGGED = 0.05
 
 
 def measured_in(run: Path, link: str) -> tuple[Trace, str]:
-    """`measured_trace` of the run in a directory, and where it is from in words. TraceError when there is no run."""
+    """Return the `measured_trace` of a run's directory, and a comment on its origin.
+
+    Raises:
+        TraceError: The directory is not a run's, the run has no such link, or the link was never backlogged.
+    """
     try:
         record = RunRecord.read(run)
     except NotARun as error:
@@ -31,10 +35,12 @@ def measured_in(run: Path, link: str) -> tuple[Trace, str]:
 
 
 def measured_trace(record: RunRecord, link: str) -> Trace:
-    """A link's throughput, from the start of training on, wherever its queue was backlogged for long enough to tell.
+    """Return a link's throughput since training began, at the times at which its queue was backlogged.
 
-    Elsewhere the rate before holds, at the beginning the first one: less was asked of the link than it could carry.
-    Raises TraceError when the run knows no such link, or it was never backlogged.
+    Between them the last rate holds, and before them the first: the link was asked for less than it could carry.
+
+    Raises:
+        TraceError: The run has no such link, or the link was never backlogged for long enough.
     """
     link = _link_in(record, link)
     shares, rates = steady_rate(record.samples, link)
@@ -45,7 +51,7 @@ def measured_trace(record: RunRecord, link: str) -> Trace:
     ]
     if not rows:
         raise TraceError(
-            f"{record.path}: {link} was hardly ever backlogged; its rate is not known", rule="no-rate", link=link
+            f"{record.path}: {link} was hardly ever backlogged, so its rate is unknown", rule="no-rate", link=link
         )
     first = [Row(0.0, rows[0].rate_bps)] if rows[0].time_s > 0 else []
     return Trace(lasting([*first, *rows], float(rates.edges[-1])))
@@ -57,7 +63,7 @@ def _link_in(record: RunRecord, written: str) -> str:
         return find_link(written, known)
     except NoSuchLink:
         raise TraceError(
-            f"{record.path}: measured no link {written!r}; name one of {', '.join(known) or '(none)'}",
+            f"{record.path}: the run has no link {written!r}; name one of {', '.join(known) or '(none)'}",
             rule="unknown-link",
             link=written,
         ) from None

@@ -1,4 +1,4 @@
-"""A run that is over, as the API's subject: it is as it was, and nothing can be asked of it."""
+"""A finished run as a subject of the API: it can be read, and every change is refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from testbed.report.recording import recording_of
 
 
 class RecordedRun(Subject):
-    """Of the run in a directory, which is read as by `recording_of`. NotARun when there is none."""
+    """The recording of a run's directory; see `recording_of` for its arguments and errors."""
 
     def __init__(self, path: Path, forks: bool = False) -> None:
         self.executor = ThreadPoolExecutor(1)
@@ -35,10 +35,10 @@ class RecordedRun(Subject):
         return self._recording
 
     def history(self, since: int | None) -> LinkHistory:
-        raise self._over()
+        raise self._refusal()
 
     def do(self, request: Request) -> dict[str, Any]:
-        raise self._over()
+        raise self._refusal()
 
-    def _over(self) -> ApiProblem:
-        return ApiProblem(NOT_HERE, f"{self._known['network']['name']} is a recording: it is as it was")
+    def _refusal(self) -> ApiProblem:
+        return ApiProblem(NOT_HERE, f"{self._known['network']['name']} is a recording and cannot be changed")

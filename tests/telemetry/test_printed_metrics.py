@@ -1,16 +1,14 @@
-"""Figures that programs give of themselves."""
+"""Metrics in the lines that programs print."""
 
 from __future__ import annotations
 
 import json
-import struct
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.telemetry.curves import Figures, figures_in, figures_of
+from testbed.telemetry.printed_metrics import Figures, figures_in
 
 pytestmark = pytest.mark.pure
 
@@ -36,7 +34,7 @@ def test_what_a_line_says(line: str, figures: Figures | None) -> None:
     assert figures_in(line) == figures
 
 
-#: The lines of what trains most: each as its program prints it.
+#: Lines of the most used training programs, as they print them.
 LOGS = {
     "transformers": (
         "{'loss': 2.31, 'grad_norm': 1.25, 'learning_rate': 5e-05, 'epoch': 0.02}",
@@ -94,7 +92,7 @@ def test_thousands_separators_are_read(value: int, fraction: int, separator: str
 
 @pytest.mark.parametrize("number", ["0,25", "12,34", "1,2345", "1'234", "12.3.4", "3/10", "0x10", "1.2M"])
 def test_a_number_that_is_not_known_for_sure_is_not_read(number: str) -> None:
-    """No part of it is, either: a decimal comma would make 0 of 0.25."""
+    """Nor is a part of it: a decimal comma would make 0 of 0.25."""
     for line in (f"loss={number}", f"Loss: {number}", f"| loss {number} |", f"{{'loss': {number}}}"):
         assert figures_in(line) is None, line
 
@@ -120,7 +118,7 @@ def test_what_libraries_and_launchers_say_is_no_curve(line: str) -> None:
 
 
 def test_a_script_that_logs_at_the_level_of_warnings_is_heard() -> None:
-    """As `logging` does by default with what is no warning; an error rate has a fraction."""
+    """`logging` prints at this level by default; an error rate has a fraction."""
     assert figures_in("WARNING:root:loss=0.5 tries=3") == Figures({"loss": 0.5})
     assert figures_in("val err=0.25") == Figures({"val err": 0.25})
 
@@ -133,39 +131,3 @@ def test_both_forms_say_the_same(values: dict[str, float]) -> None:
 @given(line=st.text())
 def test_any_line_may_be_printed(line: str) -> None:
     figures_in(line)
-
-
-def varint(value: int) -> bytes:
-    parts = []
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*parts, value])
-
-
-def sized(field: int, value: bytes) -> bytes:
-    return varint(field << 3 | 2) + varint(len(value)) + value
-
-
-def event(at_s: float, step: int, tag: str, value: float, tensor: bool) -> bytes:
-    """As `SummaryWriter.add_scalar` writes one; of late as a tensor."""
-    number = struct.pack("<f", value)
-    of_value = sized(8, varint(1 << 3) + varint(1) + sized(5, number)) if tensor else varint(2 << 3 | 5) + number
-    record = varint(1 << 3 | 1) + struct.pack("<d", at_s) + varint(2 << 3) + varint(step)
-    record += sized(5, sized(1, sized(1, tag.encode()) + of_value))
-    return struct.pack("<QI", len(record), 0) + record + bytes(4)
-
-
-@pytest.mark.parametrize("tensor", [False, True])
-def test_a_file_of_tensorboards_is_read_as_far_as_it_is_whole(tmp_path: Path, tensor: bool) -> None:
-    file = tmp_path / "events.out.tfevents.1"
-    whole = event(1e9, 300, "loss", 0.5, tensor)
-    file.write_bytes(whole + whole[: len(whole) // 2])
-    assert list(figures_of(file)) == [Figures({"loss": 0.5}, 300, 1e9)]
-
-
-@given(content=st.binary(max_size=200))
-def test_no_file_is_too_broken_to_be_read(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
-    file = tmp_path_factory.getbasetemp() / "tfevents"
-    file.write_bytes(struct.pack("<QI", len(content), 0) + content + bytes(4))
-    list(figures_of(file))

@@ -1,0 +1,245 @@
+"""The files of a run's directory, read once. A file that a crash left out or cut short becomes a gap."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from testbed.atomic_file import UNFINISHED
+from testbed.errors import BAD_INPUT, DetailedError
+from testbed.plan import Plan
+from testbed.protocol import Report
+from testbed.report import text
+from testbed.schema import ProtocolError, convert_to
+from testbed.telemetry.store import read_lines
+
+F = TypeVar("F", bound="RunFiles")
+
+_REPORT_FIELDS = frozenset(Report.__struct_fields__)
+
+
+class NotARun(DetailedError, ValueError):
+    """The given folder was not written by a run."""
+
+    exit_code = BAD_INPUT
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRecord:
+    """The state of a link from `at_s` (seconds since training began) to its next state."""
+
+    at_s: float
+    rate_bps: float
+    delay_s: float
+    loss: float = 0.0
+    up: bool = True
+    #: False once the link was removed.
+    there: bool = True
+
+    @property
+    def passes(self) -> bool:
+        """True if packets could pass the link."""
+        return self.up and self.there
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficRecord:
+    """The counters of all links, and the load of the host, at `at_s` (seconds since training began)."""
+
+    at_s: float
+    #: Bytes that had arrived over each link.
+    bytes: Mapping[str, int]
+    #: Seconds for which each link's queue had been backlogged.
+    busy_s: Mapping[str, float]
+    #: The busy share of the host's processors in the second before, from 0 to 1.
+    cpu: float | None
+    #: The bytes and the seconds of backlogs that were long enough to show a link's rate.
+    steady_bytes: Mapping[str, int]
+    steady_s: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The files of a run. Times in `reports` are Unix seconds; all others are seconds since training began."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    #: Link -> its states, in order.
+    states: Mapping[str, tuple[LinkRecord, ...]]
+    samples: tuple[TrafficRecord, ...]
+    events: tuple[Mapping[str, Any], ...]
+    reports: tuple[Report, ...]
+    decisions: tuple[Mapping[str, Any], ...]
+    #: The controller's estimates over time: {`at_s`, `links`: link -> estimate}.
+    estimates: tuple[Mapping[str, Any], ...]
+    #: Epoch -> plan.
+    plans: Mapping[int, Plan]
+    #: When training began (Unix seconds).
+    zero_s: float
+    #: What is missing or could not be read, one sentence each.
+    gaps: tuple[str, ...]
+    #: Metrics that a `command` printed: name -> program -> (times, values). A name with a single value is left out.
+    curves: Mapping[str, Mapping[str, tuple[list[float], list[float]]]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the run in a directory. Raises: NotARun: a run did not write it."""
+        return _Reader(path).read(cls)
+
+
+class _Reader:
+    """Reads the files of one directory and notes the gaps."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._gaps: list[str] = []
+
+    def read(self, kind: type[F]) -> F:
+        manifest = self._manifest()
+        reports = tuple(self._reports(optional="command" in ((manifest.get("spec") or {}).get("train") or {})))
+        zero = self._zero(manifest, reports)
+        decisions = tuple(self._since(zero, "decisions.jsonl", "at_s"))
+        # Earlier versions recorded estimates only with each decision.
+        decided = tuple({"at_s": line["at_s"], "links": line.get("estimates") or {}} for line in decisions)
+        return kind(
+            path=self._path,
+            manifest=manifest,
+            summary=self._summary(),
+            states=self._states(zero),
+            samples=tuple(self._samples(zero)),
+            events=tuple(self._since(zero, "events.jsonl", "at_s", "kind", "target")),
+            reports=reports,
+            decisions=decisions,
+            estimates=tuple(self._since(zero, "estimates.jsonl", "at_s", "links")) or decided,
+            plans=self._plans(considered=bool(decisions)),
+            curves=self._curves(zero),
+            zero_s=zero,
+            gaps=(*self._gaps, *self._unwritten()),
+        )
+
+    def _manifest(self) -> Mapping[str, Any]:
+        file = self._path / "manifest.json"
+        remedy = "give the directory of a run, such as runs/latest"
+        if not self._path.is_dir():
+            raise NotARun(f"{self._path}: no such directory; {remedy}", rule="missing", file=self._path)
+        try:
+            manifest = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise NotARun(
+                f"{self._path}: not a run, since it has no manifest.json; {remedy}", rule="no-manifest", file=self._path
+            ) from None
+        except ValueError as error:
+            raise NotARun(f"{file}: not JSON ({error}); {remedy}", rule="json", file=file) from error
+        if not isinstance(manifest, dict):
+            raise NotARun(f"{file}: not a manifest, since it holds no JSON object; {remedy}", rule="json", file=file)
+        if "launch" in manifest:
+            raise NotARun(
+                f"{self._path}: a run of `testbed launch` has no page; give the directory of an experiment's run",
+                rule="launch",
+                file=self._path,
+            )
+        return manifest
+
+    def _summary(self) -> Mapping[str, Any]:
+        try:
+            summary = json.loads((self._path / "summary.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            self._gaps.append("summary.json is missing or cut short")
+            return {}
+        return summary if isinstance(summary, dict) else {}
+
+    def _zero(self, manifest: Mapping[str, Any], reports: tuple[Report, ...]) -> float:
+        """Return when training began (Unix seconds), or the earliest known time of it."""
+        if manifest.get("training_started_s"):
+            return float(manifest["training_started_s"])
+        self._gaps.append("manifest.json lacks the start of training: times count from the first round")
+        started = [report.started_s for report in reports]
+        return min(started, default=float(manifest.get("started_s") or 0.0))
+
+    def _lines(self, name: str, *needed: str, optional: bool = False) -> Iterator[dict[str, Any]]:
+        """Yield the records of a file that have the needed fields; the others become gaps."""
+        file = self._path / name
+        if not file.exists():
+            if not optional:
+                self._gaps.append(f"{name} is missing")
+            return
+        torn = lacking = 0
+        for record in read_lines(file):
+            if record is None:
+                torn += 1
+            elif any(record.get(key) is None for key in needed):
+                lacking += 1
+            else:
+                yield record
+        if torn:  # the last line, or one that a later process continued after
+            self._gaps.append(f"{name}: {text.count(torn, 'line')} cut short, left out")
+        if lacking:
+            self._gaps.append(f"{name}: {text.count(lacking, 'line')} without its fields, left out")
+
+    def _since(self, zero: float, name: str, *needed: str) -> Iterator[dict[str, Any]]:
+        """Yield the records of an optional file, with their times since training began."""
+        return ({**line, "at_s": line["at_s"] - zero} for line in self._lines(name, *needed, optional=True))
+
+    def _curves(self, zero: float) -> dict[str, dict[str, tuple[list[float], list[float]]]]:
+        curves: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
+        for line in self._since(zero, "curves.jsonl", "at_s", "program", "values"):
+            for name, value in line["values"].items():
+                at, values = curves.setdefault(name, {}).setdefault(line["program"], ([], []))
+                if value is not None:
+                    at.append(line["at_s"])
+                    values.append(value)
+        return {name: each for name, each in curves.items() if any(len(at) > 1 for at, _ in each.values())}
+
+    def _reports(self, optional: bool) -> Iterator[Report]:
+        """Yield the members' reports. They are `optional` where a command trains, which reports nothing."""
+        for line in self._lines("rounds.jsonl", "member", "round", optional=optional):
+            known = {key: value for key, value in line.items() if key in _REPORT_FIELDS}
+            try:
+                report: Report = convert_to(Report, known)
+            except ProtocolError as error:
+                self._gaps.append(f"rounds.jsonl: {error}")
+            else:
+                yield report
+
+    def _states(self, zero: float) -> dict[str, tuple[LinkRecord, ...]]:
+        states: dict[str, list[LinkRecord]] = {}
+        for line in self._lines("links.jsonl", "at_s", "link"):
+            track, at = states.setdefault(line["link"], []), line["at_s"] - zero
+            if line.get("removed"):
+                track.append(LinkRecord(at, 0.0, track[-1].delay_s if track else 0.0, there=False))
+            elif line.get("rate_bps") is not None:
+                up = bool(line.get("up", True))
+                delay, loss = line.get("delay_s") or 0.0, line.get("loss") or 0.0
+                track.append(LinkRecord(at, line["rate_bps"], delay, loss, up))
+        return {link: tuple(track) for link, track in states.items() if track}
+
+    def _samples(self, zero: float) -> Iterator[TrafficRecord]:
+        for line in self._lines("traffic.jsonl", "at_s", "bytes"):
+            busy_s = line.get("busy_s") or {}
+            # Runs before 26 November 2026 lack the steady counters: all that arrived stands in for them.
+            steady_bytes, steady_s = line.get("steady_bytes") or line["bytes"], line.get("steady_s") or busy_s
+            yield TrafficRecord(line["at_s"] - zero, line["bytes"], busy_s, line.get("cpu"), steady_bytes, steady_s)
+
+    def _unwritten(self) -> Iterator[str]:
+        """Yield a gap for each file that was being written when the run was cut off."""
+        for file in sorted(self._path.rglob(f"*{UNFINISHED}")):
+            name, _, _ = file.relative_to(self._path).as_posix().rsplit(".", 2)
+            yield f"{name} was being written"
+
+    def _plans(self, considered: bool) -> dict[int, Plan]:
+        """Return the plans by epoch. Where no plan was `considered`, members gossiped and no plan is missing."""
+        plans = {}
+        for file in sorted((self._path / "plans").glob("*.json")):
+            try:
+                plan = Plan.from_json(json.loads(file.read_text(encoding="utf-8")))
+            except (ValueError, AttributeError) as error:  # PlanError is a ValueError
+                self._gaps.append(f"plans/{file.name}: {error}")
+                continue
+            plans[plan.epoch] = plan
+        if considered and not plans:
+            self._gaps.append("plans/ holds no plan")
+        return plans
