@@ -9,13 +9,14 @@ max-min fair rate, which is shared again when a model begins or ends or a link c
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf, isfinite
 from typing import NamedTuple
 
 from testbed.planning import Pair
+from testbed.planning.events import max_min
 from testbed.simulation.event_queue import EventQueue
 from testbed.simulation.network import NetworkState, SimulatedNetwork
 from testbed.simulation.round_model import Transfer
@@ -122,7 +123,7 @@ class MessageNetwork:
         now_s = self._queue.clocks.now_s
         self._state = self._network.at(now_s)
         limits = self._state.constraints(list(self._leaving))
-        rates = max_min_rates(limits.drawn, {name: bps / 8 for name, bps in limits.goodput_bps.items()})
+        rates = max_min(limits.drawn, {name: bps / 8 for name, bps in limits.goodput_bps.items()})
         next_s = self._network.next_change_s(self._state)
         for pair, models in self._leaving.items():
             models.rate = rates[pair]
@@ -152,30 +153,3 @@ class MessageNetwork:
             self._begin(pair, models)
         else:
             del self._leaving[pair]
-
-
-def max_min_rates(drawn: Mapping[Pair, Sequence[str]], capacities: Mapping[str, float]) -> dict[Pair, float]:
-    """Return the max-min fair rate of each pair, by progressive filling.
-
-    Args:
-        drawn: The names of the capacities that each pair draws on.
-        capacities: The capacities by name.
-    """
-    left = dict(capacities)
-    users: dict[str, set[Pair]] = {}
-    for pair, names in drawn.items():
-        for name in names:
-            users.setdefault(name, set()).add(pair)
-    rates: dict[Pair, float] = {}
-    while users:
-        tightest = min(users, key=lambda name: left[name] / len(users[name]))
-        share = max(left[tightest], 0.0) / len(users[tightest])
-        for pair in list(users[tightest]):
-            rates[pair] = share
-            for name in drawn[pair]:
-                left[name] -= share
-                if name in users:
-                    users[name].discard(pair)
-                    if not users[name]:
-                        del users[name]
-    return rates

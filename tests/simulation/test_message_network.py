@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from testbed.emulation.network.routing import Routes
 from testbed.planning.constraints import GOODPUT
+from testbed.planning.events import max_min
 from testbed.simulation.event_queue import EventQueue, SimulatedClocks
-from testbed.simulation.message_network import MessageNetwork, QueuedMessage, max_min_rates
+from testbed.simulation.message_network import MessageNetwork, QueuedMessage
 from testbed.simulation.network import SimulatedNetwork
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_codec import Done
@@ -34,7 +35,7 @@ NAMES = ("l0", "l1", "l2", "l3")
 )
 def test_shares_are_max_min_fair(drawn: Mapping[tuple[str, str], Sequence[str]], capacity: Mapping[str, float]) -> None:
     """Each pair has a full link on which no pair gets more."""
-    rates = max_min_rates(drawn, capacity)
+    rates = max_min(drawn, capacity)
     loads = {name: sum(rates[pair] for pair, names in drawn.items() if name in names) for name in NAMES}
     assert all(load <= capacity[name] + 1e-6 for name, load in loads.items())
     for pair, names in drawn.items():
