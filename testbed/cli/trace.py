@@ -35,7 +35,7 @@ def show(
     """Show a trace: its facts, and each column over time."""
     from testbed.report.figures.trace import save_trace
     from testbed.report.trace import sketch
-    from testbed.trace.facts import columns_of
+    from testbed.trace.csv import columns_of
 
     found = read_trace(file, step_s=step)
     _print_facts(found)

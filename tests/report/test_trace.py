@@ -8,7 +8,7 @@ from testbed.report.figures.trace import save_trace
 from testbed.report.measured import measured_trace
 from testbed.report.record import RunRecord, TrafficRecord
 from testbed.report.trace import HEIGHT, WIDTH, sketch
-from testbed.trace.facts import columns_of
+from testbed.trace.csv import columns_of
 from testbed.trace.resample import LEAST_BPS
 from testbed.trace.trace import Row, Trace, TraceError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from testbed.report.figures.canvas import BLUE, PAPER, TIME_RIGHT, new_figure, style
-from testbed.trace.facts import columns_of
+from testbed.trace.csv import columns_of
 from testbed.trace.trace import Trace
 
 _PANEL_HEIGHT, _TOP, _BOTTOM = 1.8, 0.4, 0.5

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.graph.site_graph import GraphEdge, GraphNode, SiteGraph
-from testbed.trace.cells import read_cells
 from testbed.trace.quantity import TIMES_MS, QuantityError, doubtful_round_trips, in_units, is_unknown
+from testbed.trace.table import read_cells
 from testbed.trace.text import text_of
 from testbed.trace.trace import TraceError
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.trace.iperf3 import parse_iperf3, resampled
+from testbed.trace.forms.iperf3 import parse_iperf3, resampled
 from testbed.trace.trace import TraceError
 
 pytestmark = pytest.mark.pure
