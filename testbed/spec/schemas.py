@@ -1,4 +1,4 @@
-"""The files that users write, as JSON Schemas: editors complete their fields by them, and mark what is wrong."""
+"""JSON Schemas of topology and experiment files, by which editors complete fields and mark what is wrong."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def experiment_schema() -> dict[str, Any]:
-    """Of an experiment. What is under `sync` follows from its strategy."""
+    """Return the schema of experiment files, in which the fields of `sync` follow from its strategy."""
     found = ExperimentFile.model_json_schema()
     found["properties"]["sync"] = {"anyOf": [_sync_schema(name, found["$defs"]) for name in SCHEMES]}
     found["$defs"].pop(SyncSection.__name__, None)
@@ -24,12 +24,12 @@ def experiment_schema() -> dict[str, Any]:
 
 
 def topology_schema() -> dict[str, Any]:
-    """Of a topology."""
+    """Return the schema of topology files."""
     return _schema(TopologyFile.model_json_schema())
 
 
 def _sync_schema(strategy: str, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Of the section with this strategy; what it refers to comes in among the definitions."""
+    """Return the schema of `sync` with this strategy, and add the definitions that it refers to."""
     model = model_of(SCHEMES[strategy])
     own = model.model_json_schema(ref_template=f"#/$defs/{strategy}.{{model}}")
     definitions.update({f"{strategy}.{name}": each for name, each in own.pop("$defs", {}).items()})
@@ -44,8 +44,11 @@ def _schema(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tidied(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """As files have it: quantities are numbers inside, whose defaults get their unit, and whose limits are of no use to
-    a word; and what is left out is not null."""
+    """Return a schema as files have the values.
+
+    A quantity is a number in its model, and a word in a file: its default gets a unit, and its limits go. A field that
+    may be left out is not null in a file.
+    """
     found = {name: each for name, each in schema.items() if name not in ("title", INSIDE, *_left_out(schema))}
     if isinstance(found.get("default"), float) and INSIDE in schema:
         found["default"] = written(found["default"], schema[INSIDE])

@@ -64,7 +64,7 @@ def test_a_file_of_another_kind_is_named(folder: Path, verb: str, file: str, kin
     files_of_each_kind(folder)
     result = CliRunner().invoke(app, [*verb.split(), file])
     assert (result.exit_code, result.stdout) == (BAD_INPUT, "")
-    assert f"{file}: file: is {kind}, where " in result.stderr
+    assert f"{file}: file: " in result.stderr and kind in result.stderr
 
 
 @pytest.mark.local
