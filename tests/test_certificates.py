@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from testbed.certificates import CertificateError, make_certificates, make_host_certificates
 from testbed.cli import app
-from testbed.tls import AUTHORITY, CERTIFICATE, KEY, Tls, TlsError, shown
+from testbed.sockets import AUTHORITY, CERTIFICATE, KEY, Tls, TlsError, peer_name
 
 
 def made(folder: Path, *members: str) -> list[str]:
@@ -37,7 +37,7 @@ def met(calls: Tls, answers: Tls) -> tuple[str, str]:
             finally:
                 with suppress(OSError):
                     socket.socket.shutdown(answering, socket.SHUT_WR)
-            return shown(answering)
+            return peer_name(answering)
 
         with ThreadPoolExecutor(1) as pool:
             caller = pool.submit(answer)
@@ -47,7 +47,7 @@ def met(calls: Tls, answers: Tls) -> tuple[str, str]:
             except BaseException:
                 socket.socket.shutdown(calling, socket.SHUT_RDWR)
                 raise
-            return shown(calling), caller.result()
+            return peer_name(calling), caller.result()
 
 
 @pytest.mark.local

@@ -9,7 +9,7 @@ from typing import Self
 
 from testbed.certificates import make_certificates
 from testbed.scaleout.split.proxy import ControlGateway, GatewayAddress
-from testbed.tls import AUTHORITY, CERTIFICATE, CONTROLLER, KEY, Tls
+from testbed.sockets import AUTHORITY, CERTIFICATE, CONTROLLER, KEY, Tls
 
 
 class ControlRelay:

@@ -285,7 +285,7 @@ class _Reader:
             raise SpecError(self._file, [Fault(place, rule, "a length with its unit, such as '344 km'")])
         least_km = NEAR * apart_km - CITY_KM
         if delay is not None and not delay.has_unit and delay.value * LIGHT_KM_PER_MS < least_km:
-            rule = f"its {delay.name} is {delay.value:g}, and light takes more ms for the {apart_km:.0f} km between the ends"
+            rule = f"its {delay.name} is {delay.value:g}, and light takes more ms for {apart_km:.0f} km of distance"
             raise SpecError(self._file, [Fault(place, rule, f"a time with its unit, such as '{delay.value:g} s'")])
 
     def _quantity(
