@@ -24,12 +24,10 @@ Pair = Annotated[tuple[T, T], Field(strict=False)]
 class Strict(BaseModel):
     """A model in which an unknown field is an error that names the known fields, and `"3"` or `yes` is no number.
 
-    The text below a field is its description in the JSON Schema.
+    The text below a field is its description in the JSON Schema (testbed.spec.schemas).
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod

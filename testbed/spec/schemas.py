@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import inspect
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 from testbed.schemes import SCHEMES
 from testbed.spec.experiment import ExperimentFile
+from testbed.spec.model import Strict
 from testbed.spec.sync import SyncSection, model_of
 from testbed.spec.topology import TopologyFile
 from testbed.spec.units import INSIDE, written
@@ -17,7 +21,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def experiment_schema() -> dict[str, Any]:
     """Return the schema of experiment files, in which the fields of `sync` follow from its strategy."""
-    found = ExperimentFile.model_json_schema()
+    found = _described(ExperimentFile.model_json_schema(), ExperimentFile)
     found["properties"]["sync"] = {"anyOf": [_sync_schema(name, found["$defs"]) for name in SCHEMES]}
     found["$defs"].pop(SyncSection.__name__, None)
     return _schema(found)
@@ -25,7 +29,7 @@ def experiment_schema() -> dict[str, Any]:
 
 def topology_schema() -> dict[str, Any]:
     """Return the schema of topology files."""
-    return _schema(TopologyFile.model_json_schema())
+    return _schema(_described(TopologyFile.model_json_schema(), TopologyFile))
 
 
 def _sync_schema(strategy: str, definitions: dict[str, Any]) -> dict[str, Any]:
@@ -33,10 +37,39 @@ def _sync_schema(strategy: str, definitions: dict[str, Any]) -> dict[str, Any]:
     model = model_of(SCHEMES[strategy])
     own = model.model_json_schema(ref_template=f"#/$defs/{strategy}.{{model}}")
     definitions.update({f"{strategy}.{name}": each for name, each in own.pop("$defs", {}).items()})
+    _describe(own, SyncSection)
     own["properties"]["strategy"] = {"const": strategy}
     if strategy != SyncSection.model_fields["strategy"].default:
         own["required"] = [*own.get("required", ()), "strategy"]
     return own
+
+
+def _described(schema: dict[str, Any], model: type[Strict]) -> dict[str, Any]:
+    """Return a model's schema with the texts below fields as descriptions, also in its definitions."""
+    models = {each.__name__: each for each in _models(Strict)}
+    for name, part in ((model.__name__, schema), *schema["$defs"].items()):
+        if name in models:
+            _describe(part, models[name])
+    return schema
+
+
+def _models(base: type[Strict]) -> Iterator[type[Strict]]:
+    for model in base.__subclasses__():
+        yield model
+        yield from _models(model)
+
+
+def _describe(schema: dict[str, Any], model: type[Strict]) -> None:
+    """Add the texts below a model's fields to its schema.
+
+    pydantic's own `use_attribute_docstrings` does so as each model is made, which takes 0.1 s of every verb.
+    """
+    for base in (base for base in model.__mro__ if issubclass(base, Strict)):
+        (source,) = ast.parse(inspect.getsource(base)).body
+        for field, text in pairwise(source.body if isinstance(source, ast.ClassDef) else ()):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                words = inspect.cleandoc(str(text.value.value))
+                schema["properties"].get(ast.unparse(field.target), {})["description"] = words
 
 
 def _schema(found: Mapping[str, Any]) -> dict[str, Any]:
