@@ -56,13 +56,13 @@ class GilbertElliott:
         ValueError: The chain could never leave a state, or the bad state does not lose more than the good one.
     """
 
-    #: From the good state to the bad one.
+    #: The change from the good state to the bad one.
     p: float
-    #: From the bad state to the good one.
+    #: The change from the bad state to the good one.
     r: float
-    #: Of loss in the bad state.
+    #: The loss in the bad state.
     bad: float = 1.0
-    #: Of loss in the good state.
+    #: The loss in the good state.
     good: float = 0.0
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class LinkState:
-    """What a directed link does to packets.
+    """The effect of a directed link on packets.
 
     Raises:
         ValueError: `loss` is not the mean of `bursts`.
@@ -132,7 +132,7 @@ class LinkState:
     up: bool = True
     #: Loss in bursts, in the place of random loss; its mean is `loss`.
     bursts: GilbertElliott | None = None
-    #: Whether packets may overtake each other under jitter.
+    #: True if packets may overtake each other under jitter.
     reorder: bool = False
     #: Single opportunities to send, for a backend that can serve them one by one; `rate_bps` is their rate about now,
     #: for other backends.

@@ -295,7 +295,7 @@ class Reconfigure(ControlMessage, frozen=True):
 
     plan: Document
     roster: Roster
-    #: What each of these members holds. From it all members compute how to finish the round, by the rule in
+    #: The answers of these members. From them all members compute how to finish the round, by the rule in
     #: testbed.sync.recovery.
     holdings: Annotated[tuple[Holding, ...], Meta(max_length=MOST_MEMBERS)]
 

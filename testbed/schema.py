@@ -117,7 +117,7 @@ def protocol_errors() -> Iterator[None]:
 
 
 class Job(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the controller tells a member about a run."""
+    """A run as the controller describes it to a member."""
 
     #: How many rounds training takes; iterations, where members gossip.
     rounds: Number
@@ -126,9 +126,9 @@ class Job(Struct, frozen=True, forbid_unknown_fields=True):
     #: The scheme by which members train together, a name of testbed.schemes, and its options.
     scheme: Annotated[str, Meta(max_length=64)] = "gradients"
     options: Document = {}
-    #: What the scheme tells this member alone; for a member that gossips, its NodeConfiguration.
+    #: The scheme's values for this member alone; for a member that gossips, its NodeConfiguration.
     assignment: Document = {}
-    #: What is trained; the library does not read it.
+    #: The model and the data of the training; the library does not read them.
     workload: Document = {}
     #: The member's declared speed of computing; 0 where it declares none.
     samples_per_s: Rate = 0.0
@@ -138,7 +138,7 @@ class Job(Struct, frozen=True, forbid_unknown_fields=True):
     streams: Annotated[int, Meta(ge=1, le=255)] = 1
     #: The connections' congestion control; the kernel's default where it is empty.
     congestion: Annotated[str, Meta(max_length=15)] = ""
-    #: Whether the order of additions is fixed, for the same bits in each run.
+    #: True if the order of additions is fixed, for the same bits in each run.
     reproducible: bool = False
 
     @classmethod

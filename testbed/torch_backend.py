@@ -37,7 +37,7 @@ def register() -> None:
 
 
 def stand_in_for_gloo() -> None:
-    """From now on, make process groups of wan where a script asks for gloo."""
+    """Make process groups of wan from now on where a script asks for gloo."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 

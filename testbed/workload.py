@@ -1,4 +1,4 @@
-"""What a worker trains, and how fast it pretends to compute. A run sends it; the library only passes it on."""
+"""A worker's training, and the speed at which it pretends to compute. A run sends it; the library only passes it on."""
 
 from __future__ import annotations
 

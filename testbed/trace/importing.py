@@ -16,7 +16,7 @@ class ImportedTrace:
     """A trace that was read in another form's file."""
 
     trace: Trace
-    #: What the trace was made of and how, a line each: they come first in the file that is written.
+    #: The trace's source and how the trace was made, a line each: they come first in the file that is written.
     comments: tuple[str, ...] = ()
     #: The name of the file to write, `log-down.csv`. A form gives the ending alone, `-down`: see `named_after`.
     name: str = ""

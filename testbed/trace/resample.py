@@ -1,4 +1,4 @@
-"""Deliveries as a trace of rates, one row a step, and how far that trace is from what was delivered.
+"""Deliveries as a trace of rates, one row a step, and the error of that trace.
 
 The rate of a step is what was delivered in the step over its length, so the sum over the whole is exact: no drift. Two
 things differ from what was delivered: within a step the packets come evenly, and no step has less than `LEAST_BPS`.

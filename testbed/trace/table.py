@@ -45,7 +45,7 @@ def read_cells(lines: Sequence[tuple[int, str]]) -> list[Cells]:
         separator, lines = named[1], lines[1:]
     if not lines:
         return []
-    # What stands in quotes does not tell the separator.
+    # Quoted text does not tell the separator.
     unquoted = re.sub(r'"[^"]*"', "", lines[0][1])
     separator = separator or next((each for each in ",;\t" if each in unquoted), ",")
     # The lines get their ends back, so that a quoted cell over several lines keeps them.

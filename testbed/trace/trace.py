@@ -14,7 +14,7 @@ from typing import Literal, Self
 from testbed.errors import BAD_INPUT, DetailedError
 from testbed.link import Delivery, LinkState, Opportunities
 
-#: What happens after the last row: begin again, keep the last row, or take the link down.
+#: The event after the last row: the trace begins again, the row stays, or the link goes down.
 End = Literal["loop", "hold", "stop"]
 
 #: At this rate a full frame takes twelve seconds. The kernel counts rates in whole bytes a second.

@@ -1,4 +1,4 @@
-"""Whatever a file holds, what comes out is a value or a SpecError."""
+"""Any file becomes a value or a SpecError."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Imported:
     """A topology that was written from a graph."""
 
     topology: Topology
-    #: What was chosen where the graph left something open.
+    #: The choices where the graph left something open.
     notes: tuple[str, ...]
 
 

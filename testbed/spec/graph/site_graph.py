@@ -51,7 +51,7 @@ class SiteGraph:
     nodes: Mapping[str, GraphNode]
     #: Each joins two different nodes; several may join the same two.
     edges: tuple[GraphEdge, ...]
-    #: What was not read in the file.
+    #: Notes on values in the file that were not read.
     notes: tuple[str, ...] = ()
 
     def called(self, node: str) -> str:
