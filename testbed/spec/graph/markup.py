@@ -240,7 +240,7 @@ class _Reader:
         )
 
     def _rate(self, place: str, attributes: Mapping[str, Any]) -> float | None:
-        """Return the edge's rate in bit/s. `LinkSpeedRaw` counts bit/s, `bw` Mbit/s, as the Topology Zoo and Mininet do."""
+        """Return the edge's rate in bit/s. `LinkSpeedRaw` counts bit/s (Topology Zoo), `bw` Mbit/s (Mininet)."""
         said = self._quantity(place, attributes, CAPACITIES, rate_bps, "bit/s")
         if said is None and not is_unknown(attributes.get("LinkSpeed")) and attributes.get("LinkSpeedUnits"):
             speed = {"LinkSpeed": f"{attributes['LinkSpeed']}{attributes['LinkSpeedUnits']}"}
@@ -266,7 +266,7 @@ class _Reader:
         return None
 
     def _loss(self, place: str, attributes: Mapping[str, Any]) -> float | None:
-        """Return the share of packets that the edge loses. Shadow's `packet_loss` is a share, others need a percentage."""
+        """Return the share of packets that the edge loses. Shadow's `packet_loss` is a share; others need a unit."""
         said = self._quantity(place, attributes, LOSSES, lambda value: in_units(value, PERCENT), "%")
         if said is None:
             return None
