@@ -71,9 +71,9 @@ def test_who_has_a_certificate_of_another_authority_is_not_let_in_and_lets_nobod
 def test_who_has_none_is_not_let_in(tmp_path: Path) -> None:
     made(tmp_path, "paris")
     nobody = Tls(tmp_path / "paris")
-    nobody._client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    nobody._client.check_hostname = False
-    nobody._client.verify_mode = ssl.CERT_NONE
+    nobody.client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    nobody.client.check_hostname = False
+    nobody.client.verify_mode = ssl.CERT_NONE
     with pytest.raises((OSError, AssertionError)):
         met(nobody, Tls(tmp_path / "paris"))
 
