@@ -6,13 +6,14 @@
         testbed.links["toronto->tokyo"].change(rate="5mbit")
     result = execute("experiments/quickstart.yaml")
 
-What has a name here is public, and loaded when it is first asked for. See docs/python.md.
+The names here are public; each is loaded when it is first asked for. See docs/python.md.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from testbed.lazy import lazy_names
 
 if TYPE_CHECKING:
     from testbed.emulation.containers.fleet import ProgramContainers as ProgramContainers
@@ -37,12 +38,4 @@ _MODULES = {
 
 __all__ = ["EmulationError", "ProgramContainers", "Result", "ScratchSpace", "SpecError", "Testbed", "execute"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -1,4 +1,4 @@
-"""The program `testbed`. Ctrl-C ends it in a line of words, also while the verbs are still being imported."""
+"""The program `testbed`. Ctrl-C ends it with one line, also while the verbs are still being imported."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ INTERRUPTED = 130
 
 
 def _end(*_: object) -> None:
-    """Nothing is under way that would have to be taken away: what makes things handles signals itself.
+    """End the process at once: an exception might be caught in the middle of an import.
 
-    At once, for an exception would have to find its way out of whatever is being imported.
+    There is nothing to clean up yet: the verbs that make things handle signals themselves.
     """
     os.write(2, b"interrupted\n")
     os._exit(INTERRUPTED)
@@ -37,7 +37,7 @@ def controller_main() -> int:
 
 @contextmanager
 def _complete() -> Iterator[None]:
-    """End the program in words where the environment lacks a package that the body imports."""
+    """End the program with one line where the environment lacks a package that the body imports."""
     try:
         yield
     except ImportError as error:

@@ -1,9 +1,9 @@
-"""Files that are written whole: whoever reads one sees all of the old content or all of the new.
+"""Files that are written whole: a reader sees all of the old content or all of the new.
 
     NAME.<thread>.new   written, then synced   --rename-->   NAME   and the folder synced, which holds the name
 
-So it is after a kill, and after the power failed: without the first sync a file system may keep the rename and lose
-what was written before it, and NAME is empty.
+This holds after a kill and after a power failure: without the first sync a file system may keep the rename and lose the
+content written before it, so that NAME is empty.
 """
 
 from __future__ import annotations
@@ -16,17 +16,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-#: How the name of a file ends that is not written to its end yet. A kill leaves it there, beside the old file.
+#: The ending of the name of an unfinished file. A kill leaves such a file beside the old one.
 UNFINISHED = ".new"
 
 
 @contextmanager
 def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A file for the new content of `path`, in whose place it comes when the context ends. Left by an error, `path` is
-    as it was. `mode` is what it may be used for, less the umask, as for `os.open`.
+    """Yield a file for the new content of `path`, which replaces `path` when the context ends without an error.
 
-    Any number of threads and processes may write the same path: the last one's content stays. A link is followed, and
-    what is no regular file (a pipe, /dev/stdout) is written to as it comes. Any OSError names `path`.
+    Any number of threads and processes may write the same path: the last content stays. A link is followed. A pipe or a
+    device such as /dev/stdout is written to directly.
+
+    Args:
+        path: The file to replace.
+        mode: The new file's permissions, less the umask, as for `os.open`.
+
+    Raises:
+        OSError: Names `path`.
     """
     try:
         if path.exists() and not path.is_file():
@@ -35,7 +41,7 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         else:
             with _beside(path.resolve(), mode) as file:
                 yield file
-    except OSError as error:  # that of a write names no file
+    except OSError as error:  # the error of a write names no file
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
@@ -47,7 +53,7 @@ def write_text(path: Path, text: str, mode: int = 0o666) -> None:
 
 @contextmanager
 def _beside(path: Path, mode: int) -> Iterator[BinaryIO]:
-    # No other thread that lives has this number; a file of that name is of one that was killed.
+    # No other living thread has this number, so a file of that name is left from a killed one.
     fresh = path.with_name(f"{path.name}.{threading.get_native_id()}{UNFINISHED}")
     fresh.unlink(missing_ok=True)
     try:
@@ -67,7 +73,7 @@ def _sync_folder(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # some network file systems have no such thing, and keep the order themselves
+        if error.errno != errno.EINVAL:  # some network file systems can't sync folders, and keep the order themselves
             raise
     finally:
         os.close(descriptor)

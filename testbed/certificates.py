@@ -1,8 +1,8 @@
-"""Makes what machines show each other under TLS: an authority, and a certificate and its key for each name.
+"""Certificates for mutual TLS: an authority, and a certificate with its key for each name.
 
-FOLDER/authority.key             what certificates are made with: it goes to no machine
+FOLDER/authority.key             the key that signs certificates; it goes to no machine
 FOLDER/authority.pem
-FOLDER/NAME/authority.pem, certificate.pem, key.pem          for the machine of NAME, and no other
+FOLDER/NAME/authority.pem, certificate.pem, key.pem          for the machine NAME alone
 """
 
 from __future__ import annotations
@@ -27,37 +27,41 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from testbed.atomic_file import write_text
 from testbed.errors import BAD_INPUT
 from testbed.schema import check_name
-from testbed.tls import AUTHORITY, CERTIFICATE, CONTROLLER, KEY
+from testbed.sockets import AUTHORITY, CERTIFICATE, CONTROLLER, KEY
 
-#: The authority's own, which stays where it was made.
+#: The file of the authority's key, which stays where it was made.
 AUTHORITY_KEY = "authority.key"
 
-#: A project's length. There is no list of revoked ones: who is not trusted any more has a year at most, or all get new
-#: ones.
+#: How long certificates are valid. There is no list of revoked ones: a certificate that is no longer trusted is valid
+#: for a year at most, unless all machines get new ones.
 VALID = timedelta(days=365)
 AUTHORITY_VALID = timedelta(days=3650)
 
-#: Clocks of machines differ.
+#: How long before now certificates become valid, since the clocks of machines differ.
 EARLIER = timedelta(minutes=5)
 
 
 class CertificateError(ValueError):
-    """What can't be made; the text says why, and what to write instead."""
+    """A certificate that can't be made; the text says why, and what to write instead."""
 
     exit_code = BAD_INPUT
 
 
 def make_certificates(folder: Path, members: Iterable[str]) -> Iterator[Path]:
-    """The folders, one after the other as they are made, of the controller and the members that have none yet.
+    """Make a folder for the controller and for each member that has none yet, and yield each once it is made.
 
-    An authority that is in `folder` makes them, or a new one. CertificateError when a name can't be one, or the
-    authority can't be read; ProtocolError when a name is no member's; OSError when nothing can be written.
+    The authority in `folder` signs the certificates; where there is none, a new one.
+
+    Raises:
+        CertificateError: A member is called as the controller, or the authority can't be read.
+        ProtocolError: No member can have one of the names.
+        OSError: The files can't be written.
     """
     names = [CONTROLLER, *members]
     for name in names[1:]:
         check_name(name)
         if name == CONTROLLER:
-            raise CertificateError(f"{name!r} is in the controller's own certificate: call the member otherwise")
+            raise CertificateError(f"the controller's certificate has the name {name!r}; give the member another name")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority = _authority(folder)
     for name in names:
@@ -68,13 +72,16 @@ def make_certificates(folder: Path, members: Iterable[str]) -> Iterator[Path]:
         key = ec.generate_private_key(ec.SECP256R1())
         write_text(own / AUTHORITY, _pem(authority.certificate))
         write_text(own / KEY, _key_pem(key), mode=0o600)
-        write_text(own / CERTIFICATE, _pem(authority.certify(name, key)))  # at last: so a folder that has it is whole
+        # The last file, so that a folder with it is complete.
+        write_text(own / CERTIFICATE, _pem(authority.certify(name, key)))
         yield own
 
 
 def make_host_certificates(addresses: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """For each name a machine's files, by their names, out of a new authority that nobody keeps: with the machine's
-    address in its certificate, by which others call it."""
+    """Return name → the texts of a machine's files by file name, signed by a new authority whose key is not kept.
+
+    `addresses` maps names to the IP addresses by which other machines connect; they stand in the certificates.
+    """
     authority = _new_authority()
     made = {}
     for name, address in addresses.items():
@@ -90,7 +97,7 @@ class _Authority:
     key: ec.EllipticCurvePrivateKey
 
     def certify(self, name: str, key: ec.EllipticCurvePrivateKey, *beside: x509.GeneralName) -> x509.Certificate:
-        """A certificate for a machine, which it shows whether it calls or is called; of its name, and those beside."""
+        """Return a certificate for both ends of a connection, with the machine's name and the names `beside` it."""
         uses = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
         builder = _builder(name, self.certificate.subject, key, VALID)
         builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name), *beside]), critical=False)
@@ -106,7 +113,7 @@ def _new_authority() -> _Authority:
 
 
 def _authority(folder: Path) -> _Authority:
-    """The one that is there, or a new one."""
+    """Return the authority in a folder, or a new one that is written there."""
     own, key_file = folder / AUTHORITY, folder / AUTHORITY_KEY
     if not own.exists():
         made = _new_authority()
@@ -118,11 +125,11 @@ def _authority(folder: Path) -> _Authority:
         loaded = load_pem_private_key(key_file.read_bytes(), password=None)
     except (OSError, ValueError) as error:
         raise CertificateError(
-            f"{folder}: the authority that is there can't be used: {error}. Name a folder that is not there yet for a "
-            "new one, which makes certificates for all"
+            f"{folder}: its authority can't be used: {error}. Name a new folder, and give all machines certificates of "
+            "the new authority"
         ) from error
     if not isinstance(loaded, ec.EllipticCurvePrivateKey) or loaded.public_key() != certificate.public_key():
-        raise CertificateError(f"{key_file} is not the key of {own}: name a folder that is not there yet")
+        raise CertificateError(f"{key_file} is not the key of {own}; name a new folder")
     return _Authority(certificate, loaded)
 
 

@@ -1,4 +1,4 @@
-"""C sources, compiled when they must be: the core that shapes links, and what the planner computes most with."""
+"""C sources, compiled when they have changed: the core that shapes links, and the planner's inner loops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from testbed.errors import CANNOT
 from testbed.resources import BUILD
 
-#: What Debian calls a C compiler and the headers of its library.
+#: Debian's packages of a C compiler and the C library's headers.
 PACKAGES = "gcc libc6-dev"
 
 PACKAGE = Path(__file__).parent
@@ -21,23 +21,31 @@ C_FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-Wno-missing-field-initiali
 
 
 class CompilerError(RuntimeError):
-    """There is no compiler, or it refused; the text says what to install."""
+    """No compiler is installed, or it failed; the text says what to install."""
 
     exit_code = CANNOT
 
 
 def library(room: str) -> ctypes.CDLL:
-    """Return the functions of the C files in a folder of this package: `library("planning")`. CompilerError."""
+    """Return the functions of the C files in a folder of this package, `library("planning")`. Raises CompilerError."""
     folder = PACKAGE / room
     binary = BUILD / f"testbed-{folder.name}.so"
     return ctypes.CDLL(str(compile_c(sorted(folder.glob("*.[ch]")), [*C_FLAGS, "-fPIC", "-shared"], binary)))
 
 
 def compile_c(sources: Sequence[Path], flags: Sequence[str], binary: Path) -> Path:
-    """`binary`, made of the C files among `sources` first where sources or flags are not those of the last time.
+    """Return `binary`, compiled from `sources` unless sources and flags are unchanged.
 
-    The digest of both lies beside it, so a checkout that touches the files' time compiles nothing. The compiler writes
-    to a name of its own and the result is moved into place: who runs the last one keeps its file. CompilerError.
+    The digest of both lies beside the binary, so a checkout that only touches the files' times compiles nothing. The
+    compiler writes to another name and the result is moved into place, so a running binary keeps its file.
+
+    Args:
+        sources: The C files and headers; the headers count for the digest alone.
+        flags: The compiler's flags.
+        binary: The file to make.
+
+    Raises:
+        CompilerError: No compiler is installed, or it failed.
     """
     text = b"".join(file.read_bytes() for file in sources)
     digest = hashlib.sha256(text + " ".join(flags).encode()).hexdigest()
@@ -46,7 +54,7 @@ def compile_c(sources: Sequence[Path], flags: Sequence[str], binary: Path) -> Pa
         return binary
     compiler = shutil.which("cc")
     if compiler is None:
-        raise CompilerError(f"no C compiler for {sources[0].parent}; install one: apt-get install {PACKAGES}")
+        raise CompilerError(f"{sources[0].parent} needs a C compiler; install one: apt-get install {PACKAGES}")
     binary.parent.mkdir(parents=True, exist_ok=True)
     fresh = binary.with_suffix(f".{os.getpid()}")
     units = [str(file) for file in sources if file.suffix == ".c"]

@@ -1,7 +1,7 @@
-"""Errors that carry fields, so that callers and tests need not read the text, and the exit code that each ends with.
+"""Errors with fields, so that callers and tests need not read the text; and the exit code for each error.
 
-A class of errors that a user can cause has an `exit_code`. `ending_of` finds the code and the words for any error, also
-for the operating system's. An error that has neither was not foreseen: its traceback goes into a log file.
+A class of errors that a user can cause has an `exit_code`. `ending_of` finds the code and the text for any error, also
+for the operating system's. An error without a code was not foreseen: its traceback goes into a log file.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from testbed.resources import IS_CHECKOUT, SETUP
 #: Exit codes: something failed; bad input; this machine can't.
 FAILED, BAD_INPUT, CANNOT = 1, 2, 3
 
-#: What is wrong with a file or folder that a user names, and what to do, by the kernel's error number.
+#: Error number of the kernel → what is wrong with a file or folder that a user names, and what to do.
 NAMED_WRONG = {
     errno.ENOENT: "there is no such file or folder; check the path",
     errno.EEXIST: "a file or folder of that name is there already; name another, or move it away",
-    errno.EISDIR: "is a folder; name a file",
-    errno.ENOTDIR: "a part of the path is no folder; check the path",
+    errno.EISDIR: "it is a folder; name a file",
+    errno.ENOTDIR: "a part of the path is not a folder; check the path",
     errno.ENAMETOOLONG: "the name is longer than a file's may be; name another",
     errno.ELOOP: "the links lead in a circle; name the file itself",
 }
-#: The same of what this machine can't do.
+#: Error number of the kernel → what this machine can't do, and what to do.
 NOT_HERE = {
     errno.EROFS: "the file system is read-only; call it where you may write, or name another place",
     errno.ENOSPC: "the disk is full; make room on it",
@@ -48,13 +48,13 @@ NOT_HERE = {
 }
 #: Where the kernel shows its settings as files.
 KERNELS = ("/proc/", "/sys/", "/dev/")
-#: The extra that brings a package which the base lacks.
+#: Package that the base lacks → the extra that brings it.
 EXTRAS = {"torch": "sync", "cryptography": "controller", "pandas": "tables", "pyarrow": "parquet", "ray": "scaleout"}
 #: The extras that set-up installs in a checkout.
 INSTALLED = ("sync", "controller", "emulate", "tables")
 DELETED_FOLDER = "the current folder was deleted; `cd` into one that is there"
 
-#: The most of an unforeseen error's own text that stands in its line.
+#: How many letters of an unforeseen error's own text its line has.
 MOST_QUOTED = 200
 
 
@@ -108,7 +108,7 @@ class DetailedError(Exception):
 
 
 def ending_of(error: BaseException) -> tuple[int, str]:
-    """Return the exit code for an error and its text. For an error that nobody foresaw, a log file is written."""
+    """Return the exit code and the text for an error. An error that was not foreseen is written into a log file."""
     code = getattr(error, "exit_code", None)
     if code is not None:
         return int(code), in_full(error)
@@ -140,11 +140,11 @@ def unforeseen(error: BaseException) -> str:
         frame = traceback.extract_tb(error.__traceback__)[-1:]
         place = f"{frame[0].filename}:{frame[0].lineno}" if frame else "an unknown place"
         where = f"raised at {place} (no log file could be written: {refused.strerror or refused})"
-    return f"an error that the testbed does not know: {what}; {where}. Please report it with that"
+    return f"the testbed does not know this error: {what}; {where}. Please report it with that"
 
 
 def written_aside(text: str) -> str:
-    """Write a text into a log file of its own, with what ran where; the file's path. OSError where that can't be."""
+    """Write a text into a new log file, below the command and the versions. Return the file's path."""
     head = f"{sys.argv}\nPython {platform.python_version()}, {platform.platform()}\n\n"
     options: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}
     with tempfile.NamedTemporaryFile("w", prefix="testbed-", suffix=".log", delete=False, **options) as log:
@@ -156,7 +156,7 @@ def written_aside(text: str) -> str:
 
 
 def _of_the_system(error: OSError) -> tuple[int, str] | None:
-    """Return the exit code and the words for an error of the kernel's; None where the error is not about files."""
+    """Return the exit code and the text for an error of the kernel; None where the error is not about files."""
     if error.errno is None:
         return (BAD_INPUT, in_full(error)) if isinstance(error, FileExistsError) else None
     if error.errno == errno.ENOENT and _is_folder_deleted():

@@ -1,6 +1,6 @@
-"""The state of a directed link: what it does to packets at one moment.
+"""The state of a directed link: what the link does to packets at one moment.
 
-Everything that speaks of links (topologies, traces, shaping, telemetry, planning) speaks in this value.
+Topologies, traces, shaping, telemetry and planning all use this value for links.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Literal
 
 from testbed.errors import DetailedError
 
-#: Ethernet frame of a full-size IP packet, without FCS: what tc and the kernel's counters see.
+#: The Ethernet frame of a full-size IP packet, without FCS, as tc and the kernel's counters count it.
 MTU_FRAME_BYTES = 1514
 
 #: Payload of a full-size TCP segment with timestamps: 1,500 bytes less 20 (IP), 20 (TCP) and 12 (timestamps).
 TCP_PAYLOAD_BYTES = 1448
 
-#: An error names this many of the links that there are.
+#: How many of the existing links an error names.
 SHOWN_LINKS = 100
 
 #: A queue below this many full-size frames would drop the bursts TCP itself makes (an initial window of 10,
@@ -27,15 +27,15 @@ MIN_QUEUE_FRAMES = 32
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """How much may wait before a link. `bdp` is relative, so it follows the link's rate and delay."""
+    """How much may wait before a link. The unit `bdp` is relative, so the limit follows the link's rate and delay."""
 
     amount: float = 1.0
     unit: Literal["bdp", "packets", "bytes"] = "bdp"
 
     def limit_bytes(self, rate_bps: float, delay_s: float) -> int:
-        """Bytes of frames that may wait, beside those in flight on the link.
+        """Return the bytes of frames that may wait, without those in flight on the link.
 
-        One BDP is `rate × 2·delay`: the round trip of the link alone, since a link does not know its paths.
+        One BDP is `rate × 2·delay`: the round trip of the link alone, since a link does not know the paths over it.
         """
         if self.unit == "bytes":
             return int(self.amount)
@@ -49,125 +49,138 @@ class Queue:
 class GilbertElliott:
     """Loss in bursts: a chain of two states, each with its own loss (Gilbert 1960, Elliott 1963).
 
-    All are probabilities in [0, 1]. Each packet is lost with `good` or `bad`, by the state it finds; then the chain
-    goes from good to bad with `p`, from bad to good with `r`. Where bad loses all and good nothing, a burst is 1/r
-    packets long in the mean. ValueError where the chain could never leave a state, or bad is not the worse one.
+    All values are probabilities in [0, 1], and each packet takes a step of the chain. Where the bad state loses all and
+    the good one nothing, a burst is 1/r packets long in the mean.
+
+    Raises:
+        ValueError: The chain could never leave a state, or the bad state does not lose more than the good one.
     """
 
+    #: The change from the good state to the bad one.
     p: float
+    #: The change from the bad state to the good one.
     r: float
+    #: The loss in the bad state.
     bad: float = 1.0
+    #: The loss in the good state.
     good: float = 0.0
 
     def __post_init__(self) -> None:
         if not (0 < self.p <= 1 and 0 < self.r <= 1 and 0 <= self.good < self.bad <= 1):
-            raise ValueError(f"no chain of two states: {self}")
+            raise ValueError(f"{self} is not a chain: p and r must be in (0, 1], and bad must lose more than good")
 
     @property
     def mean(self) -> float:
-        """The part of all packets that is lost: a part p/(p+r) of them finds the bad state."""
+        """The share of all packets that is lost: a share p/(p+r) of them meets the bad state."""
         return (self.p * self.bad + self.r * self.good) / (self.p + self.r)
 
 
 @dataclass(frozen=True, slots=True)
 class Opportunities:
-    """Moments at which a link may send, each `bytes_each` bytes of frames; the last is also the period of a loop."""
+    """Moments at which a link may send `bytes_each` bytes of frames each; the last is also the period of a loop."""
 
     moments_ms: tuple[int, ...]
     bytes_each: float = MTU_FRAME_BYTES
 
     @property
     def mean_bps(self) -> float:
-        """The rate over one lap."""
+        """The mean rate over one lap, in bit/s."""
         return len(self.moments_ms) * self.bytes_each * 8e3 / self.moments_ms[-1]
 
     def scaled(self, factor: float) -> Opportunities:
-        """As many opportunities, each for `factor` times the bytes.
+        """Return as many opportunities, each for `factor` times the bytes.
 
-        Leaving some out would change the pauses between them, and could not be done exactly; so the pattern in time
-        stays, and a frame that needs more than one opportunity goes on in the next.
+        To leave some out would change the pauses between them, and could not be exact. So the pattern in time stays,
+        and a frame that needs more than one opportunity goes on in the next.
         """
         return replace(self, bytes_each=self.bytes_each * factor)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delivery:
-    """Opportunities that are replayed; 0 ms is at `began_s` on the monotonic clock.
+    """A replay of opportunities.
 
-    At the end `loop` begins again, `hold` leaves the link to its rate, `stop` sends no more. Two are equal when they
-    are the same one: there are tens of thousands of moments, and states are compared at each tick.
+    Two replays are equal only if they are the same object: they have tens of thousands of moments, and states are
+    compared at each tick.
     """
 
     opportunities: Opportunities
+    #: The time of 0 ms, on the monotonic clock.
     began_s: float
+    #: At the end `loop` begins again, `hold` leaves the link to its rate, `stop` sends no more.
     end: Literal["loop", "hold", "stop"] = "loop"
 
 
 @dataclass(frozen=True, slots=True)
 class LinkState:
-    """What a directed link does to packets.
+    """The effect of a directed link on packets.
 
-    `rate_bps` counts link-layer bits (frames without FCS), as tc does; a TCP flow's goodput at a rate r is
-    r × 1448/1514. `delay_s` is one way. A link that is not `up` drops all. `loss` is a probability in [0, 1], drawn for
-    each packet; with `bursts` these lose the packets, and `loss` is their mean (ValueError where it is not).
-    Packets keep their order under `jitter_s`, unless `reorder` lets each take its own time.
-
-    With a `delivery` a backend that can serves one opportunity after the other, and `rate_bps` is what they amount to
-    about now; another takes the rate.
+    Raises:
+        ValueError: `loss` is not the mean of `bursts`.
     """
 
+    #: In link-layer bits (frames without FCS), as tc counts. A TCP flow's goodput at a rate r is r × 1448/1514.
     rate_bps: float
+    #: One way.
     delay_s: float
+    #: How far the delay of each packet varies either way, uniformly.
     jitter_s: float = 0.0
+    #: The probability in [0, 1] that a packet is lost.
     loss: float = 0.0
     queue: Queue = Queue()
+    #: A link that is not up drops every packet.
     up: bool = True
+    #: Loss in bursts, in the place of random loss; its mean is `loss`.
     bursts: GilbertElliott | None = None
+    #: True if packets may overtake each other under jitter.
     reorder: bool = False
+    #: Single opportunities to send, for a backend that can serve them one by one; `rate_bps` is their rate about now,
+    #: for other backends.
     delivery: Delivery | None = None
 
     def __post_init__(self) -> None:
         if self.bursts is not None and self.loss != self.bursts.mean:
-            raise ValueError(f"loss {self.loss} is not the mean {self.bursts.mean} of {self.bursts}")
+            raise ValueError(f"the loss {self.loss} is not the mean {self.bursts.mean} of {self.bursts}")
 
     @property
     def queue_bytes(self) -> int:
-        """The queue's limit at this rate and delay; of single opportunities, at their mean rate.
+        """The limit of the queue at this rate and delay; for single opportunities, at their mean rate.
 
-        A buffer does not shrink in an outage, and it is after one that it has to hold what came meanwhile.
+        A buffer does not shrink in an outage, and right after it the buffer has to hold what came meanwhile.
         """
         rate_bps = self.delivery.opportunities.mean_bps if self.delivery else self.rate_bps
         return self.queue.limit_bytes(rate_bps, self.delay_s)
 
     def losing(self, loss: float) -> LinkState:
-        """The same link with random loss of this probability, in place of whatever lost packets before."""
+        """Return the state with random loss of this probability, in the place of all loss before."""
         return replace(self, loss=loss, bursts=None)
 
     def scaled(self, factor: float) -> LinkState:
-        """The same link with its rate multiplied; delay, jitter and loss do not scale."""
+        """Return the state with its rate multiplied; delay, jitter and loss stay."""
         return replace(self, rate_bps=self.rate_bps * factor)
 
 
 def link_name(source: str, target: str) -> str:
-    """The name of the directed link from one site to another: `paris->tokyo`."""
+    """Return the name of the directed link from one site to another: `paris->tokyo`."""
     return f"{source}->{target}"
 
 
 def pair_name(a: str, b: str) -> str:
-    """Return the name of a physical pair, which is both directions: `paris-tokyo`."""
+    """Return the name of a physical pair of links, both directions: `paris-tokyo`."""
     return f"{a}-{b}"
 
 
 class NoSuchLink(DetailedError, LookupError):
-    """No link has the name that was written, or several have; `link` is what was written."""
+    """No link has the name that a user wrote, or several have it."""
 
 
 def written_link(written: object) -> str:
-    """Return the name of a link that a user wrote as `a->b`, `a-b` or `[a, b]`. One of `a-b` stays as it is where a
-    site's name has a dash: `find_link` knows the sites.
+    """Return the name of a link that a user wrote as `a->b`, `a-b` or `[a, b]`.
+
+    `a-b` stays unchanged where a site's name has a dash: `find_link`, which knows the links, resolves it.
 
     Raises:
-        ValueError: it is none of the three.
+        ValueError: The text is none of the three.
     """
     ends = written
     if isinstance(written, str):
@@ -179,14 +192,16 @@ def written_link(written: object) -> str:
             return text
     if isinstance(ends, list | tuple) and len(ends) == 2 and all(isinstance(end, str) and end for end in ends):
         return link_name(*ends)
-    raise ValueError(f"{written!r} names no link | the two sites, as `paris->tokyo`, `paris-tokyo` or [paris, tokyo]")
+    raise ValueError(
+        f"{written!r} does not name a link | the two sites, as `paris->tokyo`, `paris-tokyo` or [paris, tokyo]"
+    )
 
 
 def find_link(written: str | Sequence[str], known: Collection[str]) -> str:
-    """Return which of the `known` links is written as `a->b`, `a-b` or `[a, b]`.
+    """Return the one of the `known` links that a user wrote as `a->b`, `a-b` or `[a, b]`.
 
     Raises:
-        NoSuchLink: none is, or `a-b` may be several, as sites' names have dashes.
+        NoSuchLink: No known link is meant, or `a-b` may mean several because sites' names have dashes.
     """
     if isinstance(written, str) and written in known:
         return written
@@ -199,12 +214,14 @@ def find_link(written: str | Sequence[str], known: Collection[str]) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise NoSuchLink(f"{name} may be {' or '.join(sorted(found))}", rule="ambiguous-link", link=name, given=written)
+        text = f"{name} may be {' or '.join(sorted(found))}; write one of them"
+        raise NoSuchLink(text, rule="ambiguous-link", link=name, given=written)
     there = ", ".join(sorted(known)[:SHOWN_LINKS]) or "none"
-    raise NoSuchLink(f"no link {name} is up; there are {there}", rule="unknown-link", link=name, given=written)
+    text = f"the network has no link {name}; write one of {there}"
+    raise NoSuchLink(text, rule="unknown-link", link=name, given=written)
 
 
 def link_ends(name: str) -> tuple[str, str]:
-    """The source and the target of a directed link, by its name. ValueError when it is none."""
+    """Return the source and the target of a directed link, by its name. ValueError where the text is no such name."""
     source, target = name.split("->")
     return source, target

@@ -1,4 +1,4 @@
-"""A plan: which member sends what to whom in a round. Immutable, with an epoch; pure values.
+"""Plans: which member sends what to whom in a round. Pure, immutable values with an epoch.
 
 A plan shares the model over trees. Each tree reduces one contiguous slice of the elements to its root and
 broadcasts the mean back; the two directions may take different edges, because links are asymmetric:
@@ -8,8 +8,8 @@ broadcasts the mean back; the two directions may take different edges, because l
           c ---^                   `-> b
 
 Star, tree, two-level hierarchy and multi-root schemes are all sets of such trees, so one data plane runs them.
-A plan may also part its members into groups, each with trees of its own, that reduce among themselves in all rounds
-but every `period`-th, which is among all; and name auxiliary routes, which take over what waits for a busy edge.
+A plan may also divide its members into groups with trees of their own. Groups reduce among themselves; only each
+`period`-th round is among all members. A plan may name auxiliary routes, which carry frames that wait for a busy edge.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ PLAN_VERSION = 3
 #: Deep trees over slow links want small chunks, fast links want large ones; the policy chooses.
 DEFAULT_CHUNK_BYTES = 64 * 1024
 
-#: Elements travel as they are.
+#: The codec that leaves elements unchanged.
 PLAIN_CODEC = "fp32"
 
-#: Bytes that codecs make of a float32's four. `topk:SHARE` takes six for each value that it keeps, `sparse` what the
-#: values need: as much where one in a hundred is not zero, in the mean of eight members.
+#: Codec → the bytes that it makes of a float32's four. `topk:SHARE` takes six bytes for each value that it keeps. The
+#: bytes of `sparse` depend on the values: 0.1 where one in a hundred is not zero, in the mean of eight members.
 CODEC_BYTES = {
     **{"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1 + 4 / 256},
     **{"bins4": 1 / 2 + 64 / 4096, "bins2": 1 / 4 + 16 / 4096, "sparse": 0.1},
@@ -40,7 +40,7 @@ CODEC_BYTES = {
 TOPK = re.compile(r"topk:(0?\.\d+)")
 TOPK_BYTES = 6
 
-#: Shares are sums of floats; what they may be off 1 by is less than one element of any model that fits in memory.
+#: How far shares may be off 1, as sums of floats: less than one element of any model that fits in memory.
 _SHARES_TOLERANCE = 1e-6
 
 
@@ -50,48 +50,46 @@ class PlanError(DetailedError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """One root's reduce tree and broadcast tree over all members, and its share of the model.
-
-    `reduce[m]` is whom m sends its partial sum to; `broadcast[m]` is whom m gets the mean from. Both hold every
-    member but the root. `share` is this root's part of the elements, in (0, 1].
-
-    `keys` are parts of that share, one after the other, that add up to 1: the mean of an element is broadcast once
-    all elements of its key are reduced at the root, as MXNet's parameter server does (a key is pulled after all have
-    pushed it). Without keys every chunk is one of its own.
-    """
+    """One root's reduce tree and broadcast tree over all members, and its share of the model."""
 
     root: str
+    #: Member → the member that it sends its partial sum to. Has every member but the root, as `broadcast` has.
     reduce: Mapping[str, str]
+    #: Member → the member that it gets the mean from.
     broadcast: Mapping[str, str]
+    #: The root's part of the elements, in (0, 1].
     share: float = 1.0
+    #: Consecutive parts of the share, which add up to 1. The mean of an element is broadcast once all elements of its
+    #: key are reduced at the root, as in MXNet's parameter server (a key is pulled after all members have pushed it).
+    #: Without keys every chunk is a key of its own.
     keys: tuple[float, ...] = ()
 
     def children(self, parent: str, of: Mapping[str, str]) -> tuple[str, ...]:
-        """The members whose parent in `of` (this tree's `reduce` or `broadcast`) is `parent`, in name order."""
+        """Return the members whose parent in `of` (the tree's `reduce` or `broadcast`) is `parent`, in name order."""
         return tuple(sorted(child for child, its in of.items() if its == parent))
 
     def check(self, members: frozenset[str]) -> None:
         """Raise PlanError unless both trees span exactly `members` from the root."""
         if self.root not in members:
-            raise PlanError(f"root {self.root!r} is not a member", rule="unknown-member", field="root", given=self.root)
-        if not 0 < self.share <= 1:
             raise PlanError(
-                f"tree of {self.root}: share {self.share} is not in (0, 1]", field="share", given=self.share
+                f"the root {self.root!r} is not a member", rule="unknown-member", field="root", given=self.root
             )
+        if not 0 < self.share <= 1:
+            text = f"tree of {self.root}: the share {self.share} is not in (0, 1]"
+            raise PlanError(text, field="share", given=self.share)
         if self.keys:
             _check_shares(self.keys, f"the keys of the tree of {self.root}", "keys")
         for kind, parents in (("reduce", self.reduce), ("broadcast", self.broadcast)):
             if frozenset(parents) != members - {self.root}:
                 missing = sorted(members - {self.root} - set(parents))
                 extra = sorted(set(parents) - (members - {self.root}))
-                raise PlanError(
-                    f"{kind} tree of {self.root}: leaves out {missing}, has {extra} too many", rule="span", field=kind
-                )
+                text = f"{kind} tree of {self.root}: it leaves out {missing} and has {extra} too many"
+                raise PlanError(text, rule="span", field=kind)
             for member in parents:
                 _walk_to_root(member, parents, self.root, kind)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return {
             "root": self.root,
             "reduce": dict(self.reduce),
@@ -102,7 +100,7 @@ class Tree:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Tree:
-        """The tree that `to_json` wrote."""
+        """Return the tree that `to_json` wrote."""
         return cls(
             root=value["root"],
             reduce=dict(value["reduce"]),
@@ -116,14 +114,11 @@ def _walk_to_root(member: str, parents: Mapping[str, str], root: str, kind: str)
     seen: set[str] = set()
     while member != root:
         if member in seen:
-            raise PlanError(f"{kind} tree of {root}: a cycle through {member}", rule="cycle", field=kind, member=member)
+            text = f"{kind} tree of {root}: a cycle goes through {member}"
+            raise PlanError(text, rule="cycle", field=kind, member=member)
         if member not in parents:
-            raise PlanError(
-                f"{kind} tree of {root}: {member} has no way to the root",
-                rule="no-way-to-root",
-                field=kind,
-                member=member,
-            )
+            text = f"{kind} tree of {root}: {member} has no way to the root"
+            raise PlanError(text, rule="no-way-to-root", field=kind, member=member)
         seen.add(member)
         member = parents[member]
 
@@ -131,17 +126,15 @@ def _walk_to_root(member: str, parents: Mapping[str, str], root: str, kind: str)
 def _check_shares(shares: Iterable[float], what: str, field: str) -> None:
     shares = tuple(shares)
     if not all(0 < share <= 1 for share in shares) or abs(sum(shares) - 1) > _SHARES_TOLERANCE:
-        raise PlanError(
-            f"{what}: shares {list(shares)} must each be in (0, 1] and add up to 1, not {sum(shares)}",
-            field=field,
-            given=shares,
-        )
+        text = f"{what}: the shares {list(shares)} must each be in (0, 1] and add up to 1, not {sum(shares)}"
+        raise PlanError(text, field=field, given=shares)
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The elements [start, stop) of the flat tensor that one tree carries; `tree` indexes the trees it was cut for."""
+    """The elements [start, stop) of the flat tensor that one tree carries."""
 
+    #: The tree's index in its group.
     tree: int
     start: int
     stop: int
@@ -149,9 +142,9 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Members that reduce among themselves, and the trees that they do it over: each spans exactly them.
+    """Members that reduce among themselves, and the trees over which they do; each tree spans exactly these members.
 
-    A plan as a whole is the group of all its members.
+    All members of a plan and its trees are a group, too.
     """
 
     members: tuple[str, ...]
@@ -160,9 +153,10 @@ class Group:
     def check(self) -> None:
         """Raise PlanError unless the trees span the members and share the model."""
         if len(set(self.members)) != len(self.members) or not self.members:
-            raise PlanError("members must be at least one, each named once", field="members", given=self.members)
+            text = "a group needs one member or more, each named once"
+            raise PlanError(text, field="members", given=self.members)
         if not self.trees:
-            raise PlanError("a plan needs at least one tree, and so does each of its groups", field="trees")
+            raise PlanError("a plan needs one tree or more, and so does each of its groups", field="trees")
         total = sum(tree.share for tree in self.trees)
         if abs(total - 1) > _SHARES_TOLERANCE:
             raise PlanError(f"the trees' shares add up to {total}, not 1", field="share", given=total)
@@ -170,12 +164,12 @@ class Group:
             tree.check(frozenset(self.members))
 
     def slices(self, elements: int) -> tuple[Slice, ...]:
-        """The cut of `elements` over the trees, by share; contiguous, in the trees' order, none lost."""
+        """Return the slices of `elements` over the trees by their shares: contiguous and in the trees' order."""
         cuts = cut((tree.share for tree in self.trees), 0, elements)
         return tuple(Slice(i, cuts[i], cuts[i + 1]) for i in range(len(self.trees)))
 
     def edges(self) -> Iterator[tuple[str, str, int]]:
-        """Each use of a directed overlay edge: (sender, receiver, index of the tree)."""
+        """Yield each use of a directed overlay edge: (sender, receiver, index of the tree)."""
         for index, tree in enumerate(self.trees):
             for child, parent in tree.reduce.items():
                 yield child, parent, index
@@ -184,9 +178,9 @@ class Group:
 
 
 def cut(shares: Iterable[float], start: int, stop: int) -> list[int]:
-    """Where [start, stop) is cut by shares that add up to 1, both ends included.
+    """Return where shares that add up to 1 cut [start, stop), with both ends.
 
-    Cuts are rounded cumulative shares, so every member computes the same ones.
+    The cuts are rounded cumulative shares, so every member computes the same.
     """
     cuts, total = [start], 0.0
     for share in shares:
@@ -198,9 +192,9 @@ def cut(shares: Iterable[float], start: int, stop: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An auxiliary route (NetStorm, arXiv 2404.11352): frames from `source` to `target` over `via`, one by one.
+    """An auxiliary route (NetStorm, arXiv 2404.11352): frames go from `source` to `target` over the members of `via`.
 
-    They name their way themselves, and the members of `via` only forward them.
+    The frames carry their route, and the members of `via` only forward them.
     """
 
     source: str
@@ -208,51 +202,42 @@ class Route:
     via: tuple[str, ...]
 
     def check(self, members: frozenset[str]) -> None:
-        """Raise PlanError unless it leads over members other than its ends, each once."""
-        way = (self.source, *self.via, self.target)
+        """Raise PlanError unless the route leads over one or more members between its ends, each once."""
+        hops = (self.source, *self.via, self.target)
         if not self.via:
-            raise PlanError(
-                f"auxiliary route {self}: has no inner member, so it is the edge itself",
-                rule="no-inner-member",
-                field="auxiliary",
-            )
-        if strangers := sorted(set(way) - members):
-            raise PlanError(
-                f"auxiliary route {self}: {strangers} are not members",
-                rule="unknown-member",
-                field="auxiliary",
-                given=strangers,
-            )
-        if len(set(way)) != len(way):
-            raise PlanError(f"auxiliary route {self}: passes a member twice", rule="member-twice", field="auxiliary")
+            text = f"the auxiliary route {self} has no inner member, so it is the edge itself"
+            raise PlanError(text, rule="no-inner-member", field="auxiliary")
+        if strangers := sorted(set(hops) - members):
+            text = f"{strangers} in the auxiliary route {self} are not members"
+            raise PlanError(text, rule="unknown-member", field="auxiliary", given=strangers)
+        if len(set(hops)) != len(hops):
+            text = f"the auxiliary route {self} passes a member twice"
+            raise PlanError(text, rule="member-twice", field="auxiliary")
 
     def __str__(self) -> str:
         return "->".join((self.source, *self.via, self.target))
 
 
 def codec_bytes(codec: str) -> float:
-    """What a number of the model takes on its way through a codec; PlanError when there is none of the name."""
+    """Return the bytes that a number of the model takes through a codec. PlanError where there is no such codec."""
     if kept := TOPK.fullmatch(codec):
         return TOPK_BYTES * float(kept[1])
     if codec not in CODEC_BYTES:
-        raise PlanError(
-            f"no such codec: {codec!r}; write instead: {', '.join(CODEC_BYTES)} or topk:0.01",
-            field="codec",
-            given=codec,
-        )
+        text = f"there is no codec {codec!r}; write instead: {', '.join(CODEC_BYTES)} or topk:0.01"
+        raise PlanError(text, field="codec", given=codec)
     return CODEC_BYTES[codec]
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingChoice:
-    """What members do between two rounds: a `scheme` with its `options`, plain values as JSON has them."""
+    """How members train between two rounds: a scheme with its options, plain values of JSON."""
 
     scheme: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def local_steps(self) -> int:
-        """Steps to a round."""
+        """The number of local steps in a round."""
         return int(self.options.get("every", 1))
 
     def __str__(self) -> str:
@@ -261,43 +246,43 @@ class TrainingChoice:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The overlay in force from some round on, identified by its epoch. Raises PlanError when made invalid.
+    """The overlay in force from some round on.
 
-    `members` is ordered: bit i of a contributors' bitmap is members[i]; `trees` span them all. With `groups`, which
-    part the members, only the rounds whose number is a multiple of `period` go over `trees`; in the others each group
-    reduces among itself. `auxiliary` routes of one pair have no inner member in common, and come in the order of
-    preference. `codec` names what tensors are turned into on their way where their owner allows it, `link_codecs`
-    another one for an overlay edge, by `a->b`; the sync library knows the names. `steps` are the local steps that
-    members take to a round, where the plan says so. `training` is how members train, where that may change in the
-    midst (the scheme `auto`): it takes force with the trees.
+    Raises:
+        PlanError: The plan would lose or double an update, deadlock, or leave a member out.
     """
 
+    #: The plan's number, which identifies it.
     epoch: int
+    #: The members in the order of a contributors' bitmap: bit i is members[i].
     members: tuple[str, ...]
+    #: The trees over all members.
     trees: tuple[Tree, ...]
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
+    #: The policy that made the plan.
     policy: str = ""
+    #: The codec of tensors whose owners allow one; the sync library knows the names.
     codec: str = PLAIN_CODEC
+    #: Overlay edge `a->b` → its codec, in the place of `codec`.
     link_codecs: Mapping[str, str] = field(default_factory=dict)
+    #: Auxiliary routes in the order of preference. Routes of one pair have no inner member in common.
     auxiliary: tuple[Route, ...] = ()
+    #: A division of the members. With groups, only rounds whose number is a multiple of `period` go over `trees`; in
+    #: other rounds each group reduces among itself.
     groups: tuple[Group, ...] = ()
     period: int = 1
+    #: Member → its local steps in a round, where the plan gives them.
     steps: Mapping[str, int] = field(default_factory=dict)
+    #: How members train, where that may change during training (the scheme `auto`): takes force with the trees.
     training: TrainingChoice | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.epoch < 2**32:
-            raise PlanError(
-                f"epoch {self.epoch} is not a number from 0 to 2^32 - 1, which frames have room for",
-                field="epoch",
-                given=self.epoch,
-            )
+            text = f"the epoch {self.epoch} must be from 0 to 2^32 - 1, for which frames have room"
+            raise PlanError(text, field="epoch", given=self.epoch)
         if self.chunk_bytes < 1024 or self.chunk_bytes % 8:
-            raise PlanError(
-                f"chunk_bytes {self.chunk_bytes} must be a multiple of 8, at least 1024",
-                field="chunk_bytes",
-                given=self.chunk_bytes,
-            )
+            text = f"chunk_bytes {self.chunk_bytes} must be a multiple of 8, at least 1024"
+            raise PlanError(text, field="chunk_bytes", given=self.chunk_bytes)
         self.whole.check()
         self._check_groups()
         self._check_auxiliary()
@@ -305,28 +290,17 @@ class Plan:
         for link in self.link_codecs:
             source, _, target = link.partition("->")
             if not {source, target} <= members:
-                raise PlanError(
-                    f"link_codecs names {link!r}, which does not join two members, as `a->b` does",
-                    field="link_codecs",
-                    link=link,
-                )
+                text = f"link_codecs has {link!r}, which does not join two members as `a->b` does"
+                raise PlanError(text, field="link_codecs", link=link)
         for member, count in self.steps.items():
             if member not in members or count < 1:
-                raise PlanError(
-                    f"steps: {count} of {member!r}; they must be members', and at least 1 each",
-                    field="steps",
-                    member=member,
-                    given=count,
-                )
+                text = f"steps has {count} for {member!r}; write 1 or more for members alone"
+                raise PlanError(text, field="steps", member=member, given=count)
 
     def _check_groups(self) -> None:
         if self.period < 1 or (self.period > 1) != bool(self.groups):
-            raise PlanError(
-                f"period {self.period} with {len(self.groups)} groups: without groups it is 1, every round is among "
-                "all; with groups at least 2, else they never reduce among themselves",
-                field="period",
-                given=self.period,
-            )
+            text = f"the period is {self.period} with {len(self.groups)} groups; write 1 without groups, 2 or more with"
+            raise PlanError(text, field="period", given=self.period)
         for group in self.groups:
             group.check()
         parted = [member for group in self.groups for member in group.members]
@@ -339,54 +313,51 @@ class Plan:
             route.check(members)
         for one, other in combinations(self.auxiliary, 2):
             if (one.source, one.target) == (other.source, other.target) and set(one.via) & set(other.via):
-                raise PlanError(
-                    f"auxiliary routes {one} and {other} have an inner member in common",
-                    rule="shared-inner-member",
-                    field="auxiliary",
-                )
+                text = f"the auxiliary routes {one} and {other} have an inner member in common"
+                raise PlanError(text, rule="shared-inner-member", field="auxiliary")
 
     @property
     def whole(self) -> Group:
-        """All members and the trees over them."""
+        """The group of all members, with the trees over them."""
         return Group(self.members, self.trees)
 
     def among_all(self, round_number: int) -> bool:
-        """Whether all members take part in a round together."""
+        """Return whether a round is among all members."""
         return round_number % self.period == 0
 
     def group_of(self, member: str, round_number: int) -> Group:
-        """Those whom `member` reduces with in a round, itself among them, and the trees for it."""
+        """Return the group with which `member` reduces in a round."""
         if self.among_all(round_number):
             return self.whole
         return next(group for group in self.groups if member in group.members)
 
     def slices(self, elements: int) -> tuple[Slice, ...]:
-        """The cut of `elements` over the trees that span all members."""
+        """Return the slices of `elements` over the trees of all members."""
         return self.whole.slices(elements)
 
     def edges(self) -> Iterator[tuple[str, str, int]]:
-        """Each use of an edge in a round among all: (sender, receiver, index of the tree)."""
+        """Yield each use of an edge in a round among all: (sender, receiver, index of the tree)."""
         return self.whole.edges()
 
     def next_hops(self, member: str) -> frozenset[str]:
-        """The members that `member` sends sums and means to under this plan, in any of its rounds."""
+        """Return the members to which `member` sends sums and means in any round of this plan."""
         parties = (self.whole, *self.groups)
         return frozenset(target for party in parties for source, target, _ in party.edges() if source == member)
 
     def codec_of(self, source: str, target: str) -> str:
-        """The codec's name for partial sums from `source` to `target`."""
+        """Return the name of the codec for partial sums from `source` to `target`."""
         return self.link_codecs.get(f"{source}->{target}", self.codec)
 
     def shape(self) -> Plan:
-        """What the plan does, without its epoch and its policy: two plans of one shape need no swap between them."""
+        """Return the plan without its epoch and policy: two plans of one shape need no swap between them."""
         return replace(self, epoch=0, policy="")
 
     def with_epoch(self, epoch: int) -> Plan:
-        """The same plan under another epoch."""
+        """Return the plan under another epoch."""
         return replace(self, epoch=epoch)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON, versioned."""
+        """Return plain values for JSON, with the version."""
         return {
             "version": PLAN_VERSION,
             "epoch": self.epoch,
@@ -408,15 +379,12 @@ class Plan:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Plan:
-        """The plan that `to_json` wrote; PlanError when the value is not one."""
+        """Return the plan that `to_json` wrote. PlanError where the value is not a plan."""
         try:
             if value.get("version") != PLAN_VERSION:
-                raise PlanError(
-                    f"plan version {value.get('version')!r} is not {PLAN_VERSION}: "
-                    "plan anew, or read it with the release that wrote it",
-                    field="version",
-                    given=value.get("version"),
-                )
+                text = f"the plan's version is {value.get('version')!r}, not {PLAN_VERSION}"
+                remedy = "plan again, or read it with the release that wrote it"
+                raise PlanError(f"{text}; {remedy}", field="version", given=value.get("version"))
             return cls(
                 epoch=int(value["epoch"]),
                 members=tuple(value["members"]),
@@ -434,12 +402,14 @@ class Plan:
         except PlanError:
             raise
         except KeyError as error:
-            raise PlanError(f"not a plan: it lacks {error}", rule="not-a-plan", field=str(error.args[0])) from error
+            raise PlanError(
+                f"the value is not a plan: it lacks {error}", rule="not-a-plan", field=str(error.args[0])
+            ) from error
         except (TypeError, AttributeError, ValueError, OverflowError) as error:
-            raise PlanError(f"not a plan: {error!r}", rule="not-a-plan") from error
+            raise PlanError(f"the value is not a plan: {error!r}", rule="not-a-plan") from error
 
     def dumps(self) -> str:
-        """One line of JSON."""
+        """Return one line of JSON."""
         return json.dumps(self.to_json(), separators=(",", ":"))
 
 

@@ -1,6 +1,6 @@
-"""Policies and forms of traces that are not the project's own: from files, or from installed packages' entry points.
+"""Policies and forms of traces from users' files and from installed packages' entry points.
 
-`./mine.py` names a file that registers one policy, or one with the `read` function of a form. Another name that the
+`./mine.py` names a file that registers one policy, or that has the function `read` of a form. Another name that the
 project does not have is looked for among the entry points of a group.
 """
 
@@ -20,10 +20,10 @@ from testbed.trace.trace import Trace, TraceError
 
 GROUP, FORMS = "testbed.policies", "testbed.traces"
 
-#: The option of `auto` that names policies which it asks beside the project's own.
+#: The option of the policy `auto` that names further policies to ask.
 ALSO = "also"
 
-#: The names of the policies that files registered.
+#: File → the name of the policy that it registered.
 _LOADED: dict[Path, str] = {}
 
 
@@ -33,7 +33,7 @@ def is_file(name: str) -> bool:
 
 
 def policy_named(name: str, options: Mapping[str, Any] | None = None) -> Policy:
-    """Return the policy of a name, a file or an entry point. PolicyError where there is none, or it can't be loaded."""
+    """Return the policy of a name, a file or an entry point. PolicyError where it does not exist or can't be loaded."""
     given = dict(options or {})
     if ALSO in given:
         also = [given[ALSO]] if isinstance(given[ALSO], str) else given[ALSO]
@@ -42,8 +42,11 @@ def policy_named(name: str, options: Mapping[str, Any] | None = None) -> Policy:
 
 
 def form_named(name: str) -> Callable[[str], Trace]:
-    """Return what makes a trace of a file's text: the function `read` of a file, or an entry point's. Both the load and
-    the function raise TraceError alone."""
+    """Return the function that makes a trace of a text: `read` in a file, or an entry point.
+
+    Raises:
+        TraceError: The function does not exist or can't be loaded. The function raises no other errors either.
+    """
     try:
         if is_file(name):
             read = getattr(_module(Path(name).resolve()), "read", None)
@@ -52,10 +55,8 @@ def form_named(name: str) -> Callable[[str], Trace]:
     except (Exception, SystemExit) as error:
         raise TraceError(f"{name} can't be loaded: {_placed(error)}", rule="not-loaded") from error
     if not callable(read):
-        rule = (
-            "has no function `read(text)`" if is_file(name) else f"is no file ./NAME.py, nor an entry point of {FORMS}"
-        )
-        raise TraceError(f"{name} {rule}", rule="no-form")
+        wrong = "has no function `read(text)`" if is_file(name) else f"is not an entry point of {FORMS}"
+        raise TraceError(f"{name} {wrong}; name a form's file, ./NAME.py, or its entry point", rule="no-form")
 
     def traced(text: str) -> Trace:
         try:
@@ -65,21 +66,21 @@ def form_named(name: str) -> Callable[[str], Trace]:
         except Exception as error:
             raise TraceError(f"the form {name} raised {_placed(error)}", rule="form-raised") from error
         if not isinstance(trace, Trace):
-            raise TraceError(f"the form {name} returned a {type(trace).__name__}, and no Trace", rule="form-returned")
+            raise TraceError(f"the form {name} returned a {type(trace).__name__}, not a Trace", rule="form-returned")
         return trace
 
     return traced
 
 
 def refusal(policy: Policy, error: Exception) -> str:
-    """Return what an error that a policy raised says, with its place. Re-raises an error of the project's own."""
+    """Return the text of an error that a policy raised, with its place. Re-raises errors of the project's policies."""
     if is_own(policy) and not isinstance(error, ValueError):
         raise error
     return str(error) if isinstance(error, PolicyError) else f"policy {policy.name} raised {_placed(error)}"
 
 
 def _registered(name: str) -> str:
-    """Return the name in the registry of what is named, which is loaded first where it is not there."""
+    """Return the policy's name in the registry, after loading the policy where it is not registered yet."""
     if is_file(name):
         file = Path(name).resolve()
         if file not in _LOADED:
@@ -96,7 +97,7 @@ def _registered(name: str) -> str:
 
 def _load_file(file: Path) -> str:
     if not file.is_file():
-        raise PolicyError(f"{file}: there is no such file", rule="no-file", file=file)
+        raise PolicyError(f"{file}: the file does not exist; check the path", rule="no-file", file=file)
     return _registered_by(str(file), lambda: _module(file))
 
 
@@ -112,7 +113,7 @@ def _module(file: Path) -> ModuleType:
 
 
 def _registered_by(what: str, load: Callable[[], object]) -> str:
-    """Return the name of the one policy that `load` registers. PolicyError where it is not one, or has a taken name."""
+    """Return the name of the one policy that `load` registers. PolicyError for none, several, or a taken name."""
     before = dict(REGISTRY)
     try:
         load()
@@ -123,7 +124,7 @@ def _registered_by(what: str, load: Callable[[], object]) -> str:
     names = [name for name, policy in REGISTRY.items() if before.get(name) is not policy]
     wrong = "registers no policy" if not names else f"registers {', '.join(names)}: one a file" * (len(names) > 1)
     if taken := [name for name in names if name in before]:
-        wrong = f"registers {taken[0]!r}, which another policy is called"
+        wrong = f"registers {taken[0]!r}, the name of another policy"
     if wrong:
         REGISTRY.clear()
         REGISTRY.update(before)

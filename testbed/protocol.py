@@ -1,54 +1,55 @@
-"""The control messages between a member and the controller; pure values, one JSON object a line.
+"""The control messages between a member and the controller: pure values, one JSON object a line.
 
     member                   controller
-      Hello        ------------->             where the member listens for its peers
-      Rejoin       ------------->             and where it stands, if it lost the controller alone
-                   <-------------      Welcome its job, everybody's addresses, the plan; sent when all are there
-      Report       ------------->             after each round: where the time went, what each peer's path did
-      Arrived      ------------->             while a round takes long: what came in so far
+      Hello        ------------->             the address at which the member listens for its peers
+      Rejoin       ------------->             its plan and its round, where it lost the controller alone
+                   <-------------      Welcome its job, all addresses, the plan; sent once all members are there
+      Report       ------------->             after each round: how its time was spent, what each peer's path carried
+      Arrived      ------------->             during a long round: what arrived so far
                    <-------------      Prepare another plan
-      Held         ------------->             the plan is held: its next hops are connected; or it can't be
-                   <-------------      Confirm all hold the plan
-      Goodbye      ------------->             done, with the digest of the parameters
-                   <-------------        Probe send something to a peer, to find out what the path there carries
-                   <-------------         Died another member is gone (the others go on gossiping)
-                   <------------- PrepareGraph how far can you go on? Another graph is to hold (Hop)
-      PromiseGraph ------------->             no iteration from that one on is entered until word comes
-                   <-------------  CommitGraph from this iteration on the graph is another; or
-                   <-------------   AbortGraph it is not
-                   <-------------         Stop leave now (the run was interrupted or another member failed)
+      Held         ------------->             the plan is held: its next hops are connected; or it can't be held
+                   <-------------      Confirm all members hold the plan
+      Goodbye      ------------->             the member is done; the digest of its parameters
+                   <-------------        Probe send bytes to a peer, to measure what the path to it carries
+                   <-------------         Died another member is gone; the others go on gossiping
+                   <------------- PrepareGraph another graph is proposed (Hop): how far will the member go?
+      PromiseGraph ------------->             the member enters no iteration from that one on before it hears
+                   <-------------  CommitGraph the graph from this iteration on; or
+                   <-------------   AbortGraph the graph stays
+                   <-------------         Stop leave now: the run was interrupted, or another member failed
 
-Where the run is elastic (a Welcome with a lease) there is more:
+Where the run is elastic (its Welcome has a lease) there are more:
 
-      Renew        ------------->             still there; a member that says nothing for a lease is gone
-      Lost         ------------->             a peer's connection broke, or it is waited for in vain
-                   <-------------        Abort a member is gone: let nothing more become final
-      Holding      ------------->             how far this member is, and which elements it holds final
-                   <-------------  Reconfigure a plan without the one that is gone, and what to do about the round
+      Renew        ------------->             the member is alive; one that sends nothing for a lease is gone
+      Lost         ------------->             a peer's connection broke, or the peer did not send in time
+                   <-------------        Abort a member is gone: finish no more elements
+      Holding      ------------->             the member's round, and the elements that it holds final
+                   <-------------  Reconfigure a plan without the lost member, and what each member holds
 
-A plan takes force without a further message. Every round's chunks carry the successor that their contributors
-hold: the epoch of the plan they were last asked for, or the round's own until they hold that one. Contributors that
-say different ones make it the round's own; what came of it comes back with the mean, so after round k all members
-know the same epoch to use in round k+1, and every one of them holds it. Agreement thus rides on the barrier that
-the round is anyway: nobody pauses for a swap, and a controller that dies in the middle of one leaves no member
-undecided. Confirm only makes it sooner: a root that knows all to hold the plan says so with the means that it has
-still to make, whatever their contributors said when they sent theirs, which may be seconds ago on a slow path.
+A plan takes force without a further message. The chunks of every round carry the successor that their contributors
+hold: the epoch of the plan that they were last asked to prepare, or the round's own epoch until they hold it. Where
+contributors name different ones, the round's own epoch is taken. The result comes back with the mean, so after round k
+all members know the same epoch for round k+1, and each of them holds that plan. Agreement thus needs no more than the
+barrier that the round is anyway: no member pauses for a swap, and a controller that dies during one leaves no member
+undecided. Confirm only makes the swap sooner: a root that knows that all members hold the plan says so with the means
+that it has still to make, whatever their contributors said when they sent theirs, which may be seconds ago on a slow
+path.
 
-Rounds inside groups agree on nothing. There the root of the confirmed plan's first tree, which Confirm reaches as it
-does all, has the members promise how far they are, and tells them the round from which on it holds (see
-sync/allreduce/swap_agreement.py): nobody waits for the next round among all, and again not for the controller.
+Rounds inside groups agree on nothing. There the root of the confirmed plan's first tree, which gets Confirm as all
+members do, asks the members how far they are, and tells them the round from which the plan holds (see
+sync/allreduce/swap_agreement.py): no member waits for the next round among all, or for the controller.
 
-One plan at a time is asked for. Prepare takes back what an earlier Prepare asked for and is not in force yet, so a
-plan that a member could not hold, and the controller dropped, is no successor any more where it is held.
+One plan at a time is asked for. A Prepare withdraws the plan of an earlier Prepare that is not in force yet. So a plan
+that a member could not hold, and that the controller dropped, is no successor any more where it is held.
 
-Every field is typed and bounded (see schema.py). What is malformed ends who said it, and nothing else.
+Every field is typed and bounded (see schema.py). A malformed message ends its sender, and nothing else.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
@@ -64,266 +65,120 @@ from testbed.schema import (
     Name,
     NameOrNone,
     Number,
-    Rate,
     Roster,
     Seconds,
     Text,
-    Weight,
+    Trains,
     brief,
     convert_to,
     decode_as,
 )
-from testbed.schema import ProtocolError as ProtocolError  # what `decode` raises is this module's too
+from testbed.schema import FragmentDrift as FragmentDrift
+from testbed.schema import Job as Job
+from testbed.schema import MeanSlice as MeanSlice
+from testbed.schema import NodeConfiguration as NodeConfiguration
+from testbed.schema import PeerSample as PeerSample
+from testbed.schema import ProtocolError as ProtocolError
+from testbed.schema import Train as Train
 
 PROTOCOL_VERSION = 4
 
-#: A line longer than this is refused: a plan of 1,000 members with 1,000 trees would not come this way.
+#: The longest line. A plan of 1,000 members with 1,000 trees is longer, and does not travel this way.
 MAX_LINE_BYTES = 16 * 1024 * 1024
 
-#: A controller that was started anew numbers plans from what members say they know of, and needs room above that.
+#: The greatest epoch that a member may know. A restarted controller numbers plans from there, and needs room above it.
 MOST_EPOCH_KNOWN = 2**31
-#: Runs of elements in a round that was cut short: a model of 1,000 chunks a member, each of a mean of its own.
+#: The most runs of elements in an aborted round: a model of 1,000 chunks a member, each with a mean of its own.
 MOST_SPANS = 2**16
-#: Of a model, merged each by itself.
+#: The most fragments of a model that are merged one by one.
 MOST_FRAGMENTS = 4096
-#: Trains of one peer in a message; members keep 256 of each until they tell.
-MOST_TRAINS = 1024
-
-#: Members, each once or not.
-Names = Annotated[tuple[Name, ...], Meta(max_length=MOST_MEMBERS)]
-
-
-class Job(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a member is told of a run, as the controller hands it out.
-
-    rounds           how many there are; iterations, where members gossip
-    seed             of all that is drawn at random
-    scheme           how members train together: a name of testbed.schemes; its `options`, by name
-    assignment       what the scheme tells this member alone; of one that gossips, its NodeConfiguration
-    workload         what is trained; the library does not look into it
-    samples_per_s    what the member declares to compute; 0 where it declares nothing
-    round_timeout_s  how long is waited for a round's peers
-    streams          connections to each next hop: on long paths that lose packets, more of them carry more
-    congestion       their congestion control; the kernel's default when empty
-    reproducible     whether the order of additions is fixed, for the same bits run after run
-    """
-
-    rounds: Number
-    seed: int = 0
-    scheme: Annotated[str, Meta(max_length=64)] = "gradients"
-    options: Document = {}
-    assignment: Document = {}
-    workload: Document = {}
-    samples_per_s: Rate = 0.0
-    round_timeout_s: Annotated[float, Meta(gt=0, le=1e7)] = 120.0
-    streams: Annotated[int, Meta(ge=1, le=255)] = 1
-    congestion: Annotated[str, Meta(max_length=15)] = ""
-    reproducible: bool = False
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Job:
-        """The job that a mapping says; ProtocolError when it says none."""
-        job: Job = convert_to(cls, value)
-        return job
-
-
-class NodeConfiguration(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a member stands in decentralized training, and by which protocol: what a Job's `assignment` holds.
-
-    protocol    the scheme's name, dpsgd's being hop; leader or worker where Hop is between sites
-    sources     who sends to it in the communication graph, itself left out; `targets`, to whom it sends
-    weights     of averaging what comes, by source, its own name among them
-    partners    all who may send it anything; it stays until they are done
-    rules       what the protocol takes: Hop's rules, Prague's `generator` (the member with
-                whom it lives), AD-PSGD's `active`, a leader's workers (`site`), a worker's `leader`, FedAsync's
-                `server` (the member with whom it lives); what StaggeredRules are made of, `steps` by member
-    steps       local steps that the member takes to an iteration
-    evaluates   (period, phase): it evaluates what it begins such iterations with, where that is due; None: others do
-    first       the iteration in which it begins: 0, but for who comes while the others train
-    """
-
-    protocol: Annotated[str, Meta(max_length=64)]
-    sources: Names
-    targets: Names
-    weights: Annotated[Mapping[Name, Weight], Meta(max_length=MOST_MEMBERS)]
-    partners: Names
-    rules: Document
-    steps: Annotated[int, Meta(ge=1, le=2**32 - 1)] = 1
-    evaluates: tuple[Number, Number] | None = (1, 0)
-    first: Number = 0
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> NodeConfiguration:
-        """The configuration that a mapping says; ProtocolError when it says none."""
-        configuration: NodeConfiguration = convert_to(cls, value)
-        return configuration
-
-
-class Train(NamedTuple):
-    """Bytes of a peer's that arrived one right behind another, while it had more to send: what its path carried then.
-
-    `bytes` came in the `seconds` after its first packet, which arrived at `began_s` (Unix time). `allowed_bytes_s` is
-    the most that the sender's TCP would have let go meanwhile, 0 where it held nothing back, and `burst_bytes_s` how
-    fast it would have let go at a time: a train between them says what the path carries at least. A probe knows no
-    bursts: it left at `allowed_bytes_s`.
-    """
-
-    began_s: Annotated[float, Meta(gt=0, le=1e11)]
-    seconds: Annotated[float, Meta(ge=1e-7, le=1e6)]
-    bytes: Annotated[int, Meta(ge=1, le=2**53)]
-    allowed_bytes_s: Count = 0
-    burst_bytes_s: Count = 0
-
-    @property
-    def is_probe(self) -> bool:
-        """Whether it is a probe's, which leaves at a steady rate, whatever comes of it."""
-        return bool(self.allowed_bytes_s) and not self.burst_bytes_s
-
-
-#: What came from each peer, in its order.
-Trains = Annotated[
-    Mapping[Name, Annotated[tuple[Train, ...], Meta(max_length=MOST_TRAINS)]], Meta(max_length=MOST_MEMBERS)
-]
-
-
-class PeerSample(Struct, frozen=True, forbid_unknown_fields=True):
-    """One path to a next hop over one round, measured by the sender's own socket.
-
-    `bytes` acknowledged while the socket was backlogged for `busy_s` seconds (not limited by the receiver), so
-    bytes/busy_s is the path's throughput; `rtt_s` the least round trip seen; `retransmits` segments.
-    `delivery_bytes_s` is the kernel's own estimate, over the last round trip that was limited by the path; it needs
-    less data than bytes/busy_s, which a slow start and the last acknowledgement's way back weigh on. `queued_s` is
-    the mean time that a frame waited before it was sent; `auxiliary_bytes` are those of `bytes` that travelled on
-    auxiliary routes, of which this hop is one.
-    """
-
-    peer: Name
-    bytes: Count
-    busy_s: Seconds
-    rtt_s: Seconds
-    retransmits: Count
-    delivery_bytes_s: Rate = 0.0
-    queued_s: Seconds = 0.0
-    auxiliary_bytes: Count = 0
-
-
-class FragmentDrift(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a member stood when all merged what they had changed of a fragment of the model.
-
-    weight       what the member counts in the mean
-    apart        how far it stood from the mean of all (Euclidean), and `moved`, how far that was from where all began
-    sketch       random sums of the difference to the mean: those of a group's mean are the mean of its members'
-    loss_before  of the member's last batch, at its parameters before the merge, and after it; None: not measured
-    """
-
-    fragment: Number
-    weight: Weight
-    apart: Weight
-    moved: Weight
-    sketch: Annotated[tuple[float, ...], Meta(max_length=64)] = ()
-    loss_before: float | None = None
-    loss_after: float | None = None
-
-
-class MeanSlice(Struct, frozen=True, forbid_unknown_fields=True):
-    """The elements [start, stop) of a round, the `members` that their mean is over, and the sum of their weights."""
-
-    start: Count
-    stop: Count
-    members: Names
-    weight: Weight
-
-    def __post_init__(self) -> None:
-        if self.start >= self.stop:
-            raise ValueError(f"[{self.start}, {self.stop}) are no elements")
 
 
 def _kind_of(name: str) -> str:
-    """`PrepareGraph` travels as `prepare_graph`."""
+    """Return the kind of a class on the wire: `prepare_graph` for `PrepareGraph`."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 class ControlMessage(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag=_kind_of):
-    """Base of the messages: `kind` on the wire names the class."""
+    """The base of the messages; `kind` on the wire names the class."""
 
     @property
     def kind(self) -> str:
-        """What it is, on the wire."""
+        """The kind of the message, as on the wire."""
         return str(self.__struct_config__.tag)
 
 
 class Hello(ControlMessage, frozen=True):
-    """A member is there and listens for peers at `address` (host, port). Over TCP it shows its own `token`.
-
-    Who was there before, and lost the controller alone, `returns`: a Rejoin follows.
-    """
+    """A member's first message."""
 
     member: Name
+    #: The host and port at which the member listens for peers.
     address: Address
     device: Annotated[str, Meta(max_length=64)] = "cpu"
+    #: The member's own token, over TCP.
     token: Annotated[str, Meta(max_length=256)] = ""
     version: Number = PROTOCOL_VERSION
+    #: The member was there before and lost the controller alone: a Rejoin follows.
     returns: bool = False
 
     def __repr__(self) -> str:
-        return f"Hello({self.member!r})"  # without the token: what is shown may end in a log
+        return f"Hello({self.member!r})"  # without the token, since this may end in a log
 
 
 class Rejoin(ControlMessage, frozen=True):
-    """Where a member stands that found its controller again: the `plan` it goes by, the `roster`, the last `round` it
-    finished, whether that was `aborted`, and the `newest` epoch that it knows of.
+    """The state of a member that found its controller again, by which a restarted controller goes on.
 
-    A controller that was started anew has it from there. A message of its own: it is as long as a plan, and a hello is
-    short, so that nobody without the token has the controller read more.
+    A message of its own, because it is as long as a plan. A Hello is short, so that the controller reads no long line
+    of a sender that has not shown its token.
     """
 
     member: Name
+    #: The plan in force.
     plan: Document
     roster: Roster
+    #: The last round that the member finished, and whether that round was aborted.
     round: Number
     aborted: bool
+    #: The newest epoch that the member knows.
     newest: Annotated[int, Meta(ge=0, le=MOST_EPOCH_KNOWN)]
 
 
 class Welcome(ControlMessage, frozen=True):
-    """All members are there: work begins under `plan`. `roster` maps each member to its address.
-
-    `keys`, by member, are what this one and each other one of the run know of each other and nobody else does: they
-    greet by them (hexadecimal; never on record, as plans are).
-
-    With a `lease_s` the run is elastic, and members renew their lease within that time. Who comes while the others
-    train already has a `source`: the member that hands it the state after the last round without it.
-    """
+    """All members are there, and training begins."""
 
     job: Job
+    #: Member → its address.
     roster: Roster
     plan: Document
+    #: Member → the secret that this member shares with it alone, hexadecimal, by which they greet. Keys are never
+    #: recorded, as plans are.
     keys: Keys = {}
+    #: The time within which members renew their lease; 0 where the run is not elastic.
     lease_s: Seconds = 0.0
+    #: For a member that joins while the others train: the member that hands it the state after the last round before.
     source: NameOrNone = ""
 
     def __repr__(self) -> str:
-        return f"Welcome(to {self.job.scheme!r})"  # without the keys: what is shown may end in a log
+        return f"Welcome(to {self.job.scheme!r})"  # without the keys, since this may end in a log
 
 
 class Prepare(ControlMessage, frozen=True):
-    """Another plan, to be held beside the one in force, instead of any that was asked for and is not in force.
-
-    One with a member more comes with the whole `roster`, and names the `source` that hands it the state. `keys` has
-    what this member and that one know of each other: it may be none of those that the Welcome told of.
-    """
+    """Another plan, to be held beside the plan in force. It replaces any earlier one that is not in force yet."""
 
     plan: Document
+    #: The whole roster, where the plan has a new member.
     roster: Roster = {}
+    #: The member that hands the new member the state.
     source: NameOrNone = ""
+    #: The secret that this member shares with the new one.
     keys: Keys = {}
 
     def __repr__(self) -> str:
-        return "Prepare()"  # without the keys: what is shown may end in a log
+        return "Prepare()"  # without the keys, since this may end in a log
 
 
 class Held(ControlMessage, frozen=True):
-    """The plan of `epoch` is held: connections to its next hops are open. With a `refusal` it never will be."""
+    """A member holds the plan of `epoch`: connections to its next hops are open. With a `refusal` it never will."""
 
     member: Name
     epoch: Number
@@ -331,98 +186,99 @@ class Held(ControlMessage, frozen=True):
 
 
 class Confirm(ControlMessage, frozen=True):
-    """All members have said that they hold the plan of `epoch`."""
+    """All members hold the plan of `epoch`."""
 
     epoch: Number
 
 
 class Report(ControlMessage, frozen=True):
-    """One round as one member saw it. `started_s` and `finished_s` bound the synchronization (Unix time).
-
-    `compute_s` is the step's real time, `paced_s` the time slept to reach the declared step time, `late_s` how far
-    past it the step ended, `waited` the seconds after the start at which each sending peer's last chunk arrived.
-    `lost` and `duplicated` count updates that the plan asked for and the result did not hold, or held twice.
-    `metrics` has loss, and accuracy when the round was evaluated. `send_s`, `receive_s` and `add_s` are what the
-    round's connections spent in sending and in receiving chunks, and what was spent in adding them up: each is a sum
-    over threads, which work at the same time. `slices` says whose updates the means are of, where a member was lost
-    in the middle of the round and they are not all the same. `arrivals` are the trains that came from each peer since
-    the last report, in their order. `drift` is that of rounds among all in which local steps were merged.
-    """
+    """One round as one member saw it."""
 
     member: Name
     round: Number
     epoch: Number
+    #: Begin and end of the synchronization (Unix time).
     started_s: Moment
     finished_s: Moment
+    #: The real time of the step, and the time slept to reach the declared one.
     compute_s: Seconds
     paced_s: Seconds
     sent_bytes: Count
     received_bytes: Count
+    #: Updates that the plan asked for and the result did not hold, or held twice.
     lost: Count
     duplicated: Count
+    #: Peer → the seconds after the begin at which its last chunk arrived.
     waited: Annotated[Mapping[Name, Seconds], Meta(max_length=MOST_MEMBERS)] = {}
     peers: Annotated[tuple[PeerSample, ...], Meta(max_length=MOST_MEMBERS)] = ()
+    #: The loss, and the accuracy where the round was evaluated.
     metrics: Metrics = {}
+    #: How long after its declared time the step ended.
     late_s: Seconds = 0.0
+    #: The time that the round's connections spent in sending and receiving chunks, and the time spent in adding them.
+    #: Each is a sum over threads that work at the same time.
     send_s: Seconds = 0.0
     receive_s: Seconds = 0.0
     add_s: Seconds = 0.0
+    #: The members whose updates the means hold, where a member was lost during the round and the means differ in that.
     slices: Annotated[tuple[MeanSlice, ...], Meta(max_length=MOST_SPANS)] = ()
+    #: The trains that arrived since the last report.
     arrivals: Trains = {}
+    #: The drift in a round among all that merged local steps.
     drift: Annotated[tuple[FragmentDrift, ...], Meta(max_length=MOST_FRAGMENTS)] = ()
 
     @property
     def named(self) -> set[str]:
-        """The peers that it says something of."""
+        """The peers that the message names."""
         return {*self.waited, *self.arrivals, *(sample.peer for sample in self.peers)}
 
 
 class Arrived(ControlMessage, frozen=True):
-    """A member is still in a round: the `arrivals` since it said so last, or since its last Report."""
+    """A member is still in a round; has the trains that arrived since its last Arrived or Report."""
 
     member: Name
     arrivals: Trains = {}
 
     @property
     def named(self) -> set[str]:
-        """The peers that it says something of."""
+        """The peers that the message names."""
         return set(self.arrivals)
 
 
 class Renew(ControlMessage, frozen=True):
-    """A member is still there."""
+    """A member is alive."""
 
     member: Name
 
 
 class Lost(ControlMessage, frozen=True):
-    """A member has lost `peer`, in the generation whose first plan has this epoch: its connection is `broken`, or it
-    owes something for longer than a round takes."""
+    """A member has lost a peer."""
 
     member: Name
     peer: Name
     why: Text
+    #: The epoch of the generation's first plan.
     generation: Number
+    #: The connection is broken; else the peer has not sent for longer than a round takes.
     broken: bool = True
 
 
 class Abort(ControlMessage, frozen=True):
-    """A member is gone: nothing becomes final any more, until a Reconfigure of `epoch` or a later one."""
+    """A member is gone: no more elements become final until a Reconfigure of `epoch` or a later one."""
 
     epoch: Number
     why: Text
 
 
 class Holding(ControlMessage, frozen=True):
-    """The answer to the Abort of `epoch`. `round` is the one this member is in, or the last one that is over for it.
-
-    Not over, `final` are the elements, of `elements`, that hold their mean: [start, stop) in order.
-    """
+    """A member's answer to the Abort of `epoch`."""
 
     member: Name
     epoch: Number
+    #: The round that the member is in, or its last round if that is over.
     round: Number
     over: bool
+    #: In a round that is not over: the number of elements, and those that hold their mean, as [start, stop) in order.
     elements: Count = 0
     final: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=MOST_SPANS)] = ()
 
@@ -430,93 +286,93 @@ class Holding(ControlMessage, frozen=True):
         before = 0
         for start, stop in self.final:
             if not before <= start < stop <= self.elements:
-                raise ValueError(f"[{start}, {stop}) are no elements of {self.elements} that follow the first {before}")
+                raise ValueError(f"[{start}, {stop}) must lie in [{before}, {self.elements}) and hold elements")
             before = stop
 
 
 class Reconfigure(ControlMessage, frozen=True):
-    """Go on under `plan`, whose members are those that are left and said what they hold.
-
-    From their `holdings` all reckon what to do about the round that was on: testbed.sync.recovery has the rule.
-    """
+    """Go on under a plan of the members that are left."""
 
     plan: Document
     roster: Roster
+    #: The answers of these members. From them all members compute how to finish the round, by the rule in
+    #: testbed.sync.recovery.
     holdings: Annotated[tuple[Holding, ...], Meta(max_length=MOST_MEMBERS)]
 
 
 class Goodbye(ControlMessage, frozen=True):
-    """A member is done. `digest` is the SHA-256 of its parameters' bytes; `error` is empty when all went well."""
+    """A member is done."""
 
     member: Name
     rounds: Number
+    #: The SHA-256 of its parameters' bytes.
     digest: Annotated[str, Meta(max_length=128)] = ""
     metrics: Metrics = {}
+    #: Why the member failed; empty where it did not.
     error: Text = ""
 
     @classmethod
     def with_error(cls, member: str, rounds: int, error: str) -> Goodbye:
-        """Of a member that can't go on; as much of the error as has room."""
+        """Return the Goodbye of a member that can't go on, with as much of the error as a message holds."""
         return cls(member, rounds, error=brief(error))
 
 
-#: A probe is so many trains, with pauses between them: one alone may have met a round's packets, and three make an
-#: estimate.
+#: The number of trains in a probe, with pauses between them: one train alone may have met a round's packets, and three
+#: make an estimate.
 PROBE_TRAINS = 3
 
 
 class Probe(ControlMessage, frozen=True):
-    """Find out what the path to `peer` carries: send there `bytes` that mean nothing, in PROBE_TRAINS trains that take
-    `seconds` to leave, all together."""
+    """Measure what the path to a peer carries: send it bytes without meaning, in PROBE_TRAINS trains."""
 
     peer: Name
     bytes: Count
+    #: The time that all trains together take to leave.
     seconds: Annotated[float, Meta(ge=0, le=3600)]
 
 
 class Died(ControlMessage, frozen=True):
-    """In decentralized training: a member is gone, and the others go on without it."""
+    """A member is gone in decentralized training, and the others go on without it."""
 
     gone: Name
 
 
 class PrepareGraph(ControlMessage, frozen=True):
-    """Another communication graph is to hold: enter `ahead` - 1 more iterations at most, until CommitGraph or
-    AbortGraph."""
+    """Another graph is proposed: enter at most `ahead` - 1 more iterations before CommitGraph or AbortGraph."""
 
     ahead: Number
 
 
 class PromiseGraph(ControlMessage, frozen=True):
-    """The member enters no iteration from `end` on until it hears of the graph there."""
+    """The member enters no iteration from `end` on before it hears which graph holds there."""
 
     member: Name
     end: Number
 
 
 class CommitGraph(ControlMessage, frozen=True):
-    """From `iteration` on the graph is another, in which the member's `place` is this one (see NodeConfiguration).
-
-    `roster` says where they listen who come with it.
-    """
+    """From `iteration` on another graph holds."""
 
     iteration: Number
+    #: The member's configuration in the new graph.
     place: NodeConfiguration
+    #: The addresses of members that join with the new graph.
     roster: Roster = {}
 
 
 class AbortGraph(ControlMessage, frozen=True):
-    """The graph stays as it is; go on."""
+    """The graph stays; go on."""
 
 
 class Stop(ControlMessage, frozen=True):
-    """Leave now. Who is told so `again` may come back as a member that knows nothing: the others train on."""
+    """Leave now."""
 
     reason: Text
+    #: The member may come back without its state, since the others go on training.
     again: bool = False
 
 
-#: What comes on a line.
+#: Reads the message on a line.
 _MESSAGE: msgspec.json.Decoder[ControlMessage] = msgspec.json.Decoder(
     Hello
     | Rejoin
@@ -545,15 +401,18 @@ _KIND = re.compile(rb'\s*\{\s*"kind"\s*:\s*"(\w{1,20})"')
 
 
 def encode(message: ControlMessage) -> bytes:
-    """The message as one line."""
+    """Return the message as one line."""
     return msgspec.json.encode(message) + b"\n"
 
 
 def decode(line: bytes) -> ControlMessage:
-    """The message on a line; ProtocolError when it is none of them. Nothing of the line but its kind is quoted: a hello
-    has a token in it."""
+    """Return the message on a line.
+
+    Raises:
+        ProtocolError: The line is not a message. The text quotes its kind alone, since a Hello has a token in it.
+    """
     if len(line) > MAX_LINE_BYTES:
-        raise ProtocolError(f"a line of {len(line)} bytes; at most {MAX_LINE_BYTES} are read")
+        raise ProtocolError(f"the line has {len(line)} bytes; at most {MAX_LINE_BYTES} are read")
     try:
         return decode_as(_MESSAGE, line)
     except ProtocolError as error:
@@ -562,6 +421,6 @@ def decode(line: bytes) -> ControlMessage:
 
 
 def checked_metrics(metrics: Mapping[str, Any]) -> Mapping[str, float | None]:
-    """Figures that a report can carry; ProtocolError when they are too many, or none."""
+    """Return the figures as a report carries them. ProtocolError where they are too many, or no numbers."""
     found: Mapping[str, float | None] = convert_to(Metrics, {name: float(value) for name, value in metrics.items()})
     return found

@@ -1,4 +1,4 @@
-"""Running an experiment from a program, and what it came to."""
+"""Runs of experiments from a program, and their results."""
 
 from __future__ import annotations
 
@@ -19,12 +19,22 @@ if TYPE_CHECKING:
 
 
 def execute(experiment: str | Path, overrides: Mapping[str, str] | None = None, *, strict: bool = False) -> Result:
-    """Run an experiment as `testbed run` does: its directory comes to lie under `runs/`, and how far it is is printed.
+    """Run an experiment as `testbed run` does, with its directory under `runs/` and its progress in the terminal.
 
-    `overrides` has values as `--set` takes them, `{"train.rounds": "20"}`. Training that breaks off is no error: then
-    the result is not `finished`. SpecError when something is wrong with the files; EmulationError when this machine
-    cannot do it, and under `strict` when the experiment asks for more than the machine carries. Nothing is left of
-    the network then, nor after Ctrl-C.
+    Training that breaks off is no error: then the result is not `finished`. The network is removed in any case, also
+    after Ctrl-C.
+
+    Args:
+        experiment: The experiment's file, or the name of a preset.
+        overrides: Values of fields as `--set` takes them: `{"train.rounds": "20"}`.
+        strict: Refuse an experiment that asks for more than this machine carries.
+
+    Returns:
+        The recorded result.
+
+    Raises:
+        SpecError: A file is wrong.
+        EmulationError: This machine can't run the experiment, or `strict` refuses it.
     """
     from testbed.report.page import write_report
     from testbed.run.execute import execute as run
@@ -35,69 +45,74 @@ def execute(experiment: str | Path, overrides: Mapping[str, str] | None = None, 
 
 @dataclass(frozen=True)
 class Result:
-    """A run that is over, as its directory recorded it; also one of another day: `Result(Path("runs/latest"))`.
+    """A finished run, as its directory recorded it. `Result(Path("runs/latest"))` reads a past run.
 
-    Tables are pandas frames; PandasMissing where pandas is not installed. Times in them are seconds since training
-    began. NotARun when no run wrote the directory.
+    Tables are pandas frames, with times in seconds since training began.
+
+    Raises:
+        NotARun: On the first access, where no run wrote the directory.
+        PandasMissing: On access to a table, where pandas is not installed.
     """
 
     directory: Path
 
     @property
     def finished(self) -> bool:
-        """Whether training came to its end."""
+        """True if training came to its end."""
         return self._record.finished
 
     @property
     def verdict(self) -> str:
-        """Whether the emulation did what the files asked: `trusted`; or `suspect`, also where the run broke off.
-        `simulated` of what was not emulated."""
+        """The verdict: `trusted` if the emulation did what the files asked, else `suspect`.
+
+        A run that broke off is `suspect`, a simulation `simulated`.
+        """
         return str(self.summary.get("verdict", "suspect"))
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why the verdict is `suspect`."""
+        """The reasons why the verdict is `suspect`."""
         return tuple(self.summary.get("reasons", ()))
 
     @property
     def summary(self) -> Mapping[str, Any]:
-        """All figures of `summary.json` (docs/report.md); empty where the run left none."""
+        """The figures of `summary.json` (docs/report.md); empty where the run left no summary."""
         return self._record.summary
 
     @property
     def rounds(self) -> DataFrame:
-        """By its number, each round over all members: `seconds`, and the means of the members' metrics."""
+        """A row for each round over all members: `seconds`, and the means of the members' metrics."""
         return frames.rounds(self._record)
 
     @property
     def reports(self) -> DataFrame:
-        """Each round as each member saw it: computing, bytes sent and received, metrics."""
+        """A row for each round of each member: time of computing, bytes sent and received, metrics."""
         return frames.reports(self._record)
 
     @property
     def links(self) -> DataFrame:
-        """The states that each link had, and from when on: `rate_bps`, `delay_s`, `loss`, `up`."""
+        """A row for each state of a link, with its begin: `rate_bps`, `delay_s`, `loss`, `up`."""
         return frames.links(self._record)
 
     @property
     def traffic(self) -> DataFrame:
-        """What had arrived over each link, once a second: `bytes`, and `busy_s` with a queue."""
+        """A row a second for each link: the `bytes` that arrived so far, and the seconds `busy_s` with a queue."""
         return frames.traffic(self._record)
 
     @property
     def events(self) -> DataFrame:
-        """Swaps of the plan and of the network, and the experiment's events, in order."""
+        """A row for each swap of the plan or the network and each event of the experiment, in order."""
         return frames.events(self._record)
 
     @property
     def figures(self) -> Mapping[str, Drawing]:
-        """The figures of the run's page, by name, as far as there is something to draw; a notebook shows them."""
+        """The figures of the run's page by name, for which there are data; a notebook shows them."""
         from testbed.report.export import drawings
 
         return {drawing.name: drawing for drawing in drawings(self._record)}
 
     def export(self, target: Path, forms: Sequence[Form] = ("svg", "csv")) -> list[Path]:
-        """Write figures and tables into a folder, as `testbed export` does; the files that were written."""
+        """Write figures and tables into a folder, as `testbed export` does. Return the files that were written."""
         from testbed.report.export import export
 
         return export([self._record], target, forms)

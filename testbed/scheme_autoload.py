@@ -1,6 +1,6 @@
-"""What torch calls as it is imported (entry points `torch.backends`): TESTBED_SCHEME puts a scheme around a script.
+"""An entry point of `torch.backends`, which PyTorch calls on import: puts the scheme in TESTBED_SCHEME around a script.
 
-It does nothing, and loads nothing, unless that is set.
+Without that variable it does nothing and loads nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ VARIABLE = "TESTBED_SCHEME"
 
 
 def load() -> None:
-    """Install the scheme that the environment names. Ends the process with 2 where it names none."""
+    """Install the scheme that the environment names. Exit with 2 where there is no such scheme."""
     text = os.environ.get(VARIABLE)
     if not text:
         return

@@ -1,9 +1,9 @@
-"""What PyTorch calls as it is imported, by the entry point group `torch.backends`: it tells it of the backend `wan`.
+"""An entry point of `torch.backends`, which PyTorch calls on import: registers the backend `wan`.
 
-    dist.init_process_group("wan")            nothing is to be imported before
+    dist.init_process_group("wan")            needs no further import
 
-With TESTBED_BACKEND=wan in the environment, a script that says gloo gets wan, and the log says so. Everything else is
-loaded with the first process group; what each `import torch` pays is this file.
+With TESTBED_BACKEND=wan in the environment, a script that asks for gloo gets wan, and the log says so. Everything else
+is loaded with the first process group, so each `import torch` pays for this file alone.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from collections.abc import Callable
 from typing import Any
 
 NAME = "wan"
-#: Set to NAME, it has scripts that say gloo get wan.
+#: The environment variable that gives scripts the backend NAME where they ask for gloo.
 VARIABLE = "TESTBED_BACKEND"
 
 log = logging.getLogger(__name__)
 
 
 def register() -> None:
-    """Tell PyTorch of the backend. ValueError where the environment asks for one that is none of ours."""
+    """Register the backend with PyTorch. ValueError where the environment asks for an unknown backend."""
     import torch.distributed as dist
 
     if not dist.is_available():
         return
-    if not hasattr(dist.Backend, NAME.upper()):  # PyTorch before 2.7 refuses a name that it has
+    if not hasattr(dist.Backend, NAME.upper()):  # PyTorch before 2.7 refuses to register a name twice
         dist.Backend.register_backend(NAME, _make, extended_api=True, devices=["cpu", "cuda"])
     wanted = os.environ.get(VARIABLE)
     if wanted == NAME:
         stand_in_for_gloo()
     elif wanted:
-        raise ValueError(f"{VARIABLE}={wanted}: write {VARIABLE}={NAME}, or leave it out")
+        raise ValueError(f"{VARIABLE}={wanted}: there is no such backend; write {VARIABLE}={NAME}, or leave it out")
 
 
 def stand_in_for_gloo() -> None:
-    """Have process groups that are asked to be gloo's be ours from now on."""
+    """Make process groups of wan from now on where a script asks for gloo."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
@@ -48,8 +48,11 @@ def stand_in_for_gloo() -> None:
 
 
 def replacing(make: Callable[..., Any], by_default: bool) -> Callable[..., Any]:
-    """A function that makes a process group, with wan in the place of gloo; where no backend is named, too, if gloo is
-    what PyTorch would take `by_default`: new groups have that of the first."""
+    """Return a function that makes a process group as `make` does, with wan in the place of gloo.
+
+    `by_default` says that PyTorch takes gloo where the script names no backend: then wan is taken there too. (A further
+    group has the backend of the first.)
+    """
     import inspect
 
     import torch
@@ -65,14 +68,14 @@ def replacing(make: Callable[..., Any], by_default: bool) -> Callable[..., Any]:
             log.warning("%s=%s: %s takes wan in the place of gloo", VARIABLE, NAME, make.__name__)
             call.arguments["backend"] = NAME
         elif "gloo" in str(asked).lower():
-            log.warning("%s=%s: %s leaves %s as it is: wan is for all devices", VARIABLE, NAME, make.__name__, asked)
+            log.warning("%s=%s: %s keeps %s, since wan is for all devices", VARIABLE, NAME, make.__name__, asked)
         return make(*call.args, **call.kwargs)
 
     return replaced
 
 
 def _make(options: Any, _: object) -> Any:
-    """A process group, as PyTorch describes it."""
+    """Return the process group that PyTorch asks for."""
     from testbed.sync.c10d import make_group
 
     return make_group(options)

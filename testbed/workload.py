@@ -1,5 +1,4 @@
-"""What a worker trains, and how fast it pretends to compute: a run tells its workers, the library in between does not
-look into it."""
+"""A worker's training, and the speed at which it pretends to compute. A run sends it; the library only passes it on."""
 
 from __future__ import annotations
 
@@ -10,14 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A model, the shard of its data that this worker learns from, and an optimizer. Times in seconds.
-
-    `dataset` is what is learned from where the model has a choice, `rank` that of its matrices' updates (0: whole).
-    `sites` names the site of each shard's worker. A synthetic model has `parameters`, in so many `tensors`.
-
-    A step takes `slow_factor` times its `step_seconds` with the probability `slow_probability`, drawn anew for each
-    step, and the time over a speed that changes: `speeds` are (seconds since training began, speed), over and over.
-    """
+    """A model, the shard of its data that this worker learns from, an optimizer, and the declared compute."""
 
     model: str
     batch: int
@@ -26,34 +18,42 @@ class Workload:
     seed: int
     shard: int
     shards: int
+    #: How the data is cut into shards, and the parameter of its Dirichlet draws.
     partition: str = "iid"
     alpha: float = 1.0
+    #: The site of each shard's worker.
     sites: tuple[str, ...] = ()
+    #: The data to learn from, where the model has a choice.
     dataset: str = ""
+    #: The rank of the updates of the model's matrices; 0: the matrices are updated whole.
     rank: int = 0
+    #: The size of a synthetic model, and the number of its tensors.
     parameters: int = 0
     tensors: int = 1
+    #: The declared time of a step; 0 where none is declared.
     step_seconds: float = 0.0
     device: str = "auto"
     evaluate_every: int = 10
+    #: A step takes this many times as long with this probability, drawn for each step.
     slow_factor: float = 1.0
     slow_probability: float = 0.0
+    #: (seconds since training began, speed), repeated: a step's time is divided by the speed.
     speeds: tuple[tuple[float, float], ...] = ()
 
     @property
     def samples_per_s(self) -> float:
-        """What is declared; 0 where no time is."""
+        """The declared samples per second; 0 where no step time is declared."""
         return self.batch / self.step_seconds if self.step_seconds else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Workload:
-        """The workload that a mapping says; ValueError when it says none."""
+        """Return the workload that `to_json` wrote. ValueError where the mapping is no workload."""
         try:
             speeds = tuple((float(at_s), float(speed)) for at_s, speed in value.get("speeds", ()))
             return cls(**{**value, "sites": tuple(value.get("sites", ())), "speeds": speeds})
         except TypeError as error:
-            raise ValueError(f"not a workload: {error}") from error
+            raise ValueError(f"the mapping is not a workload: {error}") from error

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from testbed.certificates import CertificateError, make_certificates, make_host_certificates
 from testbed.cli import app
-from testbed.tls import AUTHORITY, CERTIFICATE, KEY, Tls, TlsError, shown
+from testbed.sockets import AUTHORITY, CERTIFICATE, KEY, Tls, TlsError, peer_name
 
 
 def made(folder: Path, *members: str) -> list[str]:
@@ -37,7 +37,7 @@ def met(calls: Tls, answers: Tls) -> tuple[str, str]:
             finally:
                 with suppress(OSError):
                     socket.socket.shutdown(answering, socket.SHUT_WR)
-            return shown(answering)
+            return peer_name(answering)
 
         with ThreadPoolExecutor(1) as pool:
             caller = pool.submit(answer)
@@ -47,7 +47,7 @@ def met(calls: Tls, answers: Tls) -> tuple[str, str]:
             except BaseException:
                 socket.socket.shutdown(calling, socket.SHUT_RDWR)
                 raise
-            return shown(calling), caller.result()
+            return peer_name(calling), caller.result()
 
 
 @pytest.mark.local
@@ -71,9 +71,9 @@ def test_who_has_a_certificate_of_another_authority_is_not_let_in_and_lets_nobod
 def test_who_has_none_is_not_let_in(tmp_path: Path) -> None:
     made(tmp_path, "paris")
     nobody = Tls(tmp_path / "paris")
-    nobody._client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    nobody._client.check_hostname = False
-    nobody._client.verify_mode = ssl.CERT_NONE
+    nobody.client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    nobody.client.check_hostname = False
+    nobody.client.verify_mode = ssl.CERT_NONE
     with pytest.raises((OSError, AssertionError)):
         met(nobody, Tls(tmp_path / "paris"))
 

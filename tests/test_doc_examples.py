@@ -24,7 +24,7 @@ from testbed.cli import app
 from testbed.planning import policy_names
 from testbed.schemes import SCHEMES
 from testbed.spec.experiment import ExperimentFile
-from testbed.spec.load import validate
+from testbed.spec.model import validate
 from testbed.spec.topology import TopologyFile
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -19,15 +19,15 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 #: Room → the rooms it may import, beside itself. A room that is not here has no place yet, which is an error too.
 ARROWS: dict[str, set[str]] = {
     "atomic_file": set(),
+    "lazy": set(),
     "resources": set(),
     "compiler": {"resources", "errors"},
     "link": {"errors"},
     "errors": {"resources"},
     "plan": {"errors"},
     "schema": {"errors"},
-    "tls": set(),
-    "unix_socket": set(),
-    "certificates": {"errors", "tls", "schema", "atomic_file"},
+    "sockets": set(),
+    "certificates": {"errors", "sockets", "schema", "atomic_file"},
     "protocol": {"schema"},
     "workload": set(),
     "starts": {"errors", "atomic_file"},
@@ -38,7 +38,7 @@ ARROWS: dict[str, set[str]] = {
     "planning": {"errors", "compiler", "plan", "link"},
     "plugins": {"planning", "trace"},
     "telemetry": {"spec", "trace", "plan", "protocol", "link", "atomic_file"},
-    "api": {"errors", "link", "atomic_file", "unix_socket"},
+    "api": {"errors", "link", "atomic_file", "sockets"},
     "emulation": {
         *("errors", "api", "compiler", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"),
         "resources",
@@ -57,13 +57,13 @@ ARROWS: dict[str, set[str]] = {
             "protocol",
             "schema",
             "link",
-            "tls",
+            "sockets",
         ),
-        *("atomic_file", "certificates", "unix_socket"),
+        *("atomic_file", "certificates"),
     },
-    "sync": {"errors", "plan", "protocol", "schema", "tls", "atomic_file", "unix_socket"},
+    "sync": {"lazy", "errors", "plan", "protocol", "schema", "sockets", "atomic_file"},
     "torch_backend": {"sync"},
-    "worker": {"schemes", "sync", "workload", "plan", "protocol", "schema", "tls"},
+    "worker": {"schemes", "sync", "workload", "plan", "protocol", "schema", "sockets"},
     "launch": {"errors", "api", "schemes", "emulation", "telemetry", "link"},
     "run": {
         *("errors", "api", "launch", "controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace"),
@@ -74,8 +74,8 @@ ARROWS: dict[str, set[str]] = {
         *("workload", "plan", "protocol", "link"),
     },
     "scaleout": {
-        *("errors", "run", "controller", "emulation", "telemetry", "spec", "link", "tls", "certificates", "schema"),
-        *("atomic_file", "unix_socket"),
+        *("errors", "run", "controller", "emulation", "telemetry", "spec", "link", "sockets", "certificates", "schema"),
+        "atomic_file",
     },
     "report": {
         "errors",
@@ -92,7 +92,7 @@ ARROWS: dict[str, set[str]] = {
         "atomic_file",
     },
     "result": {"run", "report"},
-    "__init__": {"resources", "result", "emulation", "spec"},
+    "__init__": {"lazy", "resources", "result", "emulation", "spec"},
     "__main__": {"cli", "controller", "errors"},
     "cli": {
         "errors",
@@ -121,7 +121,7 @@ OPENERS = {"open", "input", "print", "exec", "eval", "__import__"}
 WORKERS = {"torch", "msgspec"}
 OF_WORKERS = (
     *("schemes", "scheme_autoload", "sync", "torch_backend", "worker", "workload"),
-    *("plan", "protocol", "schema", "errors", "tls", "atomic_file", "resources"),
+    *("plan", "protocol", "schema", "errors", "sockets", "atomic_file", "resources", "lazy"),
 )
 
 

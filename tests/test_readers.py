@@ -20,13 +20,12 @@ import pytest
 from testbed.spec.errors import SpecError
 from testbed.spec.graph import Defaults, import_graph, read_graph
 from testbed.spec.topology import Topology
-from testbed.trace import iperf3
-from testbed.trace.csv import read_csv
+from testbed.trace.forms import iperf3
 from testbed.trace.forms.cellular import parse_cellular
+from testbed.trace.forms.pcap import read_capture
+from testbed.trace.forms.pensieve import FORM as PENSIEVE
 from testbed.trace.forms.ping import parse_ping
-from testbed.trace.forms.rates import read_capture
 from testbed.trace.forms.rtt_csv import parse_rtt_csv
-from testbed.trace.importing import import_pensieve
 from testbed.trace.read import read_trace
 from testbed.trace.speed import read_speeds
 from testbed.trace.text import BINARY, read_text
@@ -204,7 +203,7 @@ def write_pensieve(rng: random.Random, mutation: str) -> File:
 
 
 def read_pensieve(path: Path) -> Values:
-    (made,) = import_pensieve(path)
+    (made,) = PENSIEVE.import_file(path)
     rows = made.trace.rows
     ends = [*(row.time_s for row in rows[1:]), made.trace.duration_s]
     found: list[float] = []
@@ -541,7 +540,7 @@ def read_topology(path: Path) -> Values:
 
 
 READERS = (
-    Reader("csv", write_trace, lambda path: read_rows(read_csv(path))),
+    Reader("csv", write_trace, lambda path: read_rows(read_trace(path).trace)),
     Reader("speed", write_speed, lambda path: [cell for row in read_speeds(path) for cell in row]),
     Reader("mahimahi", write_mahimahi, read_mahimahi),
     Reader("iperf3", write_iperf3, read_iperf3),

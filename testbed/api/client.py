@@ -13,7 +13,7 @@ from urllib.parse import quote
 from testbed.api.problem import CANNOT as IMPOSSIBLE
 from testbed.api.requests import HttpRequest
 from testbed.errors import BAD_INPUT, CANNOT, FAILED
-from testbed.unix_socket import address
+from testbed.sockets import unix_address
 
 #: A swap that starts tens of containers takes this long on a small host, and the others wait for it.
 ANSWER_TIMEOUT_S = 300.0
@@ -30,7 +30,7 @@ class UnixConnection(http.client.HTTPConnection):
         """Open it. OSError when nobody is there."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
-        with address(self._path) as short:
+        with unix_address(self._path) as short:
             self.sock.connect(short)
 
 

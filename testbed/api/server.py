@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Self
 
 from testbed.api.subject import Subject
 from testbed.errors import CANNOT
-from testbed.unix_socket import address
+from testbed.sockets import unix_address
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -125,7 +125,7 @@ def unix_socket(path: Path) -> socket.socket:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with address(path) as short:
+    with unix_address(path) as short:
         listening.bind(short)
     path.chmod(0o600)  # before anyone can connect
     listening.listen(64)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from testbed.cli.console import BAD_INPUT, fail, quantity
-from testbed.spec.scratch import OUT_BYTES, SHM_BYTES, TMP_BYTES
-from testbed.spec.units import Size
+from testbed.spec.units import OUT_BYTES, SHM_BYTES, TMP_BYTES, Size
 
 if TYPE_CHECKING:
     from testbed.emulation.containers.fleet import ProgramContainers

@@ -34,7 +34,7 @@ def show(
 ) -> None:
     """Show a trace: its facts, and each column over time."""
     from testbed.report.trace import save_trace, sketch
-    from testbed.trace.facts import columns_of
+    from testbed.trace.csv import columns_of
 
     found = read_trace(file, step_s=step)
     _print_facts(found)

@@ -11,10 +11,11 @@ import typer
 
 from testbed.cli.console import out, quantity
 from testbed.spec import units
-from testbed.trace import importing
-from testbed.trace.facts import columns_of
+from testbed.trace.csv import columns_of
+from testbed.trace.forms import FORMS
 from testbed.trace.forms.flow import Flow
-from testbed.trace.importing import ImportedTrace
+from testbed.trace.forms.pcap import STEP_S, import_capture
+from testbed.trace.importing import Form, ImportedTrace, write_imported
 
 app = typer.Typer(no_args_is_help=True, help="Make traces of other people's; each is written as CSV, NAME.csv.")
 
@@ -22,17 +23,13 @@ STEP = quantity(units.Step)
 
 Files = Annotated[list[Path], typer.Argument(help="files of this form")]
 Folder = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="where to write them")]
-Window = Annotated[
-    float | None, typer.Option(parser=STEP, metavar="TIME", help="of a row; 1s, or what ten samples take")
-]
-Step = Annotated[float | None, typer.Option(parser=STEP, metavar="TIME", help="of a row; by default the interval")]
 
 HERE = Path()
 
 
 def _import(files: list[Path], folder: Path, read: Callable[[Path], list[ImportedTrace]]) -> None:
     found = [each for file in files for each in read(file)]
-    targets = importing.write_imported(found, files, folder)
+    targets = write_imported(found, files, folder)
     for target, each in zip(targets, found, strict=True):
         columns = ", ".join(f"{column.name} {column.mean:.4g}" for column in columns_of(each.trace))
         out.print(f"{target}: {len(each.trace.rows)} rows, {each.trace.duration_s:.6g} s; {columns}", markup=False)
@@ -40,34 +37,22 @@ def _import(files: list[Path], folder: Path, read: Callable[[Path], list[Importe
             out.print(f"    {comment}", markup=False)
 
 
-@app.command()
-def pensieve(files: Files, folder: Folder = HERE) -> None:
-    """Lines of seconds and Mbit/s, at irregular times."""
-    _import(files, folder, importing.import_pensieve)
+def _add_command(form: Form) -> None:
+    """Add the command that imports files of a form."""
+    option = typer.Option(parser=STEP, metavar="TIME", help=form.step)
+
+    def plain(files: Files, folder: Folder = HERE) -> None:
+        _import(files, folder, form.import_file)
+
+    def in_steps(files: Files, folder: Folder = HERE, step: float | None = None) -> None:
+        _import(files, folder, partial(form.import_file, step_s=step))
+
+    in_steps.__annotations__["step"] = Annotated[float | None, option]
+    app.command(form.name, help=form.help)(in_steps if form.step else plain)
 
 
-@app.command("5g-csv")
-def cellular(files: Files, folder: Folder = HERE) -> None:
-    """CSV with Timestamp, DL_bitrate and UL_bitrate in kbit/s, PINGAVG in ms: NAME-down.csv and NAME-up.csv."""
-    _import(files, folder, importing.import_cellular)
-
-
-@app.command("rtt-csv")
-def rtt_csv(files: Files, folder: Folder = HERE, step: Window = None) -> None:
-    """CSV with timestamp_ns and rtt in ms, -1 for a loss: delay and loss."""
-    _import(files, folder, partial(importing.import_rtt_csv, window_s=step))
-
-
-@app.command()
-def ping(files: Files, folder: Folder = HERE, step: Window = None) -> None:
-    """What ping printed, best with -D: delay and loss."""
-    _import(files, folder, partial(importing.import_ping, window_s=step))
-
-
-@app.command()
-def iperf3(files: Files, folder: Folder = HERE, step: Step = None) -> None:
-    """What `iperf3 --json` wrote: the rate."""
-    _import(files, folder, partial(importing.import_iperf3, step_s=step))
+for _form in FORMS.values():
+    _add_command(_form)
 
 
 @app.command("with")
@@ -80,14 +65,15 @@ def with_(
     from testbed.plugins import form_named
 
     read = form_named(form)
-    _import(files, folder, partial(importing.import_text, read=read, form=Path(form).stem))
+    mine = Form(Path(form).stem, "", lambda text, _: [ImportedTrace(read(text))])
+    _import(files, folder, mine.import_file)
 
 
 @app.command()
 def pcap(
     files: Files,
     folder: Folder = HERE,
-    step: Annotated[float, typer.Option(parser=STEP, metavar="TIME", help="of a row")] = importing.STEP_S,
+    step: Annotated[float, typer.Option(parser=STEP, metavar="TIME", help="of a row")] = STEP_S,
     flow: Annotated[
         str | None,
         typer.Option(metavar="A->B", help="of this flow alone: 10.0.0.1:443->10.0.0.2, *->[2001:db8::2]:443"),
@@ -95,4 +81,4 @@ def pcap(
 ) -> None:
     """A capture, pcap or pcapng, of Ethernet or raw IP: the rate of all its packets, or of a flow."""
     wanted = None if flow is None else Flow.parse(flow)
-    _import(files, folder, partial(importing.import_capture, step_s=step, flow=wanted))
+    _import(files, folder, partial(import_capture, step_s=step, flow=wanted))

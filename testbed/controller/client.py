@@ -14,7 +14,7 @@ from testbed.controller.model.spec import Newcomer
 from testbed.controller.owner_requests import AddMember, ChangeNetwork, ReadRounds, ReadStatus
 from testbed.plan import Plan
 from testbed.planning.view import Member, Pair, PhysicalLink, links_to_json, routes_to_json
-from testbed.unix_socket import address
+from testbed.sockets import unix_address
 
 PIECE_BYTES = 1 << 20
 
@@ -87,7 +87,7 @@ class ControllerClient:
     def _exchange(self, asked: bytes) -> bytes:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(self._timeout_s)
-            with address(self._path) as short:
+            with unix_address(self._path) as short:
                 connection.connect(short)
             connection.sendall(asked)
             connection.shutdown(socket.SHUT_WR)

@@ -35,7 +35,7 @@ from testbed.planning import Edge, Member, PolicyError, View
 from testbed.planning.events import load as load_simulator
 from testbed.plugins import is_file
 from testbed.protocol import Job
-from testbed.tls import CONTROLLER, Tls
+from testbed.sockets import CONTROLLER, Tls
 
 #: What an edge is taken for before anything was measured on it. All alike: only the measured ones tell them apart.
 UNKNOWN = Edge(rate_bps=100e6, rtt_s=0.05)

@@ -23,7 +23,8 @@ from testbed.report.link_states import Columns, link_columns
 from testbed.report.record import site_of
 from testbed.report.run_files import NotARun
 from testbed.spec.errors import SpecError
-from testbed.spec.load import parse_yaml, validate
+from testbed.spec.load import parse_yaml
+from testbed.spec.model import validate
 from testbed.spec.topology import TopologyFile
 from testbed.telemetry.rate_steps import recorded_steps
 from testbed.telemetry.round_span import span_of, time_spent

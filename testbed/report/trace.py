@@ -10,7 +10,7 @@ import numpy as np
 from rich.table import Table
 
 from testbed.report.series import StepFunction
-from testbed.trace.facts import Column, columns_of
+from testbed.trace.csv import Column, columns_of
 from testbed.trace.mahimahi import DeliverySchedule
 from testbed.trace.read import TraceFile
 from testbed.trace.resample import LEAST_STEP_S, Resampled

@@ -11,7 +11,8 @@ from typing import Any
 from testbed.emulation.containers import documentation
 from testbed.resources import IS_CHECKOUT, SHARE, __version__
 from testbed.run.directory import RunDirectory
-from testbed.spec.experiment import Experiment, TrainSection
+from testbed.spec.experiment import Experiment
+from testbed.spec.train import TrainSection
 from testbed.trace.text import MOST_BYTES, text_of
 
 PACKAGES = ("docker", "networkx", "numpy", "pydantic", "scipy", "torch")

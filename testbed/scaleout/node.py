@@ -29,7 +29,7 @@ from testbed.emulation.network.share import TUNNEL_PORT
 from testbed.emulation.process import ProcessIdentity
 from testbed.run.errors import CannotRun
 from testbed.scaleout.split.probes import PROBE_PORT
-from testbed.tls import AUTHORITY, CERTIFICATE, KEY
+from testbed.sockets import AUTHORITY, CERTIFICATE, KEY
 
 FOLDER = Path("/run/testbed-cluster")
 CONFIGURATION = FOLDER / "node.json"

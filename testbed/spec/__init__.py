@@ -1,1 +1,1 @@
-"""What a user writes: topology and experiment files, as typed and validated values."""
+"""The files that users write, as typed and validated values: topologies, experiments, sweeps and hosts files."""

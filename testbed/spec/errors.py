@@ -1,4 +1,4 @@
-"""Bad input, said so that the reader can correct it: which file, which field, what rule, what to write instead."""
+"""Errors in files that users write: which file, which field, what rule is broken, what to write instead."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from testbed.errors import BAD_INPUT
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong in a file."""
+    """One broken rule in a file."""
 
-    #: A dotted path, or a line and column.
+    #: The field's dotted path, or the line and column of what is no field.
     field: str
-    #: The violated rule in words.
+    #: The broken rule, a sentence.
     problem: str
     #: The text to write instead.
     remedy: str
-    #: The field's line, where the file has it.
+    #: The line of the field; None where the file does not have it.
     line: int | None = None
 
     def __str__(self) -> str:
@@ -27,7 +27,7 @@ class Fault:
 
 
 class SpecError(ValueError):
-    """A file that cannot be used, with everything found wrong in it."""
+    """A file that can't be used; `faults` has every broken rule that was found in it."""
 
     exit_code = BAD_INPUT
 

@@ -10,60 +10,64 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from testbed.spec.load import Strict, misfit, read_kind, validate
+from testbed.spec.load import read_kind
+from testbed.spec.model import Strict, misfit, validate
 
 #: A cluster is started host by host over SSH, and each pair of hosts is measured: of 32 hosts there are 496 pairs.
 MOST_HOSTS = 32
 
 
 def _address(text: str) -> str:
+    remedy = "the host's address on the network between the hosts, such as 10.0.0.1"
     try:
         address = IPv4Address(text)
     except AddressValueError:
-        raise ValueError(
-            f"{text!r} is no IPv4 address | the host's on the network between them, such as 10.0.0.1"
-        ) from None
+        raise ValueError(f"{text!r} is not an IPv4 address | {remedy}") from None
     if address.is_loopback or address.is_unspecified or address.is_multicast:
-        raise ValueError(f"{text} is no address that other hosts reach | such as 10.0.0.1")
+        raise ValueError(f"other hosts do not reach {text} | {remedy}")
     return text
 
 
 def _absolute(text: str) -> str:
     if not text.startswith("/") or ".." in text.split("/") or text.rstrip("/") == "":
-        raise ValueError(f"{text!r} is no folder's whole path | such as /opt/testbed")
+        raise ValueError(f"{text!r} is not the absolute path of a folder | a path such as /opt/testbed")
     return text.rstrip("/")
 
 
 class Host(Strict):
-    """A machine: its address on the network between the hosts, how SSH gets there, and the checkout's folder there.
-
-    A `user` who is not root needs sudo without a password: hosts get networks and containers. Without a `key` SSH
-    chooses one by its own settings.
-    """
+    """A machine of the cluster."""
 
     address: Annotated[str, AfterValidator(_address)]
+    """The machine's IPv4 address on the network between the hosts."""
     user: str = Field(default="root", pattern=r"^[a-z_][a-z0-9_.-]{0,31}$")
+    """The user of SSH. Another user than root needs sudo without a password, to make networks and containers."""
     port: int = Field(default=22, ge=1, le=65535)
+    """The port of SSH."""
     key: str | None = Field(default=None, min_length=1)
+    """The file of the private key; without it SSH chooses one by its own settings."""
     folder: Annotated[str, Field(pattern=r"^[A-Za-z0-9_./+-]+$"), AfterValidator(_absolute)] = "/opt/testbed"
+    """The folder of the checkout on the machine."""
 
 
 HostName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")]
 
 
 class HostsFile(Strict):
-    """The hosts of a cluster, by name. `known_hosts` is the file of their keys; SSH's own where it is left out."""
+    """A hosts file as it is written."""
 
     name: str = Field(default="cluster", pattern=r"^[a-z0-9][a-z0-9-]{0,30}$")
+    """The name of the cluster."""
     known_hosts: str | None = Field(default=None, min_length=1)
+    """The file of the hosts' public keys; SSH's own file where it is left out."""
     hosts: dict[HostName, Host] = Field(min_length=1, max_length=MOST_HOSTS)
+    """The hosts by name."""
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
         owners: dict[str, str] = {}
         for name, host in self.hosts.items():
             if other := owners.get(host.address):
-                raise misfit(f"hosts.{name}.address", f"is that of {other}", "each machine once")
+                raise misfit(f"hosts.{name}.address", f"{other} has the same address", "each machine once")
             owners[host.address] = name
         return self
 
@@ -77,14 +81,14 @@ class Hosts:
 
     @classmethod
     def load(cls, file: Path) -> Self:
-        """The hosts in a file; SpecError when it is wrong. No host is asked anything."""
+        """Return the hosts in a file, without connecting to any. SpecError where the file is wrong."""
         return cls(validate(HostsFile, read_kind(file, "a hosts file"), file), file)
 
     @property
     def by_name(self) -> Mapping[str, Host]:
-        """The hosts, in their order."""
+        """The hosts by name, in the order of the file."""
         return self.spec.hosts
 
     def path(self, text: str) -> Path:
-        """A file that the hosts file names: from its folder on, `~` as the shell has it."""
+        """Return the path that the hosts file means by `text`: from the file's folder on, `~` as in a shell."""
         return self.file.parent / Path(text).expanduser()

@@ -1,4 +1,4 @@
-"""What an experiment trains where that is not ours: a command on its workers, and what surrounds it."""
+"""A program that an experiment trains by: a command on its workers, and what surrounds it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from pydantic import Field
 
 from testbed.schemes.choice import SchemeChoice
 from testbed.spec.errors import Fault
-from testbed.spec.load import Strict
-from testbed.spec.scratch import OUT_BYTES, SHM_BYTES, TMP_BYTES
+from testbed.spec.model import Strict
 from testbed.spec.topology import Topology
-from testbed.spec.units import Size
+from testbed.spec.units import OUT_BYTES, SHM_BYTES, TMP_BYTES, Size
 
 Words = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
 
-#: What has these names is the launch's to say.
+#: The launch itself sets variables with these prefixes.
 OWN = ("TESTBED_", "PET_")
 
 
 def is_path(image: str) -> bool:
-    """Return whether an image is meant as a path, which no image's name begins as: `.`, `./Dockerfile`, `/a/b`."""
+    """Return whether an image is meant as a path, `.`, `./Dockerfile`, `/a/b`: no image's name begins so."""
     return image.startswith((".", "/"))
 
 
 def holds(asked: Callable[[], bool]) -> bool:
-    """What a path says of itself. A word that is longer than a file's name may be is none."""
+    """Return what a path's own method says, or False where the path is longer than a file's name may be."""
     try:
         return asked()
     except OSError:
@@ -35,39 +34,46 @@ def holds(asked: Callable[[], bool]) -> bool:
 
 
 class ProgramSection(Strict):
-    """A command that trains on every worker, or one for each by its name. It ends the run when it ends on all of them.
+    """Training by a command of your own. The run ends when the command ends on all workers.
 
-    Relative paths are from the experiment's folder. `files` is what containers see as /work; `image` one that the
-    engine has, a Dockerfile or a requirements file; `tmp`, `shm` and `out` the room in /tmp, /dev/shm and /out. With a
-    `backend`, a script that says gloo gets that one; with a `scheme`, such as diloco:every=32, that is around its
-    optimizer's steps.
+    Relative paths begin in the experiment's folder.
     """
 
     command: Words | dict[str, Words]
+    """The command and its arguments, as a list; or worker → command, for those workers alone."""
     files: str = "."
+    """The folder that containers see as /work."""
     image: str | None = None
+    """An image that the engine has, a Dockerfile or its folder, or a requirements file."""
     nproc: int = Field(default=1, ge=1, le=1024)
+    """How many processes each worker runs."""
     backend: Literal["wan"] | None = None
+    """The backend of torch.distributed that a script gets which asks for gloo."""
     scheme: str | None = None
+    """The scheme around the steps of the script's optimizer, such as diloco:every=32."""
     environment: dict[str, str] = Field(default_factory=dict)
+    """Environment variables of the command."""
     tmp: Size = TMP_BYTES
+    """The room in /tmp."""
     shm: Size = SHM_BYTES
+    """The room in /dev/shm."""
     out: Size = OUT_BYTES
+    """The room in /out, whose files the run keeps."""
 
     @property
     def planned(self) -> dict[str, str]:
-        """The variables that have its processes go by a controller's plans; empty where none does."""
+        """The variables by which the processes follow a controller's plans; empty where they follow none."""
         named = {"TESTBED_BACKEND": self.backend, "TESTBED_SCHEME": self.scheme}
         return {name: value for name, value in named.items() if value}
 
     def commands(self, topology: Topology) -> Mapping[str, Sequence[str]]:
-        """The command of each worker that has one."""
+        """Return worker → command, for each worker that has one."""
         if isinstance(self.command, dict):
             return self.command
         return {worker.name: self.command for worker in topology.workers}
 
     def image_from(self, folder: Path) -> str | None:
-        """The image, the path of a file or folder from this folder on."""
+        """Return the image; where it is a file or folder, as a path that begins in `folder`."""
         if self.image is not None and is_path(self.image):
             return str((folder / self.image).resolve())
         if self.image is not None and holds((folder / self.image).is_file):
@@ -75,26 +81,27 @@ class ProgramSection(Strict):
         return self.image
 
     def check(self, topology: Topology, folder: Path) -> list[Fault]:
-        """What of it can't be."""
+        """Return a fault for each field that does not fit the network, the folder or another field."""
         faults = []
         workers = [worker.name for worker in topology.workers]
         for name in self.command if isinstance(self.command, dict) else ():
             if name not in workers:
-                rule = f"no worker {name!r} is in {topology.file}"
+                rule = f"{topology.file} has no worker {name!r}"
                 faults.append(Fault(f"train.command.{name}", rule, f"some of {', '.join(workers[:12])}"))
         if self.planned and self.nproc > 1:
-            rule = f"{self.nproc} processes on each worker, and a backend or a scheme is for one"
+            rule = f"each worker runs {self.nproc} processes, and a backend or a scheme takes one"
             faults.append(Fault("train.nproc", rule, "1, or no `backend` or `scheme`"))
         if self.backend and self.scheme:
-            faults.append(Fault("train.scheme", "stands beside a backend", "one of the two"))
+            faults.append(Fault("train.scheme", "a scheme and a backend exclude each other", "one of the two"))
         try:
             SchemeChoice.parse(self.scheme or "gradients")
         except ValueError as error:
             rule, _, remedy = str(error).partition("; write instead: ")
             faults.append(Fault("train.scheme", rule, remedy or "NAME:OPTION=VALUE, such as diloco:every=32"))
         if not holds((folder / self.files).is_dir):
-            faults.append(Fault("train.files", f"{folder / self.files} is no folder", "one that is there"))
+            faults.append(Fault("train.files", f"{folder / self.files} is not a folder", "a folder that exists"))
         for name in self.environment:
             if name.startswith(OWN) or "=" in name or not name:
-                faults.append(Fault(f"train.environment.{name}", "is not to be set here", "another name"))
+                rule = "no variable has such a name" if not name.startswith(OWN) else "the launch sets this variable"
+                faults.append(Fault(f"train.environment.{name}", rule, "another name"))
         return faults

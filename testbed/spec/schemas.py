@@ -1,12 +1,16 @@
-"""The files that users write, as JSON Schemas: editors complete their fields by them, and mark what is wrong."""
+"""JSON Schemas of topology and experiment files, by which editors complete fields and mark what is wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import inspect
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 from testbed.schemes import SCHEMES
 from testbed.spec.experiment import ExperimentFile
+from testbed.spec.model import Strict
 from testbed.spec.sync import SyncSection, model_of
 from testbed.spec.topology import TopologyFile
 from testbed.spec.units import INSIDE, written
@@ -16,27 +20,56 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def experiment_schema() -> dict[str, Any]:
-    """Of an experiment. What is under `sync` follows from its strategy."""
-    found = ExperimentFile.model_json_schema()
+    """Return the schema of experiment files, in which the fields of `sync` follow from its strategy."""
+    found = _described(ExperimentFile.model_json_schema(), ExperimentFile)
     found["properties"]["sync"] = {"anyOf": [_sync_schema(name, found["$defs"]) for name in SCHEMES]}
     found["$defs"].pop(SyncSection.__name__, None)
     return _schema(found)
 
 
 def topology_schema() -> dict[str, Any]:
-    """Of a topology."""
-    return _schema(TopologyFile.model_json_schema())
+    """Return the schema of topology files."""
+    return _schema(_described(TopologyFile.model_json_schema(), TopologyFile))
 
 
 def _sync_schema(strategy: str, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Of the section with this strategy; what it refers to comes in among the definitions."""
+    """Return the schema of `sync` with this strategy, and add the definitions that it refers to."""
     model = model_of(SCHEMES[strategy])
     own = model.model_json_schema(ref_template=f"#/$defs/{strategy}.{{model}}")
     definitions.update({f"{strategy}.{name}": each for name, each in own.pop("$defs", {}).items()})
+    _describe(own, SyncSection)
     own["properties"]["strategy"] = {"const": strategy}
     if strategy != SyncSection.model_fields["strategy"].default:
         own["required"] = [*own.get("required", ()), "strategy"]
     return own
+
+
+def _described(schema: dict[str, Any], model: type[Strict]) -> dict[str, Any]:
+    """Return a model's schema with the texts below fields as descriptions, also in its definitions."""
+    models = {each.__name__: each for each in _models(Strict)}
+    for name, part in ((model.__name__, schema), *schema["$defs"].items()):
+        if name in models:
+            _describe(part, models[name])
+    return schema
+
+
+def _models(base: type[Strict]) -> Iterator[type[Strict]]:
+    for model in base.__subclasses__():
+        yield model
+        yield from _models(model)
+
+
+def _describe(schema: dict[str, Any], model: type[Strict]) -> None:
+    """Add the texts below a model's fields to its schema.
+
+    pydantic's own `use_attribute_docstrings` does so as each model is made, which takes 0.1 s of every verb.
+    """
+    for base in (base for base in model.__mro__ if issubclass(base, Strict)):
+        (source,) = ast.parse(inspect.getsource(base)).body
+        for field, text in pairwise(source.body if isinstance(source, ast.ClassDef) else ()):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                words = inspect.cleandoc(str(text.value.value))
+                schema["properties"].get(ast.unparse(field.target), {})["description"] = words
 
 
 def _schema(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,8 +77,11 @@ def _schema(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tidied(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """As files have it: quantities are numbers inside, whose defaults get their unit, and whose limits are of no use to
-    a word; and what is left out is not null."""
+    """Return a schema as files have the values.
+
+    A quantity is a number in its model, and a word in a file: its default gets a unit, and its limits go. A field that
+    may be left out is not null in a file.
+    """
     found = {name: each for name, each in schema.items() if name not in ("title", INSIDE, *_left_out(schema))}
     if isinstance(found.get("default"), float) and INSIDE in schema:
         found["default"] = written(found["default"], schema[INSIDE])

@@ -1,4 +1,4 @@
-"""Sweep files: an experiment, what of it varies, and how often each combination is run."""
+"""Sweep files: an experiment, the fields of it that vary, and how often each combination is run."""
 
 from __future__ import annotations
 
@@ -11,34 +11,36 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
-from testbed.spec.load import Strict, misfit, read_kind, validate
+from testbed.spec.load import read_kind
+from testbed.spec.model import Strict, misfit, validate
 
-#: At a minute each they take a week.
+#: The most runs: at a minute each they take a week.
 MOST_RUNS = 10_000
 
-#: By a point's label, the fields of the experiment that it sets, with their values.
+#: Label of a point → the fields of the experiment that the point sets, with their values.
 Axis = dict[str, dict[str, Any]]
 
 
 def read_axes(value: Any) -> Any:
-    """A file's value of `axes`, with the list of a field's values written out: each a point that sets the field."""
+    """Return a file's value of `axes`, in which each value of a list has become a point that sets the axis' field."""
     if not isinstance(value, Mapping):
-        raise ValueError("must be a mapping | `sync.policy: [mst, netstorm]`, a line for each axis")
+        raise ValueError("is not a mapping | `sync.policy: [mst, netstorm]`, a line for each axis")
     return {name: _points(name, points) for name, points in value.items()}
 
 
 def _points(axis: Any, value: Any) -> Any:
     named = "or labels with the fields that each sets, `{one: {sync.options: {roots: 1}}, …}`"
     if not isinstance(value, list | Mapping) or not value:
-        raise misfit(str(axis), "is neither a list of values nor a mapping", f"the field's values, `[0.5, 1]`, {named}")
+        rule = "the axis is neither a list of values nor a mapping"
+        raise misfit(str(axis), rule, f"the field's values, `[0.5, 1]`, {named}")
     if isinstance(value, Mapping):
         for label, fields in value.items():
             if not isinstance(fields, Mapping):
-                raise misfit(f"{axis}.{label}", "sets no fields", "a mapping, `{sync.policy: netstorm}`")
+                raise misfit(f"{axis}.{label}", "the point sets no fields", "a mapping, `{sync.policy: netstorm}`")
         return value
     points = {_label(each): {axis: each} for each in value}
     if len(points) < len(value):
-        raise misfit(str(axis), "names a value twice", "each once; `repeats: 2` runs all of them twice")
+        raise misfit(str(axis), "the axis has a value twice", "each once; `repeats: 2` runs all of them twice")
     return points
 
 
@@ -47,10 +49,11 @@ def _label(value: Any) -> str:
 
 
 def as_yaml(value: Any) -> str:
-    """A value as text that is read as the same value: what `--set` takes.
+    """Return a value as text that YAML reads as the same value: what `--set` takes.
 
-    JSON is not: its 1e-05 is a word in YAML 1.1. Nor is what PyYAML writes with `allow_unicode`: its key "\\x85" is
-    read as " ".
+    Note:
+        JSON will not do: its 1e-05 is a word in YAML 1.1. Nor will PyYAML's text with `allow_unicode`: its key "\\x85"
+        is read as " ".
     """
     text = yaml.safe_dump(value, default_flow_style=True, width=inf)
     return text.removesuffix("\n").removesuffix("\n...")
@@ -60,50 +63,52 @@ Axes = Annotated[dict[str, Axis], BeforeValidator(read_axes)]
 
 
 class SweepFile(Strict):
-    """Runs of one experiment: each combination of the axes' points, with each seed, `repeats` times.
-
-    An axis is a field of the experiment with a list of values, or a name with points, each a label and the fields that
-    it sets.
-    """
+    """Runs of one experiment: each combination of the axes' points, with each seed, `repeats` times."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$")
+    """The sweep's name."""
     experiment: str
+    """The experiment's file; its path begins in the sweep's folder."""
     axes: Axes = Field(default_factory=dict)
+    """The fields that vary: a field of the experiment with a list of values, or a name with labelled points, each of
+    which sets several fields."""
     seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = Field(default=[1], min_length=1)
+    """The seeds of the runs."""
     repeats: int = Field(default=1, ge=1, le=MOST_RUNS)
+    """How often each combination runs with each seed."""
 
     @model_validator(mode="after")
     def _each_run_once(self) -> Self:
         if len(set(self.seeds)) < len(self.seeds):
-            raise misfit("seeds", "names a seed twice", "each once; `repeats: 2` runs all of them twice")
+            raise misfit("seeds", "the list has a seed twice", "each once; `repeats: 2` runs all of them twice")
         owners: dict[str, str] = {}
         for axis, points in self.axes.items():
             for field in {field for fields in points.values() for field in fields}:
                 if field == "seed":
-                    raise misfit(f"axes.{axis}", "sets the seed", "`seeds: [1, 2, 3]` beside the axes")
+                    raise misfit(f"axes.{axis}", "the axis sets the seed", "`seeds: [1, 2, 3]` beside the axes")
                 if other := owners.get(field):
-                    raise misfit(f"axes.{axis}", f"sets {field}, as {other} does", "one axis for each field")
+                    raise misfit(f"axes.{axis}", f"the axis sets {field}, as {other} does", "one axis for each field")
                 owners[field] = axis
         if (count := self.points * len(self.seeds) * self.repeats) > MOST_RUNS:
-            raise misfit("axes", f"ask for {count} runs, with their seeds and repeats", f"at most {MOST_RUNS}")
+            raise misfit("axes", f"the sweep has {count} runs, with its seeds and repeats", f"at most {MOST_RUNS}")
         return self
 
     @property
     def points(self) -> int:
-        """How many combinations of the axes' points there are."""
+        """The number of combinations of the axes' points."""
         return prod(len(points) for points in self.axes.values())
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A validated sweep file, and the experiment's file that it names."""
+    """A validated sweep file."""
 
     spec: SweepFile
     file: Path
 
     @classmethod
     def load(cls, file: Path) -> Sweep:
-        """The sweep in a file; SpecError when it is wrong. The experiment is not looked at."""
+        """Return the sweep in a file, without reading its experiment. SpecError where the file is wrong."""
         return cls(validate(SweepFile, read_kind(file, "a sweep"), file), file)
 
     @property

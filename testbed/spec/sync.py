@@ -1,4 +1,4 @@
-"""What `sync` says of how members train together: a scheme with its options, and what all schemes take."""
+"""The section `sync`: how members train together, by a scheme with its options and the fields that all schemes take."""
 
 from __future__ import annotations
 
@@ -13,34 +13,39 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, create_model, model
 from testbed.plan import CODEC_BYTES, TOPK, codec_bytes
 from testbed.schemes import SCHEMES, Scheme
 from testbed.schemes.options import C, Checked, Misfit, Options, read
-from testbed.spec.load import Strict, misfit
+from testbed.spec.model import Strict, misfit
 from testbed.spec.units import Duration
 
-#: Each stream costs both ends a thread; on paths that lose packets little is gained beyond eight.
+#: The most streams. Each costs both ends a thread; on paths that lose packets, more than eight gain little.
 MOST_STREAMS = 16
 
-#: The fields of schemes whose exchanges a policy plans; the last is that of all-reduces alone.
+#: The fields of schemes whose exchanges a policy plans; only all-reduces have the last one.
 PLANNED_FIELDS = ("policy", "options", "codec", "link_codecs")
 
 
 class SyncSection(Strict):
-    """How members train together: by the scheme that is the file's `strategy`, with the options of its own, over the
-    plans of a `policy`, through a `codec`.
+    """How members train together.
 
-    `link_codecs` are those of what members of one site send to another's, by `paris->tokyo`. `streams` connections go
-    to each next hop, under the `congestion` control of that name, or the kernel's default.
-
-    There is a model for each scheme, which has its options as fields too; `own` has them as the scheme takes them.
+    Note:
+        Each scheme has a model made of this one, with the scheme's options as further fields (`model_of`).
     """
 
     strategy: str = "gradients"
+    """The scheme by which members train together."""
     codec: str = "fp32"
+    """The codec of what members send: fp32, fp16, bf16, int8, bins4, bins2, sparse, or topk with a share: topk:0.01."""
     link_codecs: dict[str, str] = Field(default_factory=dict)
+    """Codecs of what members of one site send to members of another: `paris->tokyo` → codec."""
     streams: int = Field(default=1, ge=1, le=MOST_STREAMS)
+    """How many connections a member has to each next hop."""
     congestion: str = Field(default="", pattern=r"^[a-z0-9_]*$")
+    """The connections' congestion control, such as reno; the kernel's default where it is empty."""
     policy: str = "auto"
+    """The policy that makes plans, by its name or its file."""
     options: dict[str, Any] = Field(default_factory=dict)
+    """The options of the policy."""
     round_timeout: Duration = Field(default=120.0, ge=1)
+    """How long a member waits for the peers of a round."""
 
     @model_validator(mode="before")
     @classmethod
@@ -49,7 +54,7 @@ class SyncSection(Strict):
         for name in value if isinstance(value, Mapping) else ():
             owners = [other for other in SCHEMES if other in _owners().get(name, ())]  # the best known first
             if owners and scheme.name not in owners:
-                raise misfit(name, f"the strategy {scheme.name} has none", f"`strategy: {owners[0]}`")
+                raise misfit(name, f"the strategy {scheme.name} has no such field", f"`strategy: {owners[0]}`")
         return {"codec": scheme.codec, **value} if isinstance(value, Mapping) and scheme.planned else value
 
     @model_validator(mode="after")
@@ -57,7 +62,7 @@ class SyncSection(Strict):
         codecs = {"codec": self.codec, **{f"link_codecs.{at}": codec for at, codec in self.link_codecs.items()}}
         for at, codec in codecs.items():
             if codec not in CODEC_BYTES and not TOPK.fullmatch(codec):
-                raise misfit(at, f"no such codec: {codec!r}", f"{', '.join(CODEC_BYTES)} or topk:0.01")
+                raise misfit(at, f"there is no codec {codec!r}", f"{', '.join(CODEC_BYTES)} or topk:0.01")
             self._checks_plan(at, codec)
         return self
 
@@ -69,32 +74,32 @@ class SyncSection(Strict):
 
     @property
     def scheme(self) -> Scheme:
-        """How members train together."""
+        """The scheme of the section."""
         return SCHEMES[self.strategy]
 
     @cached_property
     def own(self) -> Options:
-        """The scheme's options."""
+        """The options of the scheme, as the scheme takes them."""
         return _made(self.scheme.options, self)
 
     @property
     def bytes_per_value(self) -> float:
-        """What a number of the model takes on its way."""
+        """The bytes that a number of the model takes through the codec."""
         return codec_bytes(self.codec)
 
 
 def _scheme_of(value: Any) -> Scheme:
-    """The scheme that a file's value of `sync` names."""
+    """Return the scheme that a file's value of `sync` names."""
     name = value.get("strategy", "gradients") if isinstance(value, Mapping) else "gradients"
     if not isinstance(name, str) or name not in SCHEMES:
         expected = ", ".join(map(repr, SCHEMES))
-        raise misfit("strategy", f"no such strategy: {name!r:.60}", f"one of {expected}")
+        raise misfit("strategy", f"there is no strategy {name!r:.60}", f"one of {expected}")
     return SCHEMES[name]
 
 
 @cache
 def _owners() -> Mapping[str, frozenset[str]]:
-    """The schemes that have a field, of the fields that not all have."""
+    """Return field → the schemes that have it, for the fields that not all schemes have."""
     owners: dict[str, set[str]] = {}
     for scheme in SCHEMES.values():
         for name in (*scheme.fields, *_planned_fields(scheme)):
@@ -109,24 +114,24 @@ def _planned_fields(scheme: Scheme) -> tuple[str, ...]:
 
 
 def read_sync(value: Any) -> Any:
-    """A file's value of `sync` as the model of its scheme; what is a model stays one."""
+    """Return a file's value of `sync` as the model of its scheme."""
     if isinstance(value, SyncSection):
         return value
     return model_of(_scheme_of(value)).model_validate(value)
 
 
 def model_of(scheme: Scheme) -> type[Strict]:
-    """The model of the section under this scheme."""
+    """Return the model of the section under a scheme."""
     return _model(scheme.options, SyncSection)  # type: ignore[arg-type]
 
 
-#: The field of an experiment file.
+#: The type of the field `sync` in an experiment file.
 SyncField = Annotated[SerializeAsAny[SyncSection], BeforeValidator(read_sync)]
 
 
 @cache
 def _model(options: type[Checked], base: type[Strict] = Strict) -> type[Strict]:
-    """A model with the fields of a scheme's options, under the rules for files: its limits, nothing unknown."""
+    """Return a model with the fields of a scheme's options, which obeys the options' limits and has no other fields."""
     hints = get_type_hints(options)
     given: dict[str, Any] = {}
     for its in fields(options):
@@ -139,7 +144,7 @@ def _model(options: type[Checked], base: type[Strict] = Strict) -> type[Strict]:
 
 
 def _modelled(hint: Any) -> Any:
-    """A type in which dataclasses are models."""
+    """Return a type with models in place of its dataclasses."""
     if is_dataclass(hint):
         return _model(hint)  # type: ignore[arg-type]
     if get_origin(hint) in (Union, UnionType):
@@ -156,7 +161,7 @@ def _check_of(options: type[Checked]) -> Any:
 
 
 def _made(options: type[C], model: Strict) -> C:
-    """The options that a model has; what breaks a rule is as files have it."""
+    """Return the options that a model holds. A broken rule is raised as an error of the file."""
     names = {its.name for its in fields(options)}
     try:
         return read(options, model.model_dump(include=names))

@@ -15,33 +15,34 @@ from pydantic import BeforeValidator, Field, model_validator
 from testbed.link import GilbertElliott, LinkState, Queue, link_name
 from testbed.resources import preset_or_file
 from testbed.spec.errors import Fault, SpecError
-from testbed.spec.load import Pair, Source, Strict, misfit, read_kind, validate
+from testbed.spec.load import Source, read_kind
+from testbed.spec.model import Pair, Strict, misfit, validate
 from testbed.spec.units import BurstyLoss, CardRate, Delay, Duration, QueueLimit, Rate, Size, Step
 from testbed.trace.read import TraceFile, read_trace
-from testbed.trace.trace import End, Trace, TraceError
+from testbed.trace.trace import End, Trace, TraceError, naming_file
 
 Routing = Literal["delay", "hops", "inverse-rate"]
 SwitchName = Literal["openvswitch", "openvswitch-user", "bridge"]
 SwitchChoice = Literal["auto", SwitchName]
 
-#: Linux cuts no interface name: it refuses one longer than this. A router's interface bears its peer site's name.
+#: The longest name of an interface that Linux takes. A router's interface bears the name of the site at its other end.
 MAX_INTERFACE_NAME = 15
 SITE_NAME = re.compile(r"[a-z][a-z0-9-]*")
-#: Names of a router's own interfaces (its bridge, the loopback, the ports of its workers), names that Linux gives no
-#: interface, and those of workers, whose access links would be named like this site's.
+#: Names that no site may have: those of a router's own interfaces (its bridge, the loopback, the ports of its workers),
+#: those that Linux gives no interface, and those of workers, whose access links would be named like the site's.
 RESERVED = re.compile(r"lan|lo|w\d+|all|default|.*-w\d+")
 
-#: Of a network's name.
+#: The longest name of a network.
 MAX_NAME = 31
 
 #: A site's LAN is a /24 less network, broadcast and router.
 MAX_WORKERS = 253
-#: Every pair of sites has its route: of so many in a row they take 33 MB and eight seconds.
+#: Every pair of sites has a route: those of 1,000 sites in a row take 33 MB and eight seconds.
 MAX_SITES = 1000
-#: What maps have room for.
+#: The longest label that maps have room for.
 MAX_LABEL = 100
 
-#: A factor on rates outside this is a slip of the pen.
+#: The factors on rates that are allowed; others are a slip of the pen.
 MIN_SCALE, MAX_SCALE = 1e-3, 1e3
 
 
@@ -49,70 +50,85 @@ def _site_name(name: object) -> str:
     if not isinstance(name, str) or not SITE_NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a site's name | small letters, digits and dashes, a letter first")
     if len(name) > MAX_INTERFACE_NAME:
-        raise ValueError(
-            f"the name {name!r} has {len(name)} characters, too long for an interface | at most {MAX_INTERFACE_NAME}"
-        )
+        rule = f"the name {name!r} has {len(name)} characters, too many for an interface"
+        raise ValueError(f"{rule} | at most {MAX_INTERFACE_NAME} characters")
     if RESERVED.fullmatch(name):
-        raise ValueError(f"the name {name!r} is taken by an interface or a worker | another name")
+        raise ValueError(f"an interface or a worker has the name {name!r} | another name")
     return name
 
 
 SiteName = Annotated[str, BeforeValidator(_site_name)]
 
 
-#: Reads a file, to be replayed to this end, by this step (see `read_trace`).
+#: Reads a trace file, given its end and its step (see `read_trace`).
 ReadTrace = Callable[[Path, End, float | None], TraceFile]
 
 
 class TraceRef(Strict):
-    """A link's trace: a file, relative to the topology's folder, and how it is replayed.
-
-    `loop: true` is short for `end: loop`, `loop: false` for `end: hold`. `step` is for formats that are resampled.
-    """
+    """A trace that moves a link, and how it is replayed."""
 
     file: str
+    """The trace's file; its path begins in the topology's folder."""
     loop: bool | None = None
+    """Short for `end`: true for loop, false for hold."""
     end: End | None = None
+    """What follows the last row: loop begins again (by default), hold keeps the row, stop takes the link down."""
     offset: Duration = 0.0
+    """The time in the trace at which the replay begins."""
     step: Step | None = None
+    """The length of a row, for packet-delivery files and iperf3's."""
     scale: float = Field(default=1.0, ge=MIN_SCALE, le=MAX_SCALE)
+    """A factor on the trace's rates."""
 
     @model_validator(mode="after")
     def _one_end(self) -> Self:
         if self.loop is not None and self.end is not None:
-            raise ValueError("has both `loop` and `end` | `end: loop`, `end: hold` or `end: stop`, without `loop`")
+            rule = "the trace has both `loop` and `end`"
+            raise ValueError(f"{rule} | `end: loop`, `end: hold` or `end: stop`, without `loop`")
         return self
 
     def read(self, folder: Path, read: ReadTrace = read_trace) -> Trace:
-        """The trace as it is replayed; `read` reads its file. TraceError names the file and what is wrong in it."""
+        """Return the trace as it is replayed. TraceError names the file and what is wrong in it.
+
+        Args:
+            folder: The topology's folder.
+            read: Reads the file.
+        """
         end: End = self.end or ("hold" if self.loop is False else "loop")
         trace = read(folder / self.file, end, self.step).trace
-        try:
+        with naming_file(folder / self.file):
             return trace.scaled(self.scale).begun(self.offset)
-        except TraceError as error:
-            raise error.located(folder / self.file, file=folder / self.file) from None
 
 
 class LinkProperties(Strict):
-    """One direction of a link as written; None where the entry leaves it out."""
+    """The properties of one direction of a link. A property that is left out is that of the whole entry."""
 
     rate: Rate | None = None
+    """The rate of the link in frames' bits; by default the first rate of its trace."""
     delay: Delay | None = None
+    """The delay, one way."""
     rtt: Delay | None = None
+    """The delay of both ways together, instead of `delay`."""
     jitter: Delay | None = None
+    """How far the delay of each packet varies either way, uniformly."""
     reorder: bool | None = None
+    """Whether packets may overtake each other under `jitter`."""
     loss: BurstyLoss | None = None
+    """The share of packets that is lost: at random, `0.1%`, or in bursts, `{p: 1%, r: 30%}`."""
     queue: QueueLimit | None = None
+    """How much may wait before the link; 1bdp by default."""
     trace: TraceRef | None = None
+    """A trace that changes the properties over time."""
 
     @model_validator(mode="after")
     def _one_delay(self) -> Self:
         if self.delay is not None and self.rtt is not None:
-            raise ValueError("has both `delay` and `rtt` | `delay` (one way) or `rtt` (both ways), not both")
+            rule = "the link has both `delay` and `rtt`"
+            raise ValueError(f"{rule} | `delay` (one way) or `rtt` (both ways), not both")
         return self
 
     def over(self, common: LinkProperties) -> LinkProperties:
-        """This direction's own values where given, else the entry's common ones."""
+        """Return this direction's own values where given, else the entry's common ones."""
         given = {name: getattr(self, name) for name in LinkProperties.model_fields if getattr(self, name) is not None}
         base = {name: getattr(common, name) for name in LinkProperties.model_fields}
         if "delay" in given or "rtt" in given:
@@ -121,23 +137,26 @@ class LinkProperties(Strict):
 
 
 class LinkEntry(LinkProperties):
-    """A physical pair of links; `forward` is from the first site named to the second."""
+    """A physical pair of links. Its properties are those of both directions, unless a direction has its own."""
 
     between: Pair[SiteName]
+    """The two sites."""
     forward: LinkProperties = LinkProperties()
+    """The direction from the first site to the second."""
     backward: LinkProperties = LinkProperties()
+    """The direction from the second site to the first."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
         a, b = self.between
         if a == b:
-            raise ValueError(f"joins {a} to itself | two different sites")
+            raise ValueError(f"the link joins {a} to itself | two different sites")
         for side, own in (("forward", self.forward), ("backward", self.backward)):
             properties = own.over(self)
             if properties.rate is None and properties.trace is None:
-                raise ValueError(f"has no rate {side} | `rate: 50mbit`, for both ways or under `{side}`")
+                raise ValueError(f"the link has no rate {side} | `rate: 50mbit`, for both ways or under `{side}`")
             if properties.delay is None and properties.rtt is None:
-                raise ValueError(f"has no delay {side} | `delay: 20ms` (one way) or `rtt: 40ms`")
+                raise ValueError(f"the link has no delay {side} | `delay: 20ms` (one way) or `rtt: 40ms`")
         return self
 
 
@@ -148,41 +167,53 @@ Position = Annotated[
 
 
 class Site(Strict):
-    """A data centre. `speed` is a factor on the experiment's declared compute; limits are per worker.
-
-    `label` and `position` are for maps: what the site is called in print, and where it is.
-    """
+    """A data centre: a LAN with workers and a router."""
 
     workers: int = Field(ge=0, le=MAX_WORKERS)
+    """How many workers the site has."""
     speed: float = Field(default=1.0, ge=1e-3, le=1e3)
+    """The speed of its workers: a factor on the experiment's declared compute."""
     cpus: float | None = Field(default=None, ge=0.01, le=1024)
+    """The most CPUs that each worker uses."""
     gpus: int = Field(default=0, ge=0)
+    """How many GPUs each worker has."""
     memory: Size | None = None
+    """The most memory that each worker uses."""
     label: str | None = Field(default=None, min_length=1, max_length=MAX_LABEL)
+    """The site's name on maps."""
     position: Position | None = None
+    """The site's place on maps: latitude and longitude in degrees."""
 
 
 class Lan(Strict):
-    """Between a worker and its router, each way."""
+    """The links between workers and their routers, each way."""
 
     rate: CardRate = 1e9
+    """The rate of each worker's link."""
     delay: Delay = 0.1e-3
+    """The delay of each worker's link, one way."""
 
 
 class TopologyFile(Strict):
-    """The file as written."""
+    """A topology file as it is written."""
 
     name: str = Field(pattern=rf"^[a-z0-9][a-z0-9-]{{0,{MAX_NAME - 1}}}$")
+    """The network's name."""
     sites: dict[SiteName, Site]
+    """The sites by name."""
     links: list[LinkEntry] = Field(default_factory=list)
+    """The physical pairs of links between sites."""
     lan: Lan = Lan()
+    """The LANs of all sites."""
     routing: Routing = "delay"
+    """What routes minimize: the sum of the delays, of the hops, or of the inverse rates."""
     switch: SwitchChoice = "auto"
+    """The switch of each site's LAN; auto takes Open vSwitch where the kernel has it, else a Linux bridge."""
 
     @model_validator(mode="after")
     def _a_network(self) -> Self:
         if not self.sites or len(self.sites) > MAX_SITES:
-            raise misfit("sites", f"there are {len(self.sites)}", f"1 to {MAX_SITES} sites")
+            raise misfit("sites", f"the file has {len(self.sites)} sites", f"1 to {MAX_SITES} sites")
         graph = nx.Graph()
         graph.add_nodes_from(self.sites)
         for number, entry in enumerate(self.links):
@@ -190,7 +221,7 @@ class TopologyFile(Strict):
             field = f"links.{number}.between"
             for site in (a, b):
                 if site not in self.sites:
-                    raise misfit(field, f"unknown site {site!r}", f"one of {', '.join(self.sites)}")
+                    raise misfit(field, f"the file has no site {site!r}", f"one of {', '.join(self.sites)}")
             if graph.has_edge(a, b):
                 raise misfit(field, f"{a} and {b} are joined twice", "one entry for each pair of sites")
             graph.add_edge(a, b)
@@ -199,25 +230,28 @@ class TopologyFile(Strict):
         if not nx.is_connected(graph):
             islands = sorted(sorted(part) for part in nx.connected_components(graph))
             parts = " and ".join("{" + ", ".join(part) + "}" for part in islands[:3])
-            raise misfit("links", f"the network is not connected: no link joins {parts}", "a link between them")
+            raise misfit("links", f"no link joins {parts}, so the network is not connected", "a link between them")
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A directed WAN link: its configured state, and the trace that moves it, if any."""
+    """A directed WAN link."""
 
     source: str
     target: str
+    #: The state that the file gives it.
     state: LinkState
+    #: The trace that moves it, if there is one.
     trace: Trace | None = None
 
     @property
     def name(self) -> str:
+        """The link's name, `paris->tokyo`."""
         return link_name(self.source, self.target)
 
     def at(self, time_s: float) -> LinkState:
-        """The state in force `time_s` seconds after the replay began."""
+        """Return the state in force `time_s` seconds after the replay began."""
         if self.trace is None:
             return self.state
         row = self.trace.at(time_s)
@@ -226,10 +260,11 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A training process in its own container. `speed` is relative to the declared step time."""
+    """A training process in its own container."""
 
     name: str
     site: str
+    #: A factor on the declared compute: at 0.5 a step takes twice the declared time.
     speed: float
     cpus: float | None
     gpus: int
@@ -238,10 +273,11 @@ class Worker:
 
 @dataclass(frozen=True)
 class Topology:
-    """A validated network: sites, directed links by name, and what the LANs are like."""
+    """A validated network."""
 
     name: str
     sites: Mapping[str, Site]
+    #: Directed links by name.
     links: Mapping[str, Link]
     lan: Lan
     routing: Routing
@@ -261,7 +297,11 @@ class Topology:
 
     @classmethod
     def from_value(cls, value: Mapping[str, object], file: Path) -> Topology:
-        """The topology in a parsed file; trace paths are relative to the folder of `file`."""
+        """Return the topology of a file's value; the paths of its traces begin in the folder of `file`.
+
+        Raises:
+            SpecError: The value, or a trace that it names, is wrong.
+        """
         parsed = validate(TopologyFile, value, file)
         links: dict[str, Link] = {}
         faults: list[Fault] = []
@@ -293,23 +333,28 @@ class Topology:
         )
 
     def with_worker(self, site: str) -> Topology:
-        """The same network with one worker more at a site, the next in number. KeyError where there is no such site,
-        ValueError where its LAN has no address left."""
+        """Return the network with one worker more at a site: the one with the next number.
+
+        Raises:
+            KeyError: The network has no such site.
+            ValueError: The site's LAN has no address left.
+        """
         if site not in self.sites:
-            raise KeyError(f"no site {site} is there; there are {', '.join(self.sites)}")
+            raise KeyError(f"{self.name} has no site {site}; write one of {', '.join(self.sites)}")
         count = self.sites[site].workers + 1
         if count > MAX_WORKERS:
-            raise ValueError(f"{site} has {MAX_WORKERS} workers, as many as its LAN has addresses; write another site")
+            raise ValueError(f"{site} has {MAX_WORKERS} workers and no address is left in its LAN; name another site")
         return replace(self, sites={**self.sites, site: self.sites[site].model_copy(update={"workers": count})})
 
     def last_worker(self, site: str) -> Worker:
-        """The one of a site that has the highest number. IndexError where the site has none."""
+        """Return the site's worker with the highest number. IndexError where the site has no workers."""
         return [worker for worker in self.workers if worker.site == site][-1]
 
     def scaled(self, factor: float) -> Topology:
-        """The same network with every WAN rate multiplied; LANs, delays and losses stay.
+        """Return the network with every WAN rate multiplied; LANs, delays and losses stay.
 
-        TraceError when a trace's rate would be none that a link can have.
+        Raises:
+            TraceError: A link can't have the new rate of a trace.
         """
         links = {
             name: replace(link, state=link.state.scaled(factor), trace=link.trace and link.trace.scaled(factor))
@@ -327,7 +372,8 @@ def _link(source: str, target: str, properties: LinkProperties, folder: Path, re
         first = trace.at(0.0) if trace else None
         rate = first.rate_bps if first else None
         if rate is None:
-            raise TraceError(f"{source}->{target}: neither the link nor its trace's first row has a rate")
+            text = f"{source}->{target} has no rate, and the first row of its trace has none; write `rate: 50mbit`"
+            raise TraceError(text, link=f"{source}->{target}")
     delay = properties.delay if properties.delay is not None else (properties.rtt or 0.0) / 2
     loss = properties.loss or 0.0
     bursts = loss if isinstance(loss, GilbertElliott) else None

@@ -1,7 +1,7 @@
-"""Quantities as a user writes them: `50mbit`, `110ms`, `0.01%`, `1GB`, `1bdp`.
+"""Quantities as users write them: `50mbit`, `110ms`, `0.01%`, `1GB`, `1bdp`.
 
-Each type keeps one unit: rates in bit/s, times in seconds, sizes in bytes, probabilities in [0, 1]. A bare number
-is refused where a unit is needed, because it would be right in one reader's mind and wrong in another's.
+Each type keeps one unit: rates in bit/s, times in seconds, sizes in bytes, probabilities in [0, 1]. A bare number is
+refused where a unit is needed, because readers would disagree about its unit.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ RATES = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 SIZES = {"B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
 
+#: The room for a program in its container by default, in bytes: in /tmp, in /dev/shm and in /out.
+TMP_BYTES = SHM_BYTES = 64 << 20
+OUT_BYTES = 256 << 20
+
 NUMBER = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z%]*)\s*")
 
 
 def _split(text: object, example: str) -> tuple[float, str]:
     if isinstance(text, bool) or not isinstance(text, str | int | float):
-        raise ValueError(f"must be a quantity | such as {example}")
+        raise ValueError(f"is not a quantity | a number with its unit, such as {example}")
     match = NUMBER.fullmatch(str(text))
     if not match or not math.isfinite(float(match[1])):
         raise ValueError(f"{text!r} is not a quantity | a number with its unit, such as {example}")
@@ -52,13 +56,13 @@ def _base(units: Mapping[str, float]) -> str:
 def _loss(text: object) -> float:
     value, unit = _split(text, "0.1%")
     if unit != "%":
-        raise ValueError(f"{text!r} is not a percentage | such as 0.1%")
+        raise ValueError(f"{text!r} is not a percentage | a number and %, such as 0.1%")
     if not 0 <= value <= 100:
-        raise ValueError(f"{text!r} is out of range | from 0% to 100%")
+        raise ValueError(f"{text!r} is out of range | a percentage from 0% to 100%")
     return value / 100
 
 
-#: Of loss in bursts: chances of a change of state, after each packet, and of loss in each state.
+#: The fields of loss in bursts: chances that the state changes after a packet, and of loss in each state.
 CHAIN_NEEDS = ("p", "r")
 CHAIN_MAY = ("bad", "good")
 CHAIN_EXAMPLE = "{p: 1%, r: 30%, bad: 100%, good: 0%}"
@@ -69,17 +73,18 @@ def _bursty_loss(value: object) -> float | GilbertElliott:
         return _loss(value)
     names = (*CHAIN_NEEDS, *CHAIN_MAY)
     if strange := sorted(map(str, value.keys() - set(names))):
-        raise ValueError(f"loss in bursts has no {strange[0]!r} | {', '.join(names)}, such as {CHAIN_EXAMPLE}")
+        raise ValueError(f"loss in bursts has no field {strange[0]!r} | {', '.join(names)}, such as {CHAIN_EXAMPLE}")
     if missing := [name for name in CHAIN_NEEDS if name not in value]:
-        raise ValueError(f"loss in bursts has no `{missing[0]}` | both p and r, such as {CHAIN_EXAMPLE}")
+        raise ValueError(f"loss in bursts needs `{missing[0]}` | both p and r, such as {CHAIN_EXAMPLE}")
     shares = {str(name): _loss(share) for name, share in value.items()}
     for name in CHAIN_NEEDS:
         if shares[name] == 0:
-            raise ValueError(f"`{name}: {value[name]}` never leaves a state | above 0%; or random loss, such as 0.1%")
+            raise ValueError(f"with `{name}: {value[name]}` no state ends | above 0%; or random loss, such as 0.1%")
     try:
         return GilbertElliott(**shares)
     except ValueError:
-        raise ValueError(f"loses no more in the bad state than in the good | such as {CHAIN_EXAMPLE}") from None
+        rule = "the bad state loses no more than the good one"
+        raise ValueError(f"{rule} | `bad` above `good`, such as {CHAIN_EXAMPLE}") from None
 
 
 def _queue(text: object) -> Queue:
@@ -92,27 +97,27 @@ def _queue(text: object) -> Queue:
         return Queue(value, "packets")
     if unit in SIZES:
         return Queue(value * SIZES[unit], "bytes")
-    raise ValueError(f"{text!r} has no known unit | such as 1bdp, 200packets or 256KB")
+    raise ValueError(f"{text!r} has no known unit | a length such as 1bdp, 200packets or 256KB")
 
 
-#: 64 kbit/s is a packet of 1,514 bytes every 0.19 s: slower links carry no training. 100 Gbit/s is past any host.
+#: The rates that a link may have. 64 kbit/s is a packet of 1,514 bytes every 0.19 s: slower links carry no training. No
+#: host forwards 100 Gbit/s.
 LEAST_LINK_BPS, MOST_LINK_BPS = 64e3, 100e9
-#: One way. Light takes a quarter of a second to a geostationary satellite and back.
+#: The longest delay, one way. Light takes a quarter of a second to a geostationary satellite and back.
 MOST_DELAY_S = 60.0
 
-
-#: In a schema, the units of the number that a quantity is inside: of a default, say.
+#: The key in a schema for the units of a quantity, which is a number inside: a default, say.
 INSIDE = "x-inside"
 
 
 def _written(units: Mapping[str, float], *examples: str) -> WithJsonSchema:
-    """What editors know of a quantity: a number, then one of these units."""
+    """Return the JSON Schema of a quantity: a number, then one of these units."""
     pattern = rf"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*({'|'.join(units)})\s*$"
     return WithJsonSchema({"type": "string", "pattern": pattern, "examples": list(examples), INSIDE: dict(units)})
 
 
 def written(value: float, units: Mapping[str, float]) -> str:
-    """A quantity as a file has it: in the largest unit of which it is one or more."""
+    """Return a quantity as a file has it: in the largest unit of which it is one or more."""
     fitting = [unit for unit, size in units.items() if size <= value]
     unit = max(fitting, key=units.__getitem__) if fitting else _base(units)
     return f"{value / units[unit]:g}{unit}"
@@ -132,15 +137,15 @@ CHAIN: dict[str, Any] = {
 }
 
 Rate = Annotated[float, BeforeValidator(_quantity(RATES, "50mbit", LEAST_LINK_BPS, MOST_LINK_BPS)), RATE]
-#: What a worker's own interface sends at most: its token bucket counts bytes a second in 32 bits.
+#: The rate of a worker's own interface, whose token bucket counts bytes a second in 32 bits.
 CardRate = Annotated[float, BeforeValidator(_quantity(RATES, "1gbit", 64e3, 34e9)), RATE]
 Delay = Annotated[float, BeforeValidator(_quantity(TIMES, "20ms", 0.0, MOST_DELAY_S)), TIME]
 Duration = Annotated[float, BeforeValidator(_quantity(TIMES, "30s", 0.0, 1e7)), TIME]
-#: Of a resampled trace: packet-delivery files count milliseconds.
+#: The length of a resampled trace's rows: packet-delivery files count milliseconds.
 Step = Annotated[float, BeforeValidator(_quantity(TIMES, "100ms", 1e-3, 3600.0)), TIME]
 Size = Annotated[float, BeforeValidator(_quantity(SIZES, "512MB", 1.0, 1e13)), _written(SIZES, "512MB")]
 Loss = Annotated[float, BeforeValidator(_loss), PERCENTAGE]
-#: Random, or in bursts.
+#: Loss at random, or in bursts.
 BurstyLoss = Annotated[
     float | GilbertElliott,
     PlainValidator(_bursty_loss),

@@ -13,8 +13,9 @@ A public name is loaded when it is first asked for, so that the constants of thi
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from testbed.lazy import lazy_names
 
 if TYPE_CHECKING:
     from testbed.sync.allreduce import RoundResult as RoundResult
@@ -55,32 +56,6 @@ _MODULES = {
     "wrap": "testbed.sync.around",
 }
 
-__all__ = [
-    "Average",
-    "Checkpoint",
-    "CheckpointError",
-    "FrameError",
-    "Nesterov",
-    "Outer",
-    "PowerSgd",
-    "Residual",
-    "RoundResult",
-    "Session",
-    "Stopped",
-    "Strategy",
-    "SyncError",
-    "Work",
-    "join",
-    "load",
-    "wrap",
-]
+__all__ = [*_MODULES]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

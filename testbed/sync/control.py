@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from testbed.protocol import MAX_LINE_BYTES, ControlMessage, ProtocolError, Stop, Welcome, decode, encode
+from testbed.sockets import CONTROLLER, Tls, peer_name, unix_address
 from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.transport.sockets import close_now
-from testbed.tls import CONTROLLER, Tls, shown
-from testbed.unix_socket import address
 
 _POLL_S = 0.1
 #: A controller that answers does so within this; one whose host drops packets is asked again.
@@ -147,7 +146,7 @@ def _try(endpoint: Endpoint, tls: Tls | None) -> socket.socket:
         return connection
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with address(Path(endpoint)) as short:
+        with unix_address(Path(endpoint)) as short:
             connection.connect(short)
     except OSError:
         connection.close()
@@ -161,7 +160,7 @@ def _secured(connection: ssl.SSLSocket) -> ssl.SSLSocket:
     except OSError:
         connection.close()
         raise
-    if (name := shown(connection)) != CONTROLLER:
+    if (name := peer_name(connection)) != CONTROLLER:
         connection.close()
         raise SyncError(
             f"who listens where the controller should has the certificate of {name or 'nobody'}", rule="certificate"

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from testbed.protocol import Hello, Job, Prepare, Rejoin, Welcome
+from testbed.sockets import Tls
 from testbed.sync.control import ControlChannel
 from testbed.sync.line import Line
 from testbed.sync.transport import TransportSettings
 from testbed.sync.transport.sockets import listen as open_listener
-from testbed.tls import Tls
 
 #: Whoever starts a controller takes some seconds for it: where none answers for so long, none will, however long the
 #: others may be waited for.

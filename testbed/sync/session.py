@@ -14,6 +14,7 @@ import torch
 
 from testbed.plan import Plan
 from testbed.protocol import Arrived, FragmentDrift, Goodbye, checked_metrics
+from testbed.sockets import Tls
 from testbed.sync.allreduce import ELEMENT_TYPES, AllReduceEngine, AllReduceGroup, ElasticGroup, RoundResult
 from testbed.sync.checkpoint import Stateful, save
 from testbed.sync.codecs import Residual
@@ -27,7 +28,6 @@ from testbed.sync.reports import RoundReports, StepReport
 from testbed.sync.staging import Staging
 from testbed.sync.strategies.offer import Offers
 from testbed.sync.transport import CLOSE_S, Listener
-from testbed.tls import Tls
 
 if TYPE_CHECKING:
     from testbed.sync.ddp import Hook

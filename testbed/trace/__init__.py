@@ -1,1 +1,1 @@
-"""Traces: what a link did over time. Pure values: parse, generate, look up."""
+"""Traces: the values of a link over time, read, generated and looked up. Pure but for reading and writing files."""

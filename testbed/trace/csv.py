@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 
 from testbed.atomic_file import write_text
-from testbed.trace.cells import read_cells
-from testbed.trace.text import numbered, read_text
+from testbed.trace.table import read_cells
+from testbed.trace.text import numbered
 from testbed.trace.trace import End, Row, Trace, TraceError, with_possible_rates
 
-#: Column → (field of Row, what one unit of the column is in the field's unit, greatest value allowed).
+#: Column → (field of Row, the column's unit in the field's unit, greatest value allowed).
 COLUMNS = {
     "rate_mbps": ("rate_bps", 1e6, 100_000.0),
     "delay_ms": ("delay_s", 1e-3, 60_000.0),
@@ -31,60 +33,45 @@ COLUMNS = {
 }
 
 
-def read_csv(path: Path, end: End = "loop") -> Trace:
-    """The trace in a file. Raises TraceError, naming file and line, when it cannot be replayed."""
-    text = read_text(path)
-    try:
-        return parse_csv(text.splitlines(), end)
-    except TraceError as error:
-        raise error.located(path, file=path) from None
-
-
 def parse_csv(lines: Sequence[str], end: End = "loop") -> Trace:
-    """The trace in the lines of a file; TraceError names the line."""
+    """Return the trace in the lines of a file. TraceError names the line."""
     table = read_cells(numbered(lines))
     if not table:
-        raise TraceError("has no header; begin with a line such as `time_s,rate_mbps`", rule="header")
+        raise TraceError("the file has no header; begin with a line such as `time_s,rate_mbps`", rule="header")
     (first, header), *body = table
     if header[0] != "time_s" or len(header) < 2 or len(set(header)) != len(header):
-        found = f"(got {','.join(header):.60})"
-        text = f"line {first}: the header must be `time_s` and then some of {', '.join(COLUMNS)} {found}"
-        raise TraceError(text, line=first, rule="header")
+        found = ",".join(header)[:60]
+        text = f"the header is {found!r}; write `time_s` and then some of {', '.join(COLUMNS)}, each once"
+        raise TraceError(text, rule="header").at_line(first)
     if unknown := [name for name in header[1:] if name not in COLUMNS]:
-        text = f"line {first}: unknown column {unknown[0]!r}; known: {', '.join(COLUMNS)}"
-        raise TraceError(text, line=first, rule="unknown-column", field=unknown[0])
+        text = f"no column is named {unknown[0]!r}; write some of {', '.join(COLUMNS)}"
+        raise TraceError(text, rule="unknown-column", field=unknown[0]).at_line(first)
     rows: list[Row] = []
     for number, cells in body:
         try:
             rows.append(_row(header, cells))
             if len(rows) > 1 and rows[-1].time_s <= rows[-2].time_s:
-                raise TraceError(
-                    f"time {rows[-1].time_s:g} s does not come after {rows[-2].time_s:g} s; sort the rows",
-                    rule="order",
-                    given=rows[-1].time_s,
-                )
+                text = f"time {rows[-1].time_s:g} s follows {rows[-2].time_s:g} s; sort the rows, each time once"
+                raise TraceError(text, rule="order", given=rows[-1].time_s)
         except TraceError as error:
-            raise error.located(f"line {number}", line=number) from None
+            raise error.at_line(number) from None
     return Trace(with_possible_rates(rows), end)
 
 
 def _row(header: Sequence[str], cells: Sequence[str]) -> Row:
     if any("\n" in cell for cell in cells):
-        raise TraceError("has a quoted cell over several lines; write plain numbers", rule="csv")
+        raise TraceError("a quoted cell goes over several lines; write plain numbers", rule="csv")
     if len(cells) != len(header):
-        raise TraceError(f"has {len(cells)} cells where the header has {len(header)}", rule="cells", given=len(cells))
+        text = f"the row has {len(cells)} cells where the header has {len(header)}; write one for each column"
+        raise TraceError(text, rule="cells", given=len(cells))
     values: dict[str, float] = {}
     for name, cell in zip(header[1:], cells[1:], strict=True):
         if cell.strip():
             field, unit, most = COLUMNS[name]
             values[field] = _number(name, cell, most) * unit
     if values.get("rate_bps") == 0:
-        raise TraceError(
-            "rate_mbps 0 has no meaning as a rate; take the link down with loss_pct 100",
-            rule="range",
-            field="rate_mbps",
-            given=0.0,
-        )
+        text = "rate_mbps is 0, which is no rate; write loss_pct 100 where the link carries nothing"
+        raise TraceError(text, rule="range", field="rate_mbps", given=0.0)
     return Row(_number("time_s", cells[0], 1e9), **values)
 
 
@@ -92,16 +79,15 @@ def _number(name: str, cell: str, most: float) -> float:
     try:
         value = float(cell)
     except ValueError:
-        raise TraceError(
-            f"{name} {cell.strip()!r} is not a number", rule="number", field=name, given=cell.strip()
-        ) from None
+        text = f"{name} is {cell.strip()!r}; write a number"
+        raise TraceError(text, rule="number", field=name, given=cell.strip()) from None
     if not (math.isfinite(value) and 0 <= value <= most):
-        raise TraceError(f"{name} {value:g} must be between 0 and {most:g}", rule="range", field=name, given=value)
+        raise TraceError(f"{name} is {value:g}; write 0 to {most:g}", rule="range", field=name, given=value)
     return value
 
 
 def write_csv(path: Path, trace: Trace, comments: Iterable[str] = ()) -> None:
-    """Write the trace with the columns it uses, values to six digits; the comments say where it is from."""
+    """Write a trace with the columns that it uses, its values to six digits. The comments come first."""
     used = [name for name, (field, _, _) in COLUMNS.items() if any(getattr(r, field) is not None for r in trace.rows)]
     text = StringIO()
     text.writelines(f"# {comment}\n" for comment in comments)
@@ -114,3 +100,40 @@ def write_csv(path: Path, trace: Trace, comments: Iterable[str] = ()) -> None:
 
 def _cell(value: float | None, unit: float) -> str:
     return "" if value is None else f"{value / unit:.6g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a trace, in the unit of trace files."""
+
+    name: str
+    #: The begin of each value, and the end of the last one: one more than `values`.
+    edges_s: tuple[float, ...]
+    #: None leaves the link's own value.
+    values: tuple[float | None, ...]
+
+    @property
+    def least(self) -> float:
+        """The least value given."""
+        return min(value for value in self.values if value is not None)
+
+    @property
+    def most(self) -> float:
+        """The greatest value given."""
+        return max(value for value in self.values if value is not None)
+
+    @property
+    def mean(self) -> float:
+        """The mean over the time for which a value is given."""
+        spans = zip(pairwise(self.edges_s), self.values, strict=True)
+        weighed = [(stop - start, value) for (start, stop), value in spans if value is not None]
+        return sum(length * value for length, value in weighed) / sum(length for length, _ in weighed)
+
+
+def columns_of(trace: Trace) -> Iterator[Column]:
+    """Yield the columns that a trace uses, over one lap from its first row."""
+    edges = (*(row.time_s for row in trace.rows), trace.duration_s)
+    for name, (field, unit, _) in COLUMNS.items():
+        values = tuple(None if (value := getattr(row, field)) is None else value / unit for row in trace.rows)
+        if any(value is not None for value in values):
+            yield Column(name, edges, values)

@@ -1,4 +1,4 @@
-"""Seeded generators of traces. Each names itself and its arguments, so that a file says how it was made."""
+"""Seeded generators of traces. `str(generator)` names it with its arguments, so that a file says how it was made."""
 
 from __future__ import annotations
 
@@ -13,31 +13,29 @@ from testbed.trace.trace import Row, Trace, TraceError, lasting
 
 
 class Generator(Protocol):
-    """Anything that makes a trace, the same each time. TraceError where its arguments make none."""
+    """Anything that makes the same trace each time."""
 
-    def trace(self) -> Trace: ...
+    def trace(self) -> Trace:
+        """Return the trace. TraceError where the generator's arguments make none."""
 
 
 def _moments(duration_s: float, step_s: float) -> list[float]:
-    """The times of rows a step apart."""
+    """Return the times of rows that are a step apart."""
     _above_zero(duration=duration_s, step=step_s)
     if duration_s / step_s > MOST_ROWS:
-        raise TraceError(
-            f"{duration_s:g} s in steps of {step_s:g} s are over {MOST_ROWS} rows; take a longer step",
-            field="step",
-            given=step_s,
-        )
+        text = f"{duration_s:g} s in steps of {step_s:g} s are over {MOST_ROWS} rows; take a longer step"
+        raise TraceError(text, field="step", given=step_s)
     return [round(i * step_s, 9) for i in range(math.ceil(duration_s / step_s))]
 
 
 def _above_zero(**values: float) -> None:
     for name, value in values.items():
         if not 0 < value < math.inf:
-            raise TraceError(f"{name} {value:g} must be above 0 and finite", field=name, given=value)
+            raise TraceError(f"{name} is {value:g}; write a finite number above 0", field=name, given=value)
 
 
 def _kept(rate_bps: float, mean_bps: float) -> float:
-    """Within a tenth and twice the mean."""
+    """Return the rate, or the nearest one from a tenth of the mean to twice the mean."""
     return min(max(rate_bps, mean_bps / 10), mean_bps * 2)
 
 
@@ -62,8 +60,8 @@ class UniformRedraw:
 class OrnsteinUhlenbeck:
     """A rate that wanders about a mean and returns to it: the discretised Ornstein–Uhlenbeck process.
 
-    x += (mean - x)·step/return + spread·mean·sqrt(2·step/return)·N(0, 1), so `spread` is the standard deviation
-    relative to the mean in the long run; kept within a tenth and twice the mean.
+    x += (mean - x)·step/return + spread·mean·sqrt(2·step/return)·N(0, 1), so in the long run `spread` is the standard
+    deviation relative to the mean. The rate stays between a tenth of the mean and twice the mean.
     """
 
     mean_bps: float
@@ -102,7 +100,7 @@ class Markov:
     def dwelling(
         cls, rates_bps: Sequence[float], dwell_s: float, step_s: float, duration_s: float, seed: int
     ) -> Markov:
-        """Each state lasts `dwell_s` in the mean, geometrically, then any of the others follows."""
+        """Return a chain whose states last `dwell_s` in the mean (geometrically); then any other state follows."""
         _above_zero(dwell=dwell_s)
         leave, others = min(step_s / dwell_s, 1.0), len(rates_bps) - 1
         rows = (
@@ -122,29 +120,22 @@ class Markov:
     def _check(self) -> None:
         states = len(self.rates_bps)
         if not states:
-            raise TraceError("a chain needs states; give a rate for each", field="rates")
+            raise TraceError("the chain has no states; give a rate for each", field="rates")
         _above_zero(**{f"state {i}": rate for i, rate in enumerate(self.rates_bps)})
         if len(self.transition) != states or any(len(row) != states for row in self.transition):
-            raise TraceError(
-                f"{states} states need a transition matrix of {states} rows with {states} probabilities",
-                rule="shape",
-                field="transition",
-            )
+            text = f"the transition matrix must have {states} rows with {states} probabilities, as there are states"
+            raise TraceError(text, rule="shape", field="transition")
         for i, row in enumerate(self.transition):
             if not all(0 <= each <= 1 for each in row) or not math.isclose(sum(row), 1, abs_tol=1e-6):
-                raise TraceError(
-                    f"row {i} of the transition matrix must be probabilities that sum to 1",
-                    rule="sum",
-                    field="transition",
-                    given=i,
-                )
+                text = f"row {i} of the transition matrix must be probabilities that sum to 1"
+                raise TraceError(text, rule="sum", field="transition", given=i)
 
 
 @dataclass(frozen=True, slots=True)
 class Diurnal:
     """A rate that follows the day: mean·(1 - swing·cos(2πt/day))·(1 + noise·N(0, 1)), least at time 0.
 
-    `day_s` may be a short day. Kept within a tenth and twice the mean.
+    `day_s` may be a short day. The rate stays between a tenth of the mean and twice the mean.
     """
 
     mean_bps: float
@@ -166,8 +157,10 @@ class Diurnal:
 
 @dataclass(frozen=True, slots=True)
 class Outages:
-    """A steady rate, and times without any: a link that is up for `up_s` in the mean, then loses everything for
-    `down_s` in the mean, both exponential, to the millisecond and at least one. It begins up."""
+    """A steady rate with outages: the link is up for `up_s`, then loses everything for `down_s`, both in the mean.
+
+    Both times are exponential, to the millisecond, and at least a millisecond long. The link begins up.
+    """
 
     rate_bps: float
     up_s: float
@@ -188,14 +181,14 @@ class Outages:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """From `start_s` until `stop_s` of a trace, rates are multiplied by `factor`."""
+    """A drop of a trace's rates: from `start_s` until `stop_s` they are multiplied by `factor`."""
 
     start_s: float
     stop_s: float
     factor: float
 
     def over(self, rows: Sequence[Row]) -> tuple[Row, ...]:
-        """The rows with the drop in force. Its edges fall on the rows that lie in it."""
+        """Return the rows with the drop in force. It begins and ends at rows: with the first and last row within it."""
         return tuple(
             replace(row, rate_bps=row.rate_bps * self.factor)
             if row.rate_bps is not None and self.start_s <= row.time_s < self.stop_s

@@ -1,140 +1,72 @@
-"""Traces of other forms as ours: a file into one trace, or one for each direction.
-
-Each function reads a file, and says in comments what was made of it. TraceError names the file and, where there is
-one, the line.
-"""
+"""Traces of other forms as trace files: a form reads a file into one trace, or into one for each direction."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from testbed.trace import iperf3
 from testbed.trace.csv import write_csv
-from testbed.trace.forms.cellular import parse_cellular
-from testbed.trace.forms.flow import Flow
-from testbed.trace.forms.pensieve import parse_pensieve
-from testbed.trace.forms.ping import parse_ping, says_times
-from testbed.trace.forms.rates import read_capture
-from testbed.trace.forms.round_trips import Samples, by_windows, window_for
-from testbed.trace.forms.rtt_csv import parse_rtt_csv
-from testbed.trace.resample import resample
 from testbed.trace.text import read_text, unpacked_name
-from testbed.trace.trace import Trace, TraceError
-
-#: Of a capture's rates, where none is asked for.
-STEP_S = 0.1
+from testbed.trace.trace import Trace, TraceError, naming_file
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedTrace:
-    """A trace and the file that it is for, by name, such as `log-down.csv`; `comments` say where it is from."""
+    """A trace that was read in another form's file."""
 
-    name: str
     trace: Trace
-    comments: tuple[str, ...]
+    #: The trace's source and how the trace was made, a line each: they come first in the file that is written.
+    comments: tuple[str, ...] = ()
+    #: The name of the file to write, `log-down.csv`. A form gives the ending alone, `-down`: see `named_after`.
+    name: str = ""
+
+    def named_after(self, path: Path, form: str) -> ImportedTrace:
+        """Return the trace with a name after its source, and with a comment that names the source and its form."""
+        name = f"{unpacked_name(path).stem}{self.name}.csv"
+        return replace(self, name=name, comments=(f"from {path.name} ({form})", *self.comments))
 
 
-def import_pensieve(path: Path) -> list[ImportedTrace]:
-    """Lines of seconds and Mbit/s."""
-    with _naming(path):
-        trace = parse_pensieve(read_text(path).splitlines())
-    return [_made(path, "pensieve", trace, "each rate holds for the time that ended at its line")]
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form of text that traces are read from; `testbed trace import NAME` is made of it."""
 
+    #: The name of the command.
+    name: str
+    #: The help of the command.
+    help: str
+    #: Reads a file's text, given the length in seconds of the trace's rows: None where the form chooses it.
+    read: Callable[[str, float | None], Sequence[ImportedTrace]]
+    #: The help of the option `--step`, the length of the rows. Empty where each line is a row.
+    step: str = ""
 
-def import_cellular(path: Path) -> list[ImportedTrace]:
-    """A log of a phone's bit rates and pings: a trace for each direction that it has."""
-    with _naming(path):
-        log = parse_cellular(read_text(path).splitlines())
-    measured = any(row.delay_s is not None for trace in log.traces.values() for row in trace.rows)
-    delays = "delay: half of PINGAVG" if measured else "no delay: the log has no PINGAVG"
-    left_out = (f"the other direction is left out: {reason}" for reason in log.left_out.values())
-    comments = (delays, *left_out)
-    return [_made(path, "5g-csv", trace, *comments, ending=f"-{way}") for way, trace in log.traces.items()]
-
-
-def import_rtt_csv(path: Path, window_s: float | None = None) -> list[ImportedTrace]:
-    """Round trips in CSV."""
-    with _naming(path):
-        return [_of_round_trips(path, "rtt-csv", parse_rtt_csv(read_text(path).splitlines()), window_s)]
-
-
-def import_ping(path: Path, window_s: float | None = None) -> list[ImportedTrace]:
-    """What ping printed."""
-    with _naming(path):
-        lines = read_text(path).splitlines()
-        assumed = () if says_times(lines) else ("packets count as a second apart: the output says no times",)
-        return [_of_round_trips(path, "ping", parse_ping(lines), window_s, *assumed)]
-
-
-def import_iperf3(path: Path, step_s: float | None = None) -> list[ImportedTrace]:
-    """What iperf3 measured."""
-    with _naming(path):
-        text = read_text(path)
-        made = iperf3.resampled(iperf3.parse_iperf3(text), step_s)
-    left_out = ["the other direction is left out (--bidir)"] if '"sum_bidir_reverse"' in text else []
-    return [_made(path, "iperf3", made.trace, f"in steps of {made.step_s:g} s", *left_out)]
-
-
-def import_capture(path: Path, step_s: float = STEP_S, flow: Flow | None = None) -> list[ImportedTrace]:
-    """The rate of a capture's packets, or of those of one flow."""
-    with _naming(path):
-        found = read_capture(path, flow)
-        made = resample(found.arrivals, step_s)
-    of = f"{found.packets} packets of {flow or 'all flows'}, in steps of {step_s:g} s"
-    largest = ", ".join(f"{one} {share:.0%}" for one, share in found.largest)
-    comments = (of, *([f"largest flows, of all bytes: {largest}"] if largest else []))
-    return [_made(path, "pcap", made.trace, *comments)]
-
-
-def import_text(path: Path, read: Callable[[str], Trace], form: str) -> list[ImportedTrace]:
-    """A text of another form, which `read` makes a trace of."""
-    with _naming(path):
-        return [_made(path, form, read(read_text(path)))]
+    def import_file(self, path: Path, step_s: float | None = None) -> list[ImportedTrace]:
+        """Return the traces in a file. TraceError names the file and, where there is one, the line."""
+        with naming_file(path):
+            return [found.named_after(path, self.name) for found in self.read(read_text(path), step_s)]
 
 
 def write_imported(found: Sequence[ImportedTrace], sources: Sequence[Path], folder: Path) -> list[Path]:
-    """Write the traces into the folder, and tell their files. TraceError where there is none, two would have the same,
-    or one is a source; then none is written."""
+    """Write the traces into a folder.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        TraceError: There is no such folder, two traces would be the same file, or one would be written over its
+            source. Then nothing is written.
+    """
     if not folder.is_dir():
-        raise TraceError(f"{folder}: is no folder; name one that is there with --out", rule="no-folder", file=folder)
+        text = f"{folder}: the folder does not exist; name another one with --out"
+        raise TraceError(text, rule="no-folder", file=folder)
     targets = [folder / each.name for each in found]
     for number, target in enumerate(targets):
         if target in targets[:number]:
-            raise TraceError(
-                f"{target}: two sources would be written to it; give them names that differ, or import one",
-                rule="two-sources",
-                file=target,
-            )
+            text = f"{target}: two sources have this name; rename one, or import them one by one"
+            raise TraceError(text, rule="two-sources", file=target)
         if any(target.exists() and target.samefile(source) for source in sources):
-            raise TraceError(
-                f"{target}: is a source, and would be written over; name another folder with --out",
-                rule="is-source",
-                file=target,
-            )
+            text = f"{target}: the trace would be written over its source; name another folder with --out"
+            raise TraceError(text, rule="is-source", file=target)
     for each, target in zip(found, targets, strict=True):
         write_csv(target, each.trace, each.comments)
     return targets
-
-
-def _of_round_trips(path: Path, form: str, samples: Samples, window_s: float | None, *more: str) -> ImportedTrace:
-    window_s = window_for(samples) if window_s is None else window_s
-    lost = sum(trip is None for _, trip in samples)
-    counted = f"{len(samples)} round trips, {lost} lost, in windows of {window_s:g} s"
-    meaning = "delay: half of their median; loss: what, met both ways, loses as many. For both directions of a link"
-    return _made(path, form, by_windows(samples, window_s), counted, meaning, *more)
-
-
-def _made(path: Path, form: str, trace: Trace, *comments: str, ending: str = "") -> ImportedTrace:
-    return ImportedTrace(f"{unpacked_name(path).stem}{ending}.csv", trace, (f"from {path.name} ({form})", *comments))
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """What is wrong in a file, with its name."""
-    try:
-        yield
-    except TraceError as error:
-        raise error if error.file else error.located(path, file=path) from None

@@ -1,7 +1,6 @@
-"""Quantities as other programs write them: `110 ms`, `10 Gbit/s`, `344.0 km`, `12.0 S`; and what is possible of one
-that has no unit.
+"""Quantities as other programs write them: `110 ms`, `10 Gbit/s`, `344.0 km`, `12.0 S`.
 
-Files of our own have units of their own (`testbed.spec.units`), of which there is one spelling each.
+The project's own files have one spelling for each unit (`testbed.spec.units`).
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ PERCENT: Mapping[str, float] = {"%": 0.01, "percent": 0.01}
 
 NUMBER = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S(?:.*\S)?)?\s*")
 
-#: A rate's unit: a prefix, then bits or, written with a capital B or whole, bytes.
+#: A rate's unit: a prefix, then bits, or bytes where the B is a capital or the word is whole.
 RATE_UNIT = re.compile(r"([kKmMgGtT]?)(i?)(bits?|b|[bB]ytes?|B|)(?:ps|/s|/sec|ps/s)?")
 PREFIXES = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
-#: What files mean by "not known".
+#: Words by which files say that a value is not known.
 UNKNOWN = frozenset({"", "-", "--", "?", "na", "n/a", "nan", "none", "null", "unknown"})
 
-#: Round trips between sites, in ms: medians outside this are in another unit than ms. Light in fibre takes 200 ms
-#: around half the Earth and back, and a geostationary satellite's round trip is 0.6 s. In 1 ms light goes 100 km and
-#: back: shorter ones are of one town.
+#: The limits of a median round trip between sites, in ms: a median outside them is in another unit. Light in fibre
+#: takes 200 ms around half the Earth and back, and a geostationary satellite's round trip is 0.6 s. In 1 ms light goes
+#: 100 km and back: a shorter round trip is within one town.
 LEAST_ROUND_TRIP_MS, MOST_ROUND_TRIP_MS = 1.0, 2000.0
 
 DEGREES = re.compile(
@@ -47,7 +46,7 @@ DEGREES = re.compile(
 
 
 class QuantityError(ValueError):
-    """A value that is no such quantity; the text says why."""
+    """A value is not a quantity of the kind asked for; the text is a predicate, such as `has the unknown unit 'x'`."""
 
 
 def is_unknown(value: object) -> bool:
@@ -58,13 +57,13 @@ def is_unknown(value: object) -> bool:
 
 
 def split_quantity(value: object) -> tuple[float, str | None]:
-    """Return the number, and the unit after it, if there is one. QuantityError where it is no number."""
+    """Return the number, and the unit after it or None. QuantityError where the value is no number."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise QuantityError("is no number")
+        raise QuantityError("is not a number")
     match = NUMBER.fullmatch(str(value))
     number = float(match[1]) if match else math.inf
     if match is None or not math.isfinite(number):
-        raise QuantityError("is no number with a unit")
+        raise QuantityError("is not a number with a unit")
     return number, match[2]
 
 
@@ -72,7 +71,7 @@ def in_units(value: object, units: Mapping[str, float]) -> tuple[float, bool]:
     """Return the value in the unit that counts 1, and whether its own unit is written.
 
     Raises:
-        QuantityError: it is no number, or has a unit that is none of these.
+        QuantityError: The value is no number, or has another unit.
     """
     number, unit = split_quantity(value)
     if unit is None:
@@ -84,9 +83,12 @@ def in_units(value: object, units: Mapping[str, float]) -> tuple[float, bool]:
 
 
 def rate_bps(value: object) -> tuple[float, bool]:
-    """Return a rate in bit/s, and whether its unit is written. QuantityError where it is none.
+    """Return a rate in bit/s, and whether its unit is written.
 
-    `b` and `bit` are bits, `B` and `byte` bytes; a prefix alone (`10G`) is of bits, `Ki` and such count 1024.
+    `b` and `bit` are bits, `B` and `byte` bytes. A prefix alone (`10G`) counts bits. `Ki`, `Mi` and so on count 1024.
+
+    Raises:
+        QuantityError: The value is no rate.
     """
     number, unit = split_quantity(value)
     if unit is None:
@@ -102,16 +104,16 @@ def degrees(value: object, directions: str) -> float:
     """Return an angle in degrees; `directions` are the letters of its positive and its negative side, such as `NS`.
 
     Raises:
-        QuantityError: it is no angle, or one of the other axis.
+        QuantityError: The value is no angle, or an angle of the other axis.
     """
     if not isinstance(value, str):
         return split_quantity(value)[0]
     match = DEGREES.fullmatch(value)
     if match is None or (match[1] and match[5]):
-        raise QuantityError("is no number of degrees")
+        raise QuantityError("is not a number of degrees")
     letter = (match[1] or match[5]).upper()
     if letter and letter not in directions:
-        raise QuantityError(f"is no angle between {directions[0]} and {directions[1]}")
+        raise QuantityError(f"is not an angle between {directions[0]} and {directions[1]}")
     if letter and match[2].startswith(("-", "+")):
         raise QuantityError("has both a sign and a direction")
     size = abs(float(match[2])) + float(match[3] or 0) / 60 + float(match[4] or 0) / 3600
@@ -119,11 +121,11 @@ def degrees(value: object, directions: str) -> float:
 
 
 def doubtful_round_trips(milliseconds: Iterable[float]) -> str | None:
-    """Return why round trips without a unit can't be in ms, or None where they can. A zero says nothing."""
+    """Return why round trips without a unit can't be in ms, or None where they can. Zeros are passed over."""
     positive = [each for each in milliseconds if each > 0]
     middle = median(positive) if positive else LEAST_ROUND_TRIP_MS
     if middle < LEAST_ROUND_TRIP_MS:
-        return f"half of the round trips are below {middle:g}: in ms that is within a town, in seconds a WAN"
+        return f"half of the round trips are below {middle:g}: that is one town in ms, a WAN in seconds"
     if middle > MOST_ROUND_TRIP_MS:
-        return f"half of the round trips are above {middle:g}: in ms no network has that, in microseconds a WAN"
+        return f"half of the round trips are above {middle:g}: that is no network in ms, a WAN in microseconds"
     return None

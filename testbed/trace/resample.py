@@ -1,112 +1,155 @@
-"""Deliveries as a trace of rates, a row a step, and how far that is from what was delivered.
+"""Deliveries as a trace of rates, one row a step, and the error of that trace.
 
-A step's rate is what was delivered in it over its length, so the sum over the whole is exact: no drift. Two things
-are not as they were: within a step the packets come evenly, and no step has less than `LEAST_BPS`. What an outage is
-lent is taken from the steps that follow, so the sum stays. With 1,514-byte frames and steps of 100 ms: an outage of
-one second is lent 5 frames, and the 100 frames of the step after it become 95.
+The rate of a step is what was delivered in the step over its length, so the sum over the whole is exact: no drift. Two
+things differ from what was delivered: within a step the packets come evenly, and no step has less than `LEAST_BPS`.
+What an outage is lent is taken from the steps that follow, so the sum stays. With 1,514-byte frames and steps of
+100 ms, an outage of one second is lent 5 frames, and the 100 frames of the step after it become 95.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from typing import Protocol
 
 from testbed.trace.trace import Row, Trace, TraceError, lasting
-from testbed.trace.volume import Delivered, Volume
 
-#: The least rate of any link: a full frame takes 0.19 s. HTB charges a packet at the rate at which it leaves, so one
-#: that left at an outage's frame a minute would hold up those behind it long after the outage.
+#: The least rate of any link: a full frame takes 0.19 s. HTB charges a packet at the rate at which it leaves, so a
+#: packet that left at an outage's frame a minute would hold up those behind it long after the outage.
 LEAST_BPS = 64e3
 
-#: What CSV takes too, and past any host.
+#: The greatest rate of a step, as in CSV; no host forwards more.
 MOST_BPS = 100e9
 
-#: Packet-delivery files tell no shorter times.
+#: The shortest step: packet-delivery files count milliseconds.
 LEAST_STEP_S = 0.001
 
 #: Eleven days of seconds, and more than anyone replays; a slip in a file or a step must not take all memory.
 MOST_ROWS = 1_000_000
 
 
+class Delivered(Protocol):
+    """Anything that knows how many bytes of frames a link had delivered by a moment, from 0 to `duration_s`."""
+
+    @property
+    def duration_s(self) -> float: ...
+
+    def by(self, time_s: float) -> float:
+        """Return the bytes of frames delivered before `time_s`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """A running total of bytes: `total[i]` bytes of frames by `edges_s[i]`, delivered evenly in between.
+
+    Both tuples begin at 0 and have the same length; edges rise.
+    """
+
+    edges_s: tuple[float, ...]
+    total: tuple[float, ...]
+
+    @classmethod
+    def of_steps(cls, edges_s: Iterable[float], bytes_: Iterable[float]) -> Volume:
+        """Return the volume of the bytes delivered between edges; there is one edge more than steps."""
+        return cls(tuple(edges_s), (0.0, *accumulate(bytes_)))
+
+    @classmethod
+    def of_trace(cls, trace: Trace) -> Volume:
+        """Return what one lap of a trace carries: nothing where all is lost. TraceError for a row without a rate."""
+        edges = [*(row.time_s for row in trace.rows), trace.duration_s]
+        carried = []
+        for row, (start, stop) in zip(trace.rows, pairwise(edges), strict=True):
+            if row.rate_bps is None:
+                text = f"the row at {row.time_s:g} s has no rate; give each row a rate_mbps"
+                raise TraceError(text, rule="no-rate", given=row.time_s)
+            carried.append(0.0 if row.loss == 1 else row.rate_bps / 8 * (stop - start))
+        return cls.of_steps(edges, carried)
+
+    @property
+    def duration_s(self) -> float:
+        """The last edge."""
+        return self.edges_s[-1]
+
+    def by(self, time_s: float) -> float:
+        """Return the bytes of frames delivered before `time_s`."""
+        if time_s >= self.duration_s:
+            return self.total[-1]
+        i = bisect_right(self.edges_s, time_s) - 1
+        share = (time_s - self.edges_s[i]) / (self.edges_s[i + 1] - self.edges_s[i])
+        return self.total[i] + share * (self.total[i + 1] - self.total[i])
+
+
 @dataclass(frozen=True, slots=True)
 class Resampled:
-    """A trace made of what was delivered, in steps of `step_s`."""
+    """A trace in steps of `step_s`, and the deliveries that it was made of."""
 
     trace: Trace
     step_s: float
     source: Delivered
 
     def error(self, window_s: float) -> float:
-        """Mean relative error of the bytes delivered per window: the sum of |replayed - delivered| over windows of
-        this length, over the sum delivered. 0.02 is 2 % of a mean window's bytes, in the mean."""
+        """Return the mean relative error of the bytes delivered in windows of this length.
+
+        The error is the sum of |replayed - delivered| over all windows, over the sum delivered: 0.02 is 2 % of a mean
+        window's bytes, in the mean.
+        """
         edges = _edges(self.source.duration_s, window_s)
         replayed, delivered = (_between(each, edges) for each in (Volume.of_trace(self.trace), self.source))
         return sum(abs(a - b) for a, b in zip(replayed, delivered, strict=True)) / sum(delivered)
 
     @property
     def drift(self) -> float:
-        """By how much the replay delivers more over the whole, relative to what was delivered."""
+        """The bytes that a whole replay delivers too many, relative to the bytes delivered."""
         delivered = self.source.by(self.source.duration_s)
         return Volume.of_trace(self.trace).total[-1] / delivered - 1
 
 
 def resample(source: Delivered, step_s: float) -> Resampled:
-    """The source as a trace with a row each `step_s` seconds; the last row is of half a step to one and a half.
+    """Return the source as a trace with a row each `step_s` seconds; the last row lasts half a step to one and a half.
 
-    Raises TraceError for a step below 1 ms or one that makes too many rows, and as `rates_between` does.
+    Raises:
+        TraceError: The step is below 1 ms, it makes too many rows, or as `rates_between` does.
     """
-    _require_a_mean(source)  # said first: no step mends it
+    _require_a_mean(source)  # before the step is looked at: another step would not help
     edges = _edges(source.duration_s, step_s)
     rows = [Row(start, rate) for start, rate in zip(edges, rates_between(source, edges), strict=False)]
     return Resampled(Trace(lasting(rows, source.duration_s)), step_s, source)
 
 
 def rates_between(source: Delivered, edges: Sequence[float]) -> list[float]:
-    """The rate in bit/s from each edge, a moment of the source's time, to the next; none is below 64 kbit/s.
+    """Return the rate in bit/s from each edge, a moment of the source's time, to the next; none is below 64 kbit/s.
 
-    Raises TraceError for a source that carries less than 64 kbit/s in the mean or more than 100 Gbit/s in a step.
+    Raises:
+        TraceError: The source carries less than 64 kbit/s in the mean, or more than 100 Gbit/s in a step.
     """
     _require_a_mean(source)
     lengths = [stop - start for start, stop in pairwise(edges)]
     carried = _lent(_between(source, edges), [LEAST_BPS / 8 * length for length in lengths])
     rates = [bytes_ * 8 / length for bytes_, length in zip(carried, lengths, strict=True)]
     if (most := max(rates)) > MOST_BPS:
-        raise TraceError(
-            f"carries {most / 1e9:.3g} Gbit/s in a step; a link carries {MOST_BPS / 1e9:g} at most",
-            rule="rate-above",
-            given=most,
-        )
+        text = f"a step has {most / 1e9:.3g} Gbit/s; a link carries {MOST_BPS / 1e9:g} Gbit/s at most"
+        raise TraceError(text, rule="rate-above", given=most)
     return rates
 
 
 def _require_a_mean(source: Delivered) -> None:
     mean_bps = source.by(source.duration_s) * 8 / source.duration_s
     if mean_bps < LEAST_BPS:
-        raise TraceError(
-            f"carries {mean_bps / 1e3:.3g} kbit/s in the mean; a link carries {LEAST_BPS / 1e3:g} kbit/s or more",
-            rule="rate-below",
-            given=mean_bps,
-        )
+        text = f"the mean rate is {mean_bps / 1e3:.3g} kbit/s; a link carries {LEAST_BPS / 1e3:g} kbit/s or more"
+        raise TraceError(text, rule="rate-below", given=mean_bps)
 
 
 def _edges(duration_s: float, step_s: float) -> list[float]:
-    """The bounds of the steps. A remainder below half a step lengthens the last one."""
+    """Return the bounds of the steps. A remainder below half a step lengthens the last one."""
     if not step_s >= LEAST_STEP_S:
-        raise TraceError(
-            f"a step of {step_s:g} s is too short; take {LEAST_STEP_S:g} s or more",
-            rule="step-short",
-            field="step",
-            given=step_s,
-        )
+        text = f"a step of {step_s:g} s is too short; take {LEAST_STEP_S:g} s or more"
+        raise TraceError(text, rule="step-short", field="step", given=step_s)
     steps = max(round(duration_s / step_s), 1)
     if steps > MOST_ROWS:
-        raise TraceError(
-            f"has {duration_s:g} s, in steps of {step_s:g} s over {MOST_ROWS} rows; take a longer step",
-            rule="step-many",
-            field="step",
-            given=step_s,
-        )
+        text = f"{duration_s:g} s in steps of {step_s:g} s are over {MOST_ROWS} rows; take a longer step"
+        raise TraceError(text, rule="step-many", field="step", given=step_s)
     return [*(round(i * step_s, 9) for i in range(steps)), duration_s]
 
 
@@ -115,7 +158,7 @@ def _between(source: Delivered, edges: Sequence[float]) -> list[float]:
 
 
 def _lent(delivered: list[float], least: list[float]) -> list[float]:
-    """Each step with its least, lent by those that follow; the first follow the last, as in a loop."""
+    """Return each step with its least, lent by the steps that follow; the first follow the last, as in a loop."""
     carried, debt = [max(each, low) for each, low in zip(delivered, least, strict=True)], 0.0
     for lap in range(2):
         for i, low in enumerate(least):

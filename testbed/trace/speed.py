@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from testbed.trace.cells import read_cells
+from testbed.trace.table import read_cells
 from testbed.trace.text import numbered, read_text
-from testbed.trace.trace import TraceError
+from testbed.trace.trace import TraceError, naming_file
 
 #: (seconds since training began, speed), by rising time from 0 on.
 Speeds = tuple[tuple[float, float], ...]
@@ -28,63 +28,40 @@ MOST_ROWS = 10_000
 
 
 def read_speeds(path: Path) -> Speeds:
-    """The trace in a file; TraceError, naming file and line, when it is none."""
-    try:
+    """Return the trace of speed in a file. TraceError names the file and the line."""
+    with naming_file(path):
         table = read_cells(numbered(read_text(path).splitlines()))
-    except TraceError as error:
-        raise error if error.file else error.located(path, file=path) from None
-    if table and table[0][1] != HEADER:
-        text = f"{path}: line {table[0][0]}: the header must be `{','.join(HEADER)}`"
-        raise TraceError(text, line=table[0][0], file=path, rule="header")
-    rows: list[tuple[float, float]] = []
-    for number, cells in table[1:]:
-        rows.append(_row(path, number, cells, rows[-1][0] if rows else None))
-    if len(rows) < 2 or len(rows) > MOST_ROWS:
-        raise TraceError(
-            f"{path}: has {len(rows)} rows; write 2 to {MOST_ROWS}, the last one where it begins again",
-            file=path,
-            rule="rows",
-            given=len(rows),
-        )
+        if table and table[0][1] != HEADER:
+            text = f"the header is {','.join(table[0][1])[:60]!r}; write `{','.join(HEADER)}`"
+            raise TraceError(text, rule="header").at_line(table[0][0])
+        rows: list[tuple[float, float]] = []
+        for number, cells in table[1:]:
+            try:
+                rows.append(_row(cells, rows[-1][0] if rows else None))
+            except TraceError as error:
+                raise error.at_line(number) from None
+        if len(rows) < 2 or len(rows) > MOST_ROWS:
+            text = f"the file has {len(rows)} rows; write 2 to {MOST_ROWS}, the last one where the trace begins again"
+            raise TraceError(text, rule="rows", given=len(rows))
     return tuple(rows)
 
 
-def _row(path: Path, number: int, cells: list[str], before: float | None) -> tuple[float, float]:
+def _row(cells: list[str], before: float | None) -> tuple[float, float]:
+    """Return (seconds, speed) of a row that comes after the time `before`; None: it is the first."""
+    given = ",".join(cells)
     try:
         time_s, speed = map(float, cells)
     except ValueError:
         raise TraceError(
-            f"{path}: line {number}: {','.join(cells)!r} is not two numbers, time and speed",
-            line=number,
-            file=path,
-            rule="number",
-            given=",".join(cells),
+            f"the row is {given!r}; write two numbers, time and speed", rule="number", given=given
         ) from None
     if not (math.isfinite(time_s) and LEAST_SPEED <= speed <= MOST_SPEED):
-        raise TraceError(
-            f"{path}: line {number}: speed {speed:g} must be between {LEAST_SPEED:g} and {MOST_SPEED:g}",
-            line=number,
-            file=path,
-            rule="range",
-            field="speed",
-            given=speed,
-        )
+        text = f"the row is {given!r}; write a finite time and a speed from {LEAST_SPEED:g} to {MOST_SPEED:g}"
+        raise TraceError(text, rule="range", field="speed", given=speed)
     if before is None and time_s:
-        raise TraceError(
-            f"{path}: line {number}: the first row is at {time_s:g} s; begin at 0",
-            line=number,
-            file=path,
-            rule="begin",
-            field="time_s",
-            given=time_s,
-        )
+        text = f"the first row is at {time_s:g} s; begin at 0"
+        raise TraceError(text, rule="begin", field="time_s", given=time_s)
     if before is not None and time_s <= before:
-        raise TraceError(
-            f"{path}: line {number}: time {time_s:g} s does not come after {before:g} s; sort the rows",
-            line=number,
-            file=path,
-            rule="order",
-            field="time_s",
-            given=time_s,
-        )
+        text = f"time {time_s:g} s follows {before:g} s; sort the rows, each time once"
+        raise TraceError(text, rule="order", field="time_s", given=time_s)
     return time_s, speed

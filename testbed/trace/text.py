@@ -1,7 +1,7 @@
-"""Files of text that users name, as other programs write them: in any Unicode encoding, compressed or not.
+"""Text files that users name, as other programs write them: in any Unicode encoding, compressed or not.
 
-Each reader of other people's files goes through this module, so that all of them understand the same encodings and
-name what they don't understand in the same words.
+Each reader of other people's files goes through this module, so that all readers understand the same encodings and
+refuse other files in the same words.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import BinaryIO, cast
 
 from testbed.trace.trace import TraceError
 
-#: Of a trace: ten million packets of a packet-delivery file, or a million rows of CSV. As Python values they take
-#: twenty times as much memory, and ten seconds.
+#: The longest trace file: ten million packets of a packet-delivery file, or a million rows of CSV. As Python values
+#: they take twenty times as much memory, and ten seconds.
 MOST_BYTES = 64 * 2**20
 
-#: How compressed files begin.
+#: The first bytes of compressed files.
 GZIP, BZIP2, XZ = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00"
-#: The suffixes of compressed files; the suffix before them says what is inside.
+#: The suffixes of compressed files; the suffix before them tells the format inside.
 COMPRESSED = (".gz", ".bz2", ".xz")
 
 #: Byte-order marks. UTF-32's little-endian mark begins with UTF-16's.
@@ -36,7 +36,7 @@ MARKS = (
     (b"\xfe\xff", "utf-16"),
 )
 
-#: How files begin that are often taken for text, and what to do with each.
+#: The first bytes of files that are often taken for text → what the file is, and what to do with it.
 BINARY = (
     (b"PK\x03\x04", "a ZIP archive, as spreadsheets (.xlsx, .ods) are; unpack it, or export the sheet as CSV"),
     (b"\xd0\xcf\x11\xe0", "an old spreadsheet or document (.xls, .doc); export it as CSV"),
@@ -55,18 +55,18 @@ BINARY = (
     (b"\x93NUMPY", "a NumPy array; write it with `numpy.savetxt`"),
 )
 
-#: UTF-16 without a mark: of the bytes at the even or the odd places this part at least is NUL, since digits and
+#: UTF-16 without a mark: at least this share of the bytes at the even or at the odd places is NUL, since digits and
 #: Latin letters have one NUL each.
 NULS = 0.4
 
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to be read, unpacked where it is compressed by gzip, bzip2 or xz. A pipe will do.
+    """Open a file or a pipe for reading. A file that gzip, bzip2 or xz compressed is unpacked.
 
     Raises:
-        OSError: the file cannot be opened.
-        ValueError: the compressed file is damaged or cut short, or no file can have this name.
+        OSError: The file cannot be opened.
+        ValueError: The compressed file is damaged or cut short, or no file can have this name.
     """
     with path.open("rb") as file:
         unpacked = _unpacked(file)
@@ -80,7 +80,7 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
 
 
 def _unpacked(file: io.BufferedReader) -> BinaryIO | None:
-    """Return what unpacks the file, or None where it is not compressed."""
+    """Return a file that unpacks this one, or None where this one is not compressed."""
     begin = file.peek(8)
     if begin.startswith(GZIP):
         return cast(BinaryIO, gzip.GzipFile(fileobj=file))
@@ -92,7 +92,7 @@ def _unpacked(file: io.BufferedReader) -> BinaryIO | None:
 
 
 def bytes_of(path: Path, most_bytes: int) -> bytes:
-    """Return the file's content, unpacked. ValueError where it is longer than allowed (`/dev/zero` has no end)."""
+    """Return the file's content, unpacked. ValueError where it is longer than `most_bytes`: `/dev/zero` has no end."""
     with open_bytes(path) as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
@@ -101,15 +101,15 @@ def bytes_of(path: Path, most_bytes: int) -> bytes:
 
 
 def text_of(path: Path, most_bytes: int) -> str:
-    """Return the file's text. OSError, or ValueError where it is no text or longer than allowed."""
+    """Return the file's text. OSError, or ValueError where the file is no text or longer than `most_bytes`."""
     return decoded(bytes_of(path, most_bytes))
 
 
 def decoded(data: bytes) -> str:
-    """Return text as its byte-order mark, or failing that its bytes, tell its encoding: UTF-8, UTF-16 or UTF-32.
+    """Return the text of bytes in UTF-8, UTF-16 or UTF-32, by their byte-order mark or by the bytes themselves.
 
     Raises:
-        ValueError: the bytes are not text; says what they are, or which line has the first wrong byte.
+        ValueError: The bytes are not text; says what they are, or which line has the first wrong byte.
     """
     if kind := kind_of(data):
         raise ValueError(f"it is {kind}")
@@ -118,18 +118,19 @@ def decoded(data: bytes) -> str:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
         if encoding != "utf-8":
-            raise ValueError(f"it begins as {encoding.removesuffix('-sig').upper()} and does not go on so") from None
+            shown = encoding.removesuffix("-sig").upper()
+            raise ValueError(f"it begins as {shown} and has bytes that are not; save it as UTF-8") from None
         line, byte = data.count(b"\n", 0, error.start) + 1, data[error.start]
         raise ValueError(f"line {line} has the byte 0x{byte:02x}, which is not UTF-8; save it as UTF-8") from None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise ValueError(f"line {line} has a NUL byte, which no text has; name a text file")
-    # Files that were put together one after the other have a mark at the beginning of each.
+        raise ValueError(f"line {line} has a NUL byte, which text does not have; name a text file")
+    # Files that were joined one after the other have a mark at the beginning of each.
     return text.removeprefix("\ufeff").replace("\n\ufeff", "\n")
 
 
 def kind_of(data: bytes) -> str | None:
-    """Return what a file is that begins so, and what to do with it; None for text and what is not known."""
+    """Return what a file that begins with these bytes is, and what to do with it; None for text and unknown files."""
     return next((kind for begin, kind in BINARY if data.startswith(begin)), None)
 
 
@@ -146,13 +147,14 @@ def _unmarked(data: bytes) -> str:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a trace file. TraceError names the file when it cannot be read."""
+    """Return the text of a trace file. TraceError names the file where it can't be read."""
     try:
         return text_of(path, MOST_BYTES)
     except FileNotFoundError:
-        raise TraceError(f"{path}: there is no such trace; check the path", rule="missing", file=path) from None
+        raise TraceError(f"{path}: the trace does not exist; check the path", rule="missing", file=path) from None
     except (OSError, ValueError) as error:  # ValueError: too long, no text, or a path that no file can have
-        raise TraceError(f"{path}: cannot be read as text: {error}", rule="unreadable", file=path) from None
+        text = f"{path}: the file can't be read as text: {error}"
+        raise TraceError(text, rule="unreadable", file=path) from None
 
 
 def unpacked_name(path: Path) -> Path:
@@ -161,7 +163,7 @@ def unpacked_name(path: Path) -> Path:
 
 
 def numbered(lines: Sequence[str]) -> list[tuple[int, str]]:
-    """Return the lines that say something, with their numbers from 1: neither empty nor begun with `#`."""
+    """Return the lines that are neither empty nor begin with `#`, with their numbers from 1."""
     return [
         (number, line) for number, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")
     ]

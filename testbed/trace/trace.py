@@ -5,48 +5,70 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count, pairwise
-from typing import Literal
+from pathlib import Path
+from typing import Literal, Self
 
 from testbed.errors import BAD_INPUT, DetailedError
 from testbed.link import Delivery, LinkState, Opportunities
 
+#: The event after the last row: the trace begins again, the row stays, or the link goes down.
 End = Literal["loop", "hold", "stop"]
 
-
-#: A full frame takes twelve seconds; the kernel counts rates in whole bytes a second.
+#: At this rate a full frame takes twelve seconds. The kernel counts rates in whole bytes a second.
 LEAST_RATE_BPS = 1e3
-#: Past any host.
+#: No host forwards more.
 MOST_RATE_BPS = 100e9
 
-#: In the mean: one a millisecond, and two in the last step of a resampled trace. A loop of two rows within a
-#: microsecond would leave the replay no time for anything else.
+#: The most rows a second, in the mean: one a millisecond, and two in the last step of a resampled trace. A loop of two
+#: rows within a microsecond would leave the replay no time for anything else.
 MOST_ROWS_A_SECOND = 2000
 
-
-#: Rates of steps that carry the same, from sums of bytes, differ in their last digits.
+#: The relative difference below which two values are the same: equal rates of steps, computed from sums of bytes,
+#: differ in their last digits.
 SAME = 1e-9
 
 
 class TraceError(DetailedError, ValueError):
-    """A trace that cannot be replayed; the text says which rule it broke and what to write instead."""
+    """A trace that cannot be read or replayed. The text names the broken rule and says what to write instead."""
 
     exit_code = BAD_INPUT
+
+    def at_line(self, number: int, kind: str = "line") -> Self:
+        """Return this error with its line, from 1, in the text and in `line`. `kind` is the word before the number."""
+        return self.located(f"{kind} {number}", line=number)
+
+
+@contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """Name the file in each TraceError that the body raises, unless the error names a file already."""
+    try:
+        yield
+    except TraceError as error:
+        raise error if error.file else error.located(path, file=path) from None
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """From `time_s` on; None leaves the link's own value. Rate in bit/s, times in s, loss in [0, 1]."""
+    """The values of a link from `time_s` until the next row; None leaves the link's own value."""
 
     time_s: float
+    #: In bit/s.
     rate_bps: float | None = None
+    #: One way.
     delay_s: float | None = None
     jitter_s: float | None = None
+    #: A probability in [0, 1].
     loss: float | None = None
 
     def over(self, state: LinkState) -> LinkState:
-        """The link's state with this row in force. (`replace` takes 4 µs, and 500 links may be due at once.)"""
+        """Return the link's state with this row in force.
+
+        Note:
+            `dataclasses.replace` takes 4 µs, and 500 links may be due at once, so the fields are written out.
+        """
         return LinkState(
             rate_bps=state.rate_bps if self.rate_bps is None else self.rate_bps,
             delay_s=state.delay_s if self.delay_s is None else self.delay_s,
@@ -77,58 +99,58 @@ def _same(value: float | None, other: float | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Rows in time order, the first at 0. The last row lasts as long as the one before it (1 s if alone).
+    """Rows in time order, the first at 0. The last row lasts as long as the row before it (1 s if it is alone).
 
-    At the end `loop` begins again, `hold` keeps the last row, `stop` takes the link down. The replay begins
-    `offset_s` into the rows. A trace made of single opportunities to send has them beside its rows, which say what they
-    amount to, for the backend that can serve them.
-    Raises TraceError when the rows are empty, do not begin at 0, are not in strictly rising time or too many for it,
-    or when the offset is not within them.
+    Raises:
+        TraceError: There are no rows, the first is not at 0, their times do not rise strictly, they are too many for
+            their time, or `offset_s` is not within them.
     """
 
     rows: tuple[Row, ...]
     end: End = "loop"
+    #: The time in the rows at which the replay begins.
     offset_s: float = 0.0
+    #: The single opportunities to send that the rows sum up, for a backend that can serve them one by one.
     opportunities: Opportunities | None = None
 
     def __post_init__(self) -> None:
         if not self.rows:
-            raise TraceError("has no rows; write at least one, at time 0", rule="empty")
+            raise TraceError("the trace has no rows; write at least one, at time 0", rule="empty")
         if self.rows[0].time_s != 0:
             raise TraceError(
-                f"begins at {self.rows[0].time_s:g} s; the first row must be at time 0",
+                f"the first row is at {self.rows[0].time_s:g} s; begin at time 0",
                 rule="begin",
                 given=self.rows[0].time_s,
             )
         for before, after in pairwise(self.rows):
             if after.time_s <= before.time_s:
                 raise TraceError(
-                    f"time {after.time_s:g} s comes after {before.time_s:g} s; times must rise from row to row",
+                    f"the row at {after.time_s:g} s follows that at {before.time_s:g} s; sort the rows, each time once",
                     rule="order",
                     given=after.time_s,
                 )
         if len(self.rows) - 1 > self.duration_s * MOST_ROWS_A_SECOND:
             raise TraceError(
-                f"has {len(self.rows)} rows in {self.duration_s:g} s, over {MOST_ROWS_A_SECOND} a second; take fewer",
+                f"{len(self.rows)} rows in {self.duration_s:g} s are over {MOST_ROWS_A_SECOND} a second; write fewer",
                 rule="too-many",
                 given=len(self.rows),
             )
         if not 0 <= self.offset_s < self.duration_s:
             raise TraceError(
-                f"cannot begin at {self.offset_s:g} s: it ends at {self.duration_s:g} s; begin before",
+                f"the offset {self.offset_s:g} s is not within the trace; write from 0 to below {self.duration_s:g} s",
                 field="offset",
                 given=self.offset_s,
             )
 
     @property
     def duration_s(self) -> float:
-        """Until the last row's end: the period of a loop."""
+        """The time from 0 to the end of the last row, which is the period of a loop."""
         if len(self.rows) == 1:
             return 1.0
         return 2 * self.rows[-1].time_s - self.rows[-2].time_s
 
     def at(self, time_s: float) -> Row | None:
-        """The row in force `time_s` seconds after the replay began; None after the end of one that stops."""
+        """Return the row in force `time_s` seconds after the replay began; None after the end of a trace that stops."""
         time_s += self.offset_s
         if time_s >= self.duration_s:
             if self.end == "stop":
@@ -140,13 +162,14 @@ class Trace:
 
     @property
     def is_steady(self) -> bool:
-        """True if no row changes anything: the link is as the first row says until the trace ends."""
+        """True if all rows say the same, so that the link does not change until the trace ends."""
         return all(row.says_as(self.rows[0]) for row in self.rows)
 
     def changes(self) -> Iterator[tuple[float, Row | None]]:
-        """Each moment at which the link changes, in time order; endless for a loop that is not steady.
+        """Yield each moment at which the link changes, with the row from then on (None: the link is down).
 
-        Rows that say the same as the row in force are passed over: a packet-delivery file of 1 ms has 2,000 a second.
+        The moments rise, in seconds since the replay began; a loop that is not steady has no end. Rows that say the
+        same as the row in force are passed over: a packet-delivery file of 1 ms has 2,000 a second.
         """
         in_force = self.at(0.0)
         yield 0.0, in_force
@@ -156,7 +179,7 @@ class Trace:
                 yield time_s - self.offset_s, row
 
     def _changes(self) -> Iterator[tuple[float, Row | None]]:
-        """The same, of a replay from the first row on."""
+        """Yield each row with its time, in a replay that begins with the first row."""
         yield from ((row.time_s, row) for row in self.rows)
         if self.end == "stop":
             yield self.duration_s, None
@@ -165,7 +188,7 @@ class Trace:
                 yield from ((lap * self.duration_s + row.time_s, row) for row in self.rows)
 
     def scaled(self, factor: float) -> Trace:
-        """The same trace with its rates multiplied. TraceError when a link could not have one of them."""
+        """Return the trace with its rates multiplied. TraceError where a link cannot have one of the new rates."""
         if factor == 1:
             return self
         rows = (row if row.rate_bps is None else replace(row, rate_bps=row.rate_bps * factor) for row in self.rows)
@@ -173,26 +196,26 @@ class Trace:
         return replace(self, rows=with_possible_rates(rows), opportunities=opportunities)
 
     def delivery(self, began_s: float) -> Delivery | None:
-        """The opportunities as they are replayed when `began_s` on the monotonic clock is the replay's begin."""
+        """Return the opportunities, replayed from `began_s` (monotonic clock) on; None for a trace without them."""
         if self.opportunities is None:
             return None
         return Delivery(self.opportunities, began_s - self.offset_s, self.end)
 
     def begun(self, offset_s: float) -> Trace:
-        """The same trace, replayed from `offset_s` on; a loop takes one past its end. TraceError for others."""
+        """Return the trace replayed from `offset_s` on. In a loop the offset may lie past the end, else TraceError."""
         if offset_s == self.offset_s:
             return self
         return replace(self, offset_s=math.fmod(offset_s, self.duration_s) if self.end == "loop" else offset_s)
 
 
 def with_possible_rates(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """These rows. TraceError when a link could not have the rate of one."""
+    """Return the rows as a tuple. TraceError where a link cannot have the rate of a row."""
     rows = tuple(rows)
     for row in rows:
         if row.rate_bps is not None and not LEAST_RATE_BPS <= row.rate_bps <= MOST_RATE_BPS:
             raise TraceError(
-                f"has {row.rate_bps:g} bit/s at {row.time_s:g} s; a link has {LEAST_RATE_BPS:g} to {MOST_RATE_BPS:g}, "
-                "and one that carries nothing a loss of 100 %",
+                f"the rate at {row.time_s:g} s is {row.rate_bps:g} bit/s; write {LEAST_RATE_BPS:g} to "
+                f"{MOST_RATE_BPS:g}, or a loss of 100 % where the link carries nothing",
                 rule="range",
                 field="rate",
                 given=row.rate_bps,
@@ -201,10 +224,10 @@ def with_possible_rates(rows: Iterable[Row]) -> tuple[Row, ...]:
 
 
 def lasting(rows: Sequence[Row], until_s: float) -> tuple[Row, ...]:
-    """The rows such that a trace of them ends at `until_s`, after the last one's time.
+    """Return the rows such that a trace of them ends at `until_s`, which is after the last row's time.
 
-    The last row of a trace lasts as long as the one before it; where that is another end, the last row is said
-    again halfway to the end.
+    The last row of a trace lasts as long as the row before it. Where it would end at another time, the last row is
+    repeated halfway to `until_s`.
     """
     last = rows[-1]
     if len(rows) > 1 and math.isclose(2 * last.time_s - rows[-2].time_s, until_s, rel_tol=1e-12):

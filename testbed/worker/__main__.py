@@ -50,8 +50,8 @@ def main() -> int:
 def _stopped(arguments: argparse.Namespace) -> bool:
     """Train; whether the others go on without this member, which may come back."""
     from testbed import sync
+    from testbed.sockets import Tls
     from testbed.sync.rendezvous import rendezvous
-    from testbed.tls import Tls
     from testbed.worker.device import device
     from testbed.worker.loop import work_at
 

@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from testbed.cli import BAD_INPUT, app
-from testbed.trace.csv import read_csv
 from testbed.trace.generate import Markov, OrnsteinUhlenbeck
 from testbed.trace.read import read_trace
 from tests.report.runs import build_run
@@ -50,7 +49,7 @@ def test_check_says_the_error_of_what_is_resampled(folder: Path) -> None:
     ("text", "said"),
     [
         ("time_s,rate_mbps\n0,1\n2,2\n1,3\n", "bad.csv: line 4: "),
-        ("time_s,rate_mbps\n0,-3\n", "bad.csv: line 2: rate_mbps -3 "),
+        ("time_s,rate_mbps\n0,-3\n", "bad.csv: line 2: rate_mbps is -3"),
     ],
 )
 def test_check_names_the_fault(text: str, said: str, folder: Path) -> None:
@@ -77,7 +76,7 @@ def test_a_picture_that_cannot_be_written_is_named(folder: Path) -> None:
 
 def test_packets_become_rows_and_rows_packets(folder: Path) -> None:
     assert trace("convert", "a.down", "b.csv", "--step", "1s").exit_code == 0
-    made = read_csv(folder / "b.csv")
+    made = read_trace(folder / "b.csv").trace
     assert [row.time_s for row in made.rows] == [0, 1]
     assert made.rows[0].rate_bps == pytest.approx(500 * 8 * 1514)
     assert (folder / "b.csv").read_text().startswith("# from a.down (mahimahi)\n# resampled at a step of 1 s: error")
@@ -113,7 +112,7 @@ def test_a_run_s_measurement_becomes_a_trace(folder: Path) -> None:
     result = trace("convert", "--run", "run", "--link", "toronto->washington", "measured.csv")
     assert result.exit_code == 0, result.output
     assert (folder / "measured.csv").read_text().startswith("# throughput of toronto->washington while backlogged in")
-    made = read_csv(folder / "measured.csv")
+    made = read_trace(folder / "measured.csv").trace
     assert len(made.rows) > 10
     assert all(row.rate_bps is not None and 1e6 < row.rate_bps < 100e6 for row in made.rows)
 
@@ -147,7 +146,7 @@ def test_each_generator_names_itself_and_its_seed(words: list[str], named: str, 
         (["walk", "--mean", "20mbit", "--seed", "1", "a.down"], ".csv"),
         (["walk", "--mean", "20", "--seed", "1", "b.csv"], "--mean"),
         (["walk", "--mean", "20mbit", "b.csv"], "--seed"),
-        (["walk", "--mean", "20mbit", "--seed", "1", "--step", "0s", "b.csv"], "step 0 "),
+        (["walk", "--mean", "20mbit", "--seed", "1", "--step", "0s", "b.csv"], "step is 0"),
         (["markov", "--state", "1mbit", "--seed", "1", "b.csv"], "--dwell TIME"),
         (["markov", "--state", "1mbit", "--next", "x", "--seed", "1", "b.csv"], "--next x: "),
         (["markov", "--state", "1mbit", "--next", "0.5", "--seed", "1", "b.csv"], "row 0 "),

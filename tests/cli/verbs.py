@@ -122,7 +122,7 @@ def tried(*words: str) -> Result:
     result = CliRunner().invoke(app, list(words))
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert "Traceback" not in result.output
-    assert "an error that the testbed does not know" not in " ".join(result.output.split()), result.output
+    assert "the testbed does not know this error" not in " ".join(result.output.split()), result.output
     if result.exit_code:
         assert result.output.strip(), "why it ended is said"
     return result

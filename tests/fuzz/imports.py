@@ -7,16 +7,10 @@ from pathlib import Path
 
 from testbed.spec.graph import Defaults, import_graph
 from testbed.spec.topology import Topology
-from testbed.trace.csv import read_csv
-from testbed.trace.importing import (
-    ImportedTrace,
-    import_capture,
-    import_cellular,
-    import_pensieve,
-    import_ping,
-    import_rtt_csv,
-    write_imported,
-)
+from testbed.trace.forms import FORMS
+from testbed.trace.forms.pcap import import_capture
+from testbed.trace.importing import ImportedTrace, write_imported
+from testbed.trace.read import read_trace
 from tests.fuzz.files import replay, used_as
 from tests.fuzz.target import Target
 from tests.trace.forms import captures
@@ -69,19 +63,27 @@ def use_import(read: Callable[[Path], list[ImportedTrace]]) -> Callable[[Path], 
         folder = path.parent / "imported"
         folder.mkdir(exist_ok=True)
         for made in write_imported(read(path), [path], folder):
-            replay(read_csv(made))
+            replay(read_trace(made).trace)
 
     return use
+
+
+def use_form(name: str) -> Callable[[Path], None]:
+    return use_import(FORMS[name].import_file)
 
 
 TARGETS = (
     Target("gml", used_as("topologies/fuzzed.gml", use_graph), {"plain": GML.encode()}),
     Target("graphml", used_as("topologies/fuzzed.graphml", use_graph), {"plain": GRAPHML.encode()}),
     Target("matrix", used_as("topologies/fuzzed.csv", use_graph), {"plain": MATRIX.encode()}),
-    Target("pensieve", used_as("traces/fuzzed.txt", use_import(import_pensieve)), {"plain": PENSIEVE.encode()}),
-    Target("cellular", used_as("traces/fuzzed.log", use_import(import_cellular)), {"plain": CELLULAR.encode()}),
-    Target("rtt-csv", used_as("traces/fuzzed.rtt", use_import(import_rtt_csv)), {"plain": RTT_CSV.encode()}),
-    Target("ping", used_as("traces/fuzzed.ping", use_import(import_ping)), {"plain": PING.encode()}),
+    Target(
+        "pensieve",
+        used_as("traces/fuzzed.txt", use_form("pensieve")),
+        {"plain": PENSIEVE.encode()},
+    ),
+    Target("cellular", used_as("traces/fuzzed.log", use_form("5g-csv")), {"plain": CELLULAR.encode()}),
+    Target("rtt-csv", used_as("traces/fuzzed.rtt", use_form("rtt-csv")), {"plain": RTT_CSV.encode()}),
+    Target("ping", used_as("traces/fuzzed.ping", use_form("ping")), {"plain": PING.encode()}),
     Target(
         "capture",
         used_as("traces/fuzzed.pcap", use_import(import_capture)),

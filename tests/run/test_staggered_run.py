@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed.spec.experiment import PARAMETERS
+from testbed.spec.train import PARAMETERS
 from tests.run.running import FORKED, NOTHING, Running, interfaces
 
 pytestmark = [pytest.mark.physics, pytest.mark.timeout(600)]

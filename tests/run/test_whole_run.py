@@ -21,7 +21,7 @@ from testbed.emulation import label
 from testbed.emulation.network.routing import Routes
 from testbed.run.conclusion.verdict import RTT_TOLERANCE_S
 from testbed.spec.topology import Topology
-from testbed.trace.csv import read_csv
+from testbed.trace.read import read_trace
 from tests.cli.standing import testbed, up
 from tests.run.running import NOTHING, REPOSITORY, TRAINS, Running, interfaces
 from tests.waiting import PATIENCE_S
@@ -138,7 +138,7 @@ def test_what_it_measured_can_be_replayed(smoke: Running, tmp_path: Path) -> Non
     """As a trace, on another network: the rate of the link that the experiment changed from 20 to 4 Mbit/s."""
     trace = tmp_path / "measured.csv"
     testbed("trace", "convert", "--run", smoke.directory, "--link", "paris->london", trace)
-    rates = {row.time_s: row.rate_bps for row in read_csv(trace).rows}
+    rates = {row.time_s: row.rate_bps for row in read_trace(trace).trace.rows}
     (changed_s,) = (event["at_s"] for event in summary(smoke)["events"] if event["kind"] == "change")
     slow = [rate for at_s, rate in rates.items() if at_s > changed_s + 1 and rate is not None]
     assert slow, rates

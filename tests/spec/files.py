@@ -45,3 +45,10 @@ def write(folder: Path, topology: Any = TOPOLOGY, experiment: Any = EXPERIMENT) 
         text = value if isinstance(value, str) else yaml.safe_dump(value, sort_keys=False)
         (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
     return folder / "experiment.yaml"
+
+
+def written(folder: Path, *lines: str) -> Path:
+    """Write a file of these lines, and return its path."""
+    file = folder / "net.yaml"
+    file.write_text("\n".join(("name: net", *lines)) + "\n", encoding="utf-8")
+    return file

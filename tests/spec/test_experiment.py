@@ -10,7 +10,8 @@ from testbed.link import LinkState
 from testbed.planning import policy_names
 from testbed.spec.errors import SpecError
 from testbed.spec.event import LinkChange
-from testbed.spec.experiment import DATASETS, PARAMETERS, Experiment
+from testbed.spec.experiment import Experiment
+from testbed.spec.train import DATASETS, PARAMETERS
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
 
 pytestmark = pytest.mark.pure

@@ -1,4 +1,4 @@
-"""Whatever a file holds, what comes out is a value or a SpecError."""
+"""Any file becomes a value or a SpecError."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
 from testbed.spec.load import read_yaml
 from testbed.spec.topology import Topology
-from tests.spec.files import EXPERIMENT, TOPOLOGY, write
+from tests.spec.files import EXPERIMENT, TOPOLOGY, write, written
 
 pytestmark = pytest.mark.pure
 
@@ -140,12 +140,6 @@ def test_what_yaml_itself_stumbles_over_is_refused(text: str, tmp_path: Path) ->
         Topology.load(tmp_path / "file.yaml")
 
 
-def written(tmp_path: Path, *lines: str) -> Path:
-    file = tmp_path / "net.yaml"
-    file.write_text("\n".join(("name: net", *lines)) + "\n", encoding="utf-8")
-    return file
-
-
 def test_merge_keys_bring_what_a_mapping_does_not_have(tmp_path: Path) -> None:
     lines = (
         "sites:",
@@ -169,9 +163,9 @@ def test_a_key_that_a_merge_overrides_is_no_duplicate_and_a_duplicate_is_one(tmp
     value = read_yaml(written(tmp_path, "a: &a {x: 1, y: 2}", "b: &b {<<: *a, x: 3}", "c: {<<: *b, y: 4}", "d: [*b]"))
     assert value["c"] == {"x": 3, "y": 4}
     assert value["d"] == [{"x": 3, "y": 2}]
-    with pytest.raises(SpecError, match="duplicate name 'x'"):
+    with pytest.raises(SpecError, match="'x'"):
         read_yaml(written(tmp_path, "a: &a {x: 1}", "b: {<<: *a, x: 2, x: 3}"))
-    with pytest.raises(SpecError, match="duplicate name '<<'"):
+    with pytest.raises(SpecError, match="'<<'"):
         read_yaml(written(tmp_path, "a: &a {x: 1}", "b: {<<: *a, <<: *a}"))
 
 
@@ -200,90 +194,7 @@ def test_a_key_is_as_it_is_written_and_a_value_what_people_read(word: str, value
     assert (found, type(found)) == (value, type(value))
 
 
-@pytest.mark.parametrize("word", ["no", "Yes", "off", "0x1F", "1_0", "0b11", "~", "-.inf", "1.50"])
-def test_an_error_quotes_what_stands_in_the_file_at_its_line(word: str, tmp_path: Path) -> None:
-    file = written(
-        tmp_path,
-        "sites: {paris: {workers: 1}, tokyo: {workers: 1}}",
-        "links:",
-        f"  - between: [paris, {word}]",
-        "    rate: 3",
-    )
-    with pytest.raises(SpecError) as caught:
-        Topology.load(file)
-    first = next(fault for fault in caught.value.faults if fault.field == "links.0.between.1")
-    assert first.line == 4 and word in first.problem
-    assert "(line 4)" in str(caught.value)
-
-
-def test_a_field_that_the_command_line_sets_has_no_line(tmp_path: Path) -> None:
-    file = write(tmp_path, experiment=yaml.safe_dump({**EXPERIMENT, "scale": 2, "seed": -1}))
-    with pytest.raises(SpecError) as caught:
-        Experiment.load(file, {"scale": "0"})
-    lines = {fault.field: fault.line for fault in caught.value.faults}
-    assert lines["scale"] is None
-    assert file.read_text().splitlines()[(lines["seed"] or 0) - 1] == "seed: -1"
-    with pytest.raises(SpecError, match=r"sync.policy: .* \(got no\)\n"):
-        Experiment.load(write(tmp_path, experiment=yaml.safe_dump(EXPERIMENT)), {"sync.policy": "no"})
-
-
-@pytest.mark.parametrize(
-    ("changed", "field"),
-    [
-        ({"compute": {"step_time": "1s", "speeds": {"paris-w0": "none.csv"}}}, "compute.speeds.paris-w0"),
-        ({"events": [{"at": "1s", "kill": "nobody"}]}, "events.0.kill"),
-    ],
-)
-def test_what_is_wrong_beside_other_files_has_its_line_too(changed: dict[str, Any], field: str, tmp_path: Path) -> None:
-    file = write(tmp_path, experiment=yaml.safe_dump(EXPERIMENT | changed))
-    with pytest.raises(SpecError) as caught:
-        Experiment.load(file)
-    (line,) = {fault.line for fault in caught.value.faults if fault.field == field}
-    assert line is not None
-    assert f"{field.rpartition('.')[2]}:" in file.read_text().splitlines()[line - 1]
-
-
-@pytest.mark.parametrize(
-    ("train", "fields", "remedy"),
-    [
-        ({"command": 5}, {"train.command"}, "a list, or a mapping"),
-        ({"command": [3, "a"]}, {"train.command.0"}, "a word"),
-        ({"command": {"paris-w0": 3}}, {"train.command.paris-w0"}, "a list"),
-        ({"command": {"paris-w0": ["a", 3]}}, {"train.command.paris-w0.1"}, "a word"),
-        (
-            {"command": {"paris-w0": ["a", 3], "tokyo-w0": 5}},
-            {"train.command.paris-w0.1", "train.command.tokyo-w0"},
-            "a ",
-        ),
-        ({"command": []}, {"train.command"}, "at least"),
-        ([3], {"hosts.0"}, "a word"),
-        ({"paris": 3}, {"hosts.paris"}, "a word"),
-        ([], {"hosts"}, "at least 1 entry"),
-    ],
-)
-def test_a_union_s_branches_are_not_shown(train: Any, fields: set[str], remedy: str, tmp_path: Path) -> None:
-    changed = {next(iter(fields)).partition(".")[0]: train}
-    with pytest.raises(SpecError) as caught:
-        Experiment.load(write(tmp_path, experiment=yaml.safe_dump(EXPERIMENT | changed)))
-    assert {fault.field for fault in caught.value.faults} == fields
-    assert all(remedy in fault.remedy and fault.line for fault in caught.value.faults)
-
-
-@pytest.mark.parametrize("name", ["union", "chain", "list", "function-a", "nullable", "str"])
-def test_a_field_is_named_whatever_pydantic_calls_its_branches(name: str, tmp_path: Path) -> None:
-    with pytest.raises(SpecError) as caught:
-        Topology.load(written(tmp_path, "sites:", f"  {name}: {{workers: x}}"))
-    assert [(fault.field, fault.line) for fault in caught.value.faults] == [(f"sites.{name}.workers", 3)]
-
-
 def test_a_value_that_contains_itself_is_refused(tmp_path: Path) -> None:
     text = yaml.safe_dump(EXPERIMENT) + "compute: &a {step_time: *a}\nevents: &e [*e]\n"
     with pytest.raises(SpecError):
         Experiment.load(write(tmp_path, experiment=text))
-
-
-def test_every_fault_of_a_file_is_named_at_once(tmp_path: Path) -> None:
-    with pytest.raises(SpecError) as caught:
-        Experiment.load(write(tmp_path, experiment=EXPERIMENT | {"seed": -1, "scale": 0}))
-    assert {fault.field for fault in caught.value.faults} == {"seed", "scale"}
-    assert str(caught.value).count(str(tmp_path / "experiment.yaml")) == 2

@@ -1,4 +1,4 @@
-"""Training without a centre in an experiment file, and compute that is slow at times: what is refused and taken."""
+"""Gossip in an experiment file, and compute that is slow at times: what is accepted and what is refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def load(folder: Path, sync: dict[str, Any], compute: dict[str, Any] | None = No
         {"strategy": "staggered", "policy": "cpn", "staleness": 2, "codec": "fp16", "prox": 0.01},
     ],
 )
-def test_strategies_without_a_centre(sync: dict[str, Any], tmp_path: Path) -> None:
+def test_strategies_that_gossip(sync: dict[str, Any], tmp_path: Path) -> None:
     assert load(tmp_path, sync).spec.sync.scheme.exchange == "gossip"
 
 
@@ -84,7 +84,7 @@ def test_rules_that_disagree_are_named(sync: dict[str, Any], field: str, tmp_pat
 
 
 def test_a_file_s_defaults_are_the_scheme_s(tmp_path: Path) -> None:
-    """Those inside an option, too, where some of them are written."""
+    """Defaults inside an option count too, where the file has a part of the option."""
     assert load(tmp_path, {"strategy": "halos"}).spec.sync.own == SCHEMES["halos"].options()
     written = load(tmp_path, {"strategy": "halos", "overall": {"buffer": 3}}).spec.sync.own
     assert written == SCHEMES["halos"].read({"overall": {"buffer": 3}})

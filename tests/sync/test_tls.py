@@ -17,13 +17,13 @@ from testbed import sync
 from testbed.certificates import make_certificates
 from testbed.plan import Plan
 from testbed.protocol import Goodbye
+from testbed.sockets import Tls
 from testbed.sync.errors import ImpostorError
 from testbed.sync.transport import handshake, sockets
 from testbed.sync.transport.frame import Frame, Greeting
 from testbed.sync.transport.listener import Listener
 from testbed.sync.transport.sender import Sender
 from testbed.sync.transport.settings import TransportSettings
-from testbed.tls import Tls
 from tests.sync.controller import Controller, job
 from tests.sync.keys import keys
 from tests.sync.plans import names, random_plan, random_routes, star

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from testbed.trace.csv import COLUMNS, parse_csv, read_csv, write_csv
+from testbed.trace.csv import COLUMNS, columns_of, parse_csv, write_csv
+from testbed.trace.read import read_trace
 from testbed.trace.trace import Row, Trace, TraceError
 
 pytestmark = pytest.mark.pure
@@ -70,7 +71,7 @@ def test_any_text_is_a_trace_or_refused(text: str) -> None:
 def test_a_file_that_is_no_text_is_named(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_bytes(content)
     with pytest.raises(TraceError) as caught:
-        read_csv(tmp_path / "trace.csv")
+        read_trace(tmp_path / "trace.csv")
     assert caught.value.file == tmp_path / "trace.csv"
 
 
@@ -101,7 +102,7 @@ def test_what_is_written_is_read_back(trace: Trace, tmp_path: Path) -> None:
     if all(getattr(row, field) is None for row in trace.rows for field, _, _ in COLUMNS.values()):
         return  # a trace that says nothing has no column to be written
     write_csv(tmp_path / "trace.csv", trace, ["made", "here"])
-    found = read_csv(tmp_path / "trace.csv")
+    found = read_trace(tmp_path / "trace.csv").trace
     assert [row.time_s for row in found.rows] == [row.time_s for row in trace.rows]
     for column, (field, _, _) in COLUMNS.items():
         for mine, theirs in zip(trace.rows, found.rows, strict=True):
@@ -112,7 +113,7 @@ def test_what_is_written_is_read_back(trace: Trace, tmp_path: Path) -> None:
 def test_times_are_written_whole(tmp_path: Path) -> None:
     trace = Trace((Row(0, 1e6), Row(100_000.1, 2e6), Row(100_000.2, 1e6)))
     write_csv(tmp_path / "trace.csv", trace)
-    assert read_csv(tmp_path / "trace.csv") == trace
+    assert read_trace(tmp_path / "trace.csv").trace == trace
 
 
 def test_the_quickstart_s_traces_are_what_their_maker_makes(tmp_path: Path) -> None:
@@ -122,3 +123,14 @@ def test_the_quickstart_s_traces_are_what_their_maker_makes(tmp_path: Path) -> N
     assert sorted(file.name for file in tmp_path.iterdir()) == names
     assert filecmp.cmpfiles(tmp_path, TRACES / "quickstart", names, shallow=False)[0] == names
     assert all(file.read_text().startswith("# OrnsteinUhlenbeck(") for file in tmp_path.iterdir())
+
+
+def test_a_column_is_in_its_own_unit_and_its_mean_over_time() -> None:
+    trace = Trace((Row(0, 10e6, delay_s=0.05), Row(3, None, delay_s=0.01), Row(4, 2e6, delay_s=0.03)))
+    rate, delay = columns_of(trace)
+    assert (rate.name, rate.least, rate.most) == ("rate_mbps", 2, 10)
+    assert rate.values == (10, None, 2)
+    assert rate.mean == pytest.approx((3 * 10 + 1 * 2) / 4)
+    assert delay.name == "delay_ms"
+    assert delay.mean == pytest.approx((3 * 50 + 10 + 30) / 5)
+    assert delay.edges_s == (0, 3, 4, 5)

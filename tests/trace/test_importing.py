@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from testbed.cli import BAD_INPUT, app
-from testbed.trace.csv import read_csv
+from testbed.trace.read import read_trace
 from tests.trace.forms.captures import BEGIN_NS, blocks, classic, frame, ip
 from tests.trace.forms.test_cellular import DRIVE
 from tests.trace.forms.test_pensieve import RIDE
@@ -55,7 +55,7 @@ def test_each_form_becomes_a_trace(form: str, source: str, targets: list[str], s
         text = (folder / target).read_text()
         assert text.startswith(f"# from {source} ({form})\n")
         assert said in text
-        assert read_csv(folder / target).rows[0].time_s == 0
+        assert read_trace(folder / target).trace.rows[0].time_s == 0
         assert f"{target}: " in result.stdout
 
 
@@ -63,9 +63,9 @@ def test_several_files_go_into_a_folder_and_options_to_each(folder: Path) -> Non
     (folder / "made").mkdir()
     result = imported("pcap", "a.pcap", "b.pcapng", "--out", "made", "--step", "500ms", "--flow", "*:443->*")
     assert result.exit_code == 0, result.output
-    assert [len(read_csv(file).rows) for file in sorted((folder / "made").iterdir())] == [2, 2]
+    assert [len(read_trace(file).trace.rows) for file in sorted((folder / "made").iterdir())] == [2, 2]
     assert imported("ping", "ping.txt", "--step", "400ms").exit_code == 0
-    assert [row.loss for row in read_csv(folder / "ping.csv").rows][1:] == [pytest.approx(0.292893), 1]
+    assert [row.loss for row in read_trace(folder / "ping.csv").trace.rows][1:] == [pytest.approx(0.292893), 1]
 
 
 @pytest.mark.parametrize(

@@ -30,22 +30,22 @@ def test_a_step_s_rate_is_its_frames_over_its_length() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "broken"),
     [
-        ([], "has no lines"),
-        (["# made here", "3 # and here"], "line 2: '3 # and here' is not a time; write a whole number"),
-        (["-1"], "line 1: '-1' is not a time"),
-        (["1.5"], "line 1: '1.5' is not a time"),
-        (["٣"], "line 1: '٣' is not a time"),
-        (["1" * 13], "is not a time"),
-        (["5", "7", "6"], "line 3: 6 ms comes after 7 ms; sort the lines"),
-        (["0", "0"], "lasts no time"),
+        ([], ("empty", None)),
+        (["# made here", "3 # and here"], ("number", 2)),
+        (["-1"], ("number", 1)),
+        (["1.5"], ("number", 1)),
+        (["٣"], ("number", 1)),
+        (["1" * 13], ("number", 1)),
+        (["5", "7", "6"], ("order", 3)),
+        (["0", "0"], ("no-time", None)),
     ],
 )
-def test_a_broken_rule_is_named_with_its_line(lines: list[str], said: str) -> None:
+def test_a_broken_rule_is_named_with_its_line(lines: list[str], broken: tuple[str, int | None]) -> None:
     with pytest.raises(TraceError) as caught:
         parse_mahimahi(lines)
-    assert said in str(caught.value)
+    assert (caught.value.rule, caught.value.line) == broken
 
 
 @given(st.text(st.characters() | st.sampled_from("0123456789-.\n"), max_size=60), st.floats(0.001, 100))

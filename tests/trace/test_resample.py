@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.trace.resample import LEAST_BPS, LEAST_STEP_S, MOST_ROWS, resample
+from testbed.trace.resample import LEAST_BPS, LEAST_STEP_S, MOST_ROWS, Volume, resample
 from testbed.trace.trace import TraceError
-from testbed.trace.volume import Volume
 
 pytestmark = pytest.mark.pure
 

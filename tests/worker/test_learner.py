@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from testbed.spec.experiment import TrainSection
+from testbed.spec.train import TrainSection
 from testbed.worker import data, learner, models, optimizer
 from tests.worker.test_worker import write_digits
 from tests.worker.workloads import workload

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from testbed.protocol import MAX_LINE_BYTES, ControlMessage, ProtocolError, decode, encode
-from testbed.tls import Tls, shown
+from testbed.sockets import Tls, peer_name
 
 #: The first line, from who may be anybody: a name, an address, a token.
 HELLO_BYTES = 4096
@@ -41,7 +41,7 @@ class Connection:
         Nothing may be waited for before that: what came by then would be taken for lines.
         """
         await self._writer.start_tls(tls.server, ssl_handshake_timeout=HELLO_S)
-        return shown(self._writer.get_extra_info("ssl_object"))
+        return peer_name(self._writer.get_extra_info("ssl_object"))
 
     def let_in(self) -> None:
         """It is a member's: from now on lines may be as long as messages are."""

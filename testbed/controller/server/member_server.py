@@ -30,8 +30,7 @@ from testbed.protocol import (
     Stop,
 )
 from testbed.schema import brief
-from testbed.tls import Tls
-from testbed.unix_socket import address
+from testbed.sockets import Tls, unix_address
 
 log = logging.getLogger(__name__)
 
@@ -345,7 +344,7 @@ def _member_socket(folder: Path) -> socket.socket:
     folder.chmod(0o755)
     (folder / SOCKET).unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with address(folder / SOCKET) as short:
+    with unix_address(folder / SOCKET) as short:
         listening.bind(short)
     (folder / SOCKET).chmod(0o666)
     return listening

@@ -34,8 +34,8 @@ from testbed.emulation.label import LABEL
 from testbed.emulation.network.names import Names
 from testbed.emulation.process import ProcessIdentity
 from testbed.spec.errors import Fault, SpecError
-from testbed.spec.scratch import OUT_BYTES, SHM_BYTES, TMP_BYTES
 from testbed.spec.topology import Worker
+from testbed.spec.units import OUT_BYTES, SHM_BYTES, TMP_BYTES
 
 #: Where a container finds its control socket's folder. (A mounted socket file would go stale with its server.)
 CONTROL_FOLDER = "/run/testbed"

@@ -27,8 +27,9 @@ from testbed.emulation.network.network import Network
 from testbed.emulation.shaping import open_shaper
 from testbed.emulation.testbed import Backend, Testbed
 from testbed.spec.event import LinkChange
-from testbed.spec.experiment import PARAMETERS, Experiment
+from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology, Worker
+from testbed.spec.train import PARAMETERS
 from testbed.telemetry.host import CpuMeter
 from testbed.telemetry.store import write_json
 

@@ -10,7 +10,7 @@ from testbed.emulation.network.network import Network
 from testbed.emulation.shaping import LinkCounters
 from testbed.link import LinkState, NoSuchLink, find_link, link_ends
 from testbed.spec.event import LinkChange
-from testbed.spec.load import validate
+from testbed.spec.model import validate
 
 
 @dataclass(frozen=True, slots=True)

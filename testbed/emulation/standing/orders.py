@@ -19,7 +19,7 @@ from testbed.emulation.testbed import Testbed
 from testbed.link import link_ends, pair_name
 from testbed.spec.errors import SpecError
 from testbed.spec.event import LinkChange
-from testbed.spec.load import validate
+from testbed.spec.model import validate
 from testbed.spec.topology import MAX_WORKERS
 
 log = logging.getLogger(__name__)

@@ -26,8 +26,7 @@ from testbed.certificates import make_certificates
 from testbed.controller.server.member_server import SOCKET
 from testbed.emulation.network.namespace import inside
 from testbed.emulation.network.share import OWN
-from testbed.tls import AUTHORITY, CERTIFICATE, CONTROLLER, KEY, Tls, shown
-from testbed.unix_socket import address as short_address
+from testbed.sockets import AUTHORITY, CERTIFICATE, CONTROLLER, KEY, Tls, peer_name, unix_address
 
 #: The largest piece that is passed on at once; members' messages have some kilobytes.
 PIECE_BYTES = 1 << 16
@@ -128,10 +127,10 @@ class ControlGateway(_Loop):
         with contextlib.closing(writer):
             name = (await reader.readline())[:MOST_NAME_BYTES].decode(errors="replace").strip()
             tls: ssl.SSLObject = writer.get_extra_info("ssl_object")
-            if self._host_of.get(name, "") != shown(tls) or not shown(tls):
+            if self._host_of.get(name, "") != peer_name(tls) or not peer_name(tls):
                 return  # the worker is on another host, or on none
             with contextlib.suppress(OSError):  # the controller has ended
-                with short_address(self._control / name / SOCKET) as path:
+                with unix_address(self._control / name / SOCKET) as path:
                     there = await asyncio.open_unix_connection(path)
                 await _join((reader, writer), there)
 
@@ -153,7 +152,7 @@ class ControlProxies(_Loop):
             folder = self._control / worker
             folder.mkdir(exist_ok=True)
             folder.chmod(0o755)
-            with short_address(folder / SOCKET) as path:
+            with unix_address(folder / SOCKET) as path:
                 await asyncio.start_unix_server(self._through(worker), path)
             (folder / SOCKET).chmod(0o666)  # the container's user is nobody on the host, and sees this folder alone
 
@@ -161,7 +160,7 @@ class ControlProxies(_Loop):
         async def through(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.closing(writer), contextlib.suppress(OSError):  # no gateway: the connection closes
                 there = await asyncio.wait_for(self._open_gateway(), CONNECT_S)
-                if shown(there[1].get_extra_info("ssl_object")) != CONTROLLER:
+                if peer_name(there[1].get_extra_info("ssl_object")) != CONTROLLER:
                     there[1].close()
                     return
                 there[1].write(worker.encode() + b"\n")

@@ -1,8 +1,8 @@
-"""Networks that others drew or measured, as topologies: sites of the nodes, links of the edges.
+"""Networks that others drew or measured, as topologies: nodes become sites, edges become links.
 
     file → markup (GML, GraphML) or matrix (CSV) → SiteGraph → its largest component → names, delays → topology file
 
-Where a file leaves something open, what was made of it is a note: a line in the terminal, and in the topology file.
+Where a file leaves something open, a note says what was chosen: a line in the terminal, and in the topology file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from testbed.spec.graph.markup import read_gml, read_graphml
 from testbed.spec.graph.matrix import read_matrix
 from testbed.spec.graph.names import named, network_name
 from testbed.spec.graph.site_graph import SiteGraph
-from testbed.spec.graph.text import topology_text, write_topology
+from testbed.spec.graph.topology_file import topology_text, write_topology
 from testbed.spec.topology import MAX_SITES, Topology
 from testbed.trace.text import unpacked_name
 
@@ -31,21 +31,22 @@ READERS: dict[str, Callable[[Path], SiteGraph]] = {
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The topology that was written, and what was made of what its source left open."""
+    """A topology that was written from a graph."""
 
     topology: Topology
+    #: The choices where the graph left something open.
     notes: tuple[str, ...]
 
 
 def read_graph(file: Path) -> SiteGraph:
-    """The nodes and edges in a GML, GraphML or CSV file. SpecError where it is none of these, or has no edge."""
+    """Return the nodes and edges in a GML, GraphML or CSV file. SpecError where it is none of these, or has no edge."""
     reader = READERS.get(unpacked_name(file).suffix.lower())
     if reader is None:
-        rule = f"is named none of {', '.join(f'*{suffix}' for suffix in READERS)}"
+        rule = f"the file's name ends with none of {', '.join(READERS)}"
         raise SpecError(file, [Fault("file", rule, "a graph in GML or GraphML, or a matrix of round trips in CSV")])
     graph = reader(file)
     if not graph.edges:
-        raise SpecError(file, [Fault("edges", "there is none between two nodes", "a graph of at least two nodes")])
+        raise SpecError(file, [Fault("edges", "no edge joins two nodes", "a graph with an edge between two nodes")])
     return graph
 
 
@@ -57,15 +58,24 @@ def import_graph(
     strict: bool = False,
     comments: list[str] | None = None,
 ) -> Imported:
-    """Write the graph as a topology named like the target file, with as many workers at each site.
+    """Write a graph as a topology.
 
-    `Poland.yaml` has the network `poland`. Of several components the largest is taken; under `strict` they are an
-    error. The first lines of the topology are `comments`, or say where it is from, and the notes. SpecError when either
-    file is not what it must be; then nothing is written.
+    Args:
+        file: The graph.
+        target: The topology's file, whose name gives the network's: `Poland.yaml` has the network `poland`.
+        defaults: The rate and the delay of edges for which the graph has none.
+        workers: How many workers each site has.
+        strict: Refuse a graph of several components; by default the largest is taken.
+        comments: The first lines of the topology; by default they say where it is from, and the notes.
+
+    Raises:
+        SpecError: The graph can't be read, or makes no topology; then nothing is written.
     """
     graph, notes = read_graph(file).largest_component(file, strict)
     if len(graph.nodes) > MAX_SITES:
-        raise SpecError(file, [Fault("nodes", f"{len(graph.nodes)} are connected", f"at most {MAX_SITES}")])
+        raise SpecError(
+            file, [Fault("nodes", f"the graph has {len(graph.nodes)} connected nodes", f"at most {MAX_SITES}")]
+        )
     names, repeated = named(graph)
     links, unsaid = links_of(graph, file, defaults)
     notes = (*notes, *repeated, *unsaid)

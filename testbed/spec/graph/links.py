@@ -1,4 +1,4 @@
-"""The links that a graph's edges become, and what is said of those that its file leaves open."""
+"""The links that a graph's edges become, and notes on the links that the graph leaves open."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from testbed.spec.units import LEAST_LINK_BPS, MOST_DELAY_S, MOST_LINK_BPS, coun
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What a link has where the graph says nothing. `delay_s` is one way; where it is None such an edge is an error."""
+    """The values of links for which the graph has none."""
 
     rate_bps: float
+    #: One way; None makes an edge without a length and without positions an error.
     delay_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GraphLink:
-    """A pair of links, between two nodes of the graph and back."""
+    """A pair of links: between two nodes of the graph, and back."""
 
     a: str
     b: str
@@ -33,10 +34,13 @@ class GraphLink:
 
 
 def links_of(graph: SiteGraph, file: Path, defaults: Defaults) -> tuple[list[GraphLink], tuple[str, ...]]:
-    """The links, each pair of nodes once, the shorter edge of several; and what was made of what the file leaves open.
+    """Return the links, one for each pair of nodes, and notes on what was chosen where the file leaves something open.
 
-    A link has its edge's delay, else that of the edge's length, else that of the distance between its ends, else the
-    default. SpecError where there is none, or one of over a minute.
+    A link has the delay of its edge, else that of the edge's length, else that of the distance between its ends, else
+    the default. Of several edges between two nodes the shortest counts.
+
+    Raises:
+        SpecError: An edge has no delay, or one of over a minute.
     """
     positions, estimated = positions_of(graph)
     shortest: dict[frozenset[str], tuple[float, GraphEdge]] = {}
@@ -70,18 +74,19 @@ def _delay_ms(
     elif defaults.delay_s is not None:
         delay = defaults.delay_s * 1e3
     else:
-        rule = f"({graph.called(edge.source)} to {graph.called(edge.target)}) has no length and no coordinates"
+        ends = f"{graph.called(edge.source)} to {graph.called(edge.target)}"
+        rule = f"the edge ({ends}) has no length, and its nodes have no coordinates"
         remedy = (
             "`distance` in km, `latency` in ms, or both nodes' `Latitude` and `Longitude`; or --delay 10ms for all such"
         )
         raise SpecError(file, [Fault(field, rule, remedy)])
     if delay > MOST_DELAY_S * 1e3:
-        raise SpecError(file, [Fault(field, f"has a delay of {delay:g} ms", f"{MOST_DELAY_S:g} s at most, one way")])
+        raise SpecError(file, [Fault(field, f"the delay is {delay:g} ms", f"{MOST_DELAY_S:g} s at most, one way")])
     return delay
 
 
 def _rate_bps(edge: GraphEdge, defaults: Defaults) -> float:
-    """The edge's rate, or the nearest that a link can have."""
+    """Return the edge's rate, or the nearest rate that a link can have."""
     rate = defaults.rate_bps if edge.rate_bps is None else edge.rate_bps
     return min(max(rate, LEAST_LINK_BPS), MOST_LINK_BPS)
 

@@ -1,7 +1,7 @@
-"""GML and GraphML, as the Internet Topology Zoo has its networks and graph tools write theirs; networkx reads both.
+"""Graphs in GML and GraphML, which the Internet Topology Zoo and graph tools write. networkx reads both.
 
-Values may have units of their own (`latency "110 ms"`, `capacity "10 Gbit/s"`, `Latitude "12.0 S"`). One without is
-taken to be in the unit of its attribute, unless that is not possible: then it is refused, with its line.
+Values may have units (`latency "110 ms"`, `capacity "10 Gbit/s"`, `Latitude "12.0 S"`). A value without a unit is in
+the unit of its attribute, unless that is not possible: then it is refused, with its line.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from testbed.trace.quantity import (
 )
 from testbed.trace.text import bytes_of, decoded, kind_of, unpacked_name
 
-#: The largest file in the Topology Zoo has 0.9 MB. One of this size takes a minute.
+#: The longest file, which takes a minute. The largest file in the Topology Zoo has 0.9 MB.
 MOST_BYTES = 16 * 2**20
 
 #: Names of a node's label, in the order in which they are looked for: igraph's and Cytoscape's is `name`.
@@ -51,51 +51,52 @@ LENGTHS = ("distance", "length", "dist", "km")
 CAPACITIES = ("capacity", "LinkSpeedRaw", "bandwidth", "bw", "rate")
 LOSSES = ("packet_loss", "loss")
 
-#: Of node attributes, in degrees.
+#: Names of node attributes, in degrees.
 LATITUDES = ("Latitude", "latitude", "lat")
 LONGITUDES = ("Longitude", "longitude", "lon", "lng")
 #: Shadow's rates of a host's own interface.
 HOST_RATES = ("host_bandwidth_down", "host_bandwidth_up")
 
-#: In vacuum. What positions of cities may be off by, beside a part of the distance.
+#: The speed of light in vacuum; and how far positions of cities may be off, as a part of the distance and in km.
 LIGHT_KM_PER_MS = 299.792458
 NEAR, CITY_KM = 0.9, 100.0
-#: The longest cable system has 45,000 km.
+#: The greatest length: the longest cable system has 45,000 km.
 MOST_KM = 50_000.0
 
-#: A petabit: ten times what the largest fibre cable carries.
+#: The greatest rate, a petabit: ten times what the largest fibre cable carries.
 MOST_BPS = 1e15
 
-#: What networkx's readers raise at a file that is not what it claims to be; XML's ParseError is a SyntaxError.
+#: The errors of networkx's readers for a file that is not in the form of its name; XML's ParseError is a SyntaxError.
 UNREADABLE = (nx.NetworkXException, ValueError, SyntaxError, LookupError, TypeError, AttributeError, RecursionError)
 
-#: Where a GML file's graph begins, and its nodes and edges outside of texts and comments.
+#: The begin of the graph in a GML file; and its nodes and edges, outside of texts and comments.
 GML_GRAPH = re.compile(r"^\s*graph\s*\[", re.MULTILINE)
 GML_PART = re.compile(r'"[^"]*"|#[^\n]*|\b(node|edge)\s*\[')
-#: The attribute that has a node's or an edge's line.
+#: The attribute that gets the line of a node or an edge.
 LINE = "testbedline"
 
-#: Reads a value: a number in the unit that counts 1, and whether its own unit is written.
+#: Reads a value: returns the number in the unit that counts 1, and whether the value has its own unit.
 _Read = Callable[[Any], tuple[float, bool]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """What an attribute says, and whether with its unit."""
+class _Quantity:
+    """The quantity in an attribute."""
 
     name: str
     value: float
+    #: True if the unit is written.
     has_unit: bool
 
 
 def read_gml(file: Path) -> SiteGraph:
-    """The graph in a GML file; SpecError says where it is none."""
+    """Return the graph in a GML file. SpecError names the line that can't be read."""
     data = _bytes(file)
     try:
         text = decoded(data)
     except ValueError:
-        text = data.decode("iso-8859-1")  # what GML's own specification says of letters beyond ASCII
-    # Several of the Zoo's files have parallel edges without saying so, for which networkx refuses them.
+        text = data.decode("iso-8859-1")  # GML's own specification allows this encoding
+    # networkx refuses several of the Zoo's files, which have parallel edges and do not declare them.
     text = GML_GRAPH.sub(lambda begin: f"{begin[0]} multigraph 1 ", text, count=1)
     try:
         graph = nx.parse_gml(_with_lines(text), label="id")
@@ -105,7 +106,7 @@ def read_gml(file: Path) -> SiteGraph:
 
 
 def _with_lines(text: str) -> str:
-    """Return GML in which each node and edge has its line as an attribute."""
+    """Return the GML text with the line of each node and edge as an attribute."""
     ends = [end.start() for end in re.finditer("\n", text)]
 
     def begun(match: re.Match[str]) -> str:
@@ -115,7 +116,7 @@ def _with_lines(text: str) -> str:
 
 
 def read_graphml(file: Path) -> SiteGraph:
-    """The graph in a GraphML file, of yEd's labels too; SpecError says where it is none."""
+    """Return the graph in a GraphML file, with yEd's labels. SpecError names the line that can't be read."""
     data = _bytes(file)
     try:
         graph = nx.read_graphml(BytesIO(data), force_multigraph=True)
@@ -131,14 +132,14 @@ def read_graphml(file: Path) -> SiteGraph:
 
 
 def _quoted_line(data: bytes, words: str) -> int | None:
-    """Return the line of the value that an error quotes, where it stands in the file."""
+    """Return the line of the value that an error quotes; None where the file does not have it."""
     quoted = re.search(r"'([^']+)'$", words)
     place = data.find(f">{quoted[1]}<".encode()) if quoted else -1
     return None if place < 0 else data.count(b"\n", 0, place) + 1
 
 
 def _xml_lines(data: bytes) -> tuple[dict[str, int], dict[frozenset[str], list[int]]]:
-    """Return the line of each node by its id, and those of edges by their ends, in the file's order."""
+    """Return the line of each node by its id, and the lines of edges by their ends, in the file's order."""
     nodes: dict[str, int] = {}
     edges: dict[frozenset[str], list[int]] = {}
     parser = ParserCreate()
@@ -162,22 +163,22 @@ def _bytes(file: Path) -> bytes:
         data = bytes_of(file, MOST_BYTES)
     except ValueError as error:
         remedy = "a graph of some thousand nodes and edges at most"
-        raise SpecError(file, [Fault("file", str(error).replace("it is", "is", 1), remedy)]) from None
+        raise SpecError(file, [Fault("file", str(error).replace("it is", "the file is", 1), remedy)]) from None
     except OSError as error:
-        raise SpecError(file, [Fault("file", f"cannot be read: {error}", "the path of a graph")]) from None
+        raise SpecError(file, [Fault("file", f"the file can't be read: {error}", "the path of a graph")]) from None
     if kind := kind_of(data):
-        raise SpecError(file, [Fault("file", f"is {kind}", "a graph in GML or GraphML")])
+        raise SpecError(file, [Fault("file", f"the file is {kind}", "a graph in GML or GraphML")])
     return data
 
 
 def _no_graph(file: Path, error: Exception, line: int | None = None) -> SpecError:
     remedy = f"a graph that networkx reads as {'GML' if unpacked_name(file).suffix.lower() == '.gml' else 'GraphML'}"
     field = "file" if line is None else f"line {line}"
-    return SpecError(file, [Fault(field, f"is no such graph: {str(error)[:200]}", remedy)])
+    return SpecError(file, [Fault(field, f"the graph can't be read: {str(error)[:200]}", remedy)])
 
 
 class _Reader:
-    """Makes a SiteGraph of what networkx read in a file. A value that is there is read, or refused, or noted."""
+    """Makes a SiteGraph of the graph that networkx read in a file. Each value is read, or refused, or noted."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -185,14 +186,14 @@ class _Reader:
         self._without_unit: list[float] = []
 
     def site_graph(self, graph: Any) -> SiteGraph:
-        """The sites and edges of the graph. SpecError names the line, and the attribute that is not understood."""
+        """Return the sites and edges of the graph. SpecError names the line and the attribute that can't be read."""
         nodes = {str(node): self._node(node, its) for node, its in graph.nodes(data=True)}
         edges = tuple(
             self._edge(source, target, its, nodes) for source, target, its in graph.edges(data=True) if source != target
         )
         if doubt := doubtful_round_trips(2 * each for each in self._without_unit if each <= MOST_DELAY_S * 1e3):
             remedy = 'delays with their unit, such as `latency "110 ms"`'
-            raise SpecError(self._file, [Fault("edges", f"have delays without a unit, and {doubt}", remedy)])
+            raise SpecError(self._file, [Fault("edges", f"the delays have no unit, and {doubt}", remedy)])
         notes = (f"{note} {count} {'node' if '`host_' in note else 'edge'}s." for note, count in self._noted.items())
         return SiteGraph(nodes, edges, tuple(notes))
 
@@ -239,13 +240,13 @@ class _Reader:
         )
 
     def _rate(self, place: str, attributes: Mapping[str, Any]) -> float | None:
-        """The edge's rate in bit/s. `LinkSpeedRaw` counts bit/s, `bw` Mbit/s, as the Topology Zoo and Mininet do."""
+        """Return the edge's rate in bit/s. `LinkSpeedRaw` counts bit/s (Topology Zoo), `bw` Mbit/s (Mininet)."""
         said = self._quantity(place, attributes, CAPACITIES, rate_bps, "bit/s")
         if said is None and not is_unknown(attributes.get("LinkSpeed")) and attributes.get("LinkSpeedUnits"):
             speed = {"LinkSpeed": f"{attributes['LinkSpeed']}{attributes['LinkSpeedUnits']}"}
             said = self._quantity(place, speed, ("LinkSpeed",), rate_bps, "bit/s")
         if said is not None and said.value > MOST_BPS:
-            rule = f"its {said.name} is {said.value:g} bit/s: nothing carries that"
+            rule = f"its {said.name} is {said.value:g} bit/s, which no cable carries"
             raise SpecError(self._file, [Fault(place, rule, "a rate with its unit, such as '10 Gbit/s'")])
         if said is None or said.has_unit or said.name == "LinkSpeedRaw":
             return None if said is None else said.value
@@ -254,7 +255,7 @@ class _Reader:
             return said.value * 1e6
         if said.name == "capacity" and said.value >= LEAST_LINK_BPS:
             return said.value
-        rule = f"its {said.name} is {said.value:g}, and no unit is said"
+        rule = f"its {said.name} is {said.value:g}, without a unit"
         raise SpecError(self._file, [Fault(place, rule, "a rate with its unit, such as '10 Gbit/s'")])
 
     def _jitter(self, place: str, attributes: Mapping[str, Any]) -> float | None:
@@ -265,7 +266,7 @@ class _Reader:
         return None
 
     def _loss(self, place: str, attributes: Mapping[str, Any]) -> float | None:
-        """The share of packets that the edge loses. Shadow's `packet_loss` is a share, others need a percentage."""
+        """Return the share of packets that the edge loses. Shadow's `packet_loss` is a share; others need a unit."""
         said = self._quantity(place, attributes, LOSSES, lambda value: in_units(value, PERCENT), "%")
         if said is None:
             return None
@@ -273,37 +274,39 @@ class _Reader:
             self._noted[f"Not taken over, since it has no unit: `{said.name}` of"] += 1
             return None
         if said.value > 1:
-            rule = f"its {said.name} is {said.value:g}, more than all"
+            rule = f"its {said.name} is {said.value:g}, which is over 100%"
             raise SpecError(self._file, [Fault(place, rule, "a share from 0 to 1, or a percentage such as '0.1%'")])
         return said.value
 
-    def _check_distance(self, place: str, km: _Said | None, delay: _Said | None, apart_km: float) -> None:
-        """Refuse a length or delay without a unit that can't be one in km or ms between these positions."""
+    def _check_distance(self, place: str, km: _Quantity | None, delay: _Quantity | None, apart_km: float) -> None:
+        """Refuse a length without a unit that can't be in km, or a delay that can't be in ms over this distance."""
         if km is not None and not km.has_unit and km.value > MOST_KM:
-            rule = f"its {km.name} is {km.value:g}: no cable has so many km"
+            rule = f"its {km.name} is {km.value:g}, and no cable is that many km long"
             raise SpecError(self._file, [Fault(place, rule, "a length with its unit, such as '344 km'")])
         least_km = NEAR * apart_km - CITY_KM
         if delay is not None and not delay.has_unit and delay.value * LIGHT_KM_PER_MS < least_km:
-            rule = f"its {delay.name} is {delay.value:g}, and its ends are {apart_km:.0f} km apart: light takes longer"
+            rule = f"its {delay.name} is {delay.value:g}, and light takes more ms for {apart_km:.0f} km of distance"
             raise SpecError(self._file, [Fault(place, rule, f"a time with its unit, such as '{delay.value:g} s'")])
 
     def _quantity(
         self, place: str, attributes: Mapping[str, Any], names: tuple[str, ...], read: _Read, unit: str
-    ) -> _Said | None:
-        """The first of the attributes that says something, which may not be negative."""
+    ) -> _Quantity | None:
+        """Return the first of these attributes that is known. SpecError where it is negative, or a capacity of 0."""
         said = self._first(place, attributes, names, read)
         if said is not None and (said.value < 0 or (said.value == 0 and names is CAPACITIES)):
             remedy = f"{'more than 0' if names is CAPACITIES else '0 or more'} {unit}, or leave it out"
             raise SpecError(self._file, [Fault(place, f"its {said.name} is {said.value:g}", remedy)])
         return said
 
-    def _first(self, place: str, attributes: Mapping[str, Any], names: tuple[str, ...], read: _Read) -> _Said | None:
+    def _first(
+        self, place: str, attributes: Mapping[str, Any], names: tuple[str, ...], read: _Read
+    ) -> _Quantity | None:
         for name in names:
             for key, value, written in _named(attributes, name, read):
                 if is_unknown(value):
                     continue
                 try:
-                    return _Said(key, *read(written))
+                    return _Quantity(key, *read(written))
                 except QuantityError as error:
                     remedy = "a number with its unit, such as '110 ms', '10 Gbit/s', '344 km' or '12.0 S'"
                     shown = f"its {key} {str(value)[:40]!r} {error}"

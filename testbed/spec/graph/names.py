@@ -1,4 +1,4 @@
-"""Nodes' labels as sites' names: within 15 characters of a few kinds, and each once."""
+"""Names of sites from the labels of nodes: at most 15 characters of a few kinds, each name once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from testbed.spec.topology import MAX_INTERFACE_NAME, MAX_NAME, RESERVED
 
 
 def site_name(label: str) -> str:
-    """A node's label as a site's name: up to its first comma, small ASCII letters and dashes, at most 15.
+    """Return a node's label as a site's name: up to its first comma, in small ASCII letters and dashes, at most 15.
 
     `Miami, Florida` → `miami`, `San José` → `san-jose`, `1` → `site-1`, `London Docklands` → `london-dockland`.
     """
@@ -23,16 +23,16 @@ def site_name(label: str) -> str:
 
 
 def network_name(stem: str) -> str:
-    """A file's name as a network's name: `Poland` → `poland`, `my_net` → `my-net`."""
+    """Return a file's name as a network's name: `Poland` → `poland`, `my_net` → `my-net`."""
     plain = unicodedata.normalize("NFKD", stem).encode("ascii", "ignore").decode()
     return re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-")[:MAX_NAME].strip("-") or "network"
 
 
 def named(graph: SiteGraph) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Node → its site's name, and a note for each name that several labels become.
+    """Return node → its site's name, and a note for each name that several labels become.
 
-    The first of them has the name, the others have it with a number: Rocketfuel's `Santa+Clara,+CA389` and
-    `Santa+Clara,+CA444` are `santa-clara` and `santa-clara-2`. A name that a label becomes by itself is not taken.
+    The first of these nodes gets the name, the others get it with a number: Rocketfuel's `Santa+Clara,+CA389` and
+    `Santa+Clara,+CA444` are `santa-clara` and `santa-clara-2`. The number skips names that other labels become.
     """
     wanted: dict[str, list[str]] = {}
     for node in graph.nodes:
@@ -57,5 +57,5 @@ def _numbered(name: str, number: int) -> str:
 
 
 def _fitted(name: str) -> str:
-    """As long as an interface's name may be, and not a worker's: `paris-w0` → `parisw0`."""
+    """Return a name cut to the length of an interface's, and unlike a worker's: `paris-w0` → `parisw0`."""
     return re.sub(r"-(w\d+)$", r"\1", name.strip("-")[:MAX_INTERFACE_NAME].strip("-"))

@@ -1,4 +1,4 @@
-"""A graph as a file has it: nodes by their ids, and edges between two of them; direction is not looked at."""
+"""A graph as a file has it: nodes by their ids, and edges between two of them, without a direction."""
 
 from __future__ import annotations
 
@@ -19,44 +19,51 @@ LISTED = 8
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """`label` is the node's name in the file, or None where it has only an id."""
+    """A node of a graph."""
 
+    #: The node's name in the file; None where it has only an id.
     label: str | None = None
     position: Position | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GraphEdge:
-    """What the file says of an edge; None where it leaves it out. `delay_ms` is one way, `loss` a share.
-
-    `place` says where in the file it stands, in an error's words.
-    """
+    """An edge of a graph. A value is None where the file does not have it."""
 
     source: str
     target: str
     km: float | None = None
+    #: One way.
     delay_ms: float | None = None
     rate_bps: float | None = None
     jitter_ms: float | None = None
+    #: A share, in [0, 1].
     loss: float | None = None
+    #: The edge's place in the file, for errors.
     place: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SiteGraph:
-    """Edges join two different nodes of the graph; several may join the same two. `notes` say what was not read."""
+    """A graph of sites."""
 
+    #: Nodes by id.
     nodes: Mapping[str, GraphNode]
+    #: Each joins two different nodes; several may join the same two.
     edges: tuple[GraphEdge, ...]
+    #: Notes on values in the file that were not read.
     notes: tuple[str, ...] = ()
 
     def called(self, node: str) -> str:
-        """The node as its file calls it, in print."""
+        """Return the node's name in its file, for print."""
         return self.nodes[node].label or printable(node)
 
     def largest_component(self, file: Path, strict: bool) -> tuple[SiteGraph, tuple[str, ...]]:
-        """The graph without the nodes that its largest component does not reach, and a note where there are such; of
-        components of the same size the first. Under `strict` such nodes are a SpecError."""
+        """Return the largest component, the first of several, and the graph's notes with one on the other components.
+
+        Raises:
+            SpecError: `strict` is true, and there are other components.
+        """
         graph = nx.Graph()
         graph.add_nodes_from(self.nodes)
         graph.add_edges_from((edge.source, edge.target) for edge in self.edges)
@@ -77,11 +84,11 @@ class SiteGraph:
 
 
 def printable(text: str) -> str:
-    """The text as one line of what can be shown, and what YAML can hold."""
+    """Return the text as one line of letters that can be shown, and that YAML can hold."""
     return "".join(letter for letter in text if letter.isprintable()).strip()
 
 
 def some(names: list[str]) -> str:
-    """The names as a note lists them: not all of hundreds."""
+    """Return the names for a note, which lists the first LISTED of them."""
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return ", ".join(names[:LISTED]) + more

@@ -11,12 +11,12 @@ from dataclasses import replace
 from msgspec import structs
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from testbed.sockets import Tls
 from testbed.sync.c10d.own_controller import OwnController
 from testbed.sync.environment import CONTROLLER, MemberEnvironment, address_towards, member_of
 from testbed.sync.errors import SyncError
 from testbed.sync.rendezvous import rendezvous
 from testbed.sync.session import Session, session_of
-from testbed.tls import Tls
 
 #: Where rank 0 tells the others of the controller that it has started.
 KEY = "controller"

@@ -25,10 +25,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from testbed.sockets import peer_name
 from testbed.sync.errors import FrameError, ImpostorError
 from testbed.sync.transport.frame import GREETING_BYTES, NONCE_BYTES, Greeting
 from testbed.sync.transport.settings import TransportSettings
-from testbed.tls import shown
 
 _PROOF_BYTES: Final = 32
 _CONNECTS, _LISTENS = b"connects", b"listens"
@@ -132,9 +132,9 @@ def _proof(key: bytes, role: bytes, said: bytes, listener: str, nonce: bytes) ->
 
 def _check_certificate(connection: socket.socket, name: str) -> None:
     """ImpostorError when the other end has shown one, and it is not that of `name`."""
-    if isinstance(connection, ssl.SSLSocket) and shown(connection) != name:
+    if isinstance(connection, ssl.SSLSocket) and peer_name(connection) != name:
         raise ImpostorError(
-            f"who goes by {name} has the certificate of {shown(connection) or 'nobody'}",
+            f"who goes by {name} has the certificate of {peer_name(connection) or 'nobody'}",
             rule="certificate",
             member=name,
         )

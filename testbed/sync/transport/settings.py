@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from testbed.tls import Tls
+from testbed.sockets import Tls
 
 #: Threads end at once when they are told to, or their connection ends; this is for a machine that has no time for them.
 CLOSE_S: Final = 5.0

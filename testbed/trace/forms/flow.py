@@ -1,4 +1,4 @@
-"""Which packets count: those of a flow, by its addresses and ports."""
+"""Flows of packets, by their addresses and ports."""
 
 from __future__ import annotations
 
@@ -16,22 +16,26 @@ Address = IPv4Address | IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """An address and a port, each None where any will do."""
+    """One end of a flow: an address and a port, each None where any will do."""
 
     address: Address | None = None
     port: int | None = None
 
     @classmethod
     def parse(cls, text: str) -> End:
-        """`10.0.0.1:443`, `[2001:db8::1]:443`, without the port, `*`, or `*:443`; ValueError for others."""
+        """Return the end that is written `10.0.0.1:443`, `[2001:db8::1]:443`, so without the port, `*` or `*:443`.
+
+        Raises:
+            ValueError: The text is none of these.
+        """
         address, colon, port = text.rpartition(":") if text.count(":") == 1 or "]:" in text else (text, "", "")
         if colon and not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65_536):
-            raise ValueError(f"{port!r} is no port")
+            raise ValueError(f"{port!r} is not a port")
         address = address.removeprefix("[").removesuffix("]")
         return cls(None if address == "*" else ip_address(address), int(port) if colon else None)
 
     def matches(self, other: End) -> bool:
-        """Whether the other one, of a packet, is this."""
+        """Return whether an end of a packet is this one."""
         return self.address in (None, other.address) and self.port in (None, other.port)
 
     def __str__(self) -> str:
@@ -43,27 +47,26 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """From one end to another, in one direction."""
+    """The packets from one end to another, in one direction."""
 
     source: End
     target: End
 
     @classmethod
     def parse(cls, text: str) -> Flow:
-        """`A->B`; TraceError when it is none."""
+        """Return the flow that is written `A->B`. TraceError where the text is no flow."""
         source, arrow, target = text.partition("->")
         try:
             if not arrow:
                 raise ValueError("it has no `->`")
             return cls(End.parse(source.strip()), End.parse(target.strip()))
         except ValueError as error:
-            raise TraceError(
-                f"{text[:80]!r} is no flow: {error}; write such as {EXAMPLE}", rule="flow", given=text
-            ) from None
+            wrong = f"{text[:80]!r} is not a flow: {error}; write it such as {EXAMPLE}"
+            raise TraceError(wrong, rule="flow", given=text) from None
 
     @classmethod
     def of_packet(cls, ip: bytes) -> Flow | None:
-        """That of a packet that begins with its IP header; None where too little of it is there."""
+        """Return the flow of a packet, given from its IP header on; None where too little of the packet is there."""
         version = ip[0] >> 4 if ip else 0
         if version == 4 and len(ip) >= 20:
             begin, protocol, addresses = (ip[0] & 15) * 4, ip[9], ip[12:20]
@@ -76,7 +79,7 @@ class Flow:
         return _flow(addresses, ip[begin : begin + 4] if has_ports else b"")
 
     def matches(self, other: Flow) -> bool:
-        """Whether a packet's flow is this one."""
+        """Return whether the flow of a packet is this one."""
         return self.source.matches(other.source) and self.target.matches(other.target)
 
     def __str__(self) -> str:
@@ -85,7 +88,10 @@ class Flow:
 
 @lru_cache(maxsize=2**16)
 def _flow(addresses: bytes, ports: bytes) -> Flow:
-    """Of a header's bytes, either half of which is of one end. A capture has few flows, and many packets of each."""
+    """Return the flow of a header's bytes, whose halves are the two ends.
+
+    A capture has few flows and many packets of each, so the flows are cached.
+    """
     half = len(addresses) // 2
     source, target = (ip_address(each) for each in (addresses[:half], addresses[half:]))
     if not ports:

@@ -4,9 +4,8 @@
     0.93   2.75
     2.04   0.5
 
-Times are irregular. As in Pensieve's own simulator a line's rate is that of the time which ends at the line, since it
-is what was received by then; the first line only says when it begins. So these are 0.93 s of 2.75 Mbit/s and 1.11 s of
-0.5.
+Times are irregular. As in Pensieve's own simulator, a line's rate was received in the time that ends at the line; the
+first line only says when that time begins. So these lines are 0.93 s of 2.75 Mbit/s and 1.11 s of 0.5 Mbit/s.
 """
 
 from __future__ import annotations
@@ -16,68 +15,73 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from testbed.trace.cells import with_points
-from testbed.trace.resample import rates_between
+from testbed.trace.importing import Form, ImportedTrace
+from testbed.trace.resample import Volume, rates_between
+from testbed.trace.table import with_points
 from testbed.trace.text import numbered
 from testbed.trace.trace import Row, Trace, TraceError, lasting
-from testbed.trace.volume import Volume
 
-#: Mbit/s: no link of the collections that have this form had 10 Gbit/s. Larger numbers are kbit/s or bit/s.
+#: The greatest rate, in Mbit/s. No link of the collections in this form had 10 Gbit/s: larger numbers are in kbit/s or
+#: bit/s.
 MOST_MBITS = 1e4
-#: Between two lines, in the middle: those of the collections are half a second to five apart, which is 500 ms or more.
+#: The greatest median time between two lines. In the collections it is half a second to five; in ms it would be 500 or
+#: more.
 MOST_GAP_S = 300.0
 
 
 def parse_pensieve(lines: Sequence[str]) -> Trace:
-    """The trace in the lines of a file, a row for each but the first; TraceError names the line."""
-    table = with_points([(number, line.split()) for number, line in numbered(lines)])
+    """Return the trace in the lines of a file: a row for each line but the first. TraceError names the line."""
     times: list[float] = []
     rates: list[float] = []
-    for number, cells in table:
-        if len(cells) != 2:
-            raise TraceError(
-                f"line {number}: has {len(cells)} columns; write two: seconds and Mbit/s",
-                line=number,
-                rule="cells",
-                given=len(cells),
-            )
-        time_s, rate = (_number(number, cell) for cell in cells)
-        if times and time_s <= times[-1]:
-            raise TraceError(
-                f"line {number}: {time_s:g} s does not come after {times[-1]:g} s; sort the lines",
-                line=number,
-                rule="order",
-                given=time_s,
-            )
+    for number, cells in with_points([(number, line.split()) for number, line in numbered(lines)]):
+        try:
+            time_s, rate = _time_and_rate(cells)
+            if times and time_s <= times[-1]:
+                text = f"{time_s:g} s follows {times[-1]:g} s; sort the lines, each time once"
+                raise TraceError(text, rule="order", given=time_s)
+        except TraceError as error:
+            raise error.at_line(number) from None
         times.append(time_s)
-        if rate > MOST_MBITS:
-            raise TraceError(
-                f"line {number}: {rate:g} Mbit/s is over {MOST_MBITS:g}: it counts kbit/s or less; write Mbit/s"
-            )
         rates.append(rate)
     if len(times) < 2:
-        raise TraceError(
-            f"has {len(times)} lines; write two or more: the first one only begins", rule="too-few", given=len(times)
-        )
+        text = f"the file has {len(times)} lines; write two or more, the first of which only begins"
+        raise TraceError(text, rule="too-few", given=len(times))
     edges = [time_s - times[0] for time_s in times]
     if (gap := median(after - before for before, after in pairwise(edges))) > MOST_GAP_S:
-        raise TraceError(f"has a line each {gap:g} s, as files do that count milliseconds; write seconds", rule="unit")
+        text = f"the median time between two lines is {gap:g} s, so the file counts milliseconds; write seconds"
+        raise TraceError(text, rule="unit")
     steps = zip(rates[1:], pairwise(edges), strict=True)
     source = Volume.of_steps(edges, (rate * 1e6 / 8 * (stop - start) for rate, (start, stop) in steps))
     rows = [Row(start, bps) for start, bps in zip(edges, rates_between(source, edges), strict=False)]
     return Trace(lasting(rows, edges[-1]))
 
 
-def _number(line: int, cell: str) -> float:
+def _time_and_rate(cells: Sequence[str]) -> tuple[float, float]:
+    if len(cells) != 2:
+        text = f"the line has {len(cells)} columns; write two: seconds and Mbit/s"
+        raise TraceError(text, rule="cells", given=len(cells))
+    time_s, rate = map(_number, cells)
+    if rate > MOST_MBITS:
+        text = f"{rate:g} Mbit/s is over {MOST_MBITS:g} Mbit/s, so the file counts kbit/s or less; write Mbit/s"
+        raise TraceError(text, rule="unit", given=rate)
+    return time_s, rate
+
+
+def _number(cell: str) -> float:
     try:
         value = float(cell)
     except ValueError:
-        raise TraceError(
-            f"line {line}: {cell[:40]!r} is not a number; write seconds and Mbit/s",
-            line=line,
-            rule="number",
-            given=cell,
-        ) from None
+        text = f"{cell[:40]!r} is not a number; write seconds and Mbit/s"
+        raise TraceError(text, rule="number", given=cell) from None
     if not (math.isfinite(value) and 0 <= value <= 1e10):
-        raise TraceError(f"line {line}: {cell[:40]} must be between 0 and 1e10", line=line, rule="range", given=value)
+        raise TraceError(f"{cell[:40]!r} is out of range; write 0 to 1e10", rule="range", given=value)
     return value
+
+
+FORM = Form(
+    "pensieve",
+    "Lines of seconds and Mbit/s, at irregular times.",
+    lambda text, _: [
+        ImportedTrace(parse_pensieve(text.splitlines()), ("each rate holds for the time that ended at its line",))
+    ],
+)

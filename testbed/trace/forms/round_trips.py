@@ -1,8 +1,8 @@
-"""Round trips that were measured, some of them lost, as a trace of delay and loss by windows of time.
+"""Measured round trips, some of them lost, as a trace of delay and loss by windows of time.
 
-A window has half of its round trips' median as the delay, and a loss that, met once each way, loses as many round
-trips as were lost in it. So the trace is for both directions of a link. Where all of a window's were lost, the delay
-before it holds, and where nothing was sent the row before.
+A window's delay is half the median of its round trips. Its loss, met once each way, loses the same share of round trips
+as were lost in the window, so the trace is for both directions of a link. Where all round trips of a window were lost,
+the delay before it holds; where nothing was sent, the row before it.
 """
 
 from __future__ import annotations
@@ -12,26 +12,37 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
+from testbed.trace.importing import ImportedTrace
 from testbed.trace.trace import Row, Trace, TraceError, lasting
 
-#: A window's length where none is asked for, unless it would have fewer of them than this.
+#: The length of a window where none is asked for: a second, or as long as LEAST_IN_WINDOW samples take.
 WINDOW_S, LEAST_IN_WINDOW = 1.0, 10
+#: The help of the option that sets the length.
+STEP_HELP = "of a row; 1s, or what ten samples take"
 
 #: (seconds, round trip in seconds or None where it was lost), by time.
 Samples = Sequence[tuple[float, float | None]]
 
 
+def import_round_trips(samples: Samples, window_s: float | None, *more: str) -> list[ImportedTrace]:
+    """Return the samples as a trace with comments, the last of which are `more`."""
+    window_s = window_for(samples) if window_s is None else window_s
+    lost = sum(trip is None for _, trip in samples)
+    counted = f"{len(samples)} round trips, {lost} lost, in windows of {window_s:g} s"
+    meaning = "delay: half of their median; loss: what, met both ways, loses as many. For both directions of a link"
+    return [ImportedTrace(by_windows(samples, window_s), (counted, meaning, *more))]
+
+
 def window_for(samples: Samples) -> float:
-    """A second, or what ten samples take."""
+    """Return a second, or the time that ten samples take where that is longer."""
     gaps = [after - before for (before, _), (after, _) in pairwise(samples) if after > before]
     return max(WINDOW_S, round(LEAST_IN_WINDOW * median(gaps), 3)) if gaps else WINDOW_S
 
 
-def by_windows(samples: Samples, window_s: float | None = None) -> Trace:
-    """The trace. TraceError where no round trip came back."""
+def by_windows(samples: Samples, window_s: float) -> Trace:
+    """Return the trace of these windows. TraceError where no round trip came back."""
     if all(trip is None for _, trip in samples):
-        raise TraceError("has no round trip that came back; take a measurement that has some", rule="no-reply")
-    window_s = window_for(samples) if window_s is None else window_s
+        raise TraceError("no round trip came back; take a measurement with replies", rule="no-reply")
     begin = samples[0][0]
     windows: dict[int, list[float | None]] = {}
     for time_s, trip in samples:

@@ -1,15 +1,15 @@
-"""Round trips in CSV: when each packet was sent, and how long it took, in ms; -1 where nothing came back.
+"""Round trips in CSV: when each packet was sent, and how long its reply took in ms; -1 where nothing came back.
 
     timestamp_ns,rtt
     1700000000000000000,42.1
     1700000000020000000,-1
 
-The columns may have other units in their names: `timestamp_us`, `timestamp_ms` or `timestamp_s`, `rtt_ms`, `rtt_us` or
-`rtt_s`. Round trips without a unit that can't be in ms are refused.
+The columns may have other units in their names: `timestamp_us`, `timestamp_ms` or `timestamp_s`, `rtt_ms`, `rtt_us`,
+`rtt_ns` or `rtt_s`. Round trips without a unit that can't be in ms are refused.
 
-LENS (MMSys 2024) calls the first column `timestamp`, in nanoseconds as well, or in seconds with a fraction. A
-`timestamp` of our time tells its unit by its size: 1.7e9 are seconds, 1.7e18 nanoseconds. Where LENS knows in which
-direction a packet was lost, its round trip is 0: no packet takes no time, so that is a loss too.
+LENS (MMSys 2024) calls the first column `timestamp`, in nanoseconds or in seconds with a fraction. A `timestamp` of a
+moment in this century tells its unit by its size: 1.7e9 are seconds, 1.7e18 nanoseconds. Where LENS knows in which
+direction a packet was lost, its round trip is 0: no reply takes no time, so 0 is a loss too.
 """
 
 from __future__ import annotations
@@ -19,28 +19,31 @@ from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from statistics import median
 
-from testbed.trace.forms.table import Record, read_records
+from testbed.trace.forms.round_trips import STEP_HELP, import_round_trips
+from testbed.trace.importing import Form
 from testbed.trace.quantity import doubtful_round_trips
+from testbed.trace.table import Record, read_records
 from testbed.trace.trace import TraceError
 
 #: Columns of times, and how many ns each counts.
 COLUMNS = {"timestamp_ns": 1, "timestamp_us": 10**3, "timestamp_ms": 10**6, "timestamp_s": 10**9, "timestamp": 1}
 #: Columns of round trips, and how many ms each counts.
 TRIPS = {"rtt": 1.0, "rtt_ms": 1.0, "rtt_us": 1e-3, "rtt_ns": 1e-6, "rtt_s": 1e3}
+#: The round trips that mean a loss.
 LOST_MS = (-1.0, 0.0)
 MOST_MS = 120_000.0
 #: The year 2262.
 MOST_NS = 2**63
 #: The years 2001 to 2100, in seconds since 1970: in ms, µs and ns these are other numbers.
 OUR_TIME_S = range(10**9, 4_102_444_800)
-#: Packets nearer together in the middle were not sent to measure round trips: LENS's are 10 ms apart.
+#: The least median time between packets that measure round trips: LENS's are 10 ms apart.
 LEAST_GAP_S = 1e-3
 
 
 def parse_rtt_csv(lines: Sequence[str]) -> list[tuple[float, float | None]]:
-    """(seconds, round trip in seconds or None) of each line; TraceError names the line."""
+    """Return (seconds, round trip in seconds or None) for each line of a file. TraceError names the line."""
     samples: list[tuple[float, float | None]] = []
-    bare: list[float] = []
+    without_unit: list[float] = []
     began_ns = last_ns = ns = 0
     for record in read_records(lines, (), (*COLUMNS, *TRIPS)):
         trip_column, column = _column(record, TRIPS), _column(record, COLUMNS)
@@ -49,26 +52,22 @@ def parse_rtt_csv(lines: Sequence[str]) -> list[tuple[float, float | None]]:
         if not samples:
             began_ns = time_ns
         elif time_ns < last_ns:
-            raise TraceError(
-                f"line {record.line}: its time is before that of the line before; sort the lines",
-                line=record.line,
-                rule="order",
-            )
+            text = f"its {column} is before that of the line above; sort the lines"
+            raise TraceError(text, rule="order", field=column).at_line(record.line)
         last_ns = time_ns
-        most = MOST_MS / TRIPS[trip_column]
-        trip = record.number(trip_column, LOST_MS[0], most)
+        trip = record.number(trip_column, LOST_MS[0], MOST_MS / TRIPS[trip_column])
         if LOST_MS[0] < trip < 0:
-            text = f"line {record.line}: {trip_column} {trip:g} is below 0; write -1 where nothing came back"
-            raise TraceError(text, line=record.line, rule="range", field=trip_column, given=trip)
+            text = f"{trip_column} is {trip:g}; write -1 where nothing came back"
+            raise TraceError(text, rule="range", field=trip_column, given=trip).at_line(record.line)
         if trip_column == "rtt" and trip > 0:
-            bare.append(trip)
+            without_unit.append(trip)
         # Nanoseconds since 1970 have more digits than a float.
         trip_s = None if trip in LOST_MS else trip * TRIPS[trip_column] / 1e3
         samples.append(((time_ns - began_ns) / 1e9, trip_s))
     if not samples:
-        raise TraceError("has no lines below its header; a trace needs one or more", rule="empty")
-    if doubt := doubtful_round_trips(bare):
-        text = f"column rtt: says no unit, and {doubt}; name it {', '.join(list(TRIPS)[1:])}, as it is"
+        raise TraceError("the file has no lines below its header; write one or more", rule="empty")
+    if doubt := doubtful_round_trips(without_unit):
+        text = f"the column rtt has no unit, and {doubt}; name it by its unit: {', '.join(list(TRIPS)[1:])}"
         raise TraceError(text, rule="unit", field="rtt")
     if column == "timestamp" and ns == 1:
         _check_gaps(samples)
@@ -76,20 +75,20 @@ def parse_rtt_csv(lines: Sequence[str]) -> list[tuple[float, float | None]]:
 
 
 def _column(record: Record, known: Mapping[str, object]) -> str:
-    """Return which of these columns the file has: one of them."""
+    """Return the one of these columns that the file has."""
     there = [name for name in known if name in record.cells]
-    if not there:
-        first = next(iter(known))
-        text = f"line 1: the header has no column {first!r}; it must have {next(iter(COLUMNS))} and rtt"
-        raise TraceError(text, line=1, rule="missing-column", field=first)
-    if len(there) > 1:
-        text = f"line 1: the header has both {there[0]!r} and {there[1]!r}; leave one out"
-        raise TraceError(text, line=1, rule="two-columns", field=there[0])
-    return there[0]
+    if len(there) == 1:
+        return there[0]
+    if there:
+        text = f"the header has both {there[0]!r} and {there[1]!r}; leave one out"
+        raise TraceError(text, rule="two-columns", field=there[0]).at_line(1)
+    first = next(iter(known))
+    text = f"the header has no column {first!r}; it needs {next(iter(COLUMNS))} and rtt"
+    raise TraceError(text, rule="missing-column", field=first).at_line(1)
 
 
 def _unit_ns(record: Record, column: str) -> int:
-    """Return how many ns the column counts, by its name, or of `timestamp` by what is a moment of our time."""
+    """Return how many ns the column counts: by its name, or for `timestamp` by the size of the number."""
     if column != "timestamp":
         return COLUMNS[column]
     text = record.cells[column]
@@ -102,24 +101,30 @@ def _unit_ns(record: Record, column: str) -> int:
 
 
 def _check_gaps(samples: Sequence[tuple[float, float | None]]) -> None:
-    """Refuse times that can't be in ns. Those of our time are told by their size; these may count from the begin."""
+    """Refuse times that can't be in ns: they count from the begin, so that their size does not tell their unit."""
     gaps = [after - before for (before, _), (after, _) in pairwise(samples) if after > before]
     if gaps and median(gaps) < LEAST_GAP_S:
-        rule = f"in ns its packets are {median(gaps) * 1e9:g} ns apart, and no unit is said"
-        text = f"column timestamp: {rule}; name it {', '.join(list(COLUMNS)[:-1])}, as it is"
+        found = f"has no unit, and in ns its packets are {median(gaps) * 1e9:g} ns apart"
+        text = f"the column timestamp {found}; name it by its unit: {', '.join(list(COLUMNS)[:-1])}"
         raise TraceError(text, rule="unit", field="timestamp")
 
 
 def _time_ns(record: Record, column: str, ns: int) -> int:
-    text = record.cells[column]
+    given = record.cells[column]
     try:
-        time_ns = Decimal(text[:40]) * ns
+        time_ns = Decimal(given[:40]) * ns
         if not (time_ns.is_finite() and 0 <= time_ns < MOST_NS and (ns > 1 or time_ns == int(time_ns))):
             raise InvalidOperation
     except ArithmeticError:
-        unit = {1: "nanoseconds", 10**3: "microseconds", 10**6: "milliseconds", 10**9: "seconds"}[ns]
-        rule = f"{column} {text[:40]!r} is no {'whole ' if ns == 1 else ''}number of {unit} since 1970"
-        raise TraceError(
-            f"line {record.line}: {rule}", line=record.line, rule="number", field=column, given=text
-        ) from None
+        unit = {1: "whole nanoseconds", 10**3: "microseconds", 10**6: "milliseconds", 10**9: "seconds"}[ns]
+        text = f"{column} is {given[:40]!r}; write {unit} since 1970"
+        raise TraceError(text, rule="number", field=column, given=given).at_line(record.line) from None
     return int(time_ns)
+
+
+FORM = Form(
+    "rtt-csv",
+    "CSV with timestamp_ns and rtt in ms, -1 for a loss: delay and loss.",
+    lambda text, step_s: import_round_trips(parse_rtt_csv(text.splitlines()), step_s),
+    step=STEP_HELP,
+)

@@ -21,7 +21,8 @@ from testbed.emulation.host import budget
 from testbed.emulation.host.budget import BATCH, USABLE, Budget, Need, host_budget, need
 from testbed.emulation.shaping import available_backends
 from testbed.emulation.testbed import Testbed
-from testbed.spec.experiment import PARAMETERS, Experiment
+from testbed.spec.experiment import Experiment
+from testbed.spec.train import PARAMETERS
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
 
 HOST = Budget("this one", 1e9, {"cnn": 0.01, "gpt-small": 0.02, "gpt": 0.1}, 2, time.time(), 0.0)

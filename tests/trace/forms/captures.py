@@ -6,14 +6,14 @@ import struct
 from collections.abc import Iterable
 from ipaddress import ip_address
 
-#: A packet: nanoseconds since 1970, its frame's bytes on the wire, and what was kept of them.
+#: A packet: nanoseconds since 1970, its frame's bytes on the wire, and the bytes that were kept.
 Kept = tuple[int, int, bytes]
 
 BEGIN_NS = 1_700_000_000 * 10**9
 
 
 def ip(source: str, target: str, ports: tuple[int, int] = (443, 51000), protocol: int = 6, fragment: int = 0) -> bytes:
-    """An IP header, and the first bytes behind it."""
+    """Return an IP header, and the first bytes behind it."""
     a, b = ip_address(source), ip_address(target)
     behind = struct.pack(">HH", *ports) + bytes(16)
     if a.version == 4:
@@ -24,13 +24,13 @@ def ip(source: str, target: str, ports: tuple[int, int] = (443, 51000), protocol
 
 
 def frame(packet: bytes, *tags: bytes) -> bytes:
-    """An Ethernet frame of it, with tags of VLANs."""
+    """Return an Ethernet frame of a packet, with tags of VLANs."""
     kind = b"\x08\x00" if packet[0] >> 4 == 4 else b"\x86\xdd"
     return bytes(12) + b"".join(tag + b"\x00\x07" for tag in tags) + kind + packet
 
 
 def classic(packets: Iterable[Kept], order: str = "<", nano: bool = False, link_type: int = 1) -> bytes:
-    """A pcap file."""
+    """Return a pcap file."""
     magic = 0xA1B23C4D if nano else 0xA1B2C3D4
     tick = 1 if nano else 1000
     data = struct.pack(f"{order}IHHiIII", magic, 2, 4, 0, 0, 262_144, link_type)
@@ -41,35 +41,35 @@ def classic(packets: Iterable[Kept], order: str = "<", nano: bool = False, link_
 
 
 def block(kind: int, body: bytes, order: str = "<") -> bytes:
-    """A block of pcapng, filled up to four bytes."""
+    """Return a block of pcapng, filled up to four bytes."""
     body += bytes(-len(body) % 4)
     size = struct.pack(f"{order}I", len(body) + 12)
     return struct.pack(f"{order}I", kind) + size + body + size
 
 
 def section(order: str = "<") -> bytes:
-    """What a section of pcapng begins with."""
+    """Return the block with which a section of pcapng begins."""
     return block(0x0A0D0D0A, struct.pack(f"{order}IHHq", 0x1A2B3C4D, 1, 0, -1), order)
 
 
 def interface(link_type: int = 1, options: bytes = b"", order: str = "<") -> bytes:
-    """An interface that packets may be of."""
+    """Return an interface of packets."""
     return block(1, struct.pack(f"{order}HHI", link_type, 0, 262_144) + options, order)
 
 
 def option(code: int, value: bytes, order: str = "<") -> bytes:
-    """Of an interface."""
+    """Return an option of an interface."""
     return struct.pack(f"{order}HH", code, len(value)) + value + bytes(-len(value) % 4)
 
 
 def packet_block(ticks: int, length: int, kept: bytes, of: int = 0, order: str = "<", kind: int = 6) -> bytes:
-    """A packet at so many ticks of its interface's clock; 2 is the kind before today's."""
+    """Return a packet at `ticks` of its interface's clock; the kind 2 is obsolete."""
     which = struct.pack(f"{order}HH", of, 0) if kind == 2 else struct.pack(f"{order}I", of)
     head = which + struct.pack(f"{order}IIII", ticks >> 32, ticks & 0xFFFFFFFF, len(kept), length)
     return block(kind, head + kept, order)
 
 
 def blocks(packets: Iterable[Kept], order: str = "<", link_type: int = 1) -> bytes:
-    """A pcapng file, with a clock of nanoseconds."""
+    """Return a pcapng file, with a clock of nanoseconds."""
     data = section(order) + interface(link_type, option(9, b"\x09", order), order)
     return data + b"".join(packet_block(time_ns, length, kept, order=order) for time_ns, length, kept in packets)

@@ -32,7 +32,7 @@ def test_a_window_holds_ten_by_default_and_lasts_a_second_at_least() -> None:
 
 def test_what_makes_no_trace_is_refused() -> None:
     with pytest.raises(TraceError) as caught:
-        by_windows([(0.0, None)])
+        by_windows([(0.0, None)], 1.0)
     assert caught.value.rule == "no-reply"
 
 

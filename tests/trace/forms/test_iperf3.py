@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.trace.iperf3 import parse_iperf3, resampled
+from testbed.trace.forms.iperf3 import parse_iperf3, resampled
 from testbed.trace.trace import TraceError
 
 pytestmark = pytest.mark.pure
@@ -91,7 +91,7 @@ def test_a_broken_rule_is_named_with_its_place(text: Any, broken: tuple[str | No
 
 
 def of_end(sent: int, arrived: int, protocol: str) -> dict[str, Any]:
-    """What a sender's file says at its end."""
+    """The end of a sender's file."""
     sums = {"sum_sent": {"bytes": sent * 1448}, "sum_received": {"bytes": arrived * 1448}}
     return {"sum": {"packets": sent, "lost_packets": sent - arrived}, **sums} if protocol == "UDP" else sums
 

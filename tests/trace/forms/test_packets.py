@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import struct
 from io import BytesIO
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.trace.forms.capture import Packet, capture_packets, read_packets
+from testbed.trace.forms.packets import Packet, read_packets
 from testbed.trace.trace import TraceError
 from tests.trace.forms.captures import (
     BEGIN_NS,
@@ -92,7 +91,7 @@ NG = blocks([(BEGIN_NS, 66, frame(PACKET))])
         (NG[:-3], ("cut", 0)),
         (NG[:40], ("cut", 0)),
         (section()[:8] + bytes(20), ("section", 0)),
-        (section() + interface(113), ("link-type", None)),
+        (section() + interface(113), ("link-type", 0)),
         (section() + block(1, bytes(4)), ("link-type", 0)),
         (section() + packet_block(0, 60, b""), ("unknown-interface", 1)),
         (section() + interface() + block(3, bytes(20)), ("no-time", 1)),
@@ -107,15 +106,6 @@ NG = blocks([(BEGIN_NS, 66, frame(PACKET))])
 def test_what_breaks_a_capture_is_said(data: bytes, broken: tuple[str, int | None]) -> None:
     error = refused(data)
     assert (error.rule, error.line) == broken
-
-
-def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(TraceError) as caught:
-        list(capture_packets(tmp_path / "none.pcap"))
-    assert caught.value.rule == "missing"
-    with pytest.raises(TraceError) as caught:
-        list(capture_packets(tmp_path))
-    assert caught.value.rule == "unreadable"
 
 
 @st.composite

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.trace.forms.capture import Packet
 from testbed.trace.forms.flow import Flow
-from testbed.trace.forms.rates import arrivals_of, read_capture
+from testbed.trace.forms.packets import Packet
+from testbed.trace.forms.pcap import arrivals_of, read_capture
 from testbed.trace.resample import resample
 from testbed.trace.trace import TraceError
 from tests.trace.forms.captures import BEGIN_NS, blocks, frame, ip
@@ -70,6 +70,15 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     found = read_capture(tmp_path / "a.pcapng")
     assert found.packets == 11
     assert found.arrivals.duration_s == pytest.approx(0.01)
+
+
+def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(TraceError) as caught:
+        read_capture(tmp_path / "none.pcap")
+    assert caught.value.rule == "missing"
+    with pytest.raises(TraceError) as caught:
+        read_capture(tmp_path)
+    assert caught.value.rule == "unreadable"
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**10), st.integers(60, 70_000)), min_size=2, max_size=60))

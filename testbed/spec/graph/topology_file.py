@@ -1,4 +1,4 @@
-"""Topology files, written."""
+"""Topology files, written from a graph's sites and links."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ from testbed.spec.graph.site_graph import GraphNode, SiteGraph
 from testbed.spec.load import MOST_BYTES, parse_yaml
 from testbed.spec.topology import MAX_LABEL, Topology
 
-#: What YAML takes for a word as it stands, but for these.
+#: Words that YAML reads as they stand, with the exception of these.
 PLAIN = re.compile(r"[a-z][a-z0-9-]*")
 NO_WORDS = ("no", "off", "on", "yes", "null", "true", "false", "y", "n")
 
 
 def write_topology(target: Path, text: str, source: Path | None = None) -> Topology:
-    """Write the text of a topology file if it is one. SpecError otherwise, which names the source, if there is one,
-    where it is too large for such a file; then nothing is written."""
+    """Write the text of a topology file, and return its topology.
+
+    Raises:
+        SpecError: The text is no topology file, or too long for one (then `source` is named, if it is given). Nothing
+            is written.
+    """
     if len(text.encode()) > MOST_BYTES:
-        rule = f"makes a topology file of over {MOST_BYTES / 2**20:g} MiB, which would not be read"
+        rule = f"the graph makes a topology file of over {MOST_BYTES / 2**20:g} MiB, which no verb reads"
         remedy = "fewer nodes or edges; in a matrix, empty cells where no link is wanted"
         raise SpecError(source or target, [Fault("edges", rule, remedy)])
     made = Topology.from_value(parse_yaml(text), target)
@@ -40,7 +44,7 @@ def topology_text(
     workers: int,
     comments: Sequence[str],
 ) -> str:
-    """A topology file of these links, with as many workers at each site; `names` are the sites' names by node."""
+    """Return a topology file of these links, with `workers` at each site; `names` maps nodes to their sites' names."""
     return "".join(f"{line}\n" for line in _lines(name, graph, names, links, workers, comments))
 
 
@@ -66,7 +70,7 @@ def _lines(
 
 
 def _place(node: GraphNode) -> str:
-    """What maps show of a site: six digits behind the point are a tenth of a metre."""
+    """Return the label and the position for maps: six digits behind the point are a tenth of a metre."""
     label = f", label: {_quoted(node.label[:MAX_LABEL])}" if node.label else ""
     if node.position is None:
         return label
@@ -75,7 +79,7 @@ def _place(node: GraphNode) -> str:
 
 
 def _word(name: str) -> str:
-    """As YAML reads it back: `no` is Norway, not false, and `007` no number."""
+    """Return a name that YAML reads back as it is: `no` is Norway, not false, and `007` is no number."""
     return name if PLAIN.fullmatch(name) and name not in NO_WORDS else _quoted(name)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.unix_socket import address
+from testbed.sockets import unix_address
 
 pytestmark = pytest.mark.local
 
@@ -26,10 +26,10 @@ def test_a_path_of_any_length_is_bound_and_connected_to(tmp_path: Path) -> None:
     assert len(str(path)) > ADDRESS_BYTES
     with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as connection:
         before = open_files()
-        with address(path) as short:
+        with unix_address(path) as short:
             listening.bind(short)
         listening.listen()
-        with address(path) as short:
+        with unix_address(path) as short:
             connection.connect(short)
         assert open_files() == before
         listening.accept()[0].close()
@@ -37,5 +37,5 @@ def test_a_path_of_any_length_is_bound_and_connected_to(tmp_path: Path) -> None:
 
 
 def test_one_without_a_folder_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), address(tmp_path / "none" / "a.sock"):
+    with pytest.raises(FileNotFoundError), unix_address(tmp_path / "none" / "a.sock"):
         pass

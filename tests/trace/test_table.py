@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.trace.cells import read_cells, with_points
+from testbed.trace.table import read_cells, with_points
 from testbed.trace.trace import TraceError
 
 pytestmark = pytest.mark.pure
@@ -35,18 +35,19 @@ def test_the_first_line_tells_the_separator(lines: tuple[str, ...], rows: list[l
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "broken"),
     [
-        (("a;b", "1,500;2"), "line 2: '1,500' may be 1.500 or 1500; write it with a decimal point"),
-        (("a;b", "1;2", "1.234,5;2"), "line 3: '1.234,5' has a point and a comma"),
-        (("a;b", "1,5;2.5"), "line 2: '2.5' has a point where '1,5' has a comma; write points alone"),
-        (("a,b", '"1'), "line 2: is not CSV: unexpected end of data"),
+        (("a;b", "1,500;2"), ("decimal-sign", 2, "1,500")),
+        (("a;b", "1;2", "1.234,5;2"), ("decimal-sign", 3, "1.234,5")),
+        (("a;b", "1,5;2.5"), ("decimal-sign", 2, "2.5")),
+        (("a,b", '"1'), ("csv", 2, None)),
     ],
 )
-def test_what_may_be_read_in_two_ways_is_refused(lines: tuple[str, ...], said: str) -> None:
+def test_what_may_be_read_in_two_ways_is_refused(lines: tuple[str, ...], broken: tuple[object, ...]) -> None:
     with pytest.raises(TraceError) as caught:
         cells(*lines)
-    assert said in str(caught.value)
+    assert (caught.value.rule, caught.value.line, caught.value.given) == broken
+    assert f"line {caught.value.line}: " in str(caught.value)
 
 
 def test_lines_keep_their_numbers() -> None:

@@ -1,0 +1,95 @@
+"""Sockets between processes: addresses of Unix sockets, and mutual TLS between machines.
+
+Under TLS both ends of a connection show a certificate of one authority, with their name in it. A folder holds what one
+machine needs for it (`testbed certificates` makes the folders):
+
+    authority.pem     the authority's certificate, which proves those of others; the same for all
+    certificate.pem   the machine's own certificate
+    key.pem           the key of that certificate; nobody else may read it
+
+Names are compared letter by letter, unlike host names: `Paris` is not `paris`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+AUTHORITY, CERTIFICATE, KEY = "authority.pem", "certificate.pem", "key.pem"
+
+#: The name in the controller's certificate; no member may have it.
+CONTROLLER = "controller"
+
+
+@contextmanager
+def unix_address(path: Path) -> Iterator[str]:
+    """Yield a short address of the Unix socket at `path`, which this process may use within the context.
+
+    The kernel takes 107 bytes; a path with the names of a run and of one of its members may be longer.
+
+    Raises:
+        OSError: The socket's folder does not exist.
+    """
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+class TlsError(ValueError):
+    """A folder for TLS that can't be used; the text names the file, and says what to do."""
+
+
+class Tls:
+    """The certificates in a folder, ready for connections.
+
+    Raises:
+        TlsError: The folder lacks a file, a file is wrong, or others may read the key.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        key = folder / KEY
+        try:
+            if mode := key.stat().st_mode & 0o077:
+                raise TlsError(f"{key}: others may read this key (mode {mode:o}); run: chmod 600 {key}")
+            #: For connections that come in.
+            self.server = _context(ssl.PROTOCOL_TLS_SERVER, folder)
+            #: For connections that are made from here.
+            self.client = _context(ssl.PROTOCOL_TLS_CLIENT, folder)
+            # Tickets are for peers that come again. A sender never reads, and what is unread as it closes resets the
+            # connection.
+            self.server.num_tickets = 0
+        except OSError as error:  # also ssl's errors
+            files = f"{AUTHORITY}, {CERTIFICATE} and {KEY}"
+            raise TlsError(
+                f"{folder}: {error}. A folder for TLS holds {files}; `testbed certificates` makes them"
+            ) from error
+
+    def accepted(self, connection: socket.socket) -> ssl.SSLSocket:
+        """Return a connection that came in, under TLS; its handshake is still to be done."""
+        return self.server.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+
+    def opened(self, connection: socket.socket) -> ssl.SSLSocket:
+        """Return a connection that was made from here, under TLS; its handshake is still to be done."""
+        return self.client.wrap_socket(connection, do_handshake_on_connect=False)
+
+
+def peer_name(connection: ssl.SSLSocket | ssl.SSLObject) -> str:
+    """Return the name in the other end's certificate; empty where the certificate does not have exactly one."""
+    names = [str(entry[1]) for entry in (connection.getpeercert() or {}).get("subjectAltName", ())]
+    return names[0] if len(names) == 1 else ""
+
+
+def _context(protocol: int, folder: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # the name is a member's, which `peer_name` returns
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(folder / AUTHORITY)
+    context.load_cert_chain(folder / CERTIFICATE, folder / KEY)
+    return context

@@ -1,0 +1,119 @@
+"""The training of an experiment by a model of the project's own: what is trained on which data, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from testbed.spec.model import Strict, misfit
+from testbed.spec.program import ProgramSection
+
+Model = Literal["cnn", "svm", "gpt-small", "gpt", "gpt-medium", "synthetic"]
+
+#: Model → the data sets that it may learn from; the first is the default.
+_TEXTS = ("text", "documentation")
+DATASETS: Mapping[str, tuple[str, ...]] = {
+    "cnn": ("digits",),
+    "svm": ("digits",),
+    "gpt-small": _TEXTS,
+    "gpt": _TEXTS,
+    "gpt-medium": _TEXTS,
+    "synthetic": ("none",),
+}
+
+#: Model → its number of parameters, by which planning knows a round's bytes before training begins.
+PARAMETERS = {"cnn": 151_306, "svm": 650, "gpt-small": 116_864, "gpt": 825_856, "gpt-medium": 2_716_800}
+#: GPT → its blocks and their width. A block's matrices have 12 widths² of elements, their inputs and outputs 16 widths.
+_GPTS = {"gpt-small": (2, 64), "gpt": (4, 128), "gpt-medium": (6, 192)}
+_MATRICES, _SIDES = 12, 16
+#: How many characters `text` has that `documentation` lacks: each is a row of the embedding and a row of the head.
+_FEWER_CHARACTERS = 7
+
+
+class OptimizerSection(Strict):
+    """The optimizer of each worker's steps."""
+
+    name: Literal["sgd", "adam", "adamw", "muon"] = "adam"
+    """The optimizer."""
+    learning_rate: float = Field(default=2e-3, gt=0)
+    """The length of a step."""
+
+
+class PartitionSection(Strict):
+    """How the training data is cut over the workers."""
+
+    kind: Literal["iid", "dirichlet", "classes", "sites"] = "iid"
+    """iid cuts evenly at random, dirichlet by Dirichlet draws over the labels for each worker, classes by label, and
+    sites by Dirichlet draws for each site, whose workers share evenly."""
+    alpha: float = Field(default=1.0, ge=1e-3, le=1e6)
+    """The parameter of the Dirichlet draws: the smaller it is, the more the workers' data differ."""
+
+
+class TrainSection(Strict):
+    """Training of a model of the project's own."""
+
+    model: Model
+    """The model. The gradients of a synthetic model are random, but sent for real."""
+    dataset: Literal["digits", "text", "documentation", "none"] | None = None
+    """The data to learn from, where the model has a choice."""
+    batch: int = Field(default=32, ge=1, le=1_000_000)
+    """How many samples a worker learns from in a step."""
+    optimizer: OptimizerSection = OptimizerSection()
+    """The optimizer of each worker's steps."""
+    rounds: int = Field(ge=1, lt=2**31)
+    """How many rounds training takes; members that gossip take as many iterations."""
+    partition: PartitionSection = PartitionSection()
+    """How the training data is cut over the workers."""
+    evaluate_every: int = Field(default=10, ge=1)
+    """The model is evaluated after each round whose number is a multiple of this one."""
+    parameters: int | None = Field(default=None, ge=1, le=10**11)
+    """How many parameters a synthetic model has."""
+    rank: int | None = Field(default=None, ge=1)
+    """Train a GPT by low-rank updates (LoRA): its matrices stay as the seed draws them, and changes of this rank are
+    learned and sent."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """The device that workers compute on; auto takes a GPU where the worker has one."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        fitting = DATASETS[self.model]
+        if self.dataset not in (None, *fitting):
+            raise misfit("dataset", f"the model {self.model} does not learn from {self.dataset}", " or ".join(fitting))
+        if (self.model == "synthetic") != (self.parameters is not None):
+            raise misfit("parameters", "the field and `model: synthetic` need each other", "both, or neither")
+        if self.rank is not None:
+            if self.model not in _GPTS:
+                raise misfit("rank", f"the model {self.model} does not learn by low rank", "a GPT, or no rank")
+            if (width := _GPTS[self.model][1]) <= self.rank:
+                rule = f"{self.rank} is not below the {width} rows of the model's matrices"
+                raise misfit("rank", rule, f"below {width}")
+        return self
+
+    @property
+    def data(self) -> str:
+        """The name of the data set."""
+        return self.dataset or DATASETS[self.model][0]
+
+    @property
+    def model_bytes(self) -> int:
+        """The bytes that one member contributes to a round: a gradient in fp32."""
+        if self.parameters or self.model not in _GPTS:
+            return 4 * (self.parameters or PARAMETERS[self.model])
+        blocks, width = _GPTS[self.model]
+        spared = 2 * width * _FEWER_CHARACTERS if self.data == "documentation" else 0
+        if self.rank:
+            spared += blocks * width * (_MATRICES * width - _SIDES * self.rank)
+        return 4 * (PARAMETERS[self.model] - spared)
+
+
+def read_train(value: Any) -> Any:
+    """Return a file's value of `train` as its model: a program where the value has a command."""
+    if isinstance(value, TrainSection | ProgramSection):
+        return value
+    program = isinstance(value, Mapping) and "command" in value
+    return (ProgramSection if program else TrainSection).model_validate(value)
+
+
+TrainField = Annotated[TrainSection | ProgramSection, BeforeValidator(read_train)]
