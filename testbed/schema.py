@@ -102,7 +102,7 @@ def decode_as(decoder: msgspec.json.Decoder[T], data: bytes | memoryview) -> T:
 
 
 def convert_to(kind: Any, value: Any) -> Any:
-    """Return plain values of JSON as a value of this type. ProtocolError where they are none."""
+    """Return plain values of JSON as a value of this type. Raises ProtocolError where they do not fit."""
     with protocol_errors():
         return msgspec.convert(value, kind)
 
@@ -172,7 +172,7 @@ class NodeConfiguration(Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> NodeConfiguration:
-        """Return the configuration in a mapping. ProtocolError where the mapping is none."""
+        """Return the configuration in a mapping. Raises ProtocolError where the mapping does not fit."""
         configuration: NodeConfiguration = convert_to(cls, value)
         return configuration
 
