@@ -1,7 +1,7 @@
 """Finds sentences that a reader has to read twice: `python -m tests.words [FILE…]`.
 
 It knows the openers that no docstring, error or commit subject begins with, and a few idioms that are not the field's
-words. What it can't find, a reader does: CONTRIBUTING.md, "How sentences are written".
+words. What it can't find, a reader does: "How sentences are written" in CONTRIBUTING.md.
 """
 
 from __future__ import annotations
