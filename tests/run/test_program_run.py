@@ -96,7 +96,7 @@ def test_a_command_is_run_judged_and_shown(experiment: Path) -> None:
     tcp = records(done.directory / "traffic.jsonl")[-1]["tcp"]
     assert tcp["quito-w0"]["sent_segments"] > 3
     page = (done.directory / "report.html").read_text()
-    assert "What the programs said of themselves" in page
+    assert "Metrics that the programs printed" in page
     assert left_of(done.directory.name) == []
 
     failed = execute(experiment, {"train.command": "[python, no-such-script.py]"}, False, write_report, Display())
