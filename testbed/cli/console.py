@@ -25,7 +25,7 @@ from testbed.errors import BAD_INPUT as BAD_INPUT
 from testbed.errors import CANNOT as CANNOT
 from testbed.errors import FAILED as FAILED
 from testbed.resources import preset_or_file, presets
-from testbed.run.terminal.phrases import fitted
+from testbed.run.terminal.wrap import fitted
 
 if TYPE_CHECKING:
     from testbed.run.terminal.display import Display

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, fail, interruptible_verb, out
 from testbed.resources import BUILD, IS_CHECKOUT, SHARE
-from testbed.run.terminal.phrases import fitted
+from testbed.run.terminal.wrap import fitted
 
 if TYPE_CHECKING:
     from testbed.emulation.host.doctor import Finding

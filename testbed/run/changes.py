@@ -36,7 +36,7 @@ from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
 
 
-class Happening(Protocol):
+class ChangeListener(Protocol):
     """Hears what happens: its kind, its target, and by whom; of a change of a link, all values that are in force over
     its file or trace by then."""
 
@@ -82,7 +82,7 @@ class Changes:
         testbed: Testbed,
         controller: ControllerClient | None,
         workers: WorkerPrograms | None,
-        tell: Happening,
+        tell: ChangeListener,
         before_routes: Callable[[set[str]], None],
     ) -> None:
         self._experiment = experiment

@@ -15,13 +15,14 @@ from testbed.emulation.containers.engine import ENGINE_ERRORS, explained
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.interrupt import Interrupted
 from testbed.errors import in_full
-from testbed.run import fit
 from testbed.run.assignments import check_policy
 from testbed.run.conclusion.conclude import conclude, failed
-from testbed.run.conclusion.words import in_words
+from testbed.run.conclusion.summary import summary_lines
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
-from testbed.run.guards import disk, leftovers
+from testbed.run.guards.guard import removed_at_end
+from testbed.run.guards.watchdog import DISK_OF, shortage
+from testbed.run.measured_network import recheck_budget
 from testbed.run.programs.run import AnyRun, run_of
 from testbed.run.terminal.display import Display
 from testbed.spec.experiment import Experiment
@@ -66,7 +67,7 @@ def execute(
     directory = RunDirectory(experiment.name)
     display.say(f"[bold]{experiment.name}[/] in {directory.path}")
     try:
-        if short := disk.shortage([directory.path]):
+        if short := shortage([directory.path]):
             raise CannotRun(short)
         return _execute(make_run(experiment, directory, display), strict, publish)
     except (EmulationError, FileExistsError) as error:
@@ -90,12 +91,12 @@ def execute(
 def _execute(run: AnyRun, strict: bool, publish: Publish) -> Executed:
     experiment, directory, display = run.experiment, run.directory, run.display
     try:
-        with leftovers.taken_away(directory.id):
+        with removed_at_end(directory.id):
             outcome = run.execute(strict)
     except RunFailed as error:
         text = in_full(error)
         # What broke first may not have said that the disk is full.
-        if disk.DISK_OF not in text and (short := disk.shortage([directory.path])):
+        if DISK_OF not in text and (short := shortage([directory.path])):
             text = f"{short}; {text}"
         return _failed(directory, display, text)
     except FileExistsError:
@@ -103,13 +104,13 @@ def _execute(run: AnyRun, strict: bool, publish: Publish) -> Executed:
     except ENGINE_ERRORS as error:
         raise explained(error) from error
     except OSError as error:  # of a disk
-        short = disk.shortage([directory.path])
+        short = shortage([directory.path])
         return _failed(directory, display, short or f"this machine failed: {in_full(error)}")
     with display.step("summary and report"):
         summary = conclude(experiment, directory, outcome)
-        fit.hold_against(run.fits, summary["reasons"])
+        recheck_budget(run.fits, summary["reasons"])
         page = _published(directory.path, publish, display)
-    for line in in_words(summary):
+    for line in summary_lines(summary):
         display.say(f"  {line}")
     color = "green" if summary["verdict"] == "trusted" else "yellow"
     display.say(f"  verdict: [bold {color}]{summary['verdict']}[/]")

@@ -15,7 +15,7 @@ from testbed.emulation.testbed import Testbed
 from testbed.protocol import Job
 from testbed.run import view
 from testbed.run.assignments import assignment_of, graph_of, policy_options, site_period
-from testbed.run.service import ADDRESS, ControllerProcess
+from testbed.run.controller_process import ADDRESS, ControllerProcess
 from testbed.schemes.assignment import GossipAssignment
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology, Worker

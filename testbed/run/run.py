@@ -22,8 +22,8 @@ from testbed.run.directory import RunDirectory
 from testbed.run.guards.guard import Guard
 from testbed.run.guards.watchdog import Watchdog
 from testbed.run.jobs import Jobs
-from testbed.run.measured import build
-from testbed.run.story import Story
+from testbed.run.measured_network import build_and_measure
+from testbed.run.run_log import RunLog
 from testbed.run.terminal.display import Display
 from testbed.run.training import Outcome, Training
 from testbed.run.workers import Workers
@@ -59,14 +59,14 @@ class Run:
 
     def _execute(self, strict: bool, guard: Guard) -> Outcome:
         experiment, directory, display, jobs = self.experiment, self.directory, self.display, self._jobs
-        story = Story(directory, display)
-        testbed = self.testbed(story, guard)
+        run_log = RunLog(directory, display)
+        testbed = self.testbed(run_log, guard)
         guard.allow(IMAGE_S, "making the worker image")
         with display.step("Docker engine and worker image"):
             fleet = self.fleet(testbed.name, testbed.control)
         guard.allow(BUILD_S, "building the network")
         guard.enter_context(closing(testbed))
-        measured = build(experiment, testbed, fleet.image, directory, display, strict)
+        measured = build_and_measure(experiment, testbed, fleet.image, directory, display, strict)
         self.fits, manifest = measured.fits, measured.manifest
         manifest.add(**fleet.image_record(), docker_client=engine.CLIENT_RECORD, **jobs.groups)
         controller = guard.enter_context(jobs.controller(testbed, directory.path))
@@ -82,10 +82,10 @@ class Run:
         watchdog = guard.enter_context(Watchdog(experiment, controller, directory.path))
         with display.step("workers loaded and joined"):
             workers.wait_until_joined(watchdog)
-        training = Training(experiment, testbed, watchdog, measured, story, workers)
+        training = Training(experiment, testbed, watchdog, measured, run_log, workers)
         return training.go_on(guard)
 
-    def testbed(self, story: Story, guard: Guard) -> Testbed:
+    def testbed(self, run_log: RunLog, guard: Guard) -> Testbed:
         """What the network is to be on, yet to be opened."""
         experiment = self.experiment
         return Testbed(
@@ -93,7 +93,7 @@ class Run:
             name=self.directory.id,
             backend=experiment.spec.backend,
             fit_transport=experiment.spec.transport == "fitted",
-            observer=story.put_in_force,
+            observer=run_log.put_in_force,
             step=self.display.step,
         )
 

@@ -15,7 +15,7 @@ from typing import Any
 from testbed.emulation.network.network import Network
 from testbed.emulation.network.node import ContainerHost
 from testbed.emulation.network.share import WHOLE
-from testbed.run.conclusion.passed import Look, around
+from testbed.run.conclusion.link_counters import CounterReading, bypassed_bytes
 from testbed.telemetry.host import CpuMeter
 
 PERIOD_S = 1.0
@@ -37,7 +37,7 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._cpu = CpuMeter()
         self._failure: Exception | None = None
-        self._last: Look | None = None
+        self._last: CounterReading | None = None
 
     def start(self) -> None:
         self._thread.start()
@@ -70,7 +70,7 @@ class Sampler:
         before = self._network.shaper.counters()
         arrived = self._network.arrived_bytes()
         after = self._network.shaper.counters()
-        look = Look(
+        look = CounterReading(
             {name: c.bytes for name, c in before.items()}, arrived, {name: c.bytes for name, c in after.items()}
         )
         wan = self._network.links_in_force.states().keys() & after.keys()
@@ -80,7 +80,9 @@ class Sampler:
                 "clock_s": time.monotonic(),  # how far samples are apart: the other clock may be set meanwhile
                 "bytes": arrived,
                 # Where it is split, a link's ends are looked at by different hosts, and not at one moment.
-                "unshaped_bytes": around(self._last, look) if self._last and self._network.share is WHOLE else {},
+                "unshaped_bytes": bypassed_bytes(self._last, look)
+                if self._last and self._network.share is WHOLE
+                else {},
                 "busy_s": {name: round(after[name].busy_s, 4) for name in wan},
                 "steady_s": {name: round(after[name].steady_s, 4) for name in wan},
                 "steady_bytes": {name: after[name].steady_bytes for name in wan},

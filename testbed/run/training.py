@@ -13,10 +13,10 @@ from testbed.emulation.testbed import Testbed
 from testbed.run.errors import RunFailed
 from testbed.run.guards.guard import Guard
 from testbed.run.guards.watchdog import Watchdog
-from testbed.run.measured import MeasuredNetwork
+from testbed.run.live_run import RunControl
+from testbed.run.measured_network import MeasuredNetwork
+from testbed.run.run_log import RunLog
 from testbed.run.sampler import Sampler
-from testbed.run.steering import Steering
-from testbed.run.story import Story
 from testbed.run.workers import Workers
 from testbed.spec.experiment import Experiment
 
@@ -55,19 +55,19 @@ class Training:
         testbed: Testbed,
         watchdog: Watchdog,
         measured: MeasuredNetwork,
-        story: Story,
+        run_log: RunLog,
         workers: Workers,
     ) -> None:
         self._rounds = experiment.spec.own_train.rounds
         self._testbed = testbed
         self._watchdog = watchdog
         self._manifest = measured.manifest
-        self._story = story
+        self._run_log = run_log
         self._fidelity = measured.fidelity
         self._workers = workers
-        self._sampler = Sampler(testbed.network, story.sampled)
+        self._sampler = Sampler(testbed.network, run_log.sampled)
         client = watchdog.controller.client
-        self._steering = Steering(experiment, testbed, story, self._fidelity.follow_swap, client, workers)
+        self._control = RunControl(experiment, testbed, run_log, self._fidelity.follow_swap, client, workers)
         self._status: dict[str, Any] = {}
 
     def go_on(self, guard: Guard) -> Outcome:
@@ -82,19 +82,19 @@ class Training:
         testbed, replay = self._testbed, self._testbed.replay
         started, began = time.time(), time.monotonic()
         self._manifest.add(training_started_s=started)
-        with ExitStack() as stack, self._story.live(self._rounds):
+        with ExitStack() as stack, self._run_log.live(self._rounds):
             stack.callback(replay.stop)
             stack.callback(self._sampler.stop)
             replay.start(testbed.network.topology.links.values())
             self._sampler.start()
-            stack.enter_context(self._steering)
+            stack.enter_context(self._control)
             asked = 0.0
             while self._status.get("state", "running") == "running":
                 guard.allow(LOOK_S, "a look at the run's parts, with the events that were due,")
-                self._steering.wait(POLL_S)
-                self._steering.play(replay.elapsed_s, self._status.get("round") or 0)
+                self._control.wait(POLL_S)
+                self._control.play(replay.elapsed_s, self._status.get("round") or 0)
                 for name in self._workers.look():
-                    self._story.happened("restart", name)
+                    self._run_log.happened("restart", name)
                 if time.monotonic() - asked >= STATUS_S:
                     asked = time.monotonic()
                     self._look()
@@ -105,8 +105,8 @@ class Training:
             transport=testbed.network.transport.record(),
             passages=self._status.get("passages", []),
             **testbed.record(),
-            by_hand=self._story.by_hand,
-            added_workers=self._steering.changes.added,
+            by_hand=self._run_log.by_hand,
+            added_workers=self._control.changes.added,
             limits=self._workers.limits(),
         )
         if self._status["state"] == "failed":
@@ -121,9 +121,9 @@ class Training:
             lateness=testbed.network.links_in_force.lateness(),
             rate_errors=self._fidelity.rate_errors,
             status=self._status,
-            network_swaps=self._steering.changes.swaps,
-            missed_events=self._steering.missed,
-            added_workers=self._steering.changes.added,
+            network_swaps=self._control.changes.swaps,
+            missed_events=self._control.missed,
+            added_workers=self._control.changes.added,
             host_reasons=testbed.host_reasons(),
         )
 
@@ -135,4 +135,4 @@ class Training:
         if status is None:
             return
         self._status = status
-        self._story.follow(self._status, network.links_in_force.states())
+        self._run_log.follow(self._status, network.links_in_force.states())

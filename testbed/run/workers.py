@@ -21,7 +21,6 @@ from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.guards.watchdog import Watchdog
 from testbed.run.jobs import JOIN_DEADLINE_S, Jobs
-from testbed.run.restarts import MOST_RESTARTS, Restarts
 from testbed.spec.experiment import ElasticSection
 
 #: How often the engine is asked; it lists 16 containers in some 10 ms.
@@ -56,7 +55,7 @@ class Workers:
         self._logs = directory.path / "logs"
         self._left_out: set[str] = set()
         self._half_replaced: set[str] = set()
-        self._restarts: defaultdict[str, Restarts] = defaultdict(Restarts)
+        self._backoffs: defaultdict[str, RestartBackoff] = defaultdict(RestartBackoff)
         self._looked = time.monotonic()
 
     def start(self) -> None:
@@ -183,7 +182,7 @@ class Workers:
 
     def _start_anew(self, worker: str) -> bool:
         """Whether the time had come for it, and it was there for long enough to be put on the network."""
-        restarts = self._restarts[worker]
+        restarts = self._backoffs[worker]
         restarts.died(time.monotonic())
         if restarts.over:
             raise RunFailed(
@@ -197,7 +196,7 @@ class Workers:
 
     def _replace(self, worker: str) -> bool:
         """Whether its new container was there for long enough to be put on the network."""
-        self._restarts[worker].started(time.monotonic())
+        self._backoffs[worker].started(time.monotonic())
         self._half_replaced.discard(worker)
         try:
             self._save_log(worker)
@@ -226,3 +225,47 @@ class Workers:
         """Those of a worker's earlier containers stand before it; that of one that is gone went with it."""
         with (self._logs / f"{worker}.log").open("ab") as file, suppress(NotFound):
             file.write(self._fleet.logs(worker))
+
+
+#: The first time a worker is started anew at once; the second time after so long, then after twice that, …
+FIRST_PAUSE_S = 1.0
+#: … and never after more than this.
+LONGEST_PAUSE_S = 30.0
+
+#: A worker that dies once more than this is not started again: what ends it will do so again. The last pause is
+#: over some 90 s after the first death.
+MOST_RESTARTS = 8
+
+#: One that has run for so long did not die of its start: its earlier deaths are forgotten.
+STEADY_S = 60.0
+
+
+class RestartBackoff:
+    """One worker's."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._started: float | None = None
+        self._due: float | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether it has died too often."""
+        return self._count > MOST_RESTARTS
+
+    def died(self, now: float) -> None:
+        """It is dead; said once or more often."""
+        if self._due is not None:
+            return
+        if self._started is not None and now - self._started >= STEADY_S:
+            self._count = 0
+        self._count += 1
+        self._due = now + (min(FIRST_PAUSE_S * 2 ** (self._count - 2), LONGEST_PAUSE_S) if self._count > 1 else 0.0)
+
+    def due(self, now: float) -> bool:
+        """Whether it is to be started now."""
+        return self._due is not None and not self.over and now >= self._due
+
+    def started(self, now: float) -> None:
+        """It was."""
+        self._started, self._due = now, None

@@ -29,9 +29,9 @@ from testbed.plan import Plan
 from testbed.protocol import Confirm, ControlMessage, Held, Hello, Prepare, Probe
 from testbed.run import view
 from testbed.run.errors import RunFailed
+from testbed.run.event_player import words
 from testbed.run.jobs import Jobs
-from testbed.run.measured import CONGESTION_CONTROL
-from testbed.run.script import words
+from testbed.run.measured_network import CONGESTION_CONTROL
 from testbed.simulation.event_queue import EventQueue, SimulatedClocks
 from testbed.simulation.network import NetworkState, SimulatedNetwork
 from testbed.spec.event import Event

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil
+from statistics import fmean
 from typing import Any
 
 from testbed.emulation.network.routing import Routes
@@ -13,8 +16,7 @@ from testbed.plan import PLAIN_CODEC, Plan
 from testbed.planning.bound import Bound, BoundError, bound, least_period
 from testbed.planning.view import View
 from testbed.run import view
-from testbed.run.conclusion.stretches import Stretch, states_over
-from testbed.run.conclusion.summary import RoundFigures
+from testbed.run.conclusion.summary import Record, RoundFigures
 from testbed.run.directory import RunDirectory
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
@@ -48,26 +50,26 @@ def lower_bound(
     experiment: Experiment,
     states: Sequence[Mapping[str, Any]],
     network_swaps: Sequence[Mapping[str, Any]],
-    found: Sequence[Stretch],
+    found: Sequence[Segment],
 ) -> dict[str, float | None]:
-    """The lower bound of a round from end to end, a mean over the stretches' rounds, and what theirs was of it."""
+    """The lower bound of a round from end to end, a mean over the segments_of' rounds, and what theirs was of it."""
     took_s = least_s = 0.0
     counted = 0
     newest: Bound | None = None
-    for stretch in found:
-        if any(stretch.began_s < swap["active_s"] <= stretch.ended_s for swap in network_swaps):
+    for segment in found:
+        if any(segment.began_s < swap["active_s"] <= segment.ended_s for swap in network_swaps):
             continue  # two networks
-        topology = _topology_at(experiment, network_swaps, stretch.began_s)
-        passed = states_over(stretch, _states_at(states, topology, stretch.began_s), states)
-        known = _view(experiment, topology, passed, stretch.began_s)
+        topology = _topology_at(experiment, network_swaps, segment.began_s)
+        passed = mean_states(segment, _states_at(states, topology, segment.began_s), states)
+        known = _view(experiment, topology, passed, segment.began_s)
         try:
             newest = bound(known, newest)
         except BoundError:
             continue  # an outage had cut the network in two
-        period_s = least_period(known, stretch.compute_s, newest)
-        took_s += stretch.ended_s - stretch.began_s
-        least_s += stretch.rounds * period_s
-        counted += stretch.rounds
+        period_s = least_period(known, segment.compute_s, newest)
+        took_s += segment.ended_s - segment.began_s
+        least_s += segment.rounds * period_s
+        counted += segment.rounds
     return {
         "lower_bound_seconds": least_s / counted if counted else None,
         "ratio_to_lower_bound": took_s / least_s if least_s else None,
@@ -105,3 +107,59 @@ def _states_at(records: Sequence[Mapping[str, Any]], topology: Topology, at_s: f
                 rate_bps=record["rate_bps"], delay_s=record["delay_s"], loss=record["loss"], up=record["up"]
             )
     return states
+
+
+#: What is known of a segment are means over its rounds, and a bound of their mean may miss one round's: so it has some.
+LEAST_ROUNDS = 8
+
+#: A run has this many at most: the network changes, and is planned for anew in each.
+MOST_STRETCHES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """So many `rounds`, from the end of the one before them (Unix time) to the end of the last.
+
+    `compute_s` is what each member took from having a round's mean to entering the next round.
+    """
+
+    rounds: int
+    began_s: float
+    ended_s: float
+    compute_s: Mapping[str, float]
+
+
+def segments_of(rounds: Sequence[RoundFigures], reports: Sequence[Record]) -> list[Segment]:
+    """The rounds after the first in segments_of of about one length; none of fewer than two rounds."""
+    count = max(1, min(MOST_STRETCHES, len(rounds) // LEAST_ROUNDS))
+    ends = [rounds[number * (len(rounds) - 1) // count] for number in range(count + 1)] if rounds else []
+    finished = {(report["member"], report["round"]): report["finished_s"] for report in reports}
+    found = []
+    for before, last in pairwise(ends):
+        gaps: dict[str, list[float]] = {}
+        for report in reports:
+            came_s = finished.get((report["member"], report["round"] - 1))
+            if before.number < report["round"] <= last.number and came_s is not None:
+                gaps.setdefault(report["member"], []).append(report["started_s"] - came_s)
+        compute_s = {member: fmean(own) for member, own in gaps.items()}
+        if compute_s:
+            found.append(Segment(last.number - before.number, before.finished_s, last.finished_s, compute_s))
+    return found
+
+
+def mean_states(segment: Segment, before: Mapping[str, LinkState], records: Sequence[Record]) -> dict[str, LinkState]:
+    """The links of a segment with their mean rates and least delays; `before` is how they were when it began.
+
+    A link that was down all the time stays down; one that was for a part of it carried nothing then.
+    """
+    found = {}
+    for name, first in before.items():
+        own = [record for record in records if record["link"] == name]
+        own = [record for record in own if segment.began_s < record["at_s"] < segment.ended_s]
+        times = [segment.began_s, *(record["at_s"] for record in own), segment.ended_s]
+        rates = [first.rate_bps * first.up, *(record["rate_bps"] * record["up"] for record in own)]
+        bits = sum(rate * (until - since) for rate, (since, until) in zip(rates, pairwise(times), strict=True))
+        mean = bits / (segment.ended_s - segment.began_s)
+        delay_s = min([first.delay_s, *(record["delay_s"] for record in own)])
+        found[name] = LinkState(mean or first.rate_bps, delay_s, up=mean > 0)
+    return found

@@ -9,12 +9,11 @@ from statistics import median
 from typing import Any
 
 from testbed.planning.bound import MOST_BOUNDED
-from testbed.run.conclusion import drift, iterations, summary
-from testbed.run.conclusion.bounds import bounds_of, lower_bound, provable
-from testbed.run.conclusion.idle import unused_links
-from testbed.run.conclusion.passed import excess
-from testbed.run.conclusion.stretches import stretches
+from testbed.run.conclusion import drift, summary
+from testbed.run.conclusion.bounds import bounds_of, lower_bound, provable, segments_of
+from testbed.run.conclusion.link_counters import rate_excess
 from testbed.run.conclusion.summary import RoundFigures
+from testbed.run.conclusion.unused import unused_links
 from testbed.run.conclusion.verdict import Evidence, LinkEvidence, Verdict, judge
 from testbed.run.directory import RunDirectory
 from testbed.run.training import Outcome
@@ -62,7 +61,7 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
             "strategy": sync.strategy,
             "seconds_per_round": {"p50": summary.percentile(seconds, 50), "p95": summary.percentile(seconds, 95)},
             "wan_bytes": summary.wan_bytes(traffic, began),
-            **lower_bound(experiment, states, outcome.network_swaps, stretches(rounds, reports) if proven else ()),
+            **lower_bound(experiment, states, outcome.network_swaps, segments_of(rounds, reports) if proven else ()),
             "bound_seconds": median(bounds.values()) if bounds else None,
             "ratio_to_bound": median(ratios) if ratios else None,
             "drift": drift.summary(drift.merges(reports, lambda _: _sites(experiment, outcome))),
@@ -73,8 +72,8 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     }
     if not centred:
         final = directory.read_whole("final.json") or {}
-        value["training"] |= iterations.training(final, reports)
-        value["sync"] |= iterations.sync(final, reports, experiment.spec.own_train.batch)
+        value["training"] |= summary.gossip_training(final, reports)
+        value["sync"] |= summary.gossip_sync(final, reports, experiment.spec.own_train.batch)
     if experiment.spec.program is not None:
         value["training"]["identical_parameters"] = None
         value["training"]["start_seconds"] = summary.start_seconds(traffic, began)
@@ -149,7 +148,7 @@ def _evidence(
         for link in topology.links.values()
         if link.trace
     }
-    passed = excess(traffic, states)
+    passed = rate_excess(traffic, states)
     links = {}
     for name, measured in sorted(outcome.fidelity.items()):
         rates = [] if measured.rate_error is None else [(measured.rate_error, measured.rate_resolution)]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import quantiles
 from typing import Any
 
 from testbed.controller.model.plan_history import pause_ms
-from testbed.telemetry.round_span import RoundSpan, span_of
+from testbed.run.conclusion.verdict import SIMULATED
+from testbed.spec.units import count
+from testbed.telemetry.round_span import MEANING, RoundSpan, span_of
 
 Record = Mapping[str, Any]
 
@@ -123,9 +126,114 @@ def wan_bytes(samples: Sequence[Record], began_s: float) -> int:
     """
     total, last = 0, dict[str, int]()
     for number, sample in enumerate(samples):
-        for link, count in sample["bytes"].items():
+        for link, size in sample["bytes"].items():
             since = last.get(link, 0)
             if number > 0 and sample["at_s"] >= began_s:
-                total += count - since if count >= since else count
-            last[link] = count
+                total += size - since if size >= since else size
+            last[link] = size
     return total
+
+
+def seconds_per_iteration(final: Record, reports: Sequence[Record]) -> list[float]:
+    """How long each member's each iteration took; one that leapt over others shares its time with them.
+
+    A member that died and came again made none in between.
+    """
+    entered: dict[str, int] = {}
+    seconds: list[float] = []
+    came = [(swap["joins"], swap["first"]) for swap in final["graph_swaps"] if swap["joins"] and swap["first"]]
+    for report in sorted(reports, key=lambda one: int(one["round"])):
+        member, number = report["member"], report["round"]
+        firsts = [first for comer, first in came if comer == member and first < number]
+        made = number - max([entered.get(member, 0), *firsts])
+        entered[member] = number
+        seconds += [(report["finished_s"] - report["started_s"]) / made] * made
+    return seconds
+
+
+def gossip_training(final: Record, reports: Sequence[Record]) -> dict[str, Any]:
+    """What the summary's `training` says otherwise: means over the members' own models, which differ."""
+    newest = {report["member"]: report["metrics"].get("loss") for report in reports}
+    return {
+        "rounds": final["rounds"],
+        "final_loss": _mean(newest.values()),
+        "final_test_loss": _mean(member["metrics"].get("test_loss") for member in final["members"].values()),
+        "final_accuracy": _mean(member["metrics"].get("accuracy") for member in final["members"].values()),
+    }
+
+
+def gossip_sync(final: Record, reports: Sequence[Record], batch: int) -> dict[str, Any]:
+    """What the summary's `sync` says in place of rounds and their bound.
+
+    `iterations_per_second` is a member's, up to the slowest's end; `samples_per_second` all members' together, of steps
+    on batches of `batch`, and `goodput` the part that this is of what they would learn from if none ever waited;
+    `changes_per_merge` how many members' changes a syncer merged at a time; `gap` the widest iteration gaps and their
+    bounds.
+    """
+    seconds = seconds_per_iteration(final, reports)
+    ended = {report["member"]: report["finished_s"] for report in reports}
+    began = min((report["started_s"] for report in reports), default=0.0)
+    took = max(ended.values(), default=0.0) - began
+    return {
+        "seconds_per_round": {"p50": percentile(seconds, 50), "p95": percentile(seconds, 95)},
+        "iterations_per_second": final["rounds"] / took if took > 0 else None,
+        **_goodput(reports, batch, took),
+        "changes_per_merge": last_metric(reports, "changes_per_merge"),
+        "gap": final["gaps"],
+        "lower_bound_seconds": None,
+        "ratio_to_lower_bound": None,
+        "bound_seconds": None,
+        "ratio_to_bound": None,
+    }
+
+
+def _goodput(reports: Sequence[Record], batch: int, took: float) -> dict[str, float | None]:
+    steps: defaultdict[str, float] = defaultdict(float)
+    stepping: defaultdict[str, float] = defaultdict(float)
+    for report in reports:
+        steps[report["member"]] += report["metrics"].get("steps") or 0.0
+        stepping[report["member"]] += report["compute_s"] + report["paced_s"]
+    own = sum(batch * count / stepping[member] for member, count in steps.items() if stepping[member])
+    total = batch * sum(steps.values()) / took if took > 0 else 0.0
+    return {"samples_per_second": total or None, "goodput": total / own if own else None}
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def summary_lines(summary: Mapping[str, Any]) -> list[str]:
+    """A line each, made of its `summary.json`."""
+    if "not_judged" in summary:
+        swaps = sum(swap["kind"] == "network" for swap in summary["swaps"])
+        training = summary["training"]
+        took = f"the command ended on all workers after {training['wall_seconds']:.0f} s"
+        if (start_s := training.get("start_seconds") or 0.0) >= 1.0:
+            took += f", of which {start_s:.0f} s were its start, before any byte went over a link"
+        return [f"{took}; {count(swaps, 'network swap')}", *(f"not judged: {what}" for what in summary["not_judged"])]
+    training, sync, swaps = summary["training"], summary["sync"], summary["swaps"]
+    loss, accuracy = training["final_loss"], training["final_accuracy"]
+    learned = [f"loss {loss:.4f}"] if loss is not None else []
+    learned += [f"test accuracy {accuracy:.1%}"] if accuracy is not None else []
+    seconds = sync["seconds_per_round"]
+    ratios = {"lower bound, end to end": sync["ratio_to_lower_bound"], "bound without delays": sync["ratio_to_bound"]}
+    told = [f"{ratio:.2f} times the {name}" for name, ratio in ratios.items() if ratio is not None]
+    lost = sum(swap["lost_updates"] + swap["duplicated_updates"] for swap in swaps)
+    kinds = [swap["kind"] for swap in swaps]
+    gap, identical = sync.get("gap"), training["identical_parameters"]
+    unit, end = "iteration" if gap else "round", "the workers' parameters DIFFER"
+    if summary["verdict"] == SIMULATED and identical is None:
+        end = "nothing was trained"
+    elif identical:
+        end = "all workers hold the same bits"
+    elif gap and identical is None:
+        end = f"no two workers were more than {gap['widest']} apart"
+    return [
+        "; ".join([f"{count(training['rounds'], unit)} in {training['wall_seconds']:.0f} s", *learned, end]),
+        f"{unit}: {seconds['p50']:.2f} s at the median, {seconds['p95']:.2f} s at the 95th percentile"
+        + ("" if gap else f" ({MEANING})"),
+        *(["; ".join(told)] if told else []),
+        f"{count(kinds.count('plan'), 'plan swap')}, {count(kinds.count('network'), 'network swap')}, "
+        f"{count(lost, 'update')} lost or doubled",
+    ]

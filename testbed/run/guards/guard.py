@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
+from testbed.emulation import cleanup
+from testbed.emulation.containers import engine
 from testbed.emulation.undo import UndoStack
 from testbed.run.errors import RunFailed
 
@@ -53,3 +57,26 @@ class Guard(UndoStack):
 
     def _ring(self, *_: object) -> None:
         raise RunFailed(self._what, rule="timeout")
+
+
+@contextmanager
+def removed_at_end(network: str) -> Iterator[None]:
+    """At the end whatever there still is of a network is taken away: interrupted at the wrong moment, the way back may
+    have missed something.
+
+    EngineError where there is no engine: then nothing is begun that it would have to take away. RunFailed when it is
+    gone at the end.
+    """
+    engine.connect()
+    with UndoStack() as stack:
+        stack.callback(_remove_leftovers, network)
+        yield
+
+
+def _remove_leftovers(network: str) -> None:
+    try:
+        client = engine.connect()
+    except engine.EngineError as error:
+        cleanup.sweep(None, network)
+        raise RunFailed(f"{error} `testbed clean --name {network}` then takes the containers away.") from error
+    cleanup.sweep(client, network)

@@ -10,17 +10,18 @@ What shapes and replays says by itself when it is dead, or does not answer; `Tra
 
 from __future__ import annotations
 
+import os
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from testbed.controller.client import ControllerError
+from testbed.emulation.containers import engine
+from testbed.run.controller_process import ControllerProcess
 from testbed.run.errors import RunFailed
-from testbed.run.guards.disk import shortage
-from testbed.run.guards.engine import EngineWatch
-from testbed.run.service import ControllerProcess
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Worker
 
@@ -111,3 +112,87 @@ class Watchdog:
                 f"training made no progress for {self._quiet_s:.0f} s: round {status['round'] or 0} of "
                 f"{status['rounds']} was the last, and these have not ended: {', '.join(missing)}"
             )
+
+
+#: An engine answers a ping in a millisecond. One that is restarted is away for some seconds, and containers may outlive
+#: that.
+SILENT_S = 20.0
+
+#: How often it is asked, and how long is waited for an answer.
+ASK_S = 2.0
+ANSWER_S = 5
+
+
+class EngineWatch:
+    """Asks from `start` to `stop`. Silence begins with an answer that does not come: while this process itself is
+    stopped, nobody asks."""
+
+    def __init__(self) -> None:
+        self._closed = threading.Event()
+        self._silent_since: float | None = None
+        self._complaint = ""
+        self._thread = threading.Thread(target=self._ask, name="engine watch", daemon=True)
+
+    @property
+    def failure(self) -> str | None:
+        """Why a run can't go on; None while the engine answers, or has been silent for a short time."""
+        since = self._silent_since
+        if since is None or (silent_s := time.monotonic() - since) < SILENT_S:
+            return None
+        return f"the Docker engine at {engine.address()} has not answered for {silent_s:.0f} s ({self._complaint})"
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it, or leave it to its last answer."""
+        self._closed.set()
+        self._thread.join(ANSWER_S)
+
+    def _ask(self) -> None:
+        while not self._closed.wait(ASK_S):
+            asked = time.monotonic()
+            try:
+                client = engine.client_of(engine.address(), timeout=ANSWER_S)
+                try:
+                    client.ping()
+                finally:
+                    client.close()
+                self._silent_since = None
+            except engine.ENGINE_ERRORS as error:
+                self._complaint = str(error)
+                self._silent_since = self._silent_since or asked
+
+
+#: What is left below this is for the run's summary and its page, for its workers' logs of 4 MiB each at most, and for
+#: the host.
+LEAST_FREE_BYTES = 64 << 20
+#: The same for files, of which a run has some hundred.
+LEAST_FREE_FILES = 1000
+#: What begins with this says what is short.
+DISK_OF = "the disk of "
+
+
+def check_room(folders: Iterable[Path]) -> None:
+    """Raise RunFailed where something is short on their file systems."""
+    if short := shortage(folders):
+        raise RunFailed(short)
+
+
+def shortage(folders: Iterable[Path]) -> str | None:
+    """What is short on the file systems of these folders, and what to do; None where there is enough."""
+    for folder in folders:
+        found = os.statvfs(folder)
+        free = found.f_bavail * found.f_frsize
+        if free < LEAST_FREE_BYTES:
+            return (
+                f"{DISK_OF}{folder} is full: {free / 1e6:.1f} MB are free, a run needs "
+                f"{LEAST_FREE_BYTES / 1e6:.1f} MB; free some, or run in another folder"
+            )
+        if found.f_files and found.f_favail < LEAST_FREE_FILES:  # some file systems count none
+            return (
+                f"{DISK_OF}{folder} has room for {found.f_favail} more files, a run needs {LEAST_FREE_FILES}; "
+                "remove some, or run in another folder"
+            )
+    return None

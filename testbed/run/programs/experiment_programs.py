@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from typing import Any
 
 import docker
 
+from testbed.emulation.containers import engine
+from testbed.emulation.containers.fleet import ContainerRequest, Fleet, ProgramContainers, ScratchSpace
+from testbed.emulation.network.holders import idle
+from testbed.emulation.network.node import ContainerHost
 from testbed.emulation.testbed import Testbed
 from testbed.launch.errors import BadCommand, LaunchFailed
-from testbed.launch.out import Kept, kept_in_words
+from testbed.launch.out import Kept, kept_in_words, take_out
 from testbed.launch.program import ContainerStarter
 from testbed.launch.programs import Programs
 from testbed.launch.ranks import Peer, Rank, alone, ranks_of
 from testbed.launch.working_folder import make_writable
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import RunFailed
-from testbed.run.programs.figures import ProgramFigures
-from testbed.run.programs.planned_sums import PlannedSums
+from testbed.run.programs.program_controller import ProgramController
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
+from testbed.telemetry.printed_metrics import Figures, figures_in
+from testbed.telemetry.tensorboard import EVENTS, read_figures
 
 
 def check_command(experiment: Experiment) -> None:
@@ -61,9 +68,9 @@ class ExperimentPrograms:
         self.kept: dict[str, Kept] = {}  # what was copied from each worker, once all has ended
         self._workers = sorted({rank.worker for rank in self.ranks})
         self._out = directory.path / "out"
-        self.sums: PlannedSums | None = None
+        self.sums: ProgramController | None = None
         if program.planned:
-            self.sums = PlannedSums(
+            self.sums = ProgramController(
                 experiment.topology, None, self.ranks, testbed.folder, directory.path, program.planned
             )
             self.ranks = [self.sums.told(rank) for rank in self.ranks]
@@ -122,3 +129,58 @@ class ExperimentPrograms:
 
     def _tell(self, name: str, line: str) -> None:
         self._say(f"{name} | {line}")
+
+
+class ExperimentContainers:
+    """What an experiment's command finds around it. SpecError where it may not read its files."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        program, folder = experiment.spec.program, experiment.file.parent
+        assert program is not None
+        scratch = ScratchSpace(tmp_bytes=int(program.tmp), shm_bytes=int(program.shm), out_bytes=int(program.out))
+        self._workers = experiment.topology.workers
+        self._containers = ProgramContainers(folder / program.files, program.image_from(folder), scratch)
+        self._containers.check()
+
+    def fleet(self, testbed: Testbed) -> Fleet:
+        """Where a testbed's workers will run. EngineError, ImageError, or SpecError for an image that is not there."""
+        return Fleet.connected(testbed.name, testbed.control, self._containers)
+
+    def requests(self) -> Iterator[ContainerRequest]:
+        """Of each worker, in which nothing runs yet."""
+        return idle(self._workers, self._containers.files)
+
+    def record(self, fleet: Fleet) -> dict[str, Any]:
+        """For a manifest, once they are started."""
+        limits = fleet.limits.record(self._workers) if fleet.limits else {}
+        return {**fleet.image_record(), "limits": limits, "docker_client": engine.CLIENT_RECORD}
+
+
+#: The figures that programs gave of themselves.
+CURVES = "curves.jsonl"
+
+
+class ProgramFigures:
+    """Kept in a run's directory."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+
+    def hear(self, program: str, line: str) -> None:
+        """A program has printed a line, which may have figures."""
+        if (figures := figures_in(line)) is not None:
+            self._keep(program, figures)
+
+    def take(self, worker: str, node: ContainerHost) -> Kept:
+        """Copy what a worker's programs left, and keep the figures in it. Return what was copied."""
+        target = self._directory.path / "out" / worker
+        kept = take_out(node.holder, target)
+        for file in sorted(target.rglob(EVENTS)):
+            for figures in read_figures(file):
+                self._keep(worker, figures)
+        return kept
+
+    def _keep(self, name: str, figures: Figures) -> None:
+        at_s = time.time() if figures.at_s is None else figures.at_s
+        record: Mapping[str, Any] = {"at_s": at_s, "program": name, "step": figures.step, "values": figures.values}
+        self._directory.append(CURVES, record)

@@ -16,8 +16,7 @@ from rich.text import Text
 from testbed.api.entry import Door
 from testbed.link import LinkState
 from testbed.plan import Plan
-from testbed.run.terminal.phrases import fitted
-from testbed.run.terminal.time_left import in_words, time_left
+from testbed.run.terminal.wrap import fitted
 
 REFRESH_PER_S = 4
 
@@ -116,7 +115,7 @@ class Display:
         now = time.monotonic()
         if now - self._last_line_s >= LINE_EVERY_S:
             self._last_line_s = now
-            left = in_words(time_left(now - self._began_s, snapshot.round, snapshot.rounds))
+            left = time_left_text(time_left(now - self._began_s, snapshot.round, snapshot.rounds))
             parts = (f"round {snapshot.round:>4} of {snapshot.rounds}", _figures(snapshot), left)
             self.say(f"  {'  '.join(part for part in parts if part)}")
 
@@ -151,3 +150,22 @@ def _link_table(snapshot: Snapshot) -> Table:
         carried = f"{snapshot.throughput.get(name, 0.0) / 1e6:.1f} Mbit/s"
         table.add_row(f"  {name}", asked, carried, f"{state.delay_s * 1e3:.1f} ms")
     return table
+
+
+def time_left(elapsed_s: float, done: int, total: int) -> float | None:
+    """Seconds that `total` things still take of which `done` took `elapsed_s`; None before the first is done, and after
+    the last."""
+    return elapsed_s / done * (total - done) if 0 < done < total else None
+
+
+def time_left_text(seconds: float | None) -> str:
+    """`about 40 s left`, `about 12 min left`, `about 2 h 10 min left`: no finer than it is known. Empty for None."""
+    if seconds is None:
+        return ""
+    if seconds < 90:
+        return f"about {max(1, round(seconds, -1 if seconds > 20 else 0)):.0f} s left"
+    minutes = round(seconds / 60)
+    if minutes <= 90:
+        return f"about {minutes} min left"
+    hours, rest = divmod(round(minutes, -1), 60)
+    return f"about {hours} h {rest} min left" if rest else f"about {hours} h left"

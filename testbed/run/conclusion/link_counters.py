@@ -22,7 +22,7 @@ SUPER_PACKET_BITS = 8 * 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CounterReading:
     """Link → bytes since it was made, at one moment: what the kernel counted where it ends, and what its shaper had let
     through just `before` and just `after` that was read."""
 
@@ -31,7 +31,7 @@ class Look:
     after: Mapping[str, int]
 
 
-def around(first: Look, last: Look) -> dict[str, int]:
+def bypassed_bytes(first: CounterReading, last: CounterReading) -> dict[str, int]:
     """Link → bytes that arrived between two looks and that its shaper cannot have let through; only what is more than a
     super-packet. A shaper counts each frame's headers, the kernel those of the super-packet alone, so of what is shaped
     never more arrives than was let through from before the first look to after the last."""
@@ -44,7 +44,7 @@ def around(first: Look, last: Look) -> dict[str, int]:
     return found
 
 
-def excess(samples: Sequence[Record], states: Sequence[Record]) -> dict[str, float]:
+def rate_excess(samples: Sequence[Record], states: Sequence[Record]) -> dict[str, float]:
     """Link → by how much it passed its rate in its worst window, relative; only where that is more than can be told
     from nothing. `samples` and `states` are the records of `traffic.jsonl` and `links.jsonl`.
 
@@ -55,7 +55,7 @@ def excess(samples: Sequence[Record], states: Sequence[Record]) -> dict[str, flo
         history.setdefault(state["link"], []).append((state["at_s"], state["rate_bps"]))
     worst: dict[str, float] = {}
     for first, last in zip(samples, samples[WINDOW:], strict=False):
-        began, seconds = first["at_s"], apart_s(first, last)
+        began, seconds = first["at_s"], seconds_between(first, last)
         for link, size in _grown(first["bytes"], last["bytes"]):
             bits = 8.0 * size
             allowed = _peak_bps(history.get(link, []), began - seconds, last["at_s"]) * seconds
@@ -64,7 +64,7 @@ def excess(samples: Sequence[Record], states: Sequence[Record]) -> dict[str, flo
     return worst
 
 
-def apart_s(first: Record, last: Record) -> float:
+def seconds_between(first: Record, last: Record) -> float:
     """Seconds between two samples. Those of earlier versions have the time of day alone."""
     clock = "clock_s" if "clock_s" in first and "clock_s" in last else "at_s"
     return float(last[clock] - first[clock])

@@ -14,7 +14,7 @@ from testbed.spec.event import Event
 from testbed.spec.experiment import Experiment
 
 
-class Script:
+class EventPlayer:
     """Events not yet played, in the order they fall due. An oracle is told what links carry in each of its periods."""
 
     def __init__(self, experiment: Experiment, changes: Changes) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from testbed.run.conclusion.idle import controller_failure, unused_controller, unused_links
+from testbed.run.conclusion.unused import controller_failure, unused_controller, unused_links
 from testbed.run.conclusion.verdict import judge
 from tests.run.conclusion.test_verdict import FINE
 

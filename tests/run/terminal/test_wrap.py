@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from testbed.run.terminal.display import Display
-from testbed.run.terminal.phrases import folded
+from testbed.run.terminal.wrap import folded
 
 pytestmark = pytest.mark.pure
 

@@ -23,8 +23,8 @@ from testbed.launch.errors import BadCommand
 from testbed.launch.ranks import Rank
 from testbed.link import LinkState
 from testbed.protocol import Job
-from testbed.run.conclusion.idle import controller_failure, unused_controller
-from testbed.run.service import ADDRESS, ControllerFailed, ControllerProcess
+from testbed.run.conclusion.unused import controller_failure, unused_controller
+from testbed.run.controller_process import ADDRESS, ControllerFailed, ControllerProcess
 from testbed.run.view import declared_states, view_of
 from testbed.spec.topology import Topology
 
@@ -35,7 +35,7 @@ ENDLESS = 1_000_000_000
 POLICY = "auto"
 
 
-class PlannedSums:
+class ProgramController:
     """A context manager: the controller is there while inside. Its members are the workers of `ranks`, each with one
     process, on a network whose links have these states (None: as declared); its sockets are in the network's `folder`.
     `variables` say what processes do by it, TESTBED_BACKEND or TESTBED_SCHEME.
@@ -72,13 +72,13 @@ class PlannedSums:
     @classmethod
     def standing(
         cls, status: Mapping[str, Any], ranks: Sequence[Rank], directory: Path, variables: Mapping[str, str]
-    ) -> PlannedSums:
+    ) -> ProgramController:
         """On a network with this status, as it is now."""
         states = {name: LinkState(at["rate_bps"], at["delay_s"], up=at["up"]) for name, at in status["links"].items()}
         topology, folder = Topology.load(Path(status["file"])), state_folder(status["name"])
         return cls(topology, states, ranks, folder, directory, variables)
 
-    def __enter__(self) -> PlannedSums:
+    def __enter__(self) -> ProgramController:
         with ExitStack() as stack:
             lock = stack.enter_context((self._folder / "wan.lock").open("wb"))
             try:

@@ -13,13 +13,13 @@ from testbed.api.models import By
 from testbed.emulation.links.history import link_record, unix_seconds
 from testbed.link import LinkState
 from testbed.plan import Plan
-from testbed.run.conclusion.passed import apart_s
+from testbed.run.conclusion.link_counters import seconds_between
 from testbed.run.directory import RunDirectory
 from testbed.run.terminal.display import Display, Snapshot
 from testbed.telemetry.rate_steps import RateSteps
 
 
-class Story:
+class RunLog:
     """Writes and tells, and keeps what who looks at the run is shown: what has happened, the plans by their epochs, and
     the controller's status. `announce` is called whenever there is more of it. States may come from any thread, and so
     may samples.
@@ -142,7 +142,7 @@ class Story:
         if len(samples := self._samples) < 2:
             return {}
         before, after = samples
-        seconds = apart_s(before, after)
+        seconds = seconds_between(before, after)
         return {
             link: (count - before["bytes"].get(link, count)) * 8 / seconds for link, count in after["bytes"].items()
         }
