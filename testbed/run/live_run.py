@@ -1,7 +1,7 @@
-"""A run that trains, as the API's subject: what it is now, and what people ask of it.
+"""A training run as the API's subject: its state, and the requests that people send.
 
-What they ask for happens in the thread that looks after the training, between two looks, and as events of the
-experiment's file do: it is told, recorded, and said to the controller alike, and marked as done by hand.
+Requests are carried out in the thread that watches the training, between two checks, and recorded like the events of
+the experiment's file, but marked as done by hand.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from testbed.spec.experiment import Experiment
 
 
 class LiveRun(Subject):
-    """A run, from the begin of its training to the end, as the API's subject.
+    """A run as the API's subject, from the beginning of its training to the end.
 
     Args:
         testbed: The run's network.
         changes: Carries out the requests.
-        run_log: Knows what has happened.
-        executor: Runs the requests, in the run's own thread.
-        controller: The controller, or None where members are not ours.
+        run_log: The events, plans and status so far.
+        executor: Runs the requests in the run's own thread.
+        controller: The controller, or None where a command trains.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class LiveRun(Subject):
 
     def state(self) -> dict[str, dict[str, Any]]:
         run_log = self._run_log
-        told = {name: value for name, value in run_log.status.items() if name not in ("plan", "swaps", "passages")}
+        shown = {name: value for name, value in run_log.status.items() if name not in ("plan", "swaps", "passages")}
         return {
             **status.sections(self._testbed, "run"),
             "events": {str(number): event for number, event in enumerate(list(run_log.events), start=1)},
-            "training": told | {"workers": self._rounds.spent()},
+            "training": shown | {"workers": self._rounds.spent()},
             "plans": {str(epoch): plan for epoch, plan in sorted(dict(run_log.plans).items())},
             "rounds": self._rounds.until(run_log.status.get("round")),
             "decisions": self._rounds.decisions(),
@@ -78,17 +78,17 @@ class LiveRun(Subject):
         return status.metrics(self.status(), self._run_log.status if self._controller else None)
 
     def history(self, since: int | None) -> LinkHistory:
-        raise ApiProblem(NOT_HERE, f"a run keeps its links' states itself: {self._run_log.directory.path}/links.jsonl")
+        raise ApiProblem(NOT_HERE, f"the history of a run's links is in {self._run_log.directory.path}/links.jsonl")
 
     def do(self, request: Request) -> dict[str, Any]:
-        """Carry out a request. Its rates are those in force; only those of a topology's file are scaled."""
+        """Carry out a request. Its rates are not scaled: `scale` applies to the rates in files."""
         with _in_words():
             return self._changes.do(request, "hand")
 
 
 @contextmanager
 def _in_words() -> Iterator[None]:
-    """Raise what goes wrong inside as an ApiProblem."""
+    """Raise the errors of a request as ApiProblem."""
     with in_words():
         try:
             yield
@@ -101,29 +101,29 @@ R = TypeVar("R")
 
 
 class LoopExecutor(Executor):
-    """What is submitted is done by whoever calls `wait`. What is left when it is shut down is cancelled."""
+    """Runs submitted calls in the thread that calls `wait`, one after the other. A shutdown cancels the rest."""
 
     def __init__(self) -> None:
         self._asked: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
         self._over = False
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Ask for a call, from any thread. RuntimeError once it is shut down."""
+        """Queue a call, from any thread. Raises RuntimeError after the shutdown."""
         if self._over:
-            raise RuntimeError("no calls are taken any more")
+            raise RuntimeError("the run has ended and takes no more requests")
         future: Future[R] = Future()
         self._asked.put((future, lambda: fn(*args, **kwargs)))
         return future
 
     def wait(self, seconds: float) -> None:
-        """Do what was asked for, and what is asked for until so many seconds are over."""
+        """Run the queued calls, and those that arrive within `seconds`."""
         until = time.monotonic() + seconds
         with suppress(queue.Empty):
             while True:
                 _do(*self._asked.get(timeout=max(0.0, until - time.monotonic())))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more, and leave what was not done."""
+        """Reject further calls, and cancel the queued ones."""
         self._over = True
         while not self._asked.empty():
             self._asked.get()[0].cancel()
@@ -136,14 +136,24 @@ def _do(future: Future[Any], work: Callable[[], Any]) -> None:
         future.set_result(work())
     except Exception as error:
         future.set_exception(error)
-    except BaseException as error:  # an interrupt is this thread's, and ends what it was asked to do as well
+    except BaseException as error:  # an interrupt of this thread also ends the call
         future.set_exception(RuntimeError(f"interrupted: {error}"))
         raise
 
 
 class RunControl:
-    """Plays the experiment's events, and answers people while it is entered; what they ask for is done in `wait`, in
-    the thread of whoever calls that."""
+    """Plays the file's events and serves the run's API. A context manager.
+
+    Requests are carried out in the thread that calls `wait`.
+
+    Args:
+        experiment: The experiment that runs.
+        testbed: Its network.
+        run_log: Records each change.
+        before_routes: As for Changes.
+        controller: The controller, or None where a command trains.
+        workers: The workers' programs, or None where a command trains.
+    """
 
     def __init__(
         self,
@@ -154,16 +164,15 @@ class RunControl:
         controller: ControllerClient | None = None,
         workers: WorkerPrograms | None = None,
     ) -> None:
-        """Without a `controller` and `workers`, members are not ours. `before_routes` is as for Changes."""
         self.changes = Changes(experiment, testbed, controller, workers, run_log.happened, before_routes)
-        self._script = EventPlayer(experiment, self.changes)
+        self._events = EventPlayer(experiment, self.changes)
         self._executor = LoopExecutor()
         self._run = LiveRun(testbed, self.changes, run_log, self._executor, controller)
         self._run_log = run_log
         self._folder = testbed.folder
 
     def __enter__(self) -> Self:
-        """CannotRun where the port that the display's door is to be at is taken."""
+        """Serve the API, on the run's socket and on the port of `--open`. Raises CannotRun if that port is taken."""
         display = self._run_log.display
         port = None if display.door is None else display.door.port
         try:
@@ -184,14 +193,14 @@ class RunControl:
         self._server.__exit__(kind, error, trace)
 
     def wait(self, seconds: float) -> None:
-        """Do what people ask for until so many seconds are over."""
+        """Carry out requests for `seconds`."""
         self._executor.wait(seconds)
 
     def play(self, elapsed_s: float, round_: int) -> None:
-        """Make the file's events happen that are due; see EventPlayer."""
-        self._script.play(elapsed_s, round_)
+        """Play the file's events that are due; see `EventPlayer.play`."""
+        self._events.play(elapsed_s, round_)
 
     @property
     def missed(self) -> list[str]:
-        """The file's events that have not happened."""
-        return self._script.waiting
+        """The file's events that have not happened, in words."""
+        return self._events.waiting

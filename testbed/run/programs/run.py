@@ -1,8 +1,8 @@
-"""One execution of an experiment that trains by a command: as a Run, without a controller and workers of ours.
+"""One execution of an experiment whose own command trains: like a Run, without our controller and worker program.
 
 engine, image -> shaper -> routers and links -> probe -> containers -> the command on all workers
                                                                           |  replay clock, sampler, events
-summary, verdict, report  <-  everything taken away, in the reverse order <'
+summary, verdict, report  <-  everything removed, in the reverse order    <'
 """
 
 from __future__ import annotations
@@ -24,25 +24,29 @@ from testbed.run.run import BUILD_S, IMAGE_S, START_S, Run
 from testbed.run.run_log import RunLog
 from testbed.run.sampler import Sampler
 from testbed.run.terminal.display import Display
-from testbed.run.training import LOOK_S, Outcome
+from testbed.run.training import LOOK, LOOK_S, Outcome
 from testbed.spec.experiment import Experiment
 from testbed.spec.units import count
 
 
 class ProgramRun:
-    """An experiment being executed, writing into its directory. Whether its rates `fit` the host's budget is known once
-    that was looked at."""
+    """The execution of an experiment whose command trains, which writes into its directory.
+
+    Raises:
+        SpecError: One command would make each worker train alone, or the command's files can't be read.
+    """
 
     def __init__(self, experiment: Experiment, directory: RunDirectory, display: Display) -> None:
         self.experiment = experiment
         self.directory = directory
         self.display = display
+        #: Whether the experiment fits the host's budget; None until that was checked.
         self.fits: bool | None = None
         check_command(experiment)
         self._containers = ExperimentContainers(experiment)
 
     def execute(self, strict: bool = False) -> Outcome:
-        """The whole run, as `Run.execute`."""
+        """Execute the whole run as `Run.execute` does."""
         with Guard() as guard:
             return self._execute(strict, guard)
 
@@ -69,16 +73,19 @@ class ProgramRun:
             testbed.start(fleet, self._containers.requests())
         measured.manifest.add(transport=testbed.network.transport.record(), **self._containers.record(fleet))
         programs = ExperimentPrograms(experiment, testbed, fleet.client, directory, display.pass_on)
-        return ProgramTraining(experiment, testbed, measured, run_log, programs).go_on(guard, directory.path)
+        return ProgramTraining(experiment, testbed, measured, run_log, programs).execute(guard, directory.path)
 
 
-#: What executes an experiment.
+#: Either kind of execution.
 AnyRun = Run | ProgramRun
 
 
 def run_of(experiment: Experiment, directory: RunDirectory, display: Display) -> AnyRun:
-    """What executes an experiment. SpecError when its workers or graphs are not for its scheme, or its command may not
-    read its files."""
+    """Return the execution of an experiment: a ProgramRun if its command trains, a Run otherwise.
+
+    Raises:
+        SpecError: The scheme does not take the experiment's workers or graphs, or its command can't be run.
+    """
     experiment.check_one_host()
     if experiment.spec.program is not None:
         return ProgramRun(experiment, directory, display)
@@ -86,7 +93,7 @@ def run_of(experiment: Experiment, directory: RunDirectory, display: Display) ->
 
 
 class ProgramTraining:
-    """One training by a command, watched."""
+    """One training by a command, with its checks, samples and events."""
 
     def __init__(
         self,
@@ -104,21 +111,25 @@ class ProgramTraining:
         self._run_log = run_log
         self._control = RunControl(experiment, testbed, run_log, self._fidelity.follow_swap)
 
-    def go_on(self, guard: Guard, directory: Path) -> Outcome:
-        """Until it has ended on all workers; what there is to know then. RunFailed when it broke off, or one look at
-        its parts takes longer than the guard allows; SpecError for a command that cannot be run."""
+    def execute(self, guard: Guard, directory: Path) -> Outcome:
+        """Run the command until it has ended on all workers, and return the outcome.
+
+        Raises:
+            RunFailed: The command failed on a worker, or one check exceeded LOOK_S.
+            SpecError: The command can't be run.
+        """
         try:
-            return self._go_on(guard, directory)
+            return self._execute(guard, directory)
         except EmulationError as error:
             raise RunFailed(f"the emulation broke: {error}") from error
 
-    def _go_on(self, guard: Guard, directory: Path) -> Outcome:
+    def _execute(self, guard: Guard, directory: Path) -> Outcome:
         network, replay = self._testbed.network, self._testbed.replay
         started, began = time.time(), time.monotonic()
         self._manifest.add(training_started_s=started)
 
         def look() -> None:
-            guard.allow(LOOK_S, "a look at the run's parts, with the events that were due,")
+            guard.allow(LOOK_S, LOOK)
             self._control.wait(0.0)
             self._control.play(replay.elapsed_s, 0)
             self._run_log.tell()
