@@ -1,4 +1,4 @@
-"""`testbed run`, whole: from an experiment's file to its directory, with the verdict said at the end."""
+"""`testbed run`: from an experiment's file to a run's directory, with the verdict printed at the end."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from testbed.run.programs.run import AnyRun, run_of
 from testbed.run.terminal.display import Display
 from testbed.spec.experiment import Experiment
 
-#: The errors of a disk, or of a user's part of one, that has no room left.
+#: The errors of a full disk, and of a user's exhausted quota.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """How a run ended: whether training came to its end, the verdict, and where all about it lies. `page` is None where
-    it could not be made."""
+    """The result of a run."""
 
+    #: Whether training finished.
     finished: bool
     verdict: str
     directory: Path
+    #: The report; None if it could not be made.
     page: Path | None = None
 
 
-#: Makes the page of a run's directory; where it lies.
+#: Makes the report of a run's directory, and returns its path.
 Publish = Callable[[Path], Path]
 
-
-#: Makes what executes an experiment.
+#: Makes the execution of an experiment.
 MakeRun = Callable[[Experiment, RunDirectory, Display], AnyRun]
 
 
@@ -58,9 +58,19 @@ def execute(
     display: Display,
     make_run: MakeRun = run_of,
 ) -> Executed:
-    """Run the experiment in a file. SpecError for bad input, CannotRun when this machine can't; nothing is left.
+    """Run the experiment in a file. Nothing of the network or the containers is left, also after an exception.
 
-    `publish` is called when all else is in the run's directory.
+    Args:
+        file: The experiment's file.
+        overrides: Values of its fields, by dotted names.
+        strict: Refuse an experiment that exceeds the host's budget.
+        publish: Makes the report, once all else is in the run's directory.
+        display: The terminal.
+        make_run: Makes the execution.
+
+    Raises:
+        SpecError: The input is wrong.
+        CannotRun: This machine can't run the experiment.
     """
     experiment = Experiment.load(file, overrides)
     check_policy(experiment)
@@ -95,7 +105,7 @@ def _execute(run: AnyRun, strict: bool, publish: Publish) -> Executed:
             outcome = run.execute(strict)
     except RunFailed as error:
         text = in_full(error)
-        # What broke first may not have said that the disk is full.
+        # The first part to fail may not have named the full disk.
         if DISK_OF not in text and (short := shortage([directory.path])):
             text = f"{short}; {text}"
         return _failed(directory, display, text)
@@ -122,19 +132,20 @@ def _execute(run: AnyRun, strict: bool, publish: Publish) -> Executed:
 
 
 def _published(directory: Path, publish: Publish, display: Display) -> Path | None:
-    """The page; None where it could not be made. That changes nothing about the run, and is told beside its summary."""
+    """Make the report and return its path, or print why it could not be made and return None."""
     try:
         return publish(directory)
     except Exception as error:
         log = directory / "logs" / "report.log"
-        display.say(f"[red]no report:[/] {escape(str(error))}\n  `testbed report {directory}` makes it; more in {log}")
-        with suppress(OSError):  # the disk may be full, which the words above then say
+        display.say(f"[red]no report:[/] {escape(str(error))}")
+        display.say(f"  `testbed report {directory}` tries again; the traceback is in {log}")
+        with suppress(OSError):  # the disk may be full; then the line above says so
             log.write_text(traceback.format_exc())
         return None
 
 
 def _failed(directory: RunDirectory, display: Display, text: str) -> Executed:
-    """Say why a run did not come to its end."""
+    """Write and print why a run did not finish."""
     failed(directory, text)
-    display.say(f"[red]failed:[/] {escape(text)}\n  more in {directory.path}/logs")
+    display.say(f"[red]failed:[/] {escape(text)}\n  the logs are in {directory.path}/logs")
     return Executed(finished=False, verdict="suspect", directory=directory.path)

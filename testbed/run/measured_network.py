@@ -1,4 +1,4 @@
-"""A run's network before anybody uses it: built, written down in the manifest, and measured from outside."""
+"""Builds a run's network, checks it against the host's budget, and measures its idle links."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from testbed.run.manifest import Manifest
 from testbed.run.terminal.display import Display
 from testbed.spec.experiment import Experiment
 
-#: The kernel's default.
+#: The file with the kernel's default congestion control.
 CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredNetwork:
-    """What is known by then: whether the experiment `fits` the host's budget, and how near each link is to its file."""
+    """A network that is built and measured: its manifest, and the fidelity of its links.
+
+    `fits` is whether the experiment fits the host's budget.
+    """
 
     manifest: Manifest
     fits: bool
@@ -34,10 +37,18 @@ class MeasuredNetwork:
 def build_and_measure(
     experiment: Experiment, testbed: Testbed, image: str, directory: RunDirectory, display: Display, strict: bool
 ) -> MeasuredNetwork:
-    """Open the testbed and build its network. Whoever called closes it.
+    """Open the testbed, which the caller closes, build its network, and measure the idle links.
 
-    When the experiment asks for more than the host's measured budget, that is said before anything is built; `strict`
-    refuses then, with TooMuch.
+    Args:
+        experiment: The experiment.
+        testbed: The experiment's testbed, not open yet.
+        image: The image of the workers, for the manifest.
+        directory: The run's directory.
+        display: Shows the steps, and a warning if the experiment exceeds the host's budget.
+        strict: Refuse an experiment that exceeds the host's budget, before anything is built.
+
+    Raises:
+        TooMuch: The experiment exceeds the host's budget, and `strict` is set.
     """
     testbed.open()
     network = testbed.network
@@ -58,8 +69,14 @@ def build_and_measure(
 
 
 def fits_host(experiment: Experiment, backend: str, strict: bool, display: Display) -> bool:
-    """Say it where an experiment asks for more than the host carries under this backend; `strict` refuses then, with
-    TooMuch. A budget that is not known is measured first, about five seconds; BudgetError when that fails."""
+    """Return whether an experiment fits the host's budget under a backend, and print a warning if it does not.
+
+    A budget that is not known is measured first, which takes about five seconds.
+
+    Raises:
+        TooMuch: The experiment exceeds the budget, and `strict` is set.
+        BudgetError: The budget can't be measured.
+    """
     kept = budget.host_budget(backend)
     if kept is None:
         with display.step("what this host carries"):
@@ -75,31 +92,36 @@ def fits_host(experiment: Experiment, backend: str, strict: bool, display: Displ
 
 
 def recheck_budget(fits: bool | None, reasons: Sequence[str]) -> None:
-    """Have the budget measured again where the `reasons` of a run's verdict say otherwise of the host than it did.
+    """Discard the host's budget if a run contradicts it, so that the next run measures it again.
 
-    `fits` is what it said of the run, None where nobody asked.
+    Args:
+        fits: Whether the run fits the budget; None if that was not checked.
+        reasons: The reasons of the run's verdict.
     """
     if fits is not None and fits == host_was_short(reasons):
         budget.contradict()
 
 
 class FidelityMeasurements:
-    """`measured` when each link was idle, before anybody used it; `rate_errors` by what it has carried since."""
+    """The fidelity of each link that a run ever had. Making one measures all links, which must be idle."""
 
     def __init__(self, testbed: Testbed) -> None:
-        """Measures all links of a network that nobody uses yet."""
+        #: The links' errors, measured by probes on the idle link.
         self.measured: dict[str, LinkFidelity] = testbed.measure()
+        #: The links' relative rate errors by the shaper's counters.
         self.rate_errors: dict[str, float] = {}
         self._testbed = testbed
 
     def follow_swap(self, added: set[str]) -> None:
-        """A swap has built its new links, and has not moved any route or removed anything yet: the moment to measure
-        the new ones idle, and to keep what is known of the others."""
+        """Measure a swap's new links while they are idle, and keep the counters of the others.
+
+        Called when the new links are built and no route has moved nor any link was removed.
+        """
         self.keep()
         if added:
             self.measured |= self._testbed.measure(added)
 
     def keep(self) -> None:
-        """Note what the shaper's counters say by now."""
+        """Record the rate errors by the shaper's counters now."""
         counters = self._testbed.network.shaper.counters()
         self.rate_errors |= {name: error for name, c in counters.items() if (error := c.rate_error) is not None}

@@ -214,7 +214,7 @@ class RecordEvent(Protocol):
 
 
 class EventSchedule:
-    """Schedules the experiment's events, and records and reports each to the controller, as the event player of a run does."""
+    """Schedules the experiment's events: each is recorded and reported to the controller, as in a live run."""
 
     def __init__(self, experiment: Experiment, environment: Environment, record: RecordEvent) -> None:
         #: The swaps of the network, as the summary has them.

@@ -1,4 +1,4 @@
-"""What a run's rounds could not be shorter than: bounds for the network as it was at each time."""
+"""Lower bounds of a run's rounds, for the network as it was at each time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from testbed.run.directory import RunDirectory
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
 
-#: The bound follows the network, so it is solved for rounds spread over the run; each takes some 10 ms.
+#: The bound changes with the network, so it is solved for this many rounds spread over the run; each takes some 10 ms.
 BOUND_ROUNDS = 32
 
 
@@ -31,7 +31,14 @@ def bounds_of(
     network_swaps: Sequence[Mapping[str, Any]],
     rounds: Sequence[RoundFigures],
 ) -> dict[int, float]:
-    """Round → the bound for the network as it was when the round began, for rounds spread over the run."""
+    """Return the bound in seconds, by round, for rounds spread over the run.
+
+    Args:
+        experiment: The experiment.
+        states: The lines of `links.jsonl`.
+        network_swaps: The network swaps, with times in Unix seconds.
+        rounds: The run's rounds. Each is bounded for the network as it was when the round began.
+    """
     chosen = rounds[:: max(1, ceil(len(rounds) / BOUND_ROUNDS))]
     bounds: dict[int, Bound] = {}
     newest: Bound | None = None
@@ -52,13 +59,17 @@ def lower_bound(
     network_swaps: Sequence[Mapping[str, Any]],
     found: Sequence[Segment],
 ) -> dict[str, float | None]:
-    """The lower bound of a round from end to end, a mean over the segments_of' rounds, and what theirs was of it."""
+    """Return the end-to-end lower bound of a round, and the ratio of the measured rounds to it.
+
+    Both are means over the rounds of the segments, and None if no segment has a bound. A segment in which the network
+    was swapped is left out. The other arguments are those of `bounds_of`.
+    """
     took_s = least_s = 0.0
     counted = 0
     newest: Bound | None = None
     for segment in found:
         if any(segment.began_s < swap["active_s"] <= segment.ended_s for swap in network_swaps):
-            continue  # two networks
+            continue
         topology = _topology_at(experiment, network_swaps, segment.began_s)
         passed = mean_states(segment, _states_at(states, topology, segment.began_s), states)
         known = _view(experiment, topology, passed, segment.began_s)
@@ -77,7 +88,7 @@ def lower_bound(
 
 
 def provable(experiment: Experiment, directory: RunDirectory) -> bool:
-    """Whether each step took the gradients of all members, as they are; the lower bound holds for nothing else."""
+    """Return whether each step used the exact gradients of all members; only then the lower bound holds."""
     if not experiment.spec.sync.own.exact:
         return False
     plans = [json.loads(file.read_text(encoding="utf-8")) for file in directory.path.glob("plans/*.json")]
@@ -109,29 +120,30 @@ def _states_at(records: Sequence[Mapping[str, Any]], topology: Topology, at_s: f
     return states
 
 
-#: What is known of a segment are means over its rounds, and a bound of their mean may miss one round's: so it has some.
+#: A segment is described by means over its rounds, and the bound of a mean may miss a single round's, so a segment has
+#: at least this many rounds.
 LEAST_ROUNDS = 8
 
-#: A run has this many at most: the network changes, and is planned for anew in each.
-MOST_STRETCHES = 32
+#: The most segments of a run; the bound is solved once for each, since the network changes.
+MOST_SEGMENTS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """So many `rounds`, from the end of the one before them (Unix time) to the end of the last.
+    """Consecutive rounds of a run. Times are Unix seconds."""
 
-    `compute_s` is what each member took from having a round's mean to entering the next round.
-    """
-
+    #: The number of rounds.
     rounds: int
+    #: The end of the round before the first, and the end of the last.
     began_s: float
     ended_s: float
+    #: The mean seconds of each member between receiving a round's mean and entering the next round.
     compute_s: Mapping[str, float]
 
 
 def segments_of(rounds: Sequence[RoundFigures], reports: Sequence[Record]) -> list[Segment]:
-    """The rounds after the first in segments_of of about one length; none of fewer than two rounds."""
-    count = max(1, min(MOST_STRETCHES, len(rounds) // LEAST_ROUNDS))
+    """Return the rounds after the first in segments of about equal length; empty for fewer than two rounds."""
+    count = max(1, min(MOST_SEGMENTS, len(rounds) // LEAST_ROUNDS))
     ends = [rounds[number * (len(rounds) - 1) // count] for number in range(count + 1)] if rounds else []
     finished = {(report["member"], report["round"]): report["finished_s"] for report in reports}
     found = []
@@ -148,9 +160,14 @@ def segments_of(rounds: Sequence[RoundFigures], reports: Sequence[Record]) -> li
 
 
 def mean_states(segment: Segment, before: Mapping[str, LinkState], records: Sequence[Record]) -> dict[str, LinkState]:
-    """The links of a segment with their mean rates and least delays; `before` is how they were when it began.
+    """Return the links with their mean rates and least delays over a segment.
 
-    A link that was down all the time stays down; one that was for a part of it carried nothing then.
+    A link that was down throughout stays down; while a link was down, its rate counts as 0.
+
+    Args:
+        segment: The segment.
+        before: The links' states when it began.
+        records: The lines of `links.jsonl`.
     """
     found = {}
     for name, first in before.items():

@@ -1,8 +1,8 @@
-"""Whether links let more pass than they may, by the kernel's count where they end. Pure.
+"""Checks by the kernel's byte counters at the links' ends that no traffic bypassed the shaper. Pure.
 
-A shaper that vouches for itself does not see what goes around it: a rule that someone deleted, a queue that someone
-replaced. The kernel's count does: it is held against the rate (`excess`), and against what the shaper says it let
-through (`around`), which tells bursts too that are no more in three seconds than the rate would have carried.
+A shaper does not see traffic that bypasses it, because a rule was deleted or a queue replaced; the kernel's counters
+do. They are compared with the rate (`rate_excess`), and with the shaper's own counters (`bypassed_bytes`), which also
+finds bursts that carry no more in three seconds than the rate allows.
 """
 
 from __future__ import annotations
@@ -13,28 +13,33 @@ from typing import Any
 
 Record = Mapping[str, Any]
 
-#: Samples a window spans: three seconds, over which a sample that a busy host takes late counts little …
+#: Samples in a window: over three seconds, a sample that a busy host takes late counts little.
 WINDOW = 3
-#: … as does this, by which two looks may be further apart than they say …
+#: The most by which two samples may be further apart than their times say.
 LOOK_S = 0.1
-#: … and this, which arrives at once.
+#: A super-packet (segmentation offload), which arrives at once.
 SUPER_PACKET_BITS = 8 * 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class CounterReading:
-    """Link → bytes since it was made, at one moment: what the kernel counted where it ends, and what its shaper had let
-    through just `before` and just `after` that was read."""
+    """The byte counters of each link at one moment, since the link was made."""
 
+    #: The shaper's counters, read just before the kernel's.
     before: Mapping[str, int]
+    #: The kernel's counters at the links' ends.
     arrived: Mapping[str, int]
+    #: The shaper's counters, read just after the kernel's.
     after: Mapping[str, int]
 
 
 def bypassed_bytes(first: CounterReading, last: CounterReading) -> dict[str, int]:
-    """Link → bytes that arrived between two looks and that its shaper cannot have let through; only what is more than a
-    super-packet. A shaper counts each frame's headers, the kernel those of the super-packet alone, so of what is shaped
-    never more arrives than was let through from before the first look to after the last."""
+    """Return, by link, the bytes that arrived between two readings and can't have passed the shaper.
+
+    Links with at most one super-packet of such bytes are left out. The shaper counts the headers of each frame, the
+    kernel only those of the super-packet, so of shaped traffic never more arrives than the shaper counted from before
+    the first reading to after the last.
+    """
     found = {}
     for link, arrived in _grown(first.arrived, last.arrived):
         if link in first.before and last.after.get(link, -1) >= first.before[link]:
@@ -45,10 +50,14 @@ def bypassed_bytes(first: CounterReading, last: CounterReading) -> dict[str, int
 
 
 def rate_excess(samples: Sequence[Record], states: Sequence[Record]) -> dict[str, float]:
-    """Link → by how much it passed its rate in its worst window, relative; only where that is more than can be told
-    from nothing. `samples` and `states` are the records of `traffic.jsonl` and `links.jsonl`.
+    """Return, by link, the relative excess over its rate in its worst window.
 
-    A window is held against the highest rate of its time and of as long before, when what now arrives may have left.
+    Links whose excess is within the measurement's resolution are left out. A window is compared with the highest rate
+    in force during it and for the same time before it, when the bytes that arrive may have been sent.
+
+    Args:
+        samples: The lines of `traffic.jsonl`.
+        states: The lines of `links.jsonl`.
     """
     history: dict[str, list[tuple[float, float]]] = {}
     for state in states:
@@ -65,19 +74,19 @@ def rate_excess(samples: Sequence[Record], states: Sequence[Record]) -> dict[str
 
 
 def seconds_between(first: Record, last: Record) -> float:
-    """Seconds between two samples. Those of earlier versions have the time of day alone."""
+    """Return the seconds between two samples; samples of earlier versions have the wall clock only."""
     clock = "clock_s" if "clock_s" in first and "clock_s" in last else "at_s"
     return float(last[clock] - first[clock])
 
 
 def _grown(first: Mapping[str, int], last: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """By how much each link's count grew, of those there all the time; the count of one made anew begins again."""
+    """Yield the growth of each counter. A link that was made or replaced in between is left out."""
     for link, count in last.items():
         if link in first and count >= first[link]:
             yield link, count - first[link]
 
 
 def _peak_bps(history: Sequence[tuple[float, float]], began_s: float, ended_s: float) -> float:
-    """The highest rate in force in [began_s, ended_s]; `history` is in time order."""
+    """Return the highest rate in force in [began_s, ended_s]; `history` is in order of time."""
     before = [rate for at_s, rate in history if at_s <= began_s][-1:]
     return max(before + [rate for at_s, rate in history if began_s < at_s <= ended_s], default=0.0)

@@ -1,4 +1,4 @@
-"""What was asked of a run or a launch and did nothing: links without a byte, a controller without a round. Pure."""
+"""Finds parts of a run or a launch that were not used: links without a byte, a controller without a round. Pure."""
 
 from __future__ import annotations
 
@@ -7,42 +7,45 @@ from typing import Any
 
 from testbed.spec.units import count
 
-#: The first round of a scheme around a script is the members' comparison of their parameters (`check_alike`).
+#: Rounds without training: a scheme around a script first compares the members' parameters (`check_alike`).
 COMPARISONS = {"scheme": 1, "wan": 0}
 
-#: What programs have not done where none came to the controller.
-NEVER_CAME = {"wan": "had a large sum", "scheme": "stepped a torch optimizer"}
-#: Why those that came made no round.
+#: What no process did, if none joined the controller.
+NOT_DONE = {"wan": "reduced a large tensor", "scheme": "stepped a torch optimizer"}
+#: Why processes that joined made no round.
 NO_ROUND = {
-    "wan": "no sum of theirs was large enough to go by a plan",
+    "wan": "no reduced tensor was large enough for a plan",
     "scheme": "the script ended before the first; write instead: fewer steps a round, or more steps",
 }
 
 
 def unused_links(links: Collection[str], sites: Collection[str], wan_bytes: int) -> str:
-    """Return why nothing was emulated, where no byte has gone over any of the `links`; empty where one has.
+    """Return why no byte went over a link, and what to do; an empty text if one did.
 
-    `sites` are those in which the processes were.
+    Args:
+        links: The network's links.
+        sites: The sites of the workers that trained.
+        wan_bytes: The bytes that arrived over all links.
     """
     if wan_bytes or not links:
         return ""
     nothing = f"no link was used, so nothing was emulated: 0 bytes went over {count(len(links), 'link')}"
     if len(sites) < 2:
-        return f"{nothing}, since all processes were in {', '.join(sites)}; write instead: workers of several sites"
+        return f"{nothing}: all processes ran in {', '.join(sites)}; write instead: workers of several sites"
     return (
-        f"{nothing}. Programs that meet at localhost, or start their own processes (mp.spawn, torchrun --standalone), "
-        "stay on their workers; write instead: MASTER_ADDR, RANK and WORLD_SIZE as they are in the environment"
+        f"{nothing}. A program that connects to localhost, or starts its own processes (mp.spawn, torchrun "
+        "--standalone), stays on its worker; write instead: MASTER_ADDR, RANK and WORLD_SIZE of the environment"
     )
 
 
 def controller_failure(name: str, setting: str, outcome: Mapping[str, Any]) -> str:
-    """Return how the controller of such programs failed, which fails a launch or a run; empty where it did not.
+    """Return how the programs' controller failed, which fails the run; an empty text if it did not.
 
     The arguments are those of `unused_controller`.
     """
     if outcome["state"] != "failed":
         return ""
-    return f"{_asked(name, setting)}: the controller gave up: {outcome['failure'] or 'it does not say why'}"
+    return f"{_asked(name, setting)}: the controller failed: {outcome['failure'] or 'it gave no reason'}"
 
 
 def _asked(name: str, setting: str) -> str:
@@ -50,17 +53,19 @@ def _asked(name: str, setting: str) -> str:
 
 
 def unused_controller(name: str, setting: str, outcome: Mapping[str, Any]) -> str:
-    """Return why a controller was there for nothing; empty where there were rounds by its plans, or it gave up.
+    """Return why no round went by the controller's plans; an empty text if one did, or if the controller failed.
 
-    `name` is what the processes were to have of it, `wan` or `scheme`, and `setting` which; `outcome` says who joined,
-    the number of the last round, and how it ended.
+    Args:
+        name: What the programs use the controller for: `wan` (a backend) or `scheme`.
+        setting: The backend's or the scheme's setting.
+        outcome: The controller's last status: `joined`, `round`, `state` and `failure`.
     """
     asked = _asked(name, setting)
     if controller_failure(name, setting, outcome):
         return ""
     if not outcome["joined"]:
-        why = f"none {NEVER_CAME[name]}, or its image is without this package"
-        return f"{asked}: no process came to the controller: {why}"
+        why = f"none {NOT_DONE[name]}, or the image lacks the package `testbed`"
+        return f"{asked}: no process joined the controller: {why}"
     if (outcome["round"] or 0) <= COMPARISONS[name]:
         return f"{asked}: 0 rounds, so nothing was synchronized: {NO_ROUND[name]}"
     return ""

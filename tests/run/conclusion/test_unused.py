@@ -28,8 +28,8 @@ def test_links_without_a_byte_are_named_with_the_way() -> None:
 @pytest.mark.parametrize(
     ("name", "outcome", "said"),
     [
-        ("scheme", {"joined": [], "round": None, "state": "running"}, "no process came to the controller"),
-        ("wan", {"joined": [], "round": None, "state": "not started"}, "no process came to the controller"),
+        ("scheme", {"joined": [], "round": None, "state": "running"}, "no process joined the controller"),
+        ("wan", {"joined": [], "round": None, "state": "not started"}, "no process joined the controller"),
         ("scheme", {"joined": ["a", "b"], "round": None, "state": "done"}, "0 rounds"),
         ("scheme", {"joined": ["a", "b"], "round": 1, "state": "done"}, "0 rounds"),
         ("wan", {"joined": ["a", "b"], "round": None, "state": "done"}, "0 rounds"),
