@@ -77,7 +77,7 @@ def _by_plans(case: Case, members: Team, steps: int) -> tuple[list[float], int]:
         told = {"TESTBED_BACKEND": "wan"}
         sums = ProgramController(case.network, None, ranks, Path(folder), Path(folder), told)
         with sums:
-            seconds = _train(members, [sums.told(rank, on_host=True) for rank in ranks], "wan", steps)
+            seconds = _train(members, [sums.with_environment(rank, on_host=True) for rank in ranks], "wan", steps)
     return seconds, sum(swap["active_s"] is not None for swap in sums.outcome["swaps"])
 
 

@@ -1,4 +1,4 @@
-"""`testbed launch`, whole: a command on a network's workers, and a directory with what came of it."""
+"""`testbed launch`: a command on the workers of a network, and the directory of its records."""
 
 from __future__ import annotations
 
@@ -30,18 +30,26 @@ from testbed.run.manifest import git_commit, host_facts
 from testbed.run.programs.program_controller import ProgramController
 from testbed.run.terminal.display import Display
 from testbed.spec.topology import Topology
+from testbed.spec.units import count
 
 
 def launch_over(topology: Topology, command: Command, containers: ProgramContainers, display: Display) -> bool:
-    """`launch_on` a network that is up for as long, with such containers where any are needed.
+    """Bring a network up, run a command on it as `launch_on` does, and take the network down.
 
-    Raises what `launch_on` does, and what the network does where it does not come up.
+    Args:
+        topology: The network's topology.
+        command: The command.
+        containers: The workers' containers, for a command that does not run on the host.
+        display: The terminal.
+
+    Raises:
+        EmulationError: The network does not come up.
     """
     command.check([worker.name for worker in topology.workers])
     client = None if command.on_host else engine.connect()
     workers: Workers = "namespaces" if command.on_host else containers
     with _directory(topology.name, display) as directory, UndoStack() as stack:
-        # Interrupted at the wrong moment, the way back may have missed something; this finds it by its label.
+        # An interrupted clean-up may have missed something, which this finds by its label.
         stack.callback(cleanup.sweep, client, directory.id)
         stack.enter_context(answering(topology, name=directory.id, backend="auto", workers=workers, step=display.step))
         display.say(f"  {directory.id} is up meanwhile: `testbed status`, `testbed link 'A->B' --rate 5mbit`, …")
@@ -49,12 +57,16 @@ def launch_over(topology: Topology, command: Command, containers: ProgramContain
 
 
 def launch_on(network: str, command: Command, display: Display) -> bool:
-    """Whether a command came to its end well on all its workers of a network that is up. Whatever happens, nothing that
-    it started is left when this returns or raises.
+    """Run a command on the workers of a network that is up, and return True if it succeeded on all of them.
 
-    BadCommand for a worker or a program that is not there; LaunchFailed or RunFailed when the network, a container
-    or the disk does not hold; CannotRun where there is no room at the begin, EngineError where containers are asked
-    for and no engine answers.
+    No process that it started is left, also after an exception.
+
+    Raises:
+        BadCommand: There is no such worker or program.
+        LaunchFailed: A container or the network failed.
+        RunFailed: The disk is full, or the controller has ended.
+        CannotRun: The disk is too full to begin.
+        EngineError: The command needs containers and no engine answers.
     """
     with _directory(network, display) as directory:
         return carry_out(network, command, directory, display)
@@ -70,7 +82,7 @@ def _directory(name: str, display: Display) -> Iterator[RunDirectory]:
                 raise CannotRun(short)
             yield directory
         except BaseException as error:
-            with suppress(OSError):  # the disk may be full, and then the terminal says so
+            with suppress(OSError):  # the disk may be full; then the terminal says so
                 if directory.read_whole("summary.json") is None:
                     directory.use_reserve()
                     reason = in_full(error) if isinstance(error, Exception) else INTERRUPTED
@@ -82,16 +94,16 @@ INTERRUPTED = "the launch was interrupted"
 
 
 def carry_out(network: str, command: Command, directory: RunDirectory, display: Display) -> bool:
-    """Whether it came to its end well on all workers. Nothing that it started is left when this returns or raises.
+    """Run the command, keep its records in the directory, and return True if it succeeded on all workers.
 
     Raises as `launch_on` does.
     """
     recorder = Recorder(network, directory.append)
     status = recorder.status()
     ranks = command.ranks(status["hosts"])
-    sums = ProgramController.standing(status, ranks, directory.path, command.planned) if command.planned else None
-    if sums is not None:
-        ranks = [sums.told(rank, command.on_host) for rank in ranks]
+    controller = ProgramController.standing(status, ranks, directory.path, command.planned) if command.planned else None
+    if controller is not None:
+        ranks = [controller.with_environment(rank, command.on_host) for rank in ranks]
     _begin_manifest(directory, network, command, ranks, status)
     starter = command.starter(network, status["hosts"], directory.id)
     programs = Programs(starter, ranks, directory.id, directory.path / "logs", passed_on(ranks, display))
@@ -110,25 +122,26 @@ def carry_out(network: str, command: Command, directory: RunDirectory, display: 
             recorder.start()
             for note in command.prepare(status["hosts"]):
                 display.warn(note)
-            if sums is not None:
-                stack.enter_context(sums)
+            if controller is not None:
+                stack.enter_context(controller)
             stack.callback(keep)
             stack.callback(programs.end)
             programs.start()
-            failure = programs.wait(lambda: _check(recorder, directory, sums))
+            failure = programs.wait(lambda: _check(recorder, directory, controller))
             if failure is not None:
                 display.pass_on(f"failed: {failure}")
-        controller = sums.failure if sums is not None else ""
-        reason = controller if failure is None else str(failure)
+        controller_failure = controller.failure if controller is not None else ""
+        reason = controller_failure if failure is None else str(failure)
     except Exception as error:
         reason = in_full(error)
         raise
     finally:
-        _summarize(directory, ranks, programs.codes, began_s, reason, sums, kept)
+        _summarize(directory, ranks, programs.codes, began_s, reason, controller, kept)
     if changed := by_hand(directory.read("events.jsonl")):
         done = ", ".join(f"{event['kind']} {event['target']}" for event in changed)
-        display.pass_on(f"  changed by hand meanwhile: {done}")
-    display.pass_on(f"  {len(ranks)} processes, {time.time() - began_s:.1f} s; logs and traffic in {directory.path}")
+        display.pass_on(f"  changed by hand during the launch: {done}")
+    took = f"{count(len(ranks), 'process')}, {time.time() - began_s:.1f} s"
+    display.pass_on(f"  {took}; logs and traffic in {directory.path}")
     for why in (directory.read_whole("summary.json") or {})["idle"]:
         display.warn(why)
     if failure is None and reason:
@@ -137,7 +150,7 @@ def carry_out(network: str, command: Command, directory: RunDirectory, display: 
 
 
 def passed_on(ranks: Sequence[Rank], display: Display) -> Told:
-    """What shows the programs' lines, each after its program's name."""
+    """Return a function that prints a program's line after its name."""
     width = max(len(rank.name) for rank in ranks)
     return lambda name, line: display.pass_on(f"{name:<{width}} | {line}")
 
@@ -160,14 +173,14 @@ def _begin_manifest(
 
 
 def by_hand(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """What people did, which no file says."""
+    """Return the events that people asked for."""
     return [event for event in events if event.get("by") == "hand"]
 
 
-def _check(recorder: Recorder, directory: RunDirectory, sums: ProgramController | None) -> None:
+def _check(recorder: Recorder, directory: RunDirectory, controller: ProgramController | None) -> None:
     recorder.check()
-    if sums is not None:
-        sums.check()
+    if controller is not None:
+        controller.check()
     check_room([directory.path])
 
 
@@ -177,10 +190,10 @@ def _summarize(
     codes: Mapping[str, int],
     began_s: float,
     reason: str,
-    sums: ProgramController | None,
+    controller: ProgramController | None,
     kept: Mapping[str, Kept],
 ) -> None:
-    """Write `summary.json`; an exit code is None where a program was ended with the others."""
+    """Write `summary.json`. The exit code of a program that was ended because of another is None."""
     directory.use_reserve()
     events = directory.read("events.jsonl")
     manifest = directory.read_whole("manifest.json") or {}
@@ -189,7 +202,7 @@ def _summarize(
     carried = wan_bytes(traffic, began_s)
     links = {link for sample in traffic for link in sample["bytes"]}
     sites = sorted({rank.environment["TESTBED_SITE"] for rank in ranks})
-    idle = [] if reason else [unused_links(links, sites, carried), sums.idle if sums is not None else ""]
+    idle = [] if reason else [unused_links(links, sites, carried), controller.idle if controller is not None else ""]
     summary = {
         "finished": not reason,
         "reason": reason or None,
@@ -199,6 +212,6 @@ def _summarize(
         "wan_bytes": carried,
         "idle": [why for why in idle if why],
         "kept": {worker: each.record() for worker, each in kept.items()},
-        **({} if sums is None else {sums.name: sums.outcome}),
+        **({} if controller is None else {controller.name: controller.outcome}),
     }
     directory.write("summary.json", summary)

@@ -154,8 +154,8 @@ class ProgramTraining:
             by_hand=self._run_log.by_hand,
             kept={worker: each.record() for worker, each in self._programs.kept.items()},
         )
-        if self._programs.sums is not None:
-            self._manifest.add(**{self._programs.sums.name: self._programs.sums.outcome})
+        if self._programs.controller is not None:
+            self._manifest.add(**{self._programs.controller.name: self._programs.controller.outcome})
         self._programs.check()
         self._fidelity.keep()
         return Outcome(

@@ -1,4 +1,4 @@
-"""Runs of one experiment at several points, and the figures of each point."""
+"""Compares runs of one experiment at several points: the figures of each point, and the time to a common loss."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ import msgspec
 from testbed.run.execute import Executed
 from testbed.run.sweep.planned_run import PlannedRun, Point
 
-#: Where the figures of a comparison stand in a run's summary.
+#: The figures of a comparison, with their paths in a run's summary.
 FIGURES = {
     "seconds_per_round_p50": ("sync", "seconds_per_round", "p50"),
     "ratio_to_lower_bound": ("sync", "ratio_to_lower_bound"),
@@ -26,40 +26,40 @@ FIGURES = {
     "wan_bytes": ("sync", "wan_bytes"),
 }
 
-
-#: The figure that takes all runs together: seconds until a run came to the loss that all reached.
+#: The figure that depends on all runs: the seconds until a run reached the loss that all runs reached.
 TO_LOSS = "seconds_to_loss"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Those of the planned runs that were made, by their keys."""
+    """Planned runs, and the results of those that were made."""
 
     planned: Sequence[PlannedRun]
+    #: The results, by the runs' keys.
     made: Mapping[str, Executed]
 
     @property
     def finished(self) -> bool:
-        """Whether every planned run came to its end."""
+        """True if every planned run finished."""
         return all(run.key in self.made and self.made[run.key].finished for run in self.planned)
 
     @property
     def trusted(self) -> bool:
-        """Whether the verdict of every run that was made is `trusted`."""
+        """True if the verdict of every run that was made is `trusted`."""
         return all(run.verdict == "trusted" for run in self.made.values())
 
     @property
     def points(self) -> list[Point]:
-        """The points, each once, in their order."""
+        """The points in order, each once."""
         return list({id(run.point): run.point for run in self.planned}.values())
 
     def at(self, point: Point) -> list[Executed]:
-        """The runs that were made at a point, in their order."""
+        """Return the runs that were made at a point, in order."""
         return [self.made[run.key] for run in self.planned if run.point is point and run.key in self.made]
 
     @cached_property
     def loss(self) -> float | None:
-        """The lowest loss that all finished runs reached; None where none has a loss."""
+        """The lowest loss that all finished runs reached, or None if no run has a loss."""
         return common_loss(self._curves.values())
 
     @cached_property
@@ -67,11 +67,11 @@ class Comparison:
         return {key: read_curve(run.directory) for key, run in self.made.items() if run.finished}
 
     def seconds_to_loss(self, run: PlannedRun) -> float | None:
-        """How long after training began a run came to `loss`; None where it did not, or was not made."""
+        """Return the seconds of training until a run reached `loss`, or None if it did not or was not made."""
         return seconds_to(self.loss, self._curves.get(run.key, ()))
 
     def outcome(self, point: Point) -> dict[str, Any]:
-        """A point's `figures`, and when its runs came to `loss`."""
+        """Return a point's `figures`, with the seconds until its runs reached `loss`."""
         found = self.figures(point)
         finished = [
             run for run in self.planned if run.point is point and run.key in self.made and self.made[run.key].finished
@@ -80,7 +80,7 @@ class Comparison:
         return {**found, TO_LOSS: _median(found["spread"][TO_LOSS]), "loss": self.loss}
 
     def figures(self, point: Point) -> dict[str, Any]:
-        """Medians over a point's finished runs, each with what it was in every run under `spread`."""
+        """Return the medians over a point's finished runs; `spread` has the values of every run."""
         runs = self.at(point)
         each = [figures_of(run) for run in runs if run.finished]
         spread = {name: [figures[name] for figures in each] for name in FIGURES}
@@ -90,12 +90,12 @@ class Comparison:
 
 
 def figures_of(run: Executed) -> dict[str, float | None]:
-    """The figures of a run that came to its end."""
+    """Return the figures of a finished run."""
     return figures_in(json.loads((run.directory / "summary.json").read_text(encoding="utf-8")))
 
 
 def figures_in(summary: Mapping[str, Any]) -> dict[str, float | None]:
-    """The figures in a summary; None for those that it lacks."""
+    """Return the figures in a summary; None for a figure that it lacks."""
     return {name: _at(summary, path) for name, path in FIGURES.items()}
 
 
@@ -111,8 +111,8 @@ def _at(summary: Mapping[str, Any], path: Sequence[str]) -> float | None:
     return None if value is None else float(value)
 
 
-#: Rounds that the loss is averaged over. In the quickstart, whose rounds see 256 images, the loss of one round is off
-#: that mean by a quarter at the median.
+#: The rounds over which the loss is averaged, since a single round's is noisy: in the quickstart, whose rounds see 256
+#: images, it differs from this mean by a quarter at the median.
 ROUNDS = 10
 
 #: (seconds since training began, loss) of each round, in order.
@@ -120,7 +120,7 @@ Curve = Sequence[tuple[float, float]]
 
 
 class LossLine(msgspec.Struct, gc=False):
-    """A line of `rounds.jsonl`, as far as it says what was learned by when."""
+    """The fields of a line of `rounds.jsonl` from which the loss over time is read."""
 
     round: int
     finished_s: float
@@ -129,8 +129,11 @@ class LossLine(msgspec.Struct, gc=False):
 
 @lru_cache(maxsize=1000)
 def read_curve(run: Path) -> Curve:
-    """Return the loss of each round of the run in a directory that is over, in the mean over its members; empty where
-    none is recorded."""
+    """Return the mean loss of the members in each round of a run that has ended; empty if none is recorded.
+
+    Args:
+        run: The run's directory.
+    """
     try:
         began = float(json.loads((run / "manifest.json").read_text(encoding="utf-8"))["training_started_s"])
         lines = msgspec.json.Decoder(LossLine).decode_lines((run / "rounds.jsonl").read_bytes())
@@ -140,26 +143,24 @@ def read_curve(run: Path) -> Curve:
     for line in lines:
         if (loss := line.metrics.get("loss")) is not None:
             rounds.setdefault(line.round, []).append((line.finished_s - began, loss))
-    return [
-        (max(at_s for at_s, _ in its), sum(loss for _, loss in its) / len(its)) for _, its in sorted(rounds.items())
-    ]
+    return [(max(at_s for at_s, _ in its), fmean(loss for _, loss in its)) for _, its in sorted(rounds.items())]
 
 
 def common_loss(curves: Iterable[Curve]) -> float | None:
-    """Return the lowest loss that each of these runs reached, of those that have a loss at all."""
+    """Return the lowest loss that all curves reached, leaving out empty ones; None without any."""
     return max((min(loss for _, loss in _smoothed(curve)) for curve in curves if curve), default=None)
 
 
 def seconds_to(loss: float | None, curve: Curve) -> float | None:
-    """Return when a run came to a loss for the first time; None where it never did."""
+    """Return the seconds until a curve first reached a loss, or None if it never did."""
     return next((at_s for at_s, its in _smoothed(curve) if loss is not None and its <= loss), None)
 
 
 def _smoothed(curve: Curve) -> list[tuple[float, float]]:
-    """Return the means over the last ROUNDS rounds: of fewer, as long as there are no more."""
+    """Return the running mean of a curve over ROUNDS rounds, over fewer at its beginning."""
     last: deque[float] = deque(maxlen=ROUNDS)
     found = []
     for at_s, loss in curve:
         last.append(loss)
-        found.append((at_s, sum(last) / len(last)))
+        found.append((at_s, fmean(last)))
     return found
