@@ -1,6 +1,6 @@
 """Samples a network once a second: the bytes that arrived over each link, its queue's busy time, the host's load.
 
-Bytes are counted by the kernel at the link's end, so they show what a link carried, not what it was told to carry. The
+Bytes are counted by the kernel at the link's end, so they show what a link carried, not what was configured. The
 bytes that bypassed the link's shaper are given beside them.
 """
 
@@ -81,7 +81,7 @@ class Sampler:
         self._record(
             {
                 "at_s": time.time(),
-                "clock_s": time.monotonic(),  # for the time between samples: the wall clock may be set meanwhile
+                "clock_s": time.monotonic(),  # for the time between samples: the wall clock may be set in between
                 "bytes": arrived,
                 # The two ends of a link that is split over hosts are not read at one moment, so they can't be compared.
                 "unshaped_bytes": bypassed_bytes(self._last, look)

@@ -40,21 +40,21 @@ class MergeDrift:
 
 def merges(reports: Iterable[Record], groups: Groups) -> list[MergeDrift]:
     """Return all merges in the members' reports, in order."""
-    told: dict[tuple[int, int], dict[str, tuple[Record, Record]]] = defaultdict(dict)
+    reported: dict[tuple[int, int], dict[str, tuple[Record, Record]]] = defaultdict(dict)
     for report in reports:
         for drift in report.get("drift", ()):
-            told[report["round"], drift["fragment"]][report["member"]] = (report, drift)
-    return [_merge(number, fragment, by, groups) for (number, fragment), by in sorted(told.items())]
+            reported[report["round"], drift["fragment"]][report["member"]] = (report, drift)
+    return [_merge(number, fragment, by, groups) for (number, fragment), by in sorted(reported.items())]
 
 
-def _merge(number: int, fragment: int, told: Mapping[str, tuple[Record, Record]], groups: Groups) -> MergeDrift:
-    drifts = {member: drift for member, (_, drift) in told.items()}
-    epoch = max(report["epoch"] for report, _ in told.values())
+def _merge(number: int, fragment: int, reported: Mapping[str, tuple[Record, Record]], groups: Groups) -> MergeDrift:
+    drifts = {member: drift for member, (_, drift) in reported.items()}
+    epoch = max(report["epoch"] for report, _ in reported.values())
     there = {name: [drifts[its] for its in members if its in drifts] for name, members in groups(epoch).items()}
     return MergeDrift(
         round=number,
         fragment=fragment,
-        at_s=max(report["finished_s"] for report, _ in told.values()),
+        at_s=max(report["finished_s"] for report, _ in reported.values()),
         moved=median(drift["moved"] for drift in drifts.values()),
         members={member: drift["apart"] for member, drift in drifts.items()},
         groups={name: _length(its) for name, its in there.items() if its},

@@ -52,7 +52,9 @@ def launch_over(topology: Topology, command: Command, containers: ProgramContain
         # An interrupted clean-up may have missed something, which this finds by its label.
         stack.callback(cleanup.sweep, client, directory.id)
         stack.enter_context(answering(topology, name=directory.id, backend="auto", workers=workers, step=display.step))
-        display.say(f"  {directory.id} is up meanwhile: `testbed status`, `testbed link 'A->B' --rate 5mbit`, …")
+        display.say(
+            f"  {directory.id} is up during the launch: `testbed status`, `testbed link 'A->B' --rate 5mbit`, …"
+        )
         return carry_out(directory.id, command, directory, display)
 
 

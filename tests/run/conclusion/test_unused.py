@@ -22,7 +22,7 @@ def test_links_without_a_byte_are_named_with_the_way() -> None:
     said = unused_links(LINKS, ["paris", "tokyo"], 0)
     assert "nothing was emulated" in said
     assert "MASTER_ADDR" in said
-    assert "all processes were in paris" in unused_links(LINKS, ["paris"], 0)
+    assert "in paris" in unused_links(LINKS, ["paris"], 0)
 
 
 @pytest.mark.parametrize(

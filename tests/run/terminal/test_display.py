@@ -65,7 +65,7 @@ def test_a_terminal_of_80_columns_shows_everything(lines: io.StringIO) -> None:
         )
     shown = lines.getvalue()
     assert "more than 10% of a round wanted" in shown
-    assert "site11-w0→site0-w0" in shown
+    assert "site11-w0->site0-w0" in shown
     assert "…" not in shown
 
 
