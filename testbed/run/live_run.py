@@ -32,6 +32,50 @@ from testbed.run.event_player import EventPlayer
 from testbed.run.run_log import RunLog
 from testbed.spec.experiment import Experiment
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class LoopExecutor(Executor):
+    """Runs submitted calls in the thread that calls `wait`, one after the other. A shutdown cancels the rest."""
+
+    def __init__(self) -> None:
+        self._asked: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self._over = False
+
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Queue a call, from any thread. Raises RuntimeError after the shutdown."""
+        if self._over:
+            raise RuntimeError("the run has ended and takes no more requests")
+        future: Future[R] = Future()
+        self._asked.put((future, lambda: fn(*args, **kwargs)))
+        return future
+
+    def wait(self, seconds: float) -> None:
+        """Run the queued calls, and those that arrive within `seconds`."""
+        until = time.monotonic() + seconds
+        with suppress(queue.Empty):
+            while True:
+                _do(*self._asked.get(timeout=max(0.0, until - time.monotonic())))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Reject further calls, and cancel the queued ones."""
+        self._over = True
+        while not self._asked.empty():
+            self._asked.get()[0].cancel()
+
+
+def _do(future: Future[Any], work: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(work())
+    except Exception as error:
+        future.set_exception(error)
+    except BaseException as error:  # an interrupt of this thread also ends the call
+        future.set_exception(RuntimeError(f"interrupted: {error}"))
+        raise
+
 
 class LiveRun(Subject):
     """A run as the API's subject, from the beginning of its training to the end.
@@ -94,51 +138,6 @@ def _in_words() -> Iterator[None]:
             yield
         except ControllerError as error:
             raise ApiProblem(WRONG, str(error)) from error
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-class LoopExecutor(Executor):
-    """Runs submitted calls in the thread that calls `wait`, one after the other. A shutdown cancels the rest."""
-
-    def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
-        self._over = False
-
-    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Queue a call, from any thread. Raises RuntimeError after the shutdown."""
-        if self._over:
-            raise RuntimeError("the run has ended and takes no more requests")
-        future: Future[R] = Future()
-        self._asked.put((future, lambda: fn(*args, **kwargs)))
-        return future
-
-    def wait(self, seconds: float) -> None:
-        """Run the queued calls, and those that arrive within `seconds`."""
-        until = time.monotonic() + seconds
-        with suppress(queue.Empty):
-            while True:
-                _do(*self._asked.get(timeout=max(0.0, until - time.monotonic())))
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Reject further calls, and cancel the queued ones."""
-        self._over = True
-        while not self._asked.empty():
-            self._asked.get()[0].cancel()
-
-
-def _do(future: Future[Any], work: Callable[[], Any]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        future.set_result(work())
-    except Exception as error:
-        future.set_exception(error)
-    except BaseException as error:  # an interrupt of this thread also ends the call
-        future.set_exception(RuntimeError(f"interrupted: {error}"))
-        raise
 
 
 class RunControl:

@@ -22,52 +22,6 @@ from testbed.spec.experiment import Experiment
 CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredNetwork:
-    """A network that is built and measured: its manifest, and the fidelity of its links.
-
-    `fits` is whether the experiment fits the host's budget.
-    """
-
-    manifest: Manifest
-    fits: bool
-    fidelity: FidelityMeasurements
-
-
-def build_and_measure(
-    experiment: Experiment, testbed: Testbed, image: str, directory: RunDirectory, display: Display, strict: bool
-) -> MeasuredNetwork:
-    """Open the testbed, which the caller closes, build its network, and measure the idle links.
-
-    Args:
-        experiment: The experiment.
-        testbed: The experiment's testbed, not open yet.
-        image: The image of the workers, for the manifest.
-        directory: The run's directory.
-        display: Shows the steps, and a warning if the experiment exceeds the host's budget.
-        strict: Refuse an experiment that exceeds the host's budget, before anything is built.
-
-    Raises:
-        TooMuch: The experiment exceeds the host's budget, and `strict` is set.
-    """
-    testbed.open()
-    network = testbed.network
-    fits = testbed.placed or fits_host(experiment, network.shaper.name, strict, display)
-    manifest = Manifest(
-        directory,
-        experiment,
-        backend=network.shaper.name,
-        realtime_shaping=network.shaper.realtime,
-        image=image,
-        congestion_control=CONGESTION_CONTROL.read_text().strip(),
-    )
-    testbed.build()
-    manifest.add(offload=network.offload, switch=network.switch, **testbed.record())
-    with display.step("links measured from outside"):
-        fidelity = FidelityMeasurements(testbed)
-    return MeasuredNetwork(manifest, fits, fidelity)
-
-
 def fits_host(experiment: Experiment, backend: str, strict: bool, display: Display) -> bool:
     """Return whether an experiment fits the host's budget under a backend, and print a warning if it does not.
 
@@ -125,3 +79,49 @@ class FidelityMeasurements:
         """Record the rate errors by the shaper's counters now."""
         counters = self._testbed.network.shaper.counters()
         self.rate_errors |= {name: error for name, c in counters.items() if (error := c.rate_error) is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredNetwork:
+    """A network that is built and measured: its manifest, and the fidelity of its links.
+
+    `fits` is whether the experiment fits the host's budget.
+    """
+
+    manifest: Manifest
+    fits: bool
+    fidelity: FidelityMeasurements
+
+
+def build_and_measure(
+    experiment: Experiment, testbed: Testbed, image: str, directory: RunDirectory, display: Display, strict: bool
+) -> MeasuredNetwork:
+    """Open the testbed, which the caller closes, build its network, and measure the idle links.
+
+    Args:
+        experiment: The experiment.
+        testbed: The experiment's testbed, not open yet.
+        image: The image of the workers, for the manifest.
+        directory: The run's directory.
+        display: Shows the steps, and a warning if the experiment exceeds the host's budget.
+        strict: Refuse an experiment that exceeds the host's budget, before anything is built.
+
+    Raises:
+        TooMuch: The experiment exceeds the host's budget, and `strict` is set.
+    """
+    testbed.open()
+    network = testbed.network
+    fits = testbed.placed or fits_host(experiment, network.shaper.name, strict, display)
+    manifest = Manifest(
+        directory,
+        experiment,
+        backend=network.shaper.name,
+        realtime_shaping=network.shaper.realtime,
+        image=image,
+        congestion_control=CONGESTION_CONTROL.read_text().strip(),
+    )
+    testbed.build()
+    manifest.add(offload=network.offload, switch=network.switch, **testbed.record())
+    with display.step("links measured from outside"):
+        fidelity = FidelityMeasurements(testbed)
+    return MeasuredNetwork(manifest, fits, fidelity)

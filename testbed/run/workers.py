@@ -34,6 +34,49 @@ MOST_DEATHS = 3
 POLL_S = 0.1
 
 
+#: The first restart is immediate; the second waits this long, and each further one twice as long …
+FIRST_PAUSE_S = 1.0
+#: … up to this.
+LONGEST_PAUSE_S = 30.0
+
+#: A worker is restarted at most this many times; the last restart is some 90 s after the first death.
+MOST_RESTARTS = 8
+
+#: A worker that ran this long did not die of its start: its earlier deaths are not counted.
+STEADY_S = 60.0
+
+
+class RestartBackoff:
+    """Decides when one worker is restarted, with exponentially growing pauses. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._started: float | None = None
+        self._due: float | None = None
+
+    @property
+    def over(self) -> bool:
+        """True if the worker died more than MOST_RESTARTS times."""
+        return self._count > MOST_RESTARTS
+
+    def died(self, now: float) -> None:
+        """Record that the worker is dead; further calls before its restart change nothing."""
+        if self._due is not None:
+            return
+        if self._started is not None and now - self._started >= STEADY_S:
+            self._count = 0
+        self._count += 1
+        self._due = now + (min(FIRST_PAUSE_S * 2 ** (self._count - 2), LONGEST_PAUSE_S) if self._count > 1 else 0.0)
+
+    def due(self, now: float) -> bool:
+        """Return whether the pause is over."""
+        return self._due is not None and not self.over and now >= self._due
+
+    def started(self, now: float) -> None:
+        """Record that the worker was restarted."""
+        self._started, self._due = now, None
+
+
 class Workers:
     """Starts, watches and removes the workers' containers, and keeps their logs in the run's directory.
 
@@ -250,46 +293,3 @@ class Workers:
         """Append a container's log to its worker's file, after the logs of the containers before it."""
         with (self._logs / f"{worker}.log").open("ab") as file, suppress(NotFound):
             file.write(self._fleet.logs(worker))
-
-
-#: The first restart is immediate; the second waits this long, and each further one twice as long …
-FIRST_PAUSE_S = 1.0
-#: … up to this.
-LONGEST_PAUSE_S = 30.0
-
-#: A worker is restarted at most this many times; the last restart is some 90 s after the first death.
-MOST_RESTARTS = 8
-
-#: A worker that ran this long did not die of its start: its earlier deaths are not counted.
-STEADY_S = 60.0
-
-
-class RestartBackoff:
-    """Decides when one worker is restarted, with exponentially growing pauses. Times are monotonic seconds."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._started: float | None = None
-        self._due: float | None = None
-
-    @property
-    def over(self) -> bool:
-        """True if the worker died more than MOST_RESTARTS times."""
-        return self._count > MOST_RESTARTS
-
-    def died(self, now: float) -> None:
-        """Record that the worker is dead; further calls before its restart change nothing."""
-        if self._due is not None:
-            return
-        if self._started is not None and now - self._started >= STEADY_S:
-            self._count = 0
-        self._count += 1
-        self._due = now + (min(FIRST_PAUSE_S * 2 ** (self._count - 2), LONGEST_PAUSE_S) if self._count > 1 else 0.0)
-
-    def due(self, now: float) -> bool:
-        """Return whether the pause is over."""
-        return self._due is not None and not self.over and now >= self._due
-
-    def started(self, now: float) -> None:
-        """Record that the worker was restarted."""
-        self._started, self._due = now, None

@@ -1,4 +1,4 @@
-"""Which events happen when. The network and the controller here only write down what they are told."""
+"""The event player: which events happen when. A recorder stands in for the network and the controller."""
 
 from __future__ import annotations
 

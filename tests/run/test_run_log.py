@@ -1,4 +1,4 @@
-"""What a run keeps of what happens in it, for who looks at it."""
+"""The run log: the events, samples and plans that it keeps and shows."""
 
 from __future__ import annotations
 

@@ -25,6 +25,68 @@ from testbed.spec.topology import Topology
 BOUND_ROUNDS = 32
 
 
+#: A segment is described by means over its rounds, and the bound of a mean may miss a single round's, so a segment has
+#: at least this many rounds.
+LEAST_ROUNDS = 8
+
+#: The most segments of a run; the bound is solved once for each, since the network changes.
+MOST_SEGMENTS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive rounds of a run. Times are Unix seconds."""
+
+    #: The number of rounds.
+    rounds: int
+    #: The end of the round before the first, and the end of the last.
+    began_s: float
+    ended_s: float
+    #: The mean seconds of each member between receiving a round's mean and entering the next round.
+    compute_s: Mapping[str, float]
+
+
+def segments_of(rounds: Sequence[RoundFigures], reports: Sequence[Record]) -> list[Segment]:
+    """Return the rounds after the first in segments of about equal length; empty for fewer than two rounds."""
+    count = max(1, min(MOST_SEGMENTS, len(rounds) // LEAST_ROUNDS))
+    ends = [rounds[number * (len(rounds) - 1) // count] for number in range(count + 1)] if rounds else []
+    finished = {(report["member"], report["round"]): report["finished_s"] for report in reports}
+    found = []
+    for before, last in pairwise(ends):
+        gaps: dict[str, list[float]] = {}
+        for report in reports:
+            came_s = finished.get((report["member"], report["round"] - 1))
+            if before.number < report["round"] <= last.number and came_s is not None:
+                gaps.setdefault(report["member"], []).append(report["started_s"] - came_s)
+        compute_s = {member: fmean(own) for member, own in gaps.items()}
+        if compute_s:
+            found.append(Segment(last.number - before.number, before.finished_s, last.finished_s, compute_s))
+    return found
+
+
+def mean_states(segment: Segment, before: Mapping[str, LinkState], records: Sequence[Record]) -> dict[str, LinkState]:
+    """Return the links with their mean rates and least delays over a segment.
+
+    A link that was down throughout stays down; while a link was down, its rate counts as 0.
+
+    Args:
+        segment: The segment.
+        before: The links' states when it began.
+        records: The lines of `links.jsonl`.
+    """
+    found = {}
+    for name, first in before.items():
+        own = [record for record in records if record["link"] == name]
+        own = [record for record in own if segment.began_s < record["at_s"] < segment.ended_s]
+        times = [segment.began_s, *(record["at_s"] for record in own), segment.ended_s]
+        rates = [first.rate_bps * first.up, *(record["rate_bps"] * record["up"] for record in own)]
+        bits = sum(rate * (until - since) for rate, (since, until) in zip(rates, pairwise(times), strict=True))
+        mean = bits / (segment.ended_s - segment.began_s)
+        delay_s = min([first.delay_s, *(record["delay_s"] for record in own)])
+        found[name] = LinkState(mean or first.rate_bps, delay_s, up=mean > 0)
+    return found
+
+
 def bounds_of(
     experiment: Experiment,
     states: Sequence[Mapping[str, Any]],
@@ -118,65 +180,3 @@ def _states_at(records: Sequence[Mapping[str, Any]], topology: Topology, at_s: f
                 rate_bps=record["rate_bps"], delay_s=record["delay_s"], loss=record["loss"], up=record["up"]
             )
     return states
-
-
-#: A segment is described by means over its rounds, and the bound of a mean may miss a single round's, so a segment has
-#: at least this many rounds.
-LEAST_ROUNDS = 8
-
-#: The most segments of a run; the bound is solved once for each, since the network changes.
-MOST_SEGMENTS = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Consecutive rounds of a run. Times are Unix seconds."""
-
-    #: The number of rounds.
-    rounds: int
-    #: The end of the round before the first, and the end of the last.
-    began_s: float
-    ended_s: float
-    #: The mean seconds of each member between receiving a round's mean and entering the next round.
-    compute_s: Mapping[str, float]
-
-
-def segments_of(rounds: Sequence[RoundFigures], reports: Sequence[Record]) -> list[Segment]:
-    """Return the rounds after the first in segments of about equal length; empty for fewer than two rounds."""
-    count = max(1, min(MOST_SEGMENTS, len(rounds) // LEAST_ROUNDS))
-    ends = [rounds[number * (len(rounds) - 1) // count] for number in range(count + 1)] if rounds else []
-    finished = {(report["member"], report["round"]): report["finished_s"] for report in reports}
-    found = []
-    for before, last in pairwise(ends):
-        gaps: dict[str, list[float]] = {}
-        for report in reports:
-            came_s = finished.get((report["member"], report["round"] - 1))
-            if before.number < report["round"] <= last.number and came_s is not None:
-                gaps.setdefault(report["member"], []).append(report["started_s"] - came_s)
-        compute_s = {member: fmean(own) for member, own in gaps.items()}
-        if compute_s:
-            found.append(Segment(last.number - before.number, before.finished_s, last.finished_s, compute_s))
-    return found
-
-
-def mean_states(segment: Segment, before: Mapping[str, LinkState], records: Sequence[Record]) -> dict[str, LinkState]:
-    """Return the links with their mean rates and least delays over a segment.
-
-    A link that was down throughout stays down; while a link was down, its rate counts as 0.
-
-    Args:
-        segment: The segment.
-        before: The links' states when it began.
-        records: The lines of `links.jsonl`.
-    """
-    found = {}
-    for name, first in before.items():
-        own = [record for record in records if record["link"] == name]
-        own = [record for record in own if segment.began_s < record["at_s"] < segment.ended_s]
-        times = [segment.began_s, *(record["at_s"] for record in own), segment.ended_s]
-        rates = [first.rate_bps * first.up, *(record["rate_bps"] * record["up"] for record in own)]
-        bits = sum(rate * (until - since) for rate, (since, until) in zip(rates, pairwise(times), strict=True))
-        mean = bits / (segment.ended_s - segment.began_s)
-        delay_s = min([first.delay_s, *(record["delay_s"] for record in own)])
-        found[name] = LinkState(mean or first.rate_bps, delay_s, up=mean > 0)
-    return found

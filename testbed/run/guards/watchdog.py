@@ -57,67 +57,6 @@ def _slowest_step_s(experiment: Experiment, worker: Worker) -> float:
     return compute.step_seconds(worker) * slowdown / speed
 
 
-class Watchdog:
-    """Asks the `controller` for its status, and raises RunFailed when the run can't continue. A context manager."""
-
-    def __init__(self, experiment: Experiment, controller: ControllerProcess, directory: Path) -> None:
-        self.controller = controller
-        self._quiet_s = longest_quiet_s(experiment)
-        self._engine = EngineWatch()
-        self._folders = (directory, Path("/"))
-        self._unanswered_since: float | None = None
-        self._progressed = time.monotonic()
-        self._signs: Mapping[str, Any] = {}
-
-    def __enter__(self) -> Self:
-        self._engine.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._engine.stop()
-
-    def status(self) -> dict[str, Any] | None:
-        """Return the controller's status, or None while it does not answer for less than UNANSWERED_S.
-
-        Raises:
-            RunFailed: The run can't continue.
-            ControllerFailed: The controller's process has ended.
-        """
-        self.check_host()
-        self.controller.check()
-        asked = time.monotonic()
-        try:
-            status = self.controller.client.status()
-        except ControllerError as error:
-            self.controller.check()
-            self._unanswered_since = self._unanswered_since or asked
-            silent_s = time.monotonic() - self._unanswered_since
-            if silent_s >= UNANSWERED_S:
-                raise RunFailed(f"the controller did not answer for {silent_s:.0f} s: {error}") from error
-            return None
-        self._unanswered_since = None
-        self._look_for_progress(status)
-        return status
-
-    def check_host(self) -> None:
-        """Raise RunFailed when a disk is full or the engine does not answer."""
-        if reason := shortage(self._folders) or self._engine.failure:
-            raise RunFailed(reason)
-
-    def _look_for_progress(self, status: Mapping[str, Any]) -> None:
-        signs = {name: status[name] for name in SIGNS}
-        if signs != self._signs:
-            self._signs, self._progressed = signs, time.monotonic()
-        elif status["state"] == "running" and time.monotonic() - self._progressed >= self._quiet_s:
-            missing = sorted(set(status["joined"]) - set(status["left"]))
-            raise RunFailed(
-                f"training made no progress for {self._quiet_s:.0f} s after round {status['round'] or 0} of "
-                f"{status['rounds']}; not finished: {', '.join(missing)}"
-            )
-
-
 #: An engine answers a ping in a millisecond. One that is restarted is silent for some seconds, which containers may
 #: survive.
 SILENT_S = 20.0
@@ -201,3 +140,64 @@ def shortage(folders: Iterable[Path]) -> str | None:
                 "remove files, or run in a folder on another disk"
             )
     return None
+
+
+class Watchdog:
+    """Asks the `controller` for its status, and raises RunFailed when the run can't continue. A context manager."""
+
+    def __init__(self, experiment: Experiment, controller: ControllerProcess, directory: Path) -> None:
+        self.controller = controller
+        self._quiet_s = longest_quiet_s(experiment)
+        self._engine = EngineWatch()
+        self._folders = (directory, Path("/"))
+        self._unanswered_since: float | None = None
+        self._progressed = time.monotonic()
+        self._signs: Mapping[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._engine.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._engine.stop()
+
+    def status(self) -> dict[str, Any] | None:
+        """Return the controller's status, or None while it does not answer for less than UNANSWERED_S.
+
+        Raises:
+            RunFailed: The run can't continue.
+            ControllerFailed: The controller's process has ended.
+        """
+        self.check_host()
+        self.controller.check()
+        asked = time.monotonic()
+        try:
+            status = self.controller.client.status()
+        except ControllerError as error:
+            self.controller.check()
+            self._unanswered_since = self._unanswered_since or asked
+            silent_s = time.monotonic() - self._unanswered_since
+            if silent_s >= UNANSWERED_S:
+                raise RunFailed(f"the controller did not answer for {silent_s:.0f} s: {error}") from error
+            return None
+        self._unanswered_since = None
+        self._look_for_progress(status)
+        return status
+
+    def check_host(self) -> None:
+        """Raise RunFailed when a disk is full or the engine does not answer."""
+        if reason := shortage(self._folders) or self._engine.failure:
+            raise RunFailed(reason)
+
+    def _look_for_progress(self, status: Mapping[str, Any]) -> None:
+        signs = {name: status[name] for name in SIGNS}
+        if signs != self._signs:
+            self._signs, self._progressed = signs, time.monotonic()
+        elif status["state"] == "running" and time.monotonic() - self._progressed >= self._quiet_s:
+            missing = sorted(set(status["joined"]) - set(status["left"]))
+            raise RunFailed(
+                f"training made no progress for {self._quiet_s:.0f} s after round {status['round'] or 0} of "
+                f"{status['rounds']}; not finished: {', '.join(missing)}"
+            )

@@ -39,6 +39,36 @@ def check_command(experiment: Experiment) -> None:
         raise SpecError(experiment.file, [Fault("train.command", rule, f"torchrun without {option}")])
 
 
+#: The file of the figures that programs printed or logged.
+CURVES = "curves.jsonl"
+
+
+class ProgramFigures:
+    """Collects the figures that programs print or log, in the run's directory."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+
+    def hear(self, program: str, line: str) -> None:
+        """Record the figures in a line that a program printed, if it has any."""
+        if (figures := figures_in(line)) is not None:
+            self._keep(program, figures)
+
+    def take(self, worker: str, node: ContainerHost) -> Kept:
+        """Copy the files that a worker's programs left, record the figures in them, and return the copied files."""
+        target = self._directory.path / "out" / worker
+        kept = take_out(node.holder, target)
+        for file in sorted(target.rglob(EVENTS)):
+            for figures in read_figures(file):
+                self._keep(worker, figures)
+        return kept
+
+    def _keep(self, name: str, figures: Figures) -> None:
+        at_s = time.time() if figures.at_s is None else figures.at_s
+        record: Mapping[str, Any] = {"at_s": at_s, "program": name, "step": figures.step, "values": figures.values}
+        self._directory.append(CURVES, record)
+
+
 class ExperimentPrograms:
     """The command of an experiment on a testbed's running workers. The caller of `start` also calls `end`.
 
@@ -180,33 +210,3 @@ class ExperimentContainers:
         """Return the image and the limits for the manifest, once the containers are started."""
         limits = fleet.limits.record(self._workers) if fleet.limits else {}
         return {**fleet.image_record(), "limits": limits, "docker_client": engine.CLIENT_RECORD}
-
-
-#: The file of the figures that programs printed or logged.
-CURVES = "curves.jsonl"
-
-
-class ProgramFigures:
-    """Collects the figures that programs print or log, in the run's directory."""
-
-    def __init__(self, directory: RunDirectory) -> None:
-        self._directory = directory
-
-    def hear(self, program: str, line: str) -> None:
-        """Record the figures in a line that a program printed, if it has any."""
-        if (figures := figures_in(line)) is not None:
-            self._keep(program, figures)
-
-    def take(self, worker: str, node: ContainerHost) -> Kept:
-        """Copy the files that a worker's programs left, record the figures in them, and return the copied files."""
-        target = self._directory.path / "out" / worker
-        kept = take_out(node.holder, target)
-        for file in sorted(target.rglob(EVENTS)):
-            for figures in read_figures(file):
-                self._keep(worker, figures)
-        return kept
-
-    def _keep(self, name: str, figures: Figures) -> None:
-        at_s = time.time() if figures.at_s is None else figures.at_s
-        record: Mapping[str, Any] = {"at_s": at_s, "program": name, "step": figures.step, "values": figures.values}
-        self._directory.append(CURVES, record)

@@ -32,6 +32,8 @@ from testbed.run.terminal.display import Display
 from testbed.spec.topology import Topology
 from testbed.spec.units import count
 
+INTERRUPTED = "the launch was interrupted"
+
 
 def launch_over(topology: Topology, command: Command, containers: ProgramContainers, display: Display) -> bool:
     """Bring a network up, run a command on it as `launch_on` does, and take the network down.
@@ -90,9 +92,6 @@ def _directory(name: str, display: Display) -> Iterator[RunDirectory]:
                     reason = in_full(error) if isinstance(error, Exception) else INTERRUPTED
                     directory.write("summary.json", {"finished": False, "reason": reason})
             raise
-
-
-INTERRUPTED = "the launch was interrupted"
 
 
 def carry_out(network: str, command: Command, directory: RunDirectory, display: Display) -> bool:

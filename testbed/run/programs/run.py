@@ -29,69 +29,6 @@ from testbed.spec.experiment import Experiment
 from testbed.spec.units import count
 
 
-class ProgramRun:
-    """The execution of an experiment whose command trains, which writes into its directory.
-
-    Raises:
-        SpecError: One command would make each worker train alone, or the command's files can't be read.
-    """
-
-    def __init__(self, experiment: Experiment, directory: RunDirectory, display: Display) -> None:
-        self.experiment = experiment
-        self.directory = directory
-        self.display = display
-        #: Whether the experiment fits the host's budget; None until that was checked.
-        self.fits: bool | None = None
-        check_command(experiment)
-        self._containers = ExperimentContainers(experiment)
-
-    def execute(self, strict: bool = False) -> Outcome:
-        """Execute the whole run as `Run.execute` does."""
-        with Guard() as guard:
-            return self._execute(strict, guard)
-
-    def _execute(self, strict: bool, guard: Guard) -> Outcome:
-        experiment, directory, display = self.experiment, self.directory, self.display
-        run_log = RunLog(directory, display)
-        testbed = Testbed(
-            experiment.topology,
-            name=directory.id,
-            backend=experiment.spec.backend,
-            fit_transport=experiment.spec.transport == "fitted",
-            observer=run_log.put_in_force,
-            step=display.step,
-        )
-        guard.allow(IMAGE_S, "making the image")
-        with display.step("Docker engine and image"):
-            fleet = self._containers.fleet(testbed)
-        guard.allow(BUILD_S, "building the network")
-        guard.enter_context(closing(testbed))
-        measured = build_and_measure(experiment, testbed, fleet.image, directory, display, strict)
-        self.fits = measured.fits
-        guard.allow(START_S, "starting the containers")
-        with display.step(f"{count(len(experiment.topology.workers), 'worker')} in containers"):
-            testbed.start(fleet, self._containers.requests())
-        measured.manifest.add(transport=testbed.network.transport.record(), **self._containers.record(fleet))
-        programs = ExperimentPrograms(experiment, testbed, fleet.client, directory, display.pass_on)
-        return ProgramTraining(experiment, testbed, measured, run_log, programs).execute(guard, directory.path)
-
-
-#: Either kind of execution.
-AnyRun = Run | ProgramRun
-
-
-def run_of(experiment: Experiment, directory: RunDirectory, display: Display) -> AnyRun:
-    """Return the execution of an experiment: a ProgramRun if its command trains, a Run otherwise.
-
-    Raises:
-        SpecError: The scheme does not take the experiment's workers or graphs, or its command can't be run.
-    """
-    experiment.check_one_host()
-    if experiment.spec.program is not None:
-        return ProgramRun(experiment, directory, display)
-    return Run(experiment, directory, display)
-
-
 class ProgramTraining:
     """One training by a command, with its checks, samples and events."""
 
@@ -170,3 +107,66 @@ class ProgramTraining:
             missed_events=self._control.missed,
             idle=self._programs.idle(),
         )
+
+
+class ProgramRun:
+    """The execution of an experiment whose command trains, which writes into its directory.
+
+    Raises:
+        SpecError: One command would make each worker train alone, or the command's files can't be read.
+    """
+
+    def __init__(self, experiment: Experiment, directory: RunDirectory, display: Display) -> None:
+        self.experiment = experiment
+        self.directory = directory
+        self.display = display
+        #: Whether the experiment fits the host's budget; None until that was checked.
+        self.fits: bool | None = None
+        check_command(experiment)
+        self._containers = ExperimentContainers(experiment)
+
+    def execute(self, strict: bool = False) -> Outcome:
+        """Execute the whole run as `Run.execute` does."""
+        with Guard() as guard:
+            return self._execute(strict, guard)
+
+    def _execute(self, strict: bool, guard: Guard) -> Outcome:
+        experiment, directory, display = self.experiment, self.directory, self.display
+        run_log = RunLog(directory, display)
+        testbed = Testbed(
+            experiment.topology,
+            name=directory.id,
+            backend=experiment.spec.backend,
+            fit_transport=experiment.spec.transport == "fitted",
+            observer=run_log.put_in_force,
+            step=display.step,
+        )
+        guard.allow(IMAGE_S, "making the image")
+        with display.step("Docker engine and image"):
+            fleet = self._containers.fleet(testbed)
+        guard.allow(BUILD_S, "building the network")
+        guard.enter_context(closing(testbed))
+        measured = build_and_measure(experiment, testbed, fleet.image, directory, display, strict)
+        self.fits = measured.fits
+        guard.allow(START_S, "starting the containers")
+        with display.step(f"{count(len(experiment.topology.workers), 'worker')} in containers"):
+            testbed.start(fleet, self._containers.requests())
+        measured.manifest.add(transport=testbed.network.transport.record(), **self._containers.record(fleet))
+        programs = ExperimentPrograms(experiment, testbed, fleet.client, directory, display.pass_on)
+        return ProgramTraining(experiment, testbed, measured, run_log, programs).execute(guard, directory.path)
+
+
+#: Either kind of execution.
+AnyRun = Run | ProgramRun
+
+
+def run_of(experiment: Experiment, directory: RunDirectory, display: Display) -> AnyRun:
+    """Return the execution of an experiment: a ProgramRun if its command trains, a Run otherwise.
+
+    Raises:
+        SpecError: The scheme does not take the experiment's workers or graphs, or its command can't be run.
+    """
+    experiment.check_one_host()
+    if experiment.spec.program is not None:
+        return ProgramRun(experiment, directory, display)
+    return Run(experiment, directory, display)

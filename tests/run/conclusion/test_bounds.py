@@ -1,4 +1,4 @@
-"""The lower bound in a run's summary: where it stands, and what it is of."""
+"""The lower bound in a run's summary, and the segments over which it is computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was asked for and did nothing."""
+"""The reasons for links and controllers that were not used."""
 
 from __future__ import annotations
 

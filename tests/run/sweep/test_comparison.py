@@ -1,4 +1,4 @@
-"""How long runs took to the loss that all of them reached."""
+"""The seconds until runs reached the loss that all of them reached."""
 
 from __future__ import annotations
 

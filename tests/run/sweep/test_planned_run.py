@@ -1,4 +1,4 @@
-"""Which runs are made at the points of an experiment, and when two of them are the same."""
+"""The runs of a sweep or a comparison, their keys, and the input that is refused before the first run."""
 
 from __future__ import annotations
 

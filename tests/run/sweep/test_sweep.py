@@ -1,4 +1,4 @@
-"""A sweep: what it makes and keeps, and what a later sitting still has to make."""
+"""Sweeps: the runs that they make, their record, and the runs that a later session still makes."""
 
 from __future__ import annotations
 

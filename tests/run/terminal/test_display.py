@@ -1,4 +1,4 @@
-"""What a run shows of itself where there is no terminal, and that it fits one where there is."""
+"""The display: lines where there is no terminal, a picture that fits where there is one, and the time left."""
 
 from __future__ import annotations
 

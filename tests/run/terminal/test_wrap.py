@@ -1,4 +1,4 @@
-"""Lines for a narrow terminal: broken between phrases, with nothing lost."""
+"""The wrapping of lines for a narrow terminal: between phrases, with nothing lost."""
 
 from __future__ import annotations
 
