@@ -25,7 +25,7 @@ from benchmarks.allreduce import PORT, Case, Team, cases, team
 from benchmarks.support.options import Options
 from benchmarks.support.table import Table, progress, show
 from testbed.launch.ranks import Rank
-from testbed.run.programs.planned_sums import PlannedSums
+from testbed.run.programs.program_controller import ProgramController
 
 #: Buckets are arranged after the first step, and members have measured their paths by then.
 WARM_UP = 3
@@ -75,9 +75,9 @@ def _by_plans(case: Case, members: Team, steps: int) -> tuple[list[float], int]:
     ranks = _ranks(members)
     with tempfile.TemporaryDirectory(prefix="backend-") as folder:
         told = {"TESTBED_BACKEND": "wan"}
-        sums = PlannedSums(case.network, None, ranks, Path(folder), Path(folder), told)
+        sums = ProgramController(case.network, None, ranks, Path(folder), Path(folder), told)
         with sums:
-            seconds = _train(members, [sums.told(rank, on_host=True) for rank in ranks], "wan", steps)
+            seconds = _train(members, [sums.with_environment(rank, on_host=True) for rank in ranks], "wan", steps)
     return seconds, sum(swap["active_s"] is not None for swap in sums.outcome["swaps"])
 
 

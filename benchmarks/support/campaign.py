@@ -25,8 +25,7 @@ from testbed.emulation.containers.image import ensure_worker_image
 from testbed.run.conclusion.verdict import STEP_OVERRUN
 from testbed.run.directory import RunDirectory
 from testbed.run.run import Run
-from testbed.run.terminal.display import Display, Snapshot
-from testbed.run.terminal.time_left import in_words, time_left
+from testbed.run.terminal.display import Display, Snapshot, time_left, time_left_text
 from testbed.spec.experiment import Experiment
 from testbed.telemetry.store import write_json
 
@@ -76,7 +75,7 @@ class Campaign:
             for done, cell in enumerate(missing[:most]):
                 if time.monotonic() > until_s:
                     return
-                left = in_words(time_left(time.monotonic() - began_s, done, asked))
+                left = time_left_text(time_left(time.monotonic() - began_s, done, asked))
                 progress(f"{cell.key} ({done + 1} of {len(missing)} that are missing{left and f', {left}'})")
                 self.keep(cell.key, {"containers": server is None, **measure(cell, server)})
 

@@ -25,7 +25,7 @@ from testbed.emulation.testbed import Testbed
 from testbed.plan import Plan
 from testbed.planning import View
 from testbed.protocol import Job
-from testbed.run.service import ADDRESS, ControllerProcess
+from testbed.run.controller_process import ADDRESS, ControllerProcess
 from testbed.run.view import view_of
 from testbed.spec.topology import Topology
 from testbed.telemetry.store import read_records

@@ -14,18 +14,17 @@ from rich.text import Text
 
 from testbed.report import text
 from testbed.run.execute import Executed
-from testbed.run.sweep.compared import Compared
+from testbed.run.sweep.comparison import Comparison
 from testbed.run.sweep.planned_run import PlannedRun, Point
-from testbed.run.terminal.display import REFRESH_PER_S
-from testbed.run.terminal.time_left import in_words, time_left
+from testbed.run.terminal.display import REFRESH_PER_S, time_left, time_left_text
 
 
 class Board:
     """Watches runs while it is entered. What a run itself shows on the same console stands below the table."""
 
-    def __init__(self, console: Console, compared: Compared) -> None:
+    def __init__(self, console: Console, compared: Comparison) -> None:
         self._console = console
-        self._compared = Compared(compared.planned, dict(compared.made))
+        self._compared = Comparison(compared.planned, dict(compared.made))
         self._before = len(compared.made)
         self._running: list[PlannedRun] = []
         self._began_s = time.monotonic()
@@ -59,9 +58,9 @@ class Board:
     def end(self, run: PlannedRun, executed: Executed) -> None:
         """Count it."""
         self._running.remove(run)
-        self._compared = Compared(self._compared.planned, {**self._compared.made, run.key: executed})
+        self._compared = Comparison(self._compared.planned, {**self._compared.made, run.key: executed})
         made, total = len(self._compared.made) - self._before, self._planned - self._before
-        self._left = in_words(time_left(time.monotonic() - self._began_s, made, total))
+        self._left = time_left_text(time_left(time.monotonic() - self._began_s, made, total))
         self._show()
 
     def lost(self, run: PlannedRun) -> None:

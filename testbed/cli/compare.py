@@ -16,7 +16,7 @@ from testbed.cli.experiment import Set, Strict, interruptible_run, need_root_for
 
 if TYPE_CHECKING:
     from testbed.run.execute import Executed
-    from testbed.run.sweep.compared import Compared
+    from testbed.run.sweep.comparison import Comparison
     from testbed.run.sweep.sweep import Make
     from testbed.run.terminal.display import Display
 
@@ -49,8 +49,8 @@ def compare(
     """Run an experiment under several policies, each with the same seeds and traces, and set them side by side."""
     from testbed.cli.board import Board
     from testbed.cli.tables import print_comparison
-    from testbed.run.sweep.compare import Variant, planned_comparison
-    from testbed.run.sweep.compared import Compared
+    from testbed.run.sweep.comparison import Comparison
+    from testbed.run.sweep.planned_run import Variant, planned_comparison
 
     changes = overrides(set_)
     try:
@@ -63,9 +63,9 @@ def compare(
         if on is None:
             need_root_for(experiment, changes)
         planned = planned_comparison(experiment, variants, numbers, changes)
-        with Board(display.console, Compared(planned, {})) as board:
+        with Board(display.console, Comparison(planned, {})) as board:
             made = {run.key: done for run, done in _make(on, strict, display)(experiment, planned, board)}
-        compared = Compared(planned, made)
+        compared = Comparison(planned, made)
         side_by_side = _side_by_side(compared)
     if json_:
         print(json.dumps({point.labels["policy"]: compared.outcome(point) for point in compared.points}))
@@ -118,7 +118,7 @@ def _make(on: Cluster | None, strict: bool, display: Display) -> Make:
     return partial(one_after_another, made)
 
 
-def _side_by_side(compared: Compared) -> Path | None:
+def _side_by_side(compared: Comparison) -> Path | None:
     """The page of those that came to their end."""
     from testbed.report.page import write_comparison
 
@@ -126,10 +126,10 @@ def _side_by_side(compared: Compared) -> Path | None:
     return write_comparison(finished, finished[-1].parent / "comparison.html") if finished else None
 
 
-def _finished(compared: Compared) -> list[Path]:
+def _finished(compared: Comparison) -> list[Path]:
     return [run.directory for point in compared.points for run in compared.at(point) if run.finished]
 
 
-def _exit(compared: Compared, strict: bool) -> None:
+def _exit(compared: Comparison, strict: bool) -> None:
     if not compared.finished or (strict and not compared.trusted):
         raise typer.Exit(FAILED)

@@ -25,7 +25,7 @@ from testbed.errors import BAD_INPUT as BAD_INPUT
 from testbed.errors import CANNOT as CANNOT
 from testbed.errors import FAILED as FAILED
 from testbed.resources import preset_or_file, presets
-from testbed.run.terminal.phrases import fitted
+from testbed.run.terminal.wrap import wrapped
 
 if TYPE_CHECKING:
     from testbed.run.terminal.display import Display
@@ -85,7 +85,7 @@ def progress_display(quiet: bool, beside_output: bool = False, door: Door | None
 
 def fail(code: int, text: object) -> typer.Exit:
     """Say why, and the exit with this code, to be raised."""
-    err.print(fitted(Text(str(text)), err))
+    err.print(wrapped(Text(str(text)), err))
     return typer.Exit(code)
 
 

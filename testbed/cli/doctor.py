@@ -16,7 +16,7 @@ from rich.text import Text
 
 from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, fail, interruptible_verb, out
 from testbed.resources import BUILD, IS_CHECKOUT, SHARE
-from testbed.run.terminal.phrases import fitted
+from testbed.run.terminal.wrap import wrapped
 
 if TYPE_CHECKING:
     from testbed.emulation.host.doctor import Finding
@@ -75,14 +75,14 @@ def doctor(
 
 def show(findings: Sequence[Finding]) -> None:
     """Print whether the quickstart runs here, and each finding with what to do."""
-    out.print(fitted(Text(_quickstart(findings), style="bold"), out))
+    out.print(wrapped(Text(_quickstart(findings), style="bold"), out))
     out.print(f"{platform.release()} {platform.machine()}, {os.cpu_count()} cores", markup=False)
     margin = max(len(finding.name) for finding in findings) + 4
     for finding in findings:
         head, *below = _lines(finding, margin)
-        out.print(fitted(head, out, hanging=margin))
+        out.print(wrapped(head, out, hanging=margin))
         for line in below:
-            out.print(fitted(line, out, hanging=0))
+            out.print(wrapped(line, out, hanging=0))
     if any(finding.fixable and not finding.fix for finding in findings):
         out.print("`testbed doctor --fix` tries what it can of this.")
 

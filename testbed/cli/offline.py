@@ -13,7 +13,7 @@ from testbed.planning import BoundError, PolicyError, View, ViewError, predict, 
 from testbed.planning.bound import bound, least_period
 from testbed.planning.events import load as load_simulator
 from testbed.plugins import policy_named, refusal
-from testbed.run.sweep.compare import Variant
+from testbed.run.sweep.planned_run import Variant
 from testbed.run.view import declared_view
 from testbed.spec.topology import Topology
 from testbed.trace.text import MOST_BYTES, text_of

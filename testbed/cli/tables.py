@@ -20,7 +20,7 @@ from testbed.telemetry.round_span import MEANING
 
 if TYPE_CHECKING:
     from testbed.run.directory import PastRun
-    from testbed.run.sweep.compared import Compared
+    from testbed.run.sweep.comparison import Comparison
 
 #: In a file or a pipe nothing is cut off: a line is as long as it must be, up to a width that no table has.
 PIPE_WIDTH, WIDEST = 160, 100_000
@@ -96,9 +96,9 @@ def print_swap(name: str, done: Mapping[str, Any]) -> None:
     )
 
 
-def print_comparison(compared: Compared) -> None:
+def print_comparison(compared: Comparison) -> None:
     """A row for each point: medians over its runs, with the least and the most where they differ."""
-    from testbed.run.sweep.compared import TO_LOSS
+    from testbed.run.sweep.comparison import TO_LOSS
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     points = compared.points

@@ -18,8 +18,7 @@ from testbed.report.record import RunRecord
 from testbed.report.replanning import score
 from testbed.report.score import Score
 from testbed.report.tables import Cell, Table, table
-from testbed.run.conclusion.time_to_loss import Curve, common_loss, seconds_to
-from testbed.run.sweep.compared import TO_LOSS, figures_in
+from testbed.run.sweep.comparison import TO_LOSS, Curve, common_loss, figures_in, seconds_to
 
 
 def comparison_values(records: Sequence[RunRecord]) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""An experiment's life: it owns the emulation and the controller, makes events happen, and gives the verdict."""
+"""Runs of experiments: builds the network, starts controller and workers, plays the events, and gives the verdict."""

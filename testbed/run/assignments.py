@@ -1,4 +1,4 @@
-"""What each worker and the controller are told of how members train together."""
+"""The workers' assignments under the experiment's scheme, and the check of its policy."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from testbed.schemes.options import Misfit
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment, ExperimentFile
 
-#: The policy that plans with computing power, and makes groups itself.
+#: The policy that plans with the workers' computing power, and makes groups itself.
 CPN = "cpn"
 
 
 def policy_options(spec: ExperimentFile) -> dict[str, Any]:
-    """The policy's options: the cpn policy knows what the scheme has its members do, unless it is told otherwise."""
+    """Return the policy's options. The cpn policy also gets the scheme's and the declared step time's, unless given."""
     given = dict(spec.sync.options)
     if spec.sync.policy != CPN:
         return given
@@ -34,16 +34,22 @@ def policy_options(spec: ExperimentFile) -> dict[str, Any]:
 
 
 def site_period(spec: ExperimentFile) -> int:
-    """Every how many rounds all synchronize, where the experiment says so and not the policy."""
+    """Return how many rounds lie between two global synchronizations; 1 if the policy decides about groups."""
     return 1 if spec.sync.policy == CPN else spec.sync.own.site_period
 
 
 def check_policy(experiment: Experiment, routes: Routes | None = None) -> None:
-    """Raise SpecError when the experiment's policy does not exist, refuses its options, or has no plan for the
-    network as the files declare it, with these `routes` where they are known already: found out by planning, before
-    anything is built. CannotRun without a compiler.
+    """Check the experiment's policy by planning once for the declared network, before anything is built.
 
-    Where training is not ours there is nothing to plan.
+    An experiment whose command trains has no policy to check.
+
+    Args:
+        experiment: The experiment.
+        routes: The declared network's routes, if they are known already.
+
+    Raises:
+        SpecError: The policy does not exist, refuses its options, or has no plan for the declared network.
+        CannotRun: This machine has no compiler for the simulator.
     """
     if experiment.spec.program is not None:
         return
@@ -70,24 +76,28 @@ def _refused(experiment: Experiment, why: str) -> SpecError:
 
 
 def assignment_of(experiment: Experiment) -> Assignment:
-    """What members are told. SpecError when the workers or events' graphs are not for the scheme."""
+    """Return the members' assignments under the experiment's scheme.
+
+    Raises:
+        SpecError: The scheme does not take the workers, or the graph of an event.
+    """
     spec = experiment.spec
     if not spec.sync.scheme.assigns:
         return Assignment()
     known = declared_view(experiment.topology, spec.round_bytes)
     setting = Setting(view=known, policy_options=policy_options(spec), codec=spec.sync.codec)
     faults: list[Fault] = []
-    with _noting(faults, "sync.graph", "another graph, or another number of workers"):
+    with _collecting(faults, "sync.graph", "another graph, or another number of workers"):
         assignment = spec.sync.scheme.assign(spec.sync.own, setting)
     if faults:
         raise SpecError(experiment.file, faults)
     if not isinstance(assignment, GossipAssignment):
         return assignment
-    with _noting(faults, "sync.graph", "another graph"):
+    with _collecting(faults, "sync.graph", "another graph"):
         _check(experiment, assignment.graph)
     for number, event in enumerate(spec.events):
         if event.graph is not None:
-            with _noting(faults, f"events.{number}.graph", "another graph"):
+            with _collecting(faults, f"events.{number}.graph", "another graph"):
                 graph = make_graph(event.graph, assignment.graph.members)
                 assignment.weigh(graph)
                 _check(experiment, graph)
@@ -97,7 +107,7 @@ def assignment_of(experiment: Experiment) -> Assignment:
 
 
 def graph_of(experiment: Experiment, assignment: GossipAssignment) -> GossipGraph:
-    """What the controller needs to know."""
+    """Return the gossip graph in the controller's form."""
     sync = experiment.spec.sync
     return GossipGraph(
         edges=tuple(sorted(assignment.graph.edges)),
@@ -115,8 +125,8 @@ def _check(experiment: Experiment, graph: Graph) -> None:
 
 
 @contextmanager
-def _noting(faults: list[Fault], field: str, remedy: str) -> Iterator[None]:
-    """What is wrong with a graph is a fault of this field, what is wrong with an option one of that."""
+def _collecting(faults: list[Fault], field: str, remedy: str) -> Iterator[None]:
+    """Append the errors raised inside to `faults`: a graph's under `field`, an option's under its own name."""
     try:
         yield
     except GraphError as error:

@@ -1,4 +1,4 @@
-"""Carries out what is asked of a run while it trains, by its file or by a person: both are told and recorded alike."""
+"""Carries out the changes that a running experiment's file or a person asks for, and reports both alike."""
 
 from __future__ import annotations
 
@@ -36,9 +36,11 @@ from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
 
 
-class Happening(Protocol):
-    """Hears what happens: its kind, its target, and by whom; of a change of a link, all values that are in force over
-    its file or trace by then."""
+class ChangeListener(Protocol):
+    """A callback for each change: its kind, its target and who asked for it.
+
+    For a changed link, `changed` has all values that then override its file or trace.
+    """
 
     def __call__(
         self, kind: str, target: str, by: By, *, changed: Mapping[str, float | None] | None = None
@@ -46,34 +48,33 @@ class Happening(Protocol):
 
 
 class WorkerPrograms(Protocol):
-    """What trains, in the workers' containers."""
+    """The programs that train in the workers' containers."""
 
     def kill(self, worker: str) -> None:
-        """End one at once, as a crash would."""
+        """Kill a worker, as a crash would."""
 
     def restart(self, worker: str) -> None:
-        """Have one run again, ended first if it still does."""
+        """Restart a worker; one that still runs is killed first."""
 
     def one_more(self, site: str) -> AbstractContextManager[Newcomer]:
-        """While inside, one more runs at a site, which the controller is to be told of. It stays, unless this is left
-        by an error."""
+        """Start one more worker at a site, and yield its entry for the controller. An exception inside removes it."""
 
 
 class Changes:
-    """Carries out what is asked of a run, at once, and tells of it.
+    """Carries out the requests to a run, at once, and reports each change.
 
     Attributes:
-        swaps: The network swaps, as the summary has them.
+        swaps: The network swaps, in the summary's form.
         added: The workers that were added, each with its share of the data.
 
     Args:
         experiment: The experiment that runs.
         testbed: Its network.
-        controller: The controller, or None where a command trains and members are not ours.
-        workers: The workers' programs, or None likewise.
+        controller: The controller, or None where a command trains.
+        workers: The workers' programs, or None where a command trains.
         tell: Called after each change.
-        before_routes: Called in a swap with the names of its new links, once they are built and before anything passes
-            them.
+        before_routes: Called in a swap with the names of its new links, once they are built and before any traffic
+            passes them.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Changes:
         testbed: Testbed,
         controller: ControllerClient | None,
         workers: WorkerPrograms | None,
-        tell: Happening,
+        tell: ChangeListener,
         before_routes: Callable[[set[str]], None],
     ) -> None:
         self._experiment = experiment
@@ -96,15 +97,15 @@ class Changes:
         self.added: list[dict[str, Any]] = []
 
     def do(self, request: Request, by: By) -> dict[str, Any]:
-        """Carry out a request. Returns what there is to say of it.
+        """Carry out a request, and return the fields of its answer.
 
         Args:
-            request: What is asked.
+            request: The request.
             by: `hand` if a person asks, `file` if the experiment does.
 
         Raises:
             ApiProblem: The request can't be carried out in this run.
-            ControllerError: The controller does not take it.
+            ControllerError: The controller rejects the request.
         """
         match request:
             case ChangeLinks():
@@ -113,7 +114,7 @@ class Changes:
             case SwapNetwork():
                 check_file(request.file)
                 return self.swap(self._experiment.add_network(request.file), str(request.file), by)
-            case PauseReplay():  # and with it the events whose time is yet to come
+            case PauseReplay():  # the events that are still due at a time wait as well
                 hold(self._testbed, request.paused)
                 self._tell("pause" if request.paused else "resume", self._network.topology.name, by)
             case AddWorker():
@@ -136,9 +137,9 @@ class Changes:
         return {}
 
     def change_links(self, changes: Iterable[LinkChange], pairs: Iterable[tuple[str, str, bool]], by: By) -> None:
-        """Change the values of links, which stay in force over their traces, and take physical pairs down or up.
+        """Change the values of links, which then override their traces, and take physical pairs down or up.
 
-        The controller is told of pairs; what a link carries it is to measure.
+        The controller is told which pairs are down; the rate of a link is for it to measure.
         """
         pairs = list(pairs)
         change_links(self._network, changes, pairs, partial(self._tell, by=by))
@@ -146,12 +147,12 @@ class Changes:
             self.inform()
 
     def swap(self, topology: Topology, name: str, by: By) -> dict[str, Any]:
-        """Go over to another network, with the workers that were added. Returns the swap's record.
+        """Put another network in force, with the workers that were added, and return the swap's record.
 
         Args:
-            topology: The network to go over to.
-            name: The topology's file, as it was given.
-            by: Who asks.
+            topology: The new network.
+            name: The topology's file, as the experiment or the request names it.
+            by: `hand` if a person asks, `file` if the experiment does.
         """
         requested = time.time()
         for added in self.added:
@@ -166,27 +167,28 @@ class Changes:
         return self.swaps[-1]
 
     def inform(self) -> None:
-        """Tell the controller of the network as it is declared to be now; an oracle is told what links carry."""
+        """Send the controller the declared network; with `knowledge: oracle`, the links' states in force."""
         if self._controller is not None:
             self._controller.change_network(*self._declared())
 
     def _kill(self, worker: str, by: By) -> None:
-        """End a worker's program, as a crash would."""
         workers, spec = self._checked(worker), self._experiment.spec
         if spec.elastic is None and not spec.sync.scheme.survives:
-            raise ApiProblem(NOT_HERE, f"this run ends without {worker}; write `elastic: {{quorum: 2}}` in its file")
+            why = f"this run can't continue without {worker}; write `elastic: {{quorum: 2}}` in the experiment's file"
+            raise ApiProblem(NOT_HERE, why)
         workers.kill(worker)
         self._tell("kill", worker, by)
 
     def _restart(self, worker: str, by: By) -> None:
         workers = self._checked(worker)
         if self._experiment.spec.elastic is None:
-            raise ApiProblem(NOT_HERE, "members of this run don't come back; write `elastic: {quorum: 2}` in its file")
+            why = "this run restarts no workers; write `elastic: {quorum: 2}` in the experiment's file"
+            raise ApiProblem(NOT_HERE, why)
         workers.restart(worker)
         self._tell("restart", worker, by)
 
     def _add_worker(self, site: str, by: By) -> dict[str, Any]:
-        """Start one more worker, which takes part as soon as it has joined. Returns its record."""
+        """Start one more worker, which trains as soon as it has joined, and return its record."""
         controller = self._controlled()
         assert self._workers is not None
         check_site(self._testbed, site)
@@ -205,34 +207,35 @@ class Changes:
             self._controller.do(request)
         self._tell("stop", request.reason, by)
         if self._controller is None:
-            os.kill(os.getpid(), signal.SIGTERM)  # as whoever started it would end it
+            os.kill(os.getpid(), signal.SIGTERM)  # the run ends as by `kill`
 
     def _controlled(self) -> ControllerClient:
-        """Return the controller. Raises ApiProblem where there is none."""
+        """Return the controller. Raises ApiProblem in a run whose command trains."""
         if self._controller is None:
-            raise ApiProblem(NOT_HERE, "a command trains here, by its own plan: its members are not ours")
+            raise ApiProblem(NOT_HERE, "a command trains in this run, so its workers and plans can't be changed")
         return self._controller
 
     def _checked(self, worker: str) -> WorkerPrograms:
-        """Return the workers' programs. Raises ApiProblem where they are not ours, or `worker` is none of them."""
+        """Return the workers' programs. Raises ApiProblem if a command trains, or the run has no such `worker`."""
         self._controlled()
         assert self._workers is not None
         names = [one.name for one in self._network.topology.workers]
         if worker not in names:
-            raise ApiProblem(MISSING, f"no worker {worker} is there; there are {', '.join(names)}")
+            raise ApiProblem(MISSING, f"this run has no worker {worker}; its workers are {', '.join(names)}")
         return self._workers
 
     def _check_takes_members(self, site: str) -> None:
-        """Raise ApiProblem where nobody can join this run at a site while it goes on."""
+        """Raise ApiProblem if no worker can join this run at a site while it trains."""
         spec = self._experiment.spec
-        instead = f"write `workers:` of {site} higher in the topology's file, and run it again"
+        instead = f"write a higher `workers:` of {site} in the topology's file and start another run"
         if spec.sync.scheme.exchange == "gossip":
-            why = f"members of {spec.sync.strategy} gossip over a graph that was made for them"
+            why = f"{spec.sync.strategy} gossips over a graph of the members that began"
             raise ApiProblem(NOT_HERE, f"{why}; {instead}")
         if spec.elastic is None:
-            raise ApiProblem(NOT_HERE, "nobody joins this run as it goes on; write `elastic: {quorum: 2}` in its file")
+            why = "this run takes no new workers; write `elastic: {quorum: 2}` in the experiment's file"
+            raise ApiProblem(NOT_HERE, why)
         if spec.hosts is not None:
-            raise ApiProblem(NOT_HERE, f"this network is split over several hosts; {instead}")
+            raise ApiProblem(NOT_HERE, f"a network that is split over hosts takes no new workers; {instead}")
 
     def _declared(self) -> tuple[dict[str, PhysicalLink], dict[Pair, tuple[str, ...]]]:
         """Return the network's links, and the routes between workers."""

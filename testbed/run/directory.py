@@ -1,4 +1,4 @@
-"""A run's directory: `runs/<id>/`, and `runs/latest` that points to the newest."""
+"""The runs' directories: `runs/<id>/`, and `runs/latest`, a link to the newest."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ RUNS = Path("runs")
 #: The form of a run's name; earlier versions gave it no digits.
 RUN_ID = re.compile(r".+-\d{8}-\d{6}(?:-[0-9a-f]{4})?")
 
-#: Room that is kept for the summary of a run whose disk gets full: such a summary takes some 2 KiB.
+#: A file that reserves space for the summary of a run whose disk fills up; such a summary takes some 2 KiB.
 RESERVE = ".reserve"
 RESERVE_BYTES = 64 * 1024
 
-#: The states of a run that has no verdict.
+#: The states of a run without a verdict.
 GOING_ON, CUT_OFF = "going on", "cut off"
 
 
 class RunDirectory:
-    """Where one run writes. Lines are written as they come, so a killed run leaves what it had."""
+    """The directory of one run. Lines are written at once, so a killed run keeps its records."""
 
     def __init__(self, experiment: str, root: Path = RUNS) -> None:
         """Make `<root>/<experiment>-<date>-<time>-<four digits>` and point `latest` at it.
 
-        Its name is the network's as well. The digits are random: runs that begin in the same second, here or in another
-        root, are two. Whenever the directory is there, its manifest is.
+        The network has the same name. The digits are random, so that runs which begin in one second differ, also in
+        different roots. The directory appears with its manifest in it.
 
         Raises:
-            CannotRun: The directory can't be made; then nothing is left of it.
+            CannotRun: The directory can't be made; nothing is left of it.
         """
         began_s = time.time()
         self._records: dict[str, Records] = {}
@@ -65,13 +65,13 @@ class RunDirectory:
                 raise
         except OSError as error:
             if made_root:
-                with suppress(OSError):  # another run may be in there by now
+                with suppress(OSError):  # another run may have made its directory there
                     root.rmdir()
             why = ending_of(error)[1]
-            raise CannotRun(f"no directory for the run can be made: {why}") from error
+            raise CannotRun(f"the run's directory can't be made: {why}") from error
 
     def append(self, file: str, record: Mapping[str, Any]) -> None:
-        """Add a line to a JSONL file; any thread may."""
+        """Append a line to a JSONL file. Any thread may call this."""
         with self._lock:
             if file not in self._records:
                 self._records[file] = Records(self.path / file)
@@ -82,20 +82,20 @@ class RunDirectory:
         write_json(self.path / file, value)
 
     def read(self, file: str) -> list[dict[str, Any]]:
-        """The lines of a JSONL file; none when it was never written."""
+        """Return the lines of a JSONL file; empty if there is no such file."""
         return list(read_records(self.path / file))
 
     def read_whole(self, file: str) -> dict[str, Any] | None:
-        """A whole JSON file; None when it was never written."""
+        """Return the value of a JSON file, or None if there is no such file."""
         path = self.path / file
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
     def use_reserve(self) -> None:
-        """Give up the room that was kept: what is written now is the last."""
+        """Free the reserved space for the last files that the run writes."""
         (self.path / RESERVE).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close the files, and give them to the user who called sudo."""
+        """Close the files, and give them to the user behind sudo."""
         self.use_reserve()
         for records in self._records.values():
             records.close()
@@ -104,16 +104,16 @@ class RunDirectory:
 
 
 def give_back(paths: Iterable[Path]) -> None:
-    """Give files to the user who called sudo, if one did."""
+    """Make the user behind sudo the owner of files; without sudo, nothing changes."""
     if owner := os.environ.get("SUDO_UID"):
         group = int(os.environ.get("SUDO_GID", owner))
         for path in paths:
-            with suppress(FileNotFoundError):  # another run points `latest` at itself, or ended with its own
+            with suppress(FileNotFoundError):  # another run may be replacing `latest`
                 os.chown(path, int(owner), group, follow_symlinks=False)
 
 
 def _point_latest_at(directory: Path) -> None:
-    """Have `latest` lead to a run. A folder or file of that name, or a link to anything else, is the user's own."""
+    """Point `latest` at a run. A `latest` that is not a link to a run is the user's own, and stays."""
     latest = directory.parent / "latest"
     if os.path.lexists(latest) and not _leads_to_a_run(latest):
         return
@@ -131,7 +131,7 @@ def _leads_to_a_run(latest: Path) -> bool:
 
 
 def _claimed(root: Path, beginning: str) -> Path:
-    """An empty folder `.<id>` in which to make what comes to be `<id>`: no other run has that, or makes it."""
+    """Make an empty folder `.<id>`, to be renamed to `<id>`, with an id that no other run has or is making."""
     root.mkdir(parents=True, exist_ok=True)
     while True:
         claimed = root / f".{beginning}-{secrets.token_hex(2)}"
@@ -145,7 +145,7 @@ def _claimed(root: Path, beginning: str) -> Path:
 
 
 def _fill(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """What is there from the beginning."""
+    """Make the files that a run's directory has from the beginning."""
     (folder / "logs").mkdir()
     with (folder / RESERVE).open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
@@ -160,37 +160,37 @@ def _own_process() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class PastRun:
-    """A run's directory: when it began, what it came to, and how large it is."""
+    """A run's directory as `testbed runs` lists it. `began_s` is in Unix seconds."""
 
     id: str
     path: Path
     experiment: str
     began_s: float
-    #: The verdict; `finished` or `failed` of a launch without one; `going on`; `cut off` where there is no summary.
+    #: The verdict; for a launch `finished` or `failed`; `going on`; or `cut off` if there is no summary.
     state: str
     bytes: int
 
 
 class NotRemoved(ValueError):
-    """A directory that is no run's, or that of a run which goes on; the text says which."""
+    """The directory is not a run's, or its run goes on; the text says which."""
 
 
 def past_runs(root: Path = RUNS) -> list[PastRun]:
-    """Return the runs in a folder, in the order in which they began."""
+    """Return the runs in a folder, oldest first."""
     paths = [file.parent for file in root.glob("*/manifest.json") if not file.parent.is_symlink()]
     return sorted(filter(None, map(_past_run, paths)), key=lambda run: run.began_s)
 
 
 def remove_run(path: Path) -> PastRun:
-    """Remove a run's directory, and point `latest` at the newest run that is left. Returns what was removed.
+    """Remove a run's directory, point `latest` at the newest run that is left, and return the removed run.
 
     Raises:
-        NotRemoved: there is no run in `path`, or it goes on.
+        NotRemoved: `path` is not a run's directory, or the run goes on.
     """
     path = path.resolve() if path.is_symlink() else path
     run = _past_run(path)
     if run is None:
-        raise NotRemoved(f"{path}: is no run's directory\n    write instead: a name that `testbed runs` lists")
+        raise NotRemoved(f"{path}: not a run's directory\n    write instead: a name that `testbed runs` lists")
     if run.state == GOING_ON:
         raise NotRemoved(f"{path}: the run goes on\n    write instead: `testbed clean --name {run.id}` first")
     shutil.rmtree(path)
@@ -203,7 +203,7 @@ def remove_run(path: Path) -> PastRun:
 
 
 def _past_run(path: Path) -> PastRun | None:
-    """Return the run in a directory; None where its manifest is not one."""
+    """Return the run in a directory, or None if it has no manifest of a run."""
     try:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
         id_, experiment = str(manifest.get("id", path.name)), str(manifest["experiment"])
@@ -211,10 +211,10 @@ def _past_run(path: Path) -> PastRun | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     size = sum(file.lstat().st_blocks * 512 for file in path.rglob("*"))
-    return PastRun(id_, path, experiment, began_s, GOING_ON if is_going_on(manifest) else _came_to(path), size)
+    return PastRun(id_, path, experiment, began_s, GOING_ON if is_going_on(manifest) else _end_state(path), size)
 
 
-def _came_to(path: Path) -> str:
+def _end_state(path: Path) -> str:
     try:
         summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
         launched = {True: "finished", False: "failed"}.get(summary.get("finished"), CUT_OFF)
@@ -224,7 +224,7 @@ def _came_to(path: Path) -> str:
 
 
 def is_going_on(manifest: Mapping[str, Any]) -> bool:
-    """Whether the run of a manifest is still at work, on this machine. Those of earlier versions did not say."""
+    """Return whether a manifest's run goes on, on this machine; False for manifests of earlier versions."""
     try:
         return ProcessIdentity(**manifest["process"]).is_running
     except (KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""How a run ends when not by its last round."""
+"""Errors that end a run before its last round."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from testbed.errors import FAILED, DetailedError
 
 
 class RunFailed(DetailedError, RuntimeError):
-    """Training did not come to its end; the text says why, and where more is."""
+    """Training did not finish; the text says why and where the logs are."""
 
     exit_code = FAILED
 
@@ -17,4 +17,4 @@ class CannotRun(EmulationError):
 
 
 class TooMuch(CannotRun):
-    """The experiment does not fit this host; the text says what would."""
+    """The experiment exceeds this host's budget; the text says what would fit."""

@@ -1,4 +1,4 @@
-"""`testbed run`, whole: from an experiment's file to its directory, with the verdict said at the end."""
+"""`testbed run`: from an experiment's file to a run's directory, with the verdict printed at the end."""
 
 from __future__ import annotations
 
@@ -15,37 +15,38 @@ from testbed.emulation.containers.engine import ENGINE_ERRORS, explained
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.interrupt import Interrupted
 from testbed.errors import in_full
-from testbed.run import fit
 from testbed.run.assignments import check_policy
 from testbed.run.conclusion.conclude import conclude, failed
-from testbed.run.conclusion.words import in_words
+from testbed.run.conclusion.summary import summary_lines
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
-from testbed.run.guards import disk, leftovers
+from testbed.run.guards.guard import removed_at_end
+from testbed.run.guards.watchdog import DISK_OF, shortage
+from testbed.run.measured_network import recheck_budget
 from testbed.run.programs.run import AnyRun, run_of
 from testbed.run.terminal.display import Display
 from testbed.spec.experiment import Experiment
 
-#: The errors of a disk, or of a user's part of one, that has no room left.
+#: The errors of a full disk, and of a user's exhausted quota.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """How a run ended: whether training came to its end, the verdict, and where all about it lies. `page` is None where
-    it could not be made."""
+    """The result of a run."""
 
+    #: Whether training finished.
     finished: bool
     verdict: str
     directory: Path
+    #: The report; None if it could not be made.
     page: Path | None = None
 
 
-#: Makes the page of a run's directory; where it lies.
+#: Makes the report of a run's directory, and returns its path.
 Publish = Callable[[Path], Path]
 
-
-#: Makes what executes an experiment.
+#: Makes the execution of an experiment.
 MakeRun = Callable[[Experiment, RunDirectory, Display], AnyRun]
 
 
@@ -57,16 +58,26 @@ def execute(
     display: Display,
     make_run: MakeRun = run_of,
 ) -> Executed:
-    """Run the experiment in a file. SpecError for bad input, CannotRun when this machine can't; nothing is left.
+    """Run the experiment in a file. Nothing of the network or the containers is left, also after an exception.
 
-    `publish` is called when all else is in the run's directory.
+    Args:
+        file: The experiment's file.
+        overrides: Values of its fields, by dotted names.
+        strict: Refuse an experiment that exceeds the host's budget.
+        publish: Makes the report, once all else is in the run's directory.
+        display: The terminal.
+        make_run: Makes the execution.
+
+    Raises:
+        SpecError: The input is wrong.
+        CannotRun: This machine can't run the experiment.
     """
     experiment = Experiment.load(file, overrides)
     check_policy(experiment)
     directory = RunDirectory(experiment.name)
     display.say(f"[bold]{experiment.name}[/] in {directory.path}")
     try:
-        if short := disk.shortage([directory.path]):
+        if short := shortage([directory.path]):
             raise CannotRun(short)
         return _execute(make_run(experiment, directory, display), strict, publish)
     except (EmulationError, FileExistsError) as error:
@@ -90,12 +101,12 @@ def execute(
 def _execute(run: AnyRun, strict: bool, publish: Publish) -> Executed:
     experiment, directory, display = run.experiment, run.directory, run.display
     try:
-        with leftovers.taken_away(directory.id):
+        with removed_at_end(directory.id):
             outcome = run.execute(strict)
     except RunFailed as error:
         text = in_full(error)
-        # What broke first may not have said that the disk is full.
-        if disk.DISK_OF not in text and (short := disk.shortage([directory.path])):
+        # The first part to fail may not have named the full disk.
+        if DISK_OF not in text and (short := shortage([directory.path])):
             text = f"{short}; {text}"
         return _failed(directory, display, text)
     except FileExistsError:
@@ -103,13 +114,13 @@ def _execute(run: AnyRun, strict: bool, publish: Publish) -> Executed:
     except ENGINE_ERRORS as error:
         raise explained(error) from error
     except OSError as error:  # of a disk
-        short = disk.shortage([directory.path])
+        short = shortage([directory.path])
         return _failed(directory, display, short or f"this machine failed: {in_full(error)}")
     with display.step("summary and report"):
         summary = conclude(experiment, directory, outcome)
-        fit.hold_against(run.fits, summary["reasons"])
+        recheck_budget(run.fits, summary["reasons"])
         page = _published(directory.path, publish, display)
-    for line in in_words(summary):
+    for line in summary_lines(summary):
         display.say(f"  {line}")
     color = "green" if summary["verdict"] == "trusted" else "yellow"
     display.say(f"  verdict: [bold {color}]{summary['verdict']}[/]")
@@ -121,19 +132,20 @@ def _execute(run: AnyRun, strict: bool, publish: Publish) -> Executed:
 
 
 def _published(directory: Path, publish: Publish, display: Display) -> Path | None:
-    """The page; None where it could not be made. That changes nothing about the run, and is told beside its summary."""
+    """Make the report and return its path, or print why it could not be made and return None."""
     try:
         return publish(directory)
     except Exception as error:
         log = directory / "logs" / "report.log"
-        display.say(f"[red]no report:[/] {escape(str(error))}\n  `testbed report {directory}` makes it; more in {log}")
-        with suppress(OSError):  # the disk may be full, which the words above then say
+        display.say(f"[red]no report:[/] {escape(str(error))}")
+        display.say(f"  `testbed report {directory}` tries again; the traceback is in {log}")
+        with suppress(OSError):  # the disk may be full; then the line above says so
             log.write_text(traceback.format_exc())
         return None
 
 
 def _failed(directory: RunDirectory, display: Display, text: str) -> Executed:
-    """Say why a run did not come to its end."""
+    """Write and print why a run did not finish."""
     failed(directory, text)
-    display.say(f"[red]failed:[/] {escape(text)}\n  more in {directory.path}/logs")
+    display.say(f"[red]failed:[/] {escape(text)}\n  the logs are in {directory.path}/logs")
     return Executed(finished=False, verdict="suspect", directory=directory.path)

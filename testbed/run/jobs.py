@@ -1,4 +1,4 @@
-"""What the controller and the workers of a run are told, made of the experiment."""
+"""The configuration of a run's controller and workers, made from the experiment."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from testbed.emulation.testbed import Testbed
 from testbed.protocol import Job
 from testbed.run import view
 from testbed.run.assignments import assignment_of, graph_of, policy_options, site_period
-from testbed.run.service import ADDRESS, ControllerProcess
+from testbed.run.controller_process import ADDRESS, ControllerProcess
 from testbed.schemes.assignment import GossipAssignment
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology, Worker
 from testbed.workload import Workload
 
-#: A worker's speeds from moments on, as a trace has them.
+#: A worker's speed over time: (seconds from the beginning, factor) pairs.
 Speeds = tuple[tuple[float, float], ...]
 
-#: Containers import PyTorch side by side on few cores: 16 of them took 14 s on two.
+#: The time that workers have to join. Containers import PyTorch side by side: 16 of them took 14 s on two cores.
 JOIN_DEADLINE_S = 180.0
-#: The first containers wait for the last one's start as well; the run is to say who is missing, not they.
+#: Workers wait longer for the controller than the run waits for them, so that the run names the missing worker.
 PATIENCE_S = 2 * JOIN_DEADLINE_S
 
 
 class Jobs:
-    """The jobs of an experiment's members, and a secret of their controller's.
+    """The jobs of an experiment's members, and the spec of their controller.
 
-    SpecError when its workers or graphs are not for its scheme.
+    Raises:
+        SpecError: The scheme does not take the experiment's workers or graphs.
     """
 
     def __init__(self, experiment: Experiment) -> None:
@@ -43,17 +44,17 @@ class Jobs:
 
     @property
     def groups(self) -> dict[str, Any]:
-        """For the manifest: the groups that members were put in, by a scheme that has some."""
+        """The members' groups, for the manifest; empty under a scheme without groups."""
         assigned = self._assignment
         return {"groups": assigned.groups} if isinstance(assigned, GossipAssignment) and assigned.groups else {}
 
     def controller(self, testbed: Testbed, out: Path) -> ControllerProcess:
-        """The controller of these members on a network that is built, with its records in `out`. Yet to be entered."""
+        """Return the controller's process, which is not started yet; it writes its records into `out`."""
         spec = self.controller_spec(testbed.network.routes, time.time())
         return ControllerProcess(spec, testbed.folder, out)
 
     def requests(self, testbed: Testbed) -> list[ContainerRequest]:
-        """What each worker's container is to run."""
+        """Return the container request of each worker."""
         workers = self._experiment.topology.workers
         return [self._request(worker, testbed.network.address(worker)) for worker in workers]
 
@@ -62,11 +63,15 @@ class Jobs:
         return ContainerRequest(worker, ("--name", worker.name, *where, "--patience", str(PATIENCE_S)))
 
     def newcomer(self, topology: Topology, worker: Worker, address: str) -> tuple[ContainerRequest, Newcomer]:
-        """What the container of a worker is to run that comes while the others train, and what the controller is told
-        of it. `topology` has it.
+        """Return the container request of a worker that is added while the others train, and its controller entry.
 
-        The others keep their shares of the data. It learns from one that is drawn as for one worker more than there
-        were, so what is in that is in another's share too.
+        The others keep their shares of the data. The new worker's share is drawn as if there had been one worker more
+        from the beginning, so its samples are also in the others' shares.
+
+        Args:
+            topology: The topology with the new worker.
+            worker: The new worker.
+            address: Its address in the emulated network.
         """
         others = [other for other in topology.workers if other is not worker]
         sites = (*(other.site for other in others), worker.site)
@@ -77,7 +82,7 @@ class Jobs:
         return self._request(worker, address), Newcomer(name=worker.name, job=job, link_codecs=own)
 
     def controller_spec(self, routes: Routes, at_s: float) -> ControllerSpec:
-        """What the controller is told, of a network with these routes at a time (Unix seconds)."""
+        """Return the controller's spec for a network with these routes at a time (Unix seconds)."""
         spec, workers, assigned = self._experiment.spec, self._experiment.topology.workers, self._assignment
         graph = graph_of(self._experiment, assigned) if isinstance(assigned, GossipAssignment) else None
         sites, speeds = tuple(worker.site for worker in workers), self._experiment.speeds
@@ -130,7 +135,7 @@ class Jobs:
         )
 
     def _workload(self, worker: Worker, shard: int, sites: tuple[str, ...], speeds: Speeds) -> Workload:
-        """`sites` has that of each shard's worker."""
+        """Return a worker's workload; `sites` has the site of each shard's worker."""
         spec = self._experiment.spec
         slowdown = spec.compute.slowdown
         return Workload(

@@ -1,4 +1,4 @@
-"""A run's manifest: everything needed to know what was run, on what, with what."""
+"""A run's manifest: its inputs, seed, versions and host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PACKAGES = ("docker", "networkx", "numpy", "pydantic", "scipy", "torch")
 
 
 class Manifest:
-    """`manifest.json` of a run's directory, which has begun it: added to as times come."""
+    """The `manifest.json` that the run's directory began, with the experiment's inputs; extended as the run goes on."""
 
     def __init__(self, directory: RunDirectory, experiment: Experiment, **more: Any) -> None:
         self._directory = directory
@@ -36,21 +36,24 @@ class Manifest:
         self.add(**more)
 
     def add(self, **more: Any) -> None:
-        """Write it, with some more."""
+        """Add fields, and write the file."""
         self._value |= more
         self._directory.write("manifest.json", self._value)
 
 
 def data_facts(experiment: Experiment) -> dict[str, Any]:
-    """What is learned from, where it is made of packages whose versions move on; DocumentationError where it is not
-    there."""
+    """Return the versions of the packages whose documentation is the data set; empty for any other data set.
+
+    Raises:
+        DocumentationError: The documentation is not on this machine.
+    """
     train = experiment.spec.train
     learns_from = train.data if isinstance(train, TrainSection) else ""
     return {"data": documentation.described()} if learns_from == "documentation" else {}
 
 
 def host_facts() -> dict[str, Any]:
-    """What this machine is, and what is installed on it."""
+    """Return this machine's kernel, processors, memory and package versions."""
     return {
         "kernel": platform.release(),
         "machine": platform.machine(),
@@ -62,7 +65,7 @@ def host_facts() -> dict[str, Any]:
 
 
 def git_commit() -> str | None:
-    """The checkout's commit, with `+` when files differ from it; None outside a checkout."""
+    """Return the checkout's commit, with `+` if files differ from it, or None outside a checkout."""
     if not IS_CHECKOUT:
         return None
     try:
@@ -73,7 +76,7 @@ def git_commit() -> str | None:
 
 
 def _git(*arguments: str) -> str:
-    # The checkout may belong to the user behind sudo, which git refuses to read without being told.
+    # Under sudo the checkout belongs to another user; git reads such a one only if it is named as safe.
     command = ["git", "-c", f"safe.directory={SHARE}", "-C", str(SHARE), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 

@@ -1,7 +1,7 @@
-"""Once a second: what has arrived over every link, how long its queue was busy, and how busy the host was.
+"""Samples a network once a second: the bytes that arrived over each link, its queue's busy time, the host's load.
 
-Bytes are those the kernel counted where the link ends, so they say what a link did, not what it was told to do. What of
-them went around the link's shaping is told beside.
+Bytes are counted by the kernel at the link's end, so they show what a link carried, not what was configured. The
+bytes that bypassed the link's shaper are given beside them.
 """
 
 from __future__ import annotations
@@ -15,21 +15,25 @@ from typing import Any
 from testbed.emulation.network.network import Network
 from testbed.emulation.network.node import ContainerHost
 from testbed.emulation.network.share import WHOLE
-from testbed.run.conclusion.passed import Look, around
+from testbed.run.conclusion.link_counters import CounterReading, bypassed_bytes
 from testbed.telemetry.host import CpuMeter
 
 PERIOD_S = 1.0
 
-#: A kernel's queues say how much waits now, not for how long: they are looked at this often in a period.
+#: A kernel's queue tells its length, not how long it was busy, so it is read this often in a period.
 LOOKS = 10
 
 
 class Sampler:
-    """Samples a network into `record` from a thread of its own, between `start` and `stop`."""
+    """Samples a network from a thread of its own, between `start` and `stop`.
+
+    Args:
+        network: The network.
+        record: Called with each sample, a line of `traffic.jsonl`.
+        tcp: Include each worker's TCP counters, for workers that don't report them themselves.
+    """
 
     def __init__(self, network: Network, record: Callable[[Mapping[str, Any]], None], tcp: bool = False) -> None:
-        """With `tcp` what each worker's TCP has counted is told beside: of workers that are not ours, who tell nothing
-        themselves."""
         self._network = network
         self._tcp = tcp
         self._record = record
@@ -37,20 +41,20 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._cpu = CpuMeter()
         self._failure: Exception | None = None
-        self._last: Look | None = None
+        self._last: CounterReading | None = None
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take a last sample and end."""
+        """Take a last sample and end the thread."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()
 
     @property
     def failure(self) -> Exception | None:
-        """What ended the sampling before its time."""
+        """The error that ended the sampling early, or None."""
         return self._failure
 
     def _run(self) -> None:
@@ -70,17 +74,19 @@ class Sampler:
         before = self._network.shaper.counters()
         arrived = self._network.arrived_bytes()
         after = self._network.shaper.counters()
-        look = Look(
+        look = CounterReading(
             {name: c.bytes for name, c in before.items()}, arrived, {name: c.bytes for name, c in after.items()}
         )
         wan = self._network.links_in_force.states().keys() & after.keys()
         self._record(
             {
                 "at_s": time.time(),
-                "clock_s": time.monotonic(),  # how far samples are apart: the other clock may be set meanwhile
+                "clock_s": time.monotonic(),  # for the time between samples: the wall clock may be set in between
                 "bytes": arrived,
-                # Where it is split, a link's ends are looked at by different hosts, and not at one moment.
-                "unshaped_bytes": around(self._last, look) if self._last and self._network.share is WHOLE else {},
+                # The two ends of a link that is split over hosts are not read at one moment, so they can't be compared.
+                "unshaped_bytes": bypassed_bytes(self._last, look)
+                if self._last and self._network.share is WHOLE
+                else {},
                 "busy_s": {name: round(after[name].busy_s, 4) for name in wan},
                 "steady_s": {name: round(after[name].steady_s, 4) for name in wan},
                 "steady_bytes": {name: after[name].steady_bytes for name in wan},

@@ -1,4 +1,4 @@
-"""The time from the first round to the last: replay, samples and events, until the controller says that it is over."""
+"""The training phase of a run, from the first round to the last: replay, samples and events."""
 
 from __future__ import annotations
 
@@ -13,41 +13,51 @@ from testbed.emulation.testbed import Testbed
 from testbed.run.errors import RunFailed
 from testbed.run.guards.guard import Guard
 from testbed.run.guards.watchdog import Watchdog
-from testbed.run.measured import MeasuredNetwork
+from testbed.run.live_run import RunControl
+from testbed.run.measured_network import MeasuredNetwork
+from testbed.run.run_log import RunLog
 from testbed.run.sampler import Sampler
-from testbed.run.steering import Steering
-from testbed.run.story import Story
 from testbed.run.workers import Workers
 from testbed.spec.experiment import Experiment
 
-#: How often the run looks at its parts while training goes on; events are on time to within it.
+#: Seconds between two checks of the run's parts; events happen on time to within it.
 POLL_S = 0.1
-#: How often it asks the controller; a round takes longer.
+#: Seconds between two requests for the controller's status; a round takes longer.
 STATUS_S = 0.3
-#: One look, with the events that are due then. A network swap that measures its new links takes some ten seconds.
+#: The time limit of one check with its due events. A network swap that measures its new links takes some ten seconds.
 LOOK_S = 300.0
+#: The check, as the error of an exceeded time limit names it.
+LOOK = "a check of the run's parts with the events due"
 
 
 @dataclass
 class Outcome:
-    """What a run leaves for its summary. Each link that the run ever had is in `fidelity`."""
+    """The results of a run, for its summary. `fidelity` has each link that the run ever had."""
 
     fidelity: dict[str, LinkFidelity]
+    #: The shaping backend.
     backend: str
+    #: Unix seconds.
     training_started_s: float
     training_ended_s: float
+    #: Seconds by which each row of a link's trace was applied late.
     lateness: dict[str, list[float]]
+    #: The relative errors of links' rates, by the shaper's counters.
     rate_errors: dict[str, float]
+    #: The controller's last status.
     status: dict[str, Any]
     network_swaps: list[dict[str, Any]]
+    #: The file's events that did not happen.
     missed_events: list[str]
     added_workers: list[dict[str, Any]] = field(default_factory=list)
+    #: Faults of the other hosts that a network is split over.
     host_reasons: list[str] = field(default_factory=list)
-    idle: list[str] = field(default_factory=list)  # what was asked for and did nothing
+    #: Parts of the emulation that were asked for and not used.
+    idle: list[str] = field(default_factory=list)
 
 
 class Training:
-    """One training, watched, on a network that was measured before."""
+    """One training on a measured network, with its checks, samples and events."""
 
     def __init__(
         self,
@@ -55,46 +65,49 @@ class Training:
         testbed: Testbed,
         watchdog: Watchdog,
         measured: MeasuredNetwork,
-        story: Story,
+        run_log: RunLog,
         workers: Workers,
     ) -> None:
         self._rounds = experiment.spec.own_train.rounds
         self._testbed = testbed
         self._watchdog = watchdog
         self._manifest = measured.manifest
-        self._story = story
+        self._run_log = run_log
         self._fidelity = measured.fidelity
         self._workers = workers
-        self._sampler = Sampler(testbed.network, story.sampled)
+        self._sampler = Sampler(testbed.network, run_log.sampled)
         client = watchdog.controller.client
-        self._steering = Steering(experiment, testbed, story, self._fidelity.follow_swap, client, workers)
+        self._control = RunControl(experiment, testbed, run_log, self._fidelity.follow_swap, client, workers)
         self._status: dict[str, Any] = {}
 
-    def go_on(self, guard: Guard) -> Outcome:
-        """Until the controller says it is over; what there is to know then. RunFailed when it broke off, or one look
-        at its parts takes longer than the guard allows."""
+    def execute(self, guard: Guard) -> Outcome:
+        """Train until the controller says that training is over, and return the outcome.
+
+        Raises:
+            RunFailed: Training stopped early, or one check exceeded LOOK_S.
+        """
         try:
-            return self._go_on(guard)
+            return self._execute(guard)
         except EmulationError as error:
             raise RunFailed(f"the emulation broke: {error}") from error
 
-    def _go_on(self, guard: Guard) -> Outcome:
+    def _execute(self, guard: Guard) -> Outcome:
         testbed, replay = self._testbed, self._testbed.replay
         started, began = time.time(), time.monotonic()
         self._manifest.add(training_started_s=started)
-        with ExitStack() as stack, self._story.live(self._rounds):
+        with ExitStack() as stack, self._run_log.live(self._rounds):
             stack.callback(replay.stop)
             stack.callback(self._sampler.stop)
             replay.start(testbed.network.topology.links.values())
             self._sampler.start()
-            stack.enter_context(self._steering)
+            stack.enter_context(self._control)
             asked = 0.0
             while self._status.get("state", "running") == "running":
-                guard.allow(LOOK_S, "a look at the run's parts, with the events that were due,")
-                self._steering.wait(POLL_S)
-                self._steering.play(replay.elapsed_s, self._status.get("round") or 0)
+                guard.allow(LOOK_S, LOOK)
+                self._control.wait(POLL_S)
+                self._control.play(replay.elapsed_s, self._status.get("round") or 0)
                 for name in self._workers.look():
-                    self._story.happened("restart", name)
+                    self._run_log.happened("restart", name)
                 if time.monotonic() - asked >= STATUS_S:
                     asked = time.monotonic()
                     self._look()
@@ -105,12 +118,12 @@ class Training:
             transport=testbed.network.transport.record(),
             passages=self._status.get("passages", []),
             **testbed.record(),
-            by_hand=self._story.by_hand,
-            added_workers=self._steering.changes.added,
+            by_hand=self._run_log.by_hand,
+            added_workers=self._control.changes.added,
             limits=self._workers.limits(),
         )
         if self._status["state"] == "failed":
-            self._watchdog.check_host()  # whoever came to feel it first
+            self._watchdog.check_host()  # a full disk or a dead engine may be why the controller failed
             raise RunFailed(f"training stopped: {self._status['failure']}{self._workers.deaths()}")
         self._fidelity.keep()
         return Outcome(
@@ -121,9 +134,9 @@ class Training:
             lateness=testbed.network.links_in_force.lateness(),
             rate_errors=self._fidelity.rate_errors,
             status=self._status,
-            network_swaps=self._steering.changes.swaps,
-            missed_events=self._steering.missed,
-            added_workers=self._steering.changes.added,
+            network_swaps=self._control.changes.swaps,
+            missed_events=self._control.missed,
+            added_workers=self._control.changes.added,
             host_reasons=testbed.host_reasons(),
         )
 
@@ -135,4 +148,4 @@ class Training:
         if status is None:
             return
         self._status = status
-        self._story.follow(self._status, network.links_in_force.states())
+        self._run_log.follow(self._status, network.links_in_force.states())

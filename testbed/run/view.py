@@ -1,4 +1,4 @@
-"""The emulated network as the planning room's view: links, the routes between members, the bytes of a round."""
+"""The emulated network as a planning view: links, the routes between members, the bytes of a round."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from testbed.link import LinkState, link_name
 from testbed.planning.view import Knowledge, Member, Pair, PhysicalLink, View
 from testbed.spec.topology import Topology
 
-#: Each pair of so many members is an edge of a view: of 1,000 there would be a million, at 2 KB each.
+#: Up to this many members, a view has a route for each pair: 1,000 members would have a million, at 2 KB each.
 MOST_MESHED = 128
 
 
 def members(topology: Topology) -> tuple[Member, ...]:
-    """Every worker, with the names of its access links."""
+    """Return every worker as a member, with the names of its access links."""
     return tuple(
         Member(w.name, w.site, w.speed, uplink=link_name(w.name, w.site), downlink=link_name(w.site, w.name))
         for w in topology.workers
@@ -22,7 +22,7 @@ def members(topology: Topology) -> tuple[Member, ...]:
 
 
 def physical_links(topology: Topology, states: Mapping[str, LinkState]) -> dict[str, PhysicalLink]:
-    """WAN links in the given states, and the workers' access links."""
+    """Return the WAN links in the given states, and the workers' access links."""
     links = {name: PhysicalLink(state.rate_bps, state.delay_s, state.up) for name, state in states.items()}
     for member in members(topology):
         for name in (member.uplink, member.downlink):
@@ -31,8 +31,10 @@ def physical_links(topology: Topology, states: Mapping[str, LinkState]) -> dict[
 
 
 def member_routes(topology: Topology, routes: Routes) -> dict[Pair, tuple[str, ...]]:
-    """The links from each member to each other one that its site reaches; of more than MOST_MESHED members, to those of
-    its own site and of sites that a link joins with that."""
+    """Return the links on the route of each pair of members whose sites reach each other.
+
+    With more than MOST_MESHED members, only pairs of one site or of two sites that a link joins.
+    """
     everyone = members(topology)
     if len(everyone) > MOST_MESHED:
         return _to_neighbours(everyone, topology, routes)
@@ -63,7 +65,7 @@ def _to_neighbours(everyone: Sequence[Member], topology: Topology, routes: Route
 
 
 def declared_states(topology: Topology) -> dict[str, LinkState]:
-    """What the file says of each link at the start: its configured state, or its trace's first row."""
+    """Return each link's state at the start: its configured one, or the first row of its trace."""
     return {name: link.at(0.0) for name, link in topology.links.items()}
 
 
@@ -75,11 +77,11 @@ def view_of(
     at_s: float,
     knowledge: Knowledge,
 ) -> View:
-    """The view of a network in these states at `at_s` (Unix time)."""
+    """Return the view of a network whose links have these states at `at_s` (Unix seconds)."""
     links = physical_links(topology, states)
     return View.of_network(members(topology), links, member_routes(topology, routes), model_bytes, at_s, knowledge)
 
 
 def declared_view(topology: Topology, model_bytes: int, routes: Routes | None = None) -> View:
-    """The view of a network as its files declare it, at its start; with its `routes`, where they are known already."""
+    """Return the view of the declared network at its start. `routes` saves computing them, if they are known."""
     return view_of(topology, routes or Routes.over(topology), declared_states(topology), model_bytes, 0.0, "declared")

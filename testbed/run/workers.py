@@ -1,4 +1,4 @@
-"""The workers' containers while training goes on: one that dies is started anew, or left out, as was declared."""
+"""The workers' containers during training: one that dies is restarted or left out, as the experiment declares."""
 
 from __future__ import annotations
 
@@ -21,23 +21,66 @@ from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.guards.watchdog import Watchdog
 from testbed.run.jobs import JOIN_DEADLINE_S, Jobs
-from testbed.run.restarts import MOST_RESTARTS, Restarts
 from testbed.spec.experiment import ElasticSection
+from testbed.spec.units import count
 
-#: How often the engine is asked; it lists 16 containers in some 10 ms.
+#: Seconds between two looks at the containers; the engine lists 16 of them in some 10 ms.
 LOOK_S = 1.0
 
-#: So many dead workers are described where a run ends; those that waited for them may have ended as well.
+#: The reason of a failed run describes at most this many dead workers; those that waited for them may have ended too.
 MOST_DEATHS = 3
 
-#: How often it is looked whether all have joined.
+#: Seconds between two looks at how many workers have joined.
 POLL_S = 0.1
 
 
-class Workers:
-    """Looks after the containers of the workers that have `jobs`, and keeps their logs in the run's directory.
+#: The first restart is immediate; the second waits this long, and each further one twice as long …
+FIRST_PAUSE_S = 1.0
+#: … up to this.
+LONGEST_PAUSE_S = 30.0
 
-    Where the run is not elastic there is nothing to be done for one that dies: the controller ends the run then.
+#: A worker is restarted at most this many times; the last restart is some 90 s after the first death.
+MOST_RESTARTS = 8
+
+#: A worker that ran this long did not die of its start: its earlier deaths are not counted.
+STEADY_S = 60.0
+
+
+class RestartBackoff:
+    """Decides when one worker is restarted, with exponentially growing pauses. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._started: float | None = None
+        self._due: float | None = None
+
+    @property
+    def over(self) -> bool:
+        """True if the worker died more than MOST_RESTARTS times."""
+        return self._count > MOST_RESTARTS
+
+    def died(self, now: float) -> None:
+        """Record that the worker is dead; further calls before its restart change nothing."""
+        if self._due is not None:
+            return
+        if self._started is not None and now - self._started >= STEADY_S:
+            self._count = 0
+        self._count += 1
+        self._due = now + (min(FIRST_PAUSE_S * 2 ** (self._count - 2), LONGEST_PAUSE_S) if self._count > 1 else 0.0)
+
+    def due(self, now: float) -> bool:
+        """Return whether the pause is over."""
+        return self._due is not None and not self.over and now >= self._due
+
+    def started(self, now: float) -> None:
+        """Record that the worker was restarted."""
+        self._started, self._due = now, None
+
+
+class Workers:
+    """Starts, watches and removes the workers' containers, and keeps their logs in the run's directory.
+
+    A run that is not elastic restarts no worker: its controller ends the run.
     """
 
     def __init__(
@@ -56,34 +99,42 @@ class Workers:
         self._logs = directory.path / "logs"
         self._left_out: set[str] = set()
         self._half_replaced: set[str] = set()
-        self._restarts: defaultdict[str, Restarts] = defaultdict(Restarts)
+        self._backoffs: defaultdict[str, RestartBackoff] = defaultdict(RestartBackoff)
         self._looked = time.monotonic()
 
     def start(self) -> None:
-        """Start all of them on the testbed's network. RunFailed when one ends at once, CannotRun when the engine can't
-        give one what its site declares."""
+        """Start all containers on the testbed's network.
+
+        Raises:
+            RunFailed: A container ended at once.
+            CannotRun: The engine can't give a container the limits that its site declares.
+        """
         try:
             self._testbed.start(self._fleet, self._requests.values())
         except ContainerDied as error:
             raise RunFailed(str(error)) from error
         except APIError as error:
-            raise CannotRun(f"{explained(error)}. See limits (cpus, memory, gpus) of the sites") from error
+            raise CannotRun(f"{explained(error)}. Check the limits (cpus, memory, gpus) of the sites") from error
 
     def limits(self) -> dict[str, Any]:
-        """For the manifest: what each may take of the host; nothing where no container was started."""
+        """Return each worker's limits, for the manifest; empty before a container was started."""
         limits = self._fleet.limits
         return limits.record([request.worker for request in self._requests.values()]) if limits else {}
 
     def unlimited(self) -> dict[str, str]:
-        """The limits that this host can't keep, and why."""
+        """Return the limits that this host can't enforce, each with the reason."""
         missing = self._fleet.limits.missing if self._fleet.limits else {}
         return {f"the workers' limit on {limit}": why for limit, why in missing.items()}
 
     def wait_until_joined(self, watchdog: Watchdog) -> None:
-        """Until the controller says that training goes on. RunFailed when a worker ends, or does not join in time."""
+        """Wait until all workers have joined the controller.
+
+        Raises:
+            RunFailed: A worker ended, or did not join within JOIN_DEADLINE_S.
+        """
         deadline = time.monotonic() + JOIN_DEADLINE_S
         while (status := watchdog.status()) is None or status["state"] == "waiting":
-            with suppress(*ENGINE_ERRORS):  # how long the engine may be silent is for the watchdog to say
+            with suppress(*ENGINE_ERRORS):  # the watchdog decides how long the engine may be silent
                 gone = [name for name, runs in self._fleet.running().items() if not runs]
                 if gone:
                     raise RunFailed(
@@ -92,12 +143,12 @@ class Workers:
             if status is not None and time.monotonic() > deadline:
                 missing = sorted(set(status["members"]) - set(status["joined"]))
                 for name in missing:
-                    with suppress(*ENGINE_ERRORS):  # one that ended since is named all the same
-                        self._fleet.kill(name, signal.SIGUSR1)
-                time.sleep(POLL_S)  # for it to be written
+                    with suppress(*ENGINE_ERRORS):  # a worker that has ended is named all the same
+                        self._fleet.kill(name, signal.SIGUSR1)  # makes it print its stacks
+                time.sleep(POLL_S)  # until the stacks are in its log
                 raise RunFailed(
-                    f"{', '.join(missing)} did not join within {JOIN_DEADLINE_S:g} s; where it stood is at the end of "
-                    f"{self._logs / missing[0]}.log",
+                    f"{', '.join(missing)} did not join within {JOIN_DEADLINE_S:g} s; the end of "
+                    f"{self._logs / missing[0]}.log shows where it hangs",
                     rule="timeout",
                     member=missing[0],
                 )
@@ -106,14 +157,18 @@ class Workers:
             raise RunFailed(status["failure"])
 
     def end(self) -> None:
-        """Save their logs and remove them, as long as the controller is there. RunFailed when no engine does that."""
+        """Save the containers' logs and remove them, while the controller still runs.
+
+        Raises:
+            RunFailed: The engine did not remove the containers.
+        """
         with UndoStack() as stack:
             stack.callback(self._remove)
             for worker in self._fleet.running():
                 stack.callback(self._save_log, worker)
 
     def kill(self, worker: str) -> None:
-        """End a container at once, as a crash would; nothing to do for one that has ended, or is gone."""
+        """Kill a container, as a crash would. A container that has ended or is gone is left alone."""
         try:
             self._fleet.kill(worker)
         except APIError as error:
@@ -121,16 +176,20 @@ class Workers:
                 raise
 
     def restart(self, worker: str) -> None:
-        """Start a container anew, in an elastic run; one that still runs is ended first."""
+        """Restart a container in an elastic run; one that still runs is killed first."""
         self._left_out.discard(worker)
         self._replace(worker)
 
     @contextmanager
     def one_more(self, site: str) -> Iterator[Newcomer]:
-        """Start a worker more at a site, on the testbed's network; what the controller is to be told of it. Left by an
-        error, all is as it was.
+        """Start one more worker at a site, and yield its entry for the controller.
 
-        KeyError or ValueError where the site has no room for one, EmulationError when it does not start.
+        Leaving the context by an exception removes the worker from the network again.
+
+        Raises:
+            KeyError: The topology has no such site.
+            ValueError: The site has no address left for a worker.
+            EmulationError: The container does not start.
         """
         network = self._testbed.network
         before, topology = network.topology, network.topology.with_worker(site)
@@ -150,7 +209,11 @@ class Workers:
         self._requests[worker.name] = request
 
     def look(self) -> list[str]:
-        """Whose container was started anew now, since it had died. RunFailed when one has died too often."""
+        """Restart the workers that died, if the experiment says so, and return the names of those restarted now.
+
+        Raises:
+            RunFailed: A worker died more than MOST_RESTARTS times.
+        """
         if self._elastic is None or time.monotonic() - self._looked < LOOK_S:
             return []
         self._looked = time.monotonic()
@@ -159,35 +222,39 @@ class Workers:
             dead = sorted((ended | self._half_replaced) - self._left_out)
             crashed = [name for name in dead if name in self._half_replaced or self._fleet.exit_code(name) != 0]
         except ENGINE_ERRORS:
-            return []  # how long the engine may be silent is for the watchdog to say
-        self._left_out |= set(dead) - set(crashed)  # done
+            return []  # the watchdog decides how long the engine may be silent
+        self._left_out |= set(dead) - set(crashed)  # these exited with 0: they have finished
         if self._elastic.lost == "leave":
             self._left_out |= set(crashed)
             return []
-        anew = []
+        restarted = []
         for name in crashed:
-            with suppress(*ENGINE_ERRORS):  # that was an attempt: another one follows
-                if self._start_anew(name):
-                    anew.append(name)
-        return anew
+            with suppress(*ENGINE_ERRORS):  # the next look tries again
+                if self._restart_if_due(name):
+                    restarted.append(name)
+        return restarted
 
     def deaths(self) -> str:
-        """Which workers ended with an error, and how: what follows a run's reason to end. Empty where none did, or the
-        engine can't say."""
+        """Return how workers ended with an error, one a line, to follow a run's reason to end.
+
+        Empty if no worker did, or if the engine does not answer.
+        """
         try:
             deaths = [f"\n{name} ended {how}" for name, how in sorted(self._fleet.deaths().items())]
         except ENGINE_ERRORS:
             return ""
-        more = f"\n{len(deaths) - MOST_DEATHS} more ended with an error" if len(deaths) > MOST_DEATHS else ""
+        more = (
+            f"\n{count(len(deaths) - MOST_DEATHS, 'more worker')} ended with an error" if deaths[MOST_DEATHS:] else ""
+        )
         return "".join(deaths[:MOST_DEATHS]) + more
 
-    def _start_anew(self, worker: str) -> bool:
-        """Whether the time had come for it, and it was there for long enough to be put on the network."""
-        restarts = self._restarts[worker]
+    def _restart_if_due(self, worker: str) -> bool:
+        """Restart a worker whose pause is over; return True if its container lived until it was on the network."""
+        restarts = self._backoffs[worker]
         restarts.died(time.monotonic())
         if restarts.over:
             raise RunFailed(
-                f"{worker} was started anew {MOST_RESTARTS} times, and died again, {self._fleet.death(worker)}",
+                f"{worker} was restarted {count(MOST_RESTARTS, 'time')} and died again, {self._fleet.death(worker)}",
                 rule="restarts",
                 member=worker,
             )
@@ -196,8 +263,8 @@ class Workers:
         return self._replace(worker)
 
     def _replace(self, worker: str) -> bool:
-        """Whether its new container was there for long enough to be put on the network."""
-        self._restarts[worker].started(time.monotonic())
+        """Replace a worker's container; return True if the new one lived until it was on the network."""
+        self._backoffs[worker].started(time.monotonic())
         self._half_replaced.discard(worker)
         try:
             self._save_log(worker)
@@ -205,7 +272,7 @@ class Workers:
         except ContainerDied:
             return False  # the next look finds it dead
         except ENGINE_ERRORS:
-            self._half_replaced.add(worker)  # it may run, and is not on the network
+            self._half_replaced.add(worker)  # its container may run, but is not on the network
             raise
         try:
             self._testbed.network.leave([worker])
@@ -213,7 +280,7 @@ class Workers:
         except (OSError, RuntimeError):
             if held_by(first.pid):
                 raise
-            return False  # its namespace ended with it; the engine may not know yet
+            return False  # the container died with its namespace; the engine may not know yet
         return True
 
     def _remove(self) -> None:
@@ -223,6 +290,6 @@ class Workers:
             raise RunFailed(str(error)) from error
 
     def _save_log(self, worker: str) -> None:
-        """Those of a worker's earlier containers stand before it; that of one that is gone went with it."""
+        """Append a container's log to its worker's file, after the logs of the containers before it."""
         with (self._logs / f"{worker}.log").open("ab") as file, suppress(NotFound):
             file.write(self._fleet.logs(worker))

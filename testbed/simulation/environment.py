@@ -29,9 +29,9 @@ from testbed.plan import Plan
 from testbed.protocol import Confirm, ControlMessage, Held, Hello, Prepare, Probe
 from testbed.run import view
 from testbed.run.errors import RunFailed
+from testbed.run.event_player import event_text
 from testbed.run.jobs import Jobs
-from testbed.run.measured import CONGESTION_CONTROL
-from testbed.run.script import words
+from testbed.run.measured_network import CONGESTION_CONTROL
 from testbed.simulation.event_queue import EventQueue, SimulatedClocks
 from testbed.simulation.network import NetworkState, SimulatedNetwork
 from testbed.spec.event import Event
@@ -214,7 +214,7 @@ class RecordEvent(Protocol):
 
 
 class EventSchedule:
-    """Schedules the experiment's events: each is recorded and reported to the controller, as run/script does live."""
+    """Schedules the experiment's events: each is recorded and reported to the controller, as in a live run."""
 
     def __init__(self, experiment: Experiment, environment: Environment, record: RecordEvent) -> None:
         #: The swaps of the network, as the summary has them.
@@ -234,7 +234,7 @@ class EventSchedule:
     @property
     def pending(self) -> Sequence[str]:
         """Descriptions of the events that have not happened."""
-        return [words(event) for event in self._pending]
+        return [event_text(event) for event in self._pending]
 
     def complete_round(self, number: int, at_s: float) -> None:
         """Schedule the events of a round that is complete since `at_s`."""

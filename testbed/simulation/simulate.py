@@ -15,8 +15,8 @@ from testbed.emulation.interrupt import Interrupted
 from testbed.emulation.network.routing import Routes
 from testbed.run.assignments import check_policy
 from testbed.run.conclusion.conclude import conclude, failed
+from testbed.run.conclusion.summary import summary_lines
 from testbed.run.conclusion.verdict import SIMULATED
-from testbed.run.conclusion.words import in_words
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.execute import Executed, Publish
@@ -70,7 +70,7 @@ def simulate(file: Path, overrides: Mapping[str, str], gradients: bool, publish:
         raise
     finally:
         directory.close()
-    for line in in_words(summary):
+    for line in summary_lines(summary):
         display.say(f"  {line}")
     display.say(f"  verdict: [bold]{summary['verdict']}[/]")
     for reason in (*summary["reasons"], *summary["notes"]):

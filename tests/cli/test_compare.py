@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from testbed.cli import app, tables
 from testbed.run.execute import Executed
-from testbed.run.sweep.compared import Compared
+from testbed.run.sweep.comparison import Comparison
 from testbed.run.sweep.planned_run import PlannedRun, Point
 from tests.report.runs import build_run
 
@@ -24,7 +24,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     """Two policies with two seeds, the one of which takes twice as long for a round."""
     folder = tmp_path_factory.mktemp("compared")
     planned, made = [], {}
@@ -35,17 +35,17 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
             directory = build_run(folder / f"{policy.partition(':')[0]}-{seed}", 40, seed, policy, slower)
             planned.append(run)
             made[run.key] = Executed(True, "trusted", directory)
-    return Compared(planned, made)
+    return Comparison(planned, made)
 
 
-def printed(compared: Compared, monkeypatch: pytest.MonkeyPatch, **console: object) -> list[str]:
+def printed(compared: Comparison, monkeypatch: pytest.MonkeyPatch, **console: object) -> list[str]:
     out = io.StringIO()
     monkeypatch.setattr(tables, "console", Console(file=out, highlight=False, soft_wrap=True, **console))  # type: ignore[arg-type]
     tables.print_comparison(compared)
     return out.getvalue().splitlines()
 
 
-def test_headings_name_units_and_a_pipe_folds_nothing(compared: Compared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headings_name_units_and_a_pipe_folds_nothing(compared: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
     heading, star, mst, meaning = printed(compared, monkeypatch, width=40)
     columns = re.split(r" {2,}", heading.strip())
     assert columns[:4] == ["policy", "round, s", "training, s", f"to loss {compared.loss:.3g}, s"]
@@ -58,7 +58,7 @@ def test_headings_name_units_and_a_pipe_folds_nothing(compared: Compared, monkey
     assert all(slow > fast for slow, fast in zip(*cells, strict=True)), "rounds, the whole, and to the loss"
 
 
-def test_the_json_has_the_loss_and_when_each_run_came_to_it(compared: Compared) -> None:
+def test_the_json_has_the_loss_and_when_each_run_came_to_it(compared: Comparison) -> None:
     star, mst = (json.loads(json.dumps(compared.outcome(point))) for point in compared.points)
     assert star["loss"] == mst["loss"] == compared.loss
     assert mst["seconds_to_loss"] < star["seconds_to_loss"] <= star["wall_seconds"]

@@ -18,12 +18,11 @@ from testbed.controller.model.spec import Newcomer
 from testbed.emulation.testbed import Testbed
 from testbed.protocol import Job
 from testbed.run.changes import Changes
-from testbed.run.live import LiveRun
-from testbed.run.loop_executor import LoopExecutor
-from testbed.run.story import Story
+from testbed.run.live_run import LiveRun, LoopExecutor
+from testbed.run.run_log import RunLog
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology, Worker
-from tests.run.test_script import Recorder
+from tests.run.test_event_player import Recorder
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
 
 
@@ -118,9 +117,9 @@ def test_a_run_that_takes_nobody_says_what_to_do_instead(
 ) -> None:
     experiment = Experiment.load(write(tmp_path, experiment={**EXPERIMENT, **more}))
     growing = Growing(experiment.topology)
-    story = cast(Story, SimpleNamespace(directory=SimpleNamespace(path=tmp_path)))
+    run_log = cast(RunLog, SimpleNamespace(directory=SimpleNamespace(path=tmp_path)))
     controller, testbed = cast(ControllerClient, growing), cast(Testbed, growing)
-    run = LiveRun(testbed, changes_of(experiment, growing), story, LoopExecutor(), controller)
+    run = LiveRun(testbed, changes_of(experiment, growing), run_log, LoopExecutor(), controller)
     with pytest.raises(ApiProblem, match=why) as refused:
         run.do(AddWorker(site=site))
     assert refused.value.status == status and growing.told == []
@@ -129,8 +128,8 @@ def test_a_run_that_takes_nobody_says_what_to_do_instead(
 @pytest.mark.pure
 def test_where_members_are_not_ours_none_is_added(experiment: Experiment, tmp_path: Path) -> None:
     growing = Growing(experiment.topology)
-    story = cast(Story, SimpleNamespace(directory=SimpleNamespace(path=tmp_path)))
-    run = LiveRun(cast(Testbed, growing), changes_of(experiment, growing, ours=False), story, LoopExecutor(), None)
+    run_log = cast(RunLog, SimpleNamespace(directory=SimpleNamespace(path=tmp_path)))
+    run = LiveRun(cast(Testbed, growing), changes_of(experiment, growing, ours=False), run_log, LoopExecutor(), None)
     with pytest.raises(ApiProblem) as caught:
         run.do(AddWorker(site="tokyo"))
     assert caught.value.status == 409

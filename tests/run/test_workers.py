@@ -15,12 +15,12 @@ from requests import ConnectionError, Response
 
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet
 from testbed.emulation.testbed import Testbed
-from testbed.run import restarts, workers
+from testbed.run import workers
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import RunFailed
 from testbed.run.guards.watchdog import Watchdog
 from testbed.run.jobs import Jobs
-from testbed.run.workers import Workers
+from testbed.run.workers import LONGEST_PAUSE_S, MOST_RESTARTS, STEADY_S, RestartBackoff, Workers
 from testbed.spec.experiment import ElasticSection
 from tests.cli.standing import write
 from tests.waiting import PATIENCE_S
@@ -100,7 +100,7 @@ def test_one_whose_container_is_gone_is_started_anew(tmp_path: Path, monkeypatch
 @pytest.mark.local
 def test_an_engine_that_is_away_for_a_moment_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "LOOK_S", 0.0)
-    monkeypatch.setattr(restarts, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(workers, "FIRST_PAUSE_S", 0.0)
     crew = crew_of(StandIn(restart=[ConnectionError(), refusal(500)]), tmp_path)
     assert [crew.look() for _ in range(4)] == [[], [], ["lima-w0"], []]
 
@@ -120,8 +120,8 @@ def test_an_engine_that_is_away_while_workers_join_is_asked_again(tmp_path: Path
 def test_one_that_dies_at_its_start_is_named_with_its_exit_code_and_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(restarts, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(restarts, "MOST_RESTARTS", 2)
+    monkeypatch.setattr(workers, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(workers, "MOST_RESTARTS", 2)
     monkeypatch.setattr(workers, "MOST_RESTARTS", 2)
     monkeypatch.setattr(workers, "LOOK_S", 0.0)
     topology = write(tmp_path, "pair", {"quito": 1, "lima": 1}, ("quito", "lima", "20mbit", "10ms"))
@@ -151,3 +151,40 @@ def test_one_that_dies_at_its_start_is_named_with_its_exit_code_and_its_log(
     assert "exit code 3" in str(raised.value) and str(raised.value).endswith("\nit has no use")
     assert (directory.path / "logs" / "lima-w0.log").read_text().count("it has no use") == 2
     directory.close()
+
+
+def pause(restarts: RestartBackoff, now: float) -> float:
+    """Seconds from a death to the moment for another start, to the tenth."""
+    restarts.died(now)
+    return next(tenths / 10 for tenths in range(1000) if restarts.due(now + tenths / 10))
+
+
+@pytest.mark.pure
+def test_pauses_double_up_to_the_longest_until_it_has_died_too_often() -> None:
+    restarts, now, pauses = RestartBackoff(), 100.0, []
+    while True:
+        restarts.died(now)
+        if restarts.over:
+            break
+        pauses.append(pause(restarts, now))
+        restarts.started(now := now + pauses[-1])
+    assert pauses == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
+    assert len(pauses) == MOST_RESTARTS
+    assert not restarts.due(now + 1e6)
+
+
+@pytest.mark.pure
+def test_a_death_that_is_seen_twice_is_one() -> None:
+    restarts = RestartBackoff()
+    for now in (1.0, 2.0, 3.0):
+        restarts.died(now)
+    assert restarts.due(3.0)
+
+
+@pytest.mark.pure
+def test_one_that_ran_for_long_is_started_at_once_again() -> None:
+    restarts = RestartBackoff()
+    for now in (1.0, 2.0, 5.0):
+        restarts.died(now)
+        restarts.started(now)
+    assert pause(restarts, 5.0 + STEADY_S) == 0.0

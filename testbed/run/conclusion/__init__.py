@@ -1,1 +1,1 @@
-"""What a run came to: its summary, bounds and verdict, made of its records."""
+"""A run's summary, bounds and verdict, computed from its records."""

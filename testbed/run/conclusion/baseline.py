@@ -1,4 +1,4 @@
-"""A run held against an earlier one, for continuous integration: whether it is to be believed, and no slower. Pure."""
+"""Compares a run with an earlier one, for continuous integration: is it trusted, and no slower?"""
 
 from __future__ import annotations
 
@@ -13,33 +13,42 @@ Summary = Mapping[str, Any]
 
 
 class NoSummary(ValueError):
-    """A file that is no summary of a run which came to its end; the text says so, and what to give instead."""
+    """The file is not the summary of a finished run; the text says why and what to give instead."""
 
     exit_code = BAD_INPUT
 
 
 def read_summary(file: Path) -> Summary:
-    """The summary in a file, or in a run's directory. NoSummary where there is none with figures."""
+    """Return the summary in a file or in a run's directory.
+
+    Raises:
+        NoSummary: There is none with figures.
+    """
     file = file / "summary.json" if file.is_dir() else file
-    remedy = "write instead: the summary.json of a run that came to its end, or its directory"
+    remedy = "write instead: the summary.json of a finished run, or its directory"
     try:
         summary = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(summary, dict) or not isinstance(summary["verdict"], str) or "reasons" not in summary:
             raise ValueError("it has no verdict")
     except (OSError, ValueError, KeyError) as error:
-        raise NoSummary(f"{file}: is no summary: {error}\n    {remedy}") from None
+        raise NoSummary(f"{file}: not a run's summary: {error}\n    {remedy}") from None
     return summary
 
 
 def round_seconds(summary: Summary) -> float | None:
-    """The median round; None where a run broke off, or a program trained that has no rounds."""
+    """Return the median length of a round in seconds, or None for a failed run or one whose command trained."""
     seconds = summary["sync"]["seconds_per_round"]["p50"]
     return None if seconds is None else float(seconds)
 
 
 def shortfalls(summary: Summary, baseline: Summary | None, tolerance: float) -> list[str]:
-    """Why a run does not pass: its verdict's reasons, and rounds that at the median are longer than the baseline's by
-    more than the part `tolerance`."""
+    """Return why a run does not pass; empty if it does.
+
+    Args:
+        summary: The run's summary.
+        baseline: The summary to compare its rounds with, or None to judge the verdict alone.
+        tolerance: The fraction by which the median round may be longer than the baseline's.
+    """
     found = [f"suspect: {reason}" for reason in summary["reasons"]] if summary["verdict"] != "trusted" else []
     if baseline is None:
         return found

@@ -1,10 +1,13 @@
-"""What a run's rounds could not be shorter than: bounds for the network as it was at each time."""
+"""Lower bounds of a run's rounds, for the network as it was at each time."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil
+from statistics import fmean
 from typing import Any
 
 from testbed.emulation.network.routing import Routes
@@ -13,14 +16,75 @@ from testbed.plan import PLAIN_CODEC, Plan
 from testbed.planning.bound import Bound, BoundError, bound, least_period
 from testbed.planning.view import View
 from testbed.run import view
-from testbed.run.conclusion.stretches import Stretch, states_over
-from testbed.run.conclusion.summary import RoundFigures
+from testbed.run.conclusion.summary import Record, RoundFigures
 from testbed.run.directory import RunDirectory
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
 
-#: The bound follows the network, so it is solved for rounds spread over the run; each takes some 10 ms.
+#: The bound changes with the network, so it is solved for this many rounds spread over the run; each takes some 10 ms.
 BOUND_ROUNDS = 32
+
+
+#: A segment is described by means over its rounds, and the bound of a mean may miss a single round's, so a segment has
+#: at least this many rounds.
+LEAST_ROUNDS = 8
+
+#: The most segments of a run; the bound is solved once for each, since the network changes.
+MOST_SEGMENTS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive rounds of a run. Times are Unix seconds."""
+
+    #: The number of rounds.
+    rounds: int
+    #: The end of the round before the first, and the end of the last.
+    began_s: float
+    ended_s: float
+    #: The mean seconds of each member between receiving a round's mean and entering the next round.
+    compute_s: Mapping[str, float]
+
+
+def segments_of(rounds: Sequence[RoundFigures], reports: Sequence[Record]) -> list[Segment]:
+    """Return the rounds after the first in segments of about equal length; empty for fewer than two rounds."""
+    count = max(1, min(MOST_SEGMENTS, len(rounds) // LEAST_ROUNDS))
+    ends = [rounds[number * (len(rounds) - 1) // count] for number in range(count + 1)] if rounds else []
+    finished = {(report["member"], report["round"]): report["finished_s"] for report in reports}
+    found = []
+    for before, last in pairwise(ends):
+        gaps: dict[str, list[float]] = {}
+        for report in reports:
+            came_s = finished.get((report["member"], report["round"] - 1))
+            if before.number < report["round"] <= last.number and came_s is not None:
+                gaps.setdefault(report["member"], []).append(report["started_s"] - came_s)
+        compute_s = {member: fmean(own) for member, own in gaps.items()}
+        if compute_s:
+            found.append(Segment(last.number - before.number, before.finished_s, last.finished_s, compute_s))
+    return found
+
+
+def mean_states(segment: Segment, before: Mapping[str, LinkState], records: Sequence[Record]) -> dict[str, LinkState]:
+    """Return the links with their mean rates and least delays over a segment.
+
+    A link that was down throughout stays down; while a link was down, its rate counts as 0.
+
+    Args:
+        segment: The segment.
+        before: The links' states when it began.
+        records: The lines of `links.jsonl`.
+    """
+    found = {}
+    for name, first in before.items():
+        own = [record for record in records if record["link"] == name]
+        own = [record for record in own if segment.began_s < record["at_s"] < segment.ended_s]
+        times = [segment.began_s, *(record["at_s"] for record in own), segment.ended_s]
+        rates = [first.rate_bps * first.up, *(record["rate_bps"] * record["up"] for record in own)]
+        bits = sum(rate * (until - since) for rate, (since, until) in zip(rates, pairwise(times), strict=True))
+        mean = bits / (segment.ended_s - segment.began_s)
+        delay_s = min([first.delay_s, *(record["delay_s"] for record in own)])
+        found[name] = LinkState(mean or first.rate_bps, delay_s, up=mean > 0)
+    return found
 
 
 def bounds_of(
@@ -29,7 +93,14 @@ def bounds_of(
     network_swaps: Sequence[Mapping[str, Any]],
     rounds: Sequence[RoundFigures],
 ) -> dict[int, float]:
-    """Round → the bound for the network as it was when the round began, for rounds spread over the run."""
+    """Return the bound in seconds, by round, for rounds spread over the run.
+
+    Args:
+        experiment: The experiment.
+        states: The lines of `links.jsonl`.
+        network_swaps: The network swaps, with times in Unix seconds.
+        rounds: The run's rounds. Each is bounded for the network as it was when the round began.
+    """
     chosen = rounds[:: max(1, ceil(len(rounds) / BOUND_ROUNDS))]
     bounds: dict[int, Bound] = {}
     newest: Bound | None = None
@@ -48,26 +119,30 @@ def lower_bound(
     experiment: Experiment,
     states: Sequence[Mapping[str, Any]],
     network_swaps: Sequence[Mapping[str, Any]],
-    found: Sequence[Stretch],
+    found: Sequence[Segment],
 ) -> dict[str, float | None]:
-    """The lower bound of a round from end to end, a mean over the stretches' rounds, and what theirs was of it."""
+    """Return the end-to-end lower bound of a round, and the ratio of the measured rounds to it.
+
+    Both are means over the rounds of the segments, and None if no segment has a bound. A segment in which the network
+    was swapped is left out. The other arguments are those of `bounds_of`.
+    """
     took_s = least_s = 0.0
     counted = 0
     newest: Bound | None = None
-    for stretch in found:
-        if any(stretch.began_s < swap["active_s"] <= stretch.ended_s for swap in network_swaps):
-            continue  # two networks
-        topology = _topology_at(experiment, network_swaps, stretch.began_s)
-        passed = states_over(stretch, _states_at(states, topology, stretch.began_s), states)
-        known = _view(experiment, topology, passed, stretch.began_s)
+    for segment in found:
+        if any(segment.began_s < swap["active_s"] <= segment.ended_s for swap in network_swaps):
+            continue
+        topology = _topology_at(experiment, network_swaps, segment.began_s)
+        passed = mean_states(segment, _states_at(states, topology, segment.began_s), states)
+        known = _view(experiment, topology, passed, segment.began_s)
         try:
             newest = bound(known, newest)
         except BoundError:
             continue  # an outage had cut the network in two
-        period_s = least_period(known, stretch.compute_s, newest)
-        took_s += stretch.ended_s - stretch.began_s
-        least_s += stretch.rounds * period_s
-        counted += stretch.rounds
+        period_s = least_period(known, segment.compute_s, newest)
+        took_s += segment.ended_s - segment.began_s
+        least_s += segment.rounds * period_s
+        counted += segment.rounds
     return {
         "lower_bound_seconds": least_s / counted if counted else None,
         "ratio_to_lower_bound": took_s / least_s if least_s else None,
@@ -75,7 +150,7 @@ def lower_bound(
 
 
 def provable(experiment: Experiment, directory: RunDirectory) -> bool:
-    """Whether each step took the gradients of all members, as they are; the lower bound holds for nothing else."""
+    """Return whether each step used the exact gradients of all members; only then the lower bound holds."""
     if not experiment.spec.sync.own.exact:
         return False
     plans = [json.loads(file.read_text(encoding="utf-8")) for file in directory.path.glob("plans/*.json")]

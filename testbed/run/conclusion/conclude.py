@@ -1,4 +1,4 @@
-"""From a run's records and outcome to its summary, with the bound and the verdict."""
+"""Makes a run's summary, with the bounds and the verdict, from its records and outcome."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from statistics import median
 from typing import Any
 
 from testbed.planning.bound import MOST_BOUNDED
-from testbed.run.conclusion import drift, iterations, summary
-from testbed.run.conclusion.bounds import bounds_of, lower_bound, provable
-from testbed.run.conclusion.idle import unused_links
-from testbed.run.conclusion.passed import excess
-from testbed.run.conclusion.stretches import stretches
+from testbed.run.conclusion import drift, summary
+from testbed.run.conclusion.bounds import bounds_of, lower_bound, provable, segments_of
+from testbed.run.conclusion.link_counters import rate_excess
 from testbed.run.conclusion.summary import RoundFigures
+from testbed.run.conclusion.unused import unused_links
 from testbed.run.conclusion.verdict import Evidence, LinkEvidence, Verdict, judge
 from testbed.run.directory import RunDirectory
 from testbed.run.training import Outcome
@@ -23,12 +22,15 @@ from testbed.spec.topology import Topology
 
 log = logging.getLogger(__name__)
 
-#: What a verdict on a run says nothing of where a program of somebody else's trains.
-NOT_JUDGED = ("the workers' compute, since a command declares none", "what was trained, since it is not ours")
+#: What the verdict can't judge if a command trains.
+NOT_JUDGED = (
+    "the workers' compute: a command declares no step time",
+    "the trained model: a command does not report it",
+)
 
 
 def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) -> dict[str, Any]:
-    """Write `summary.json` and return it."""
+    """Write `summary.json`, and return its value."""
     reports = directory.read("rounds.jsonl")
     traffic = directory.read("traffic.jsonl")
     members = len(experiment.topology.workers)
@@ -62,7 +64,7 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
             "strategy": sync.strategy,
             "seconds_per_round": {"p50": summary.percentile(seconds, 50), "p95": summary.percentile(seconds, 95)},
             "wan_bytes": summary.wan_bytes(traffic, began),
-            **lower_bound(experiment, states, outcome.network_swaps, stretches(rounds, reports) if proven else ()),
+            **lower_bound(experiment, states, outcome.network_swaps, segments_of(rounds, reports) if proven else ()),
             "bound_seconds": median(bounds.values()) if bounds else None,
             "ratio_to_bound": median(ratios) if ratios else None,
             "drift": drift.summary(drift.merges(reports, lambda _: _sites(experiment, outcome))),
@@ -73,8 +75,8 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     }
     if not centred:
         final = directory.read_whole("final.json") or {}
-        value["training"] |= iterations.training(final, reports)
-        value["sync"] |= iterations.sync(final, reports, experiment.spec.own_train.batch)
+        value["training"] |= summary.gossip_training(final, reports)
+        value["sync"] |= summary.gossip_sync(final, reports, experiment.spec.own_train.batch)
     if experiment.spec.program is not None:
         value["training"]["identical_parameters"] = None
         value["training"]["start_seconds"] = summary.start_seconds(traffic, began)
@@ -86,7 +88,7 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
 
 
 def _topology(experiment: Experiment, outcome: Outcome) -> Topology:
-    """The experiment's, with the workers that were added."""
+    """Return the experiment's topology with the workers that were added."""
     topology = experiment.topology
     for added in outcome.added_workers:
         topology = topology.with_worker(added["site"])
@@ -99,10 +101,10 @@ def _sites(experiment: Experiment, outcome: Outcome) -> dict[str, list[str]]:
 
 
 def failed(directory: RunDirectory, reason: str) -> None:
-    """Write the summary of a run that did not come to its end: the contract's fields, without figures.
+    """Write the summary of a run that did not finish: all fields of `summary.json`, without figures.
 
-    One that came to its end keeps its own, whatever happened afterwards. Where nothing can be written, the log says so:
-    what ended the run is on its way to who called.
+    A summary that is there already stays. A disk error is logged and not raised, since the error that ended the run is
+    about to be.
     """
     if (directory.path / "summary.json").exists():
         return
@@ -122,7 +124,7 @@ def failed(directory: RunDirectory, reason: str) -> None:
         directory.use_reserve()
         directory.write("summary.json", value)
     except OSError as error:
-        log.error("no summary: %s", error)
+        log.error("summary.json can't be written: %s", error)
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
@@ -149,7 +151,7 @@ def _evidence(
         for link in topology.links.values()
         if link.trace
     }
-    passed = excess(traffic, states)
+    passed = rate_excess(traffic, states)
     links = {}
     for name, measured in sorted(outcome.fidelity.items()):
         rates = [] if measured.rate_error is None else [(measured.rate_error, measured.rate_resolution)]
@@ -186,7 +188,7 @@ def _evidence(
 
 
 def _unused_links(experiment: Experiment, outcome: Outcome, traffic: Sequence[Mapping[str, Any]]) -> str:
-    """Return why nothing was emulated, by the sites of the workers that trained; empty where something was."""
+    """Return why no link was used, or an empty text if one was."""
     program, workers = experiment.spec.program, _topology(experiment, outcome).workers
     commands = None if program is None else program.commands(experiment.topology)
     sites = sorted({worker.site for worker in workers if commands is None or worker.name in commands})
@@ -194,7 +196,7 @@ def _unused_links(experiment: Experiment, outcome: Outcome, traffic: Sequence[Ma
 
 
 def _by_hand(events: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What people did, each in words."""
+    """Return the changes that people made, in words."""
     return [
         f"{event['kind']} {event['target']} at {event['at_s']:.0f} s" for event in events if event.get("by") == "hand"
     ]
@@ -212,7 +214,7 @@ def _link(link: LinkEvidence) -> dict[str, float | None]:
 
 
 def _swaps(outcome: Outcome, rounds: Sequence[RoundFigures]) -> list[dict[str, Any]]:
-    """Plan swaps and network swaps in the order they were asked for; times from the begin of training."""
+    """Return plan and network swaps in the order of their requests; times are seconds since training began."""
     swaps = [
         {**swap, "kind": "plan", "pause_ms": summary.pause_at(rounds, swap["active_round"])}
         for swap in outcome.status["swaps"]

@@ -1,4 +1,4 @@
-"""How far members and groups stood from the mean of all when they merged, by round and fragment. Pure."""
+"""The drift of members and groups from the mean at each merge, by round and fragment. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 Record = Mapping[str, Any]
@@ -17,46 +17,44 @@ Groups = Callable[[int], Mapping[str, Sequence[str]]]
 
 @dataclass(frozen=True, slots=True)
 class MergeDrift:
-    """One merge of a fragment, which ended at `at_s` (Unix time).
-
-    moved        how far the mean of all was from where all began
-    members      how far each member stood from the mean, `groups` the mean of each group, within a tenth
-    loss_before  the mean of members' losses at their own parameters, `loss_after` at those that all have then; None
-                 where they did not measure it
-    """
+    """One merge of a fragment. Distances are Euclidean, over the fragment's parameters."""
 
     round: int
     fragment: int
+    #: The end of the merge (Unix seconds).
     at_s: float
+    #: The distance of the merged mean from the parameters that all began with.
     moved: float
+    #: The distance of each member from the mean, and that of each group's mean (within a tenth).
     members: Mapping[str, float]
     groups: Mapping[str, float]
+    #: The mean loss of the members at their own parameters, and at the merged ones; None if it was not measured.
     loss_before: float | None
     loss_after: float | None
 
     @property
     def apart(self) -> float:
-        """How far a member stood from the mean: root mean square."""
+        """The root mean square of the members' distances from the mean."""
         return sqrt(sum(its**2 for its in self.members.values()) / len(self.members))
 
 
 def merges(reports: Iterable[Record], groups: Groups) -> list[MergeDrift]:
-    """All merges that members told of, in order."""
-    told: dict[tuple[int, int], dict[str, tuple[Record, Record]]] = defaultdict(dict)
+    """Return all merges in the members' reports, in order."""
+    reported: dict[tuple[int, int], dict[str, tuple[Record, Record]]] = defaultdict(dict)
     for report in reports:
         for drift in report.get("drift", ()):
-            told[report["round"], drift["fragment"]][report["member"]] = (report, drift)
-    return [_merge(number, fragment, by, groups) for (number, fragment), by in sorted(told.items())]
+            reported[report["round"], drift["fragment"]][report["member"]] = (report, drift)
+    return [_merge(number, fragment, by, groups) for (number, fragment), by in sorted(reported.items())]
 
 
-def _merge(number: int, fragment: int, told: Mapping[str, tuple[Record, Record]], groups: Groups) -> MergeDrift:
-    drifts = {member: drift for member, (_, drift) in told.items()}
-    epoch = max(report["epoch"] for report, _ in told.values())
+def _merge(number: int, fragment: int, reported: Mapping[str, tuple[Record, Record]], groups: Groups) -> MergeDrift:
+    drifts = {member: drift for member, (_, drift) in reported.items()}
+    epoch = max(report["epoch"] for report, _ in reported.values())
     there = {name: [drifts[its] for its in members if its in drifts] for name, members in groups(epoch).items()}
     return MergeDrift(
         round=number,
         fragment=fragment,
-        at_s=max(report["finished_s"] for report, _ in told.values()),
+        at_s=max(report["finished_s"] for report, _ in reported.values()),
         moved=median(drift["moved"] for drift in drifts.values()),
         members={member: drift["apart"] for member, drift in drifts.items()},
         groups={name: _length(its) for name, its in there.items() if its},
@@ -66,7 +64,7 @@ def _merge(number: int, fragment: int, told: Mapping[str, tuple[Record, Record]]
 
 
 def _length(drifts: Sequence[Record]) -> float:
-    """How far the mean of some members stood: of one what it says, of more by their random sums."""
+    """Return the distance of some members' mean from the mean of all, for more than one by their random projections."""
     if len(drifts) == 1:
         return float(drifts[0]["apart"])
     weight = sum(drift["weight"] for drift in drifts) or 1.0
@@ -75,10 +73,11 @@ def _length(drifts: Sequence[Record]) -> float:
 
 
 def summary(found: Sequence[MergeDrift]) -> dict[str, Any] | None:
-    """What the summary's `sync.drift` says; None where nothing was merged.
+    """Return the summary's `sync.drift`, or None if nothing was merged.
 
-    `members` and `groups` are how far these stood from the mean, as a part of how far that had moved: medians over
-    merges; `loss` what a merge added to the members' losses, in the mean.
+    Returns:
+        `members` and `groups`: their distances from the mean as a fraction of how far the mean moved, medians over the
+        merges. `loss`: the mean change of the members' losses by a merge.
     """
     moved = [its for its in found if its.moved]
     if not moved:
@@ -94,4 +93,4 @@ def summary(found: Sequence[MergeDrift]) -> dict[str, Any] | None:
 
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    return fmean(known) if known else None

@@ -1,20 +1,23 @@
-"""What a run comes to: its figures from its records. Pure."""
+"""The figures of a run's summary, computed from its records, and the summary's lines in the terminal. Pure."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import quantiles
+from statistics import fmean, quantiles
 from typing import Any
 
 from testbed.controller.model.plan_history import pause_ms
-from testbed.telemetry.round_span import RoundSpan, span_of
+from testbed.run.conclusion.verdict import SIMULATED
+from testbed.spec.units import count
+from testbed.telemetry.round_span import MEANING, RoundSpan, span_of
 
 Record = Mapping[str, Any]
 
-#: The longest that the start of programs which are not ours may take: torchrun imports PyTorch twice, on a host that is
-#: busy with several workers. The start is no part of their training.
+#: The longest time before the first byte on a link that counts as a command's start and not as training: torchrun
+#: imports PyTorch twice, on a host that is busy with several workers.
 START_S = 30.0
 
 
@@ -36,7 +39,7 @@ class RoundFigures:
 
 
 def rounds_of(reports: Sequence[Record], members: int) -> list[RoundFigures]:
-    """The rounds that at least `members` members have reported, in order."""
+    """Return the rounds that at least `members` members reported, in order."""
     by_round: dict[int, list[Record]] = {}
     for report in reports:
         by_round.setdefault(report["round"], []).append(report)
@@ -56,7 +59,12 @@ def _figures(number: int, reports: Sequence[Record]) -> RoundFigures:
 
 
 def fewest(members: int, passages: Sequence[Record]) -> int:
-    """The least number of `members` that were there at a time: who was lost reports no round."""
+    """Return the smallest number of members at any time: a lost member reports no rounds.
+
+    Args:
+        members: The number of members at the beginning.
+        passages: The membership events, in order.
+    """
     there = [members]
     for passage in passages:
         there.append(there[-1] + (1 if passage["kind"] == "came" else -1))
@@ -64,7 +72,7 @@ def fewest(members: int, passages: Sequence[Record]) -> int:
 
 
 def percentile(values: Sequence[float], percent: int) -> float | None:
-    """By linear interpolation; None of nothing."""
+    """Return a percentile by linear interpolation, or None without values."""
     if not values:
         return None
     if len(values) == 1:
@@ -73,36 +81,37 @@ def percentile(values: Sequence[float], percent: int) -> float | None:
 
 
 def pause_around(rounds: Sequence[RoundFigures], began_s: float, ended_s: float) -> float | None:
-    """Milliseconds by which what happened in [began_s, ended_s] made a round longer, as `pause_ms` has it."""
+    """Return the pause in milliseconds (`pause_ms`) of the rounds that ended in [began_s, ended_s] (Unix seconds)."""
     finished = [r.finished_s for r in rounds]
     return pause_ms(finished, bisect_left(finished, began_s), bisect_left(finished, ended_s))
 
 
 def pause_at(rounds: Sequence[RoundFigures], number: int) -> float | None:
-    """Milliseconds by which round `number` was longer for being the first under its plan, as `pause_ms` has it."""
+    """Return the pause in milliseconds (`pause_ms`) of round `number`, the first under its plan."""
     return pause_ms([r.finished_s for r in rounds], bisect_left([r.number for r in rounds], number))
 
 
 def updates_around(rounds: Sequence[RoundFigures], began_s: float, ended_s: float) -> tuple[int, int]:
-    """(lost, duplicated) updates in the rounds that overlap [began_s, ended_s], and in the one after them."""
+    """Return the (lost, duplicated) updates of the rounds that overlap [began_s, ended_s], and of the next round."""
     touched = [r for r in rounds if r.finished_s >= began_s and r.entered_s <= ended_s]
     touched += [r for r in rounds if r.entered_s > ended_s][:1]
     return sum(r.lost for r in touched), sum(r.duplicated for r in touched)
 
 
 def last_metric(reports: Sequence[Record], name: str) -> float | None:
-    """The newest value of a metric, averaged over the members that gave it in that round."""
+    """Return the mean of a metric over the members that reported it in the newest round with it, or None."""
     found = [(r["round"], r["metrics"][name]) for r in reports if r["metrics"].get(name) is not None]
     if not found:
         return None
     newest = max(number for number, _ in found)
-    values: list[float] = [value for number, value in found if number == newest]
-    return sum(values) / len(values)
+    return fmean(value for number, value in found if number == newest)
 
 
 def start_seconds(samples: Sequence[Record], began_s: float) -> float:
-    """Return how long after `began_s` programs started, imported and computed before they first used a link: START_S at
-    most, and to the second, since samples are a second apart."""
+    """Return the seconds from `began_s` until the programs first used a link, START_S at most.
+
+    The resolution is one second, the time between samples.
+    """
     last: Mapping[str, int] = {}
     for number, sample in enumerate(samples):
         used = any(count > last.get(link, 0) for link, count in sample["bytes"].items())
@@ -117,15 +126,126 @@ def _start_until(sample: Record, began_s: float) -> float:
 
 
 def wan_bytes(samples: Sequence[Record], began_s: float) -> int:
-    """Bytes that arrived over all WAN links from `began_s` on; a link's count begins anew when it is made anew.
+    """Return the bytes that arrived over all WAN links from `began_s` (Unix seconds) on.
 
-    The first sample is where counting starts; a link that comes later has counted from nothing.
+    The first sample is the starting point. The counter of a link that is made or replaced later starts at 0.
     """
     total, last = 0, dict[str, int]()
     for number, sample in enumerate(samples):
-        for link, count in sample["bytes"].items():
+        for link, size in sample["bytes"].items():
             since = last.get(link, 0)
             if number > 0 and sample["at_s"] >= began_s:
-                total += count - since if count >= since else count
-            last[link] = count
+                total += size - since if size >= since else size
+            last[link] = size
     return total
+
+
+def seconds_per_iteration(final: Record, reports: Sequence[Record]) -> list[float]:
+    """Return the seconds of each iteration of each member of a gossip run.
+
+    The time of a member that skipped iterations is shared by them. A member that was restarted made none in between.
+    """
+    entered: dict[str, int] = {}
+    seconds: list[float] = []
+    came = [(swap["joins"], swap["first"]) for swap in final["graph_swaps"] if swap["joins"] and swap["first"]]
+    for report in sorted(reports, key=lambda one: int(one["round"])):
+        member, number = report["member"], report["round"]
+        firsts = [first for comer, first in came if comer == member and first < number]
+        made = number - max([entered.get(member, 0), *firsts])
+        entered[member] = number
+        seconds += [(report["finished_s"] - report["started_s"]) / made] * made
+    return seconds
+
+
+def gossip_training(final: Record, reports: Sequence[Record]) -> dict[str, Any]:
+    """Return the fields of the summary's `training` of a gossip run: means over the members' models, which differ."""
+    newest = {report["member"]: report["metrics"].get("loss") for report in reports}
+    return {
+        "rounds": final["rounds"],
+        "final_loss": _mean(newest.values()),
+        "final_test_loss": _mean(member["metrics"].get("test_loss") for member in final["members"].values()),
+        "final_accuracy": _mean(member["metrics"].get("accuracy") for member in final["members"].values()),
+    }
+
+
+def gossip_sync(final: Record, reports: Sequence[Record], batch: int) -> dict[str, Any]:
+    """Return the fields of the summary's `sync` of a gossip run.
+
+    Args:
+        final: The controller's final record.
+        reports: The lines of `rounds.jsonl`.
+        batch: Samples a step.
+
+    Returns:
+        `iterations_per_second`: of one member, until the slowest member's end. `samples_per_second`: of all members.
+        `goodput`: the fraction of the samples a second that they would process if no member ever waited.
+        `changes_per_merge`: the members' changes that a syncer merged at a time. `gap`: the widest iteration gaps and
+        their bounds.
+    """
+    seconds = seconds_per_iteration(final, reports)
+    ended = {report["member"]: report["finished_s"] for report in reports}
+    began = min((report["started_s"] for report in reports), default=0.0)
+    took = max(ended.values(), default=0.0) - began
+    return {
+        "seconds_per_round": {"p50": percentile(seconds, 50), "p95": percentile(seconds, 95)},
+        "iterations_per_second": final["rounds"] / took if took > 0 else None,
+        **_goodput(reports, batch, took),
+        "changes_per_merge": last_metric(reports, "changes_per_merge"),
+        "gap": final["gaps"],
+        "lower_bound_seconds": None,
+        "ratio_to_lower_bound": None,
+        "bound_seconds": None,
+        "ratio_to_bound": None,
+    }
+
+
+def _goodput(reports: Sequence[Record], batch: int, took: float) -> dict[str, float | None]:
+    steps: defaultdict[str, float] = defaultdict(float)
+    stepping: defaultdict[str, float] = defaultdict(float)
+    for report in reports:
+        steps[report["member"]] += report["metrics"].get("steps") or 0.0
+        stepping[report["member"]] += report["compute_s"] + report["paced_s"]
+    own = sum(batch * count / stepping[member] for member, count in steps.items() if stepping[member])
+    total = batch * sum(steps.values()) / took if took > 0 else 0.0
+    return {"samples_per_second": total or None, "goodput": total / own if own else None}
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def summary_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return the lines that the terminal shows of a run's `summary.json`."""
+    if "not_judged" in summary:
+        swaps = sum(swap["kind"] == "network" for swap in summary["swaps"])
+        training = summary["training"]
+        took = f"the command ended on all workers after {training['wall_seconds']:.0f} s"
+        if (start_s := training.get("start_seconds") or 0.0) >= 1.0:
+            took += f", {start_s:.0f} s of them before the first byte went over a link"
+        return [f"{took}; {count(swaps, 'network swap')}", *(f"not judged: {what}" for what in summary["not_judged"])]
+    training, sync, swaps = summary["training"], summary["sync"], summary["swaps"]
+    loss, accuracy = training["final_loss"], training["final_accuracy"]
+    learned = [f"loss {loss:.4f}"] if loss is not None else []
+    learned += [f"test accuracy {accuracy:.1%}"] if accuracy is not None else []
+    seconds = sync["seconds_per_round"]
+    ratios = {"lower bound, end to end": sync["ratio_to_lower_bound"], "bound without delays": sync["ratio_to_bound"]}
+    compared = [f"{ratio:.2f} times the {name}" for name, ratio in ratios.items() if ratio is not None]
+    lost = sum(swap["lost_updates"] + swap["duplicated_updates"] for swap in swaps)
+    kinds = [swap["kind"] for swap in swaps]
+    gap, identical = sync.get("gap"), training["identical_parameters"]
+    unit, end = "iteration" if gap else "round", "the workers' parameters DIFFER"
+    if summary["verdict"] == SIMULATED and identical is None:
+        end = "nothing was trained"
+    elif identical:
+        end = "all workers hold identical parameters"
+    elif gap and identical is None:
+        end = f"workers were at most {count(gap['widest'], 'iteration')} apart"
+    return [
+        "; ".join([f"{count(training['rounds'], unit)} in {training['wall_seconds']:.0f} s", *learned, end]),
+        f"{unit}: {seconds['p50']:.2f} s at the median, {seconds['p95']:.2f} s at the 95th percentile"
+        + ("" if gap else f" ({MEANING})"),
+        *(["; ".join(compared)] if compared else []),
+        f"{count(kinds.count('plan'), 'plan swap')}, {count(kinds.count('network'), 'network swap')}, "
+        f"{count(lost, 'update')} lost or doubled",
+    ]

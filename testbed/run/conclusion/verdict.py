@@ -1,4 +1,4 @@
-"""The verdict: whether the emulation did what the files asked, so that a run's figures can be trusted. Pure."""
+"""The verdict: did the emulation do what the files asked, so that the run's figures can be trusted? Pure."""
 
 from __future__ import annotations
 
@@ -8,77 +8,76 @@ from typing import Literal
 
 from testbed.spec.units import count
 
-# Tolerances. Each has the reason for its size; a run that passes one is `suspect`, with the figure.
+# Tolerances, each with the reason for its size. A run that exceeds one is `suspect`, with the figure.
 
 #: Relative error of a link's rate, and error in seconds of its idle round trip, by shaping backend.
 RATE_TOLERANCE = {"netem": 0.01, "userspace": 0.02}
 RTT_TOLERANCE_S = {"netem": 0.5e-3, "userspace": 1e-3}
 
-#: A tick later than this is a twentieth of the shortest trace step in use (100 ms).
+#: A twentieth of the shortest trace step in use (100 ms).
 REPLAY_LATE_P99_S = 5e-3
 
-#: A host that was this busy in a second had no time to spare for being on time …
+#: The share of a second from which on a busy host can't be on time …
 CPU_BUSY = 0.97
-#: … and this part of the run's seconds may be like that: start-up and evaluation cause some.
+#: … and the fraction of a run's seconds that may be so busy: start-up and evaluation cause some.
 CPU_BUSY_SHARE = 0.10
 
-#: A step counts as slower than declared when it overran its declared time by a tenth …
+#: A step is slower than declared if it exceeds its declared time by this fraction …
 STEP_OVERRUN = 0.10
-#: … and this part of all steps may: first steps warm caches up.
+#: … and this fraction of all steps may be slower: first steps warm caches up.
 STEP_OVERRUN_SHARE = 0.05
 
-
-#: The backend of a run whose network was simulated: nothing was emulated, so there is nothing to trust or to suspect.
+#: The backend of a simulated run: nothing was emulated, so there is nothing to trust or to suspect.
 SIMULATED = "simulated"
 
-#: What is to be said of one.
+#: The reason of a simulated run's verdict.
 SIMULATION = "rounds were simulated, over links without TCP and on hosts that take no time; see docs/simulate.md"
 
-#: How reasons that are the host's begin, or go on.
+#: The words by which a reason is recognised as the host's.
 STARVED, SLOW = "the host was starved of processor time", "of the steps took longer than declared"
 
 
 @dataclass(frozen=True, slots=True)
 class LinkEvidence:
-    """What is known of one link's fidelity, in SI; None where there was nothing to measure.
+    """The measured fidelity of one link. A figure is None if there was nothing to measure."""
 
-    A link that lets nothing through has no rate and no round trip, one without a trace no lateness. `traced` links
-    must have been replayed. `rate_resolution` is what the measurement of the rate could not resolve, relative: packets
-    are whole, and random loss is random.
-    """
-
+    #: Relative.
     rate_error: float | None
     rtt_error_s: float | None
     replay_late_p99_s: float | None
+    #: Whether the link has a trace, which must have been replayed.
     traced: bool = False
+    #: The relative error that the measurement of the rate can't resolve: packets are whole, and random loss is random.
     rate_resolution: float = 0.0
+    #: Bytes that bypassed the shaper.
     unshaped_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that the verdict is judged by.
-
-    `cpu` holds the host's busy share second by second, `overruns` each step's real over declared time (1 is on time).
-    `identical_parameters` is what was found where members are to be `alike` at the end.
-    `by_hand` is what people changed meanwhile: the files did not ask for it. `hosts` has what is wrong with the hosts
-    that a network is split over, and `idle` what was asked for and did nothing.
-    What breaks the emulation itself, a dead shaper or a replay that stopped, ends the run before it comes to this.
-    """
+    """The evidence on which a finished run is judged. A dead shaper or a stopped replay ends the run before."""
 
     backend: str
     links: Mapping[str, LinkEvidence]
+    #: The host's busy share in each second.
     cpu: Sequence[float]
+    #: Each step's real time over its declared time; 1 is on time.
     overruns: Sequence[float]
     lost_updates: int
     duplicated_updates: int
+    #: Whether all members had the same parameters at the end; None if that was not found out.
     identical_parameters: bool | None
+    #: The file's events that did not happen, in words.
     missed_events: Sequence[str]
+    #: Whether the scheme makes all members' parameters identical.
     alike: bool = True
+    #: The changes that people made, which the files did not ask for.
     by_hand: Sequence[str] = ()
+    #: Reasons of the hosts that a network is split over.
     hosts: Sequence[str] = ()
+    #: Reasons why parts of the emulation were not used.
     idle: Sequence[str] = ()
-    #: The rounds that the file asks for, where the command line asked for fewer: later events are then not missed.
+    #: The file's number of rounds, if the command line asked for fewer: later events are then not missed.
     shortened_from: int | None = None
 
 
@@ -91,7 +90,7 @@ class Verdict:
 
 
 def judge(evidence: Evidence) -> Verdict:
-    """`trusted`, or `suspect` with every reason. A simulation is neither, whatever it came to."""
+    """Return the verdict: `trusted`, or `suspect` with every reason; a simulated run is always `simulated`."""
     if evidence.backend == SIMULATED:
         return Verdict("simulated", (SIMULATION, *_missed(evidence)), _notes(evidence))
     reasons = [*evidence.idle]
@@ -118,11 +117,11 @@ def _notes(evidence: Evidence) -> tuple[str, ...]:
 def _missed(evidence: Evidence) -> list[str]:
     if evidence.shortened_from is not None:
         return []
-    return [f"the event {event} did not happen, since training had ended" for event in evidence.missed_events]
+    return [f"the event {event} did not happen: training ended before it" for event in evidence.missed_events]
 
 
 def host_was_short(reasons: Sequence[str]) -> bool:
-    """Whether a verdict's reasons say that the host had too little processor time for what was asked of it."""
+    """Return whether a verdict's reasons say that the host had too little processor time for the run."""
     return any(words in reason for reason in reasons for words in (STARVED, SLOW))
 
 
@@ -146,13 +145,13 @@ def _link(name: str, link: LinkEvidence, backend: str) -> list[str]:
 
 
 def _replay(links: Mapping[str, LinkEvidence]) -> list[str]:
-    """One process replays all traces, so what makes it late is one reason: said of the link where it shows most."""
+    """Return one reason for all late traces, which one process replays, with the figure of the latest link."""
     late = {name: link.replay_late_p99_s for name, link in links.items() if link.replay_late_p99_s is not None}
     beyond = {name: seconds for name, seconds in late.items() if not seconds <= REPLAY_LATE_P99_S}
     if not beyond:
         return []
     worst = max(beyond, key=beyond.__getitem__)
-    others = f", and the traces of {count(len(beyond) - 1, 'other link')} late too" if len(beyond) > 1 else ""
+    others = f", as were the traces of {count(len(beyond) - 1, 'other link')}" if len(beyond) > 1 else ""
     return [
         f"{worst}: trace replayed {beyond[worst] * 1e3:.1f} ms late at the 99th percentile{others} "
         f"(tolerance {REPLAY_LATE_P99_S * 1e3:g} ms)"

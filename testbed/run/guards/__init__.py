@@ -1,1 +1,1 @@
-"""What ends a run that can't go on, or would never end."""
+"""Deadlines and checks that end a run which can't continue."""

@@ -1,25 +1,29 @@
-"""An end to a run's parts that would wait for ever, and to what they made: the backstop behind all other deadlines."""
+"""Time limits for the phases of a run, and the removal of everything that it made: the last resort."""
 
 from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
+from testbed.emulation import cleanup
+from testbed.emulation.containers import engine
 from testbed.emulation.undo import UndoStack
 from testbed.run.errors import RunFailed
 
-#: What is taken away may take so long together; then each thing that still holds it up may for so long.
+#: The time limit of the whole clean-up. After it, the alarm goes off every AGAIN_S and interrupts the step that hangs.
 CLEAN_UP_S = 300.0
 AGAIN_S = 30.0
 
 
 class Guard(UndoStack):
-    """An UndoStack with an alarm: what was last allowed a time, and takes longer, ends with RunFailed.
+    """An UndoStack with an alarm: a phase that exceeds its time limit ends with RunFailed.
 
-    The error is raised in the main thread, wherever that waits, as an interrupt is. In any other thread there is no
-    alarm, since signals are the main thread's.
+    The alarm is a signal, so the error is raised in the main thread wherever it waits, as an interrupt is. A Guard that
+    is made in another thread has no alarm.
     """
 
     def __init__(self) -> None:
@@ -28,7 +32,12 @@ class Guard(UndoStack):
         self._rings = threading.current_thread() is threading.main_thread()
 
     def allow(self, seconds: float, what: str) -> None:
-        """From now on `what` may take so long."""
+        """Start the time limit of a phase; it replaces that of the phase before.
+
+        Args:
+            seconds: The longest that the phase may take.
+            what: The phase as the error names it, e.g. "building the network".
+        """
         self._what = f"{what} took longer than {seconds:g} s"
         if self._rings:
             signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
@@ -42,14 +51,37 @@ class Guard(UndoStack):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.allow(CLEAN_UP_S, "taking everything away")
+        self.allow(CLEAN_UP_S, "the clean-up")
         try:
             super().__exit__(kind, error, trace)
         finally:
             if self._rings:
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 signal.signal(signal.SIGALRM, self._handler)
-                signal.setitimer(signal.ITIMER_REAL, *self._timer)  # somebody else's, which is late now
+                signal.setitimer(signal.ITIMER_REAL, *self._timer)  # the timer from before; it goes off late
 
     def _ring(self, *_: object) -> None:
         raise RunFailed(self._what, rule="timeout")
+
+
+@contextmanager
+def removed_at_end(network: str) -> Iterator[None]:
+    """On leaving, remove everything that carries the network's label: an interrupted clean-up may have missed some.
+
+    Raises:
+        EngineError: No Docker engine answers on entry, so nothing is started.
+        RunFailed: The engine no longer answers on leaving.
+    """
+    engine.connect()
+    with UndoStack() as stack:
+        stack.callback(_remove_leftovers, network)
+        yield
+
+
+def _remove_leftovers(network: str) -> None:
+    try:
+        client = engine.connect()
+    except engine.EngineError as error:
+        cleanup.sweep(None, network)
+        raise RunFailed(f"{error} `testbed clean --name {network}` then removes the containers.") from error
+    cleanup.sweep(client, network)

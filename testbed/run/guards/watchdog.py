@@ -1,48 +1,49 @@
-"""What ends a run that cannot go on where nobody else says so, with the reason.
+"""Checks that end a run which can't continue, with the reason.
 
-    the controller   does not answer, or with an error, for UNANSWERED_S
+    the controller   does not answer, or answers with an error, for UNANSWERED_S
     the members      report nothing new for `longest_quiet_s` of the experiment
-    the engine       does not answer (see EngineWatch)
-    a disk           has no room left: that of the run's directory, or the system's (see `disk`)
+    the engine       does not answer for SILENT_S (EngineWatch)
+    a disk           has less than LEAST_FREE_BYTES: that of the run's directory, or the system's (`shortage`)
 
-What shapes and replays says by itself when it is dead, or does not answer; `Training` asks for that.
+The shaper and the replay report their own failures; `Training` asks them.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from testbed.controller.client import ControllerError
+from testbed.emulation.containers import engine
+from testbed.run.controller_process import ControllerProcess
 from testbed.run.errors import RunFailed
-from testbed.run.guards.disk import shortage
-from testbed.run.guards.engine import EngineWatch
-from testbed.run.service import ControllerProcess
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Worker
 
-#: A controller answers in milliseconds, also while it plans, which it does in threads.
+#: A controller answers in milliseconds, also while it plans: it plans in threads.
 UNANSWERED_S = 20.0
 
-#: Members wait so many round timeouts at most for each other before they give up by themselves: for a round's peers,
-#: and for what a lost one left behind. So this ends only what they cannot end.
+#: Members give up by themselves after at most two round timeouts: one for a round's peers, one for the data of a lost
+#: peer. So the watchdog ends only runs whose members can't.
 ROUND_TIMEOUTS = 2
-#: On a host that is short of processors steps take longer than declared, and the verdict says so: up to this factor …
+#: On a host that is short of processors, steps may take up to this many times as long as declared; the verdict says so.
 OVERRUN = 4.0
-#: … or, where they declare less, this: a step of the largest model takes 0.2 s on a core, which many may share.
+#: A step may always take this long: a step of the largest model takes 0.2 s on one core, which many workers may share.
 LONGEST_STEP_S = 10.0
-#: Short round timeouts do not cover what the first round needs: models are made, data is loaded.
+#: The first round also makes models and loads data, so a short round timeout does not shorten the limit below this.
 LEAST_QUIET_S = 60.0
 
-#: What of a controller's status changes as training goes on.
+#: The fields of a controller's status that change as training progresses.
 SIGNS = ("state", "round", "epoch", "round_seconds", "metrics", "joined", "left", "passages")
 
 
 def longest_quiet_s(experiment: Experiment) -> float:
-    """How long members may report nothing new: what they may wait for each other, and a round's steps."""
+    """Return the seconds for which members may report nothing new: their waits for each other, and a round's steps."""
     spec = experiment.spec
     step_s = max(_slowest_step_s(experiment, worker) for worker in experiment.topology.workers)
     steps_s = spec.sync.own.local_steps * max(OVERRUN * step_s, LONGEST_STEP_S)
@@ -56,8 +57,93 @@ def _slowest_step_s(experiment: Experiment, worker: Worker) -> float:
     return compute.step_seconds(worker) * slowdown / speed
 
 
+#: An engine answers a ping in a millisecond. One that is restarted is silent for some seconds, which containers may
+#: survive.
+SILENT_S = 20.0
+
+#: Seconds between two pings, and the timeout of one.
+ASK_S = 2.0
+ANSWER_S = 5
+
+
+class EngineWatch:
+    """Pings the Docker engine from a thread between `start` and `stop`, so that a hung engine does not block the run.
+
+    The silence is counted from the first ping without an answer; while this process itself is stopped, none is sent.
+    """
+
+    def __init__(self) -> None:
+        self._closed = threading.Event()
+        self._silent_since: float | None = None
+        self._complaint = ""
+        self._thread = threading.Thread(target=self._ask, name="engine watch", daemon=True)
+
+    @property
+    def failure(self) -> str | None:
+        """The reason why the run can't continue, or None while the silence is shorter than SILENT_S."""
+        since = self._silent_since
+        if since is None or (silent_s := time.monotonic() - since) < SILENT_S:
+            return None
+        return f"the Docker engine at {engine.address()} has not answered for {silent_s:.0f} s ({self._complaint})"
+
+    def start(self) -> None:
+        """Start the pings."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the pings; a thread that still waits for an answer after ANSWER_S is left to end by itself."""
+        self._closed.set()
+        self._thread.join(ANSWER_S)
+
+    def _ask(self) -> None:
+        while not self._closed.wait(ASK_S):
+            asked = time.monotonic()
+            try:
+                client = engine.client_of(engine.address(), timeout=ANSWER_S)
+                try:
+                    client.ping()
+                finally:
+                    client.close()
+                self._silent_since = None
+            except engine.ENGINE_ERRORS as error:
+                self._complaint = str(error)
+                self._silent_since = self._silent_since or asked
+
+
+#: The space that a run leaves for its summary and page, its workers' logs (4 MiB each at most) and the host.
+LEAST_FREE_BYTES = 64 << 20
+#: The free files (inodes) that a run needs; it makes some hundred.
+LEAST_FREE_FILES = 1000
+#: The beginning of a shortage's text.
+DISK_OF = "the disk of "
+
+
+def check_room(folders: Iterable[Path]) -> None:
+    """Raise RunFailed when a file system of these folders is short of space or files."""
+    if short := shortage(folders):
+        raise RunFailed(short)
+
+
+def shortage(folders: Iterable[Path]) -> str | None:
+    """Return what the file systems of these folders are short of and what to do, or None if they have enough."""
+    for folder in folders:
+        found = os.statvfs(folder)
+        free = found.f_bavail * found.f_frsize
+        if free < LEAST_FREE_BYTES:
+            return (
+                f"{DISK_OF}{folder} is full: {free / 1e6:.1f} MB are free, a run needs "
+                f"{LEAST_FREE_BYTES / 1e6:.1f} MB; remove files, or run in a folder on another disk"
+            )
+        if found.f_files and found.f_favail < LEAST_FREE_FILES:  # some file systems do not count files
+            return (
+                f"{DISK_OF}{folder} has room for {found.f_favail} more files, a run needs {LEAST_FREE_FILES}; "
+                "remove files, or run in a folder on another disk"
+            )
+    return None
+
+
 class Watchdog:
-    """Asks the `controller` how far training is, and ends it with RunFailed when it can't go on. A context manager."""
+    """Asks the `controller` for its status, and raises RunFailed when the run can't continue. A context manager."""
 
     def __init__(self, experiment: Experiment, controller: ControllerProcess, directory: Path) -> None:
         self.controller = controller
@@ -78,8 +164,12 @@ class Watchdog:
         self._engine.stop()
 
     def status(self) -> dict[str, Any] | None:
-        """The controller's; None while it does not answer for a short time. RunFailed when the run can't go on,
-        ControllerFailed when the controller has ended."""
+        """Return the controller's status, or None while it does not answer for less than UNANSWERED_S.
+
+        Raises:
+            RunFailed: The run can't continue.
+            ControllerFailed: The controller's process has ended.
+        """
         self.check_host()
         self.controller.check()
         asked = time.monotonic()
@@ -90,14 +180,14 @@ class Watchdog:
             self._unanswered_since = self._unanswered_since or asked
             silent_s = time.monotonic() - self._unanswered_since
             if silent_s >= UNANSWERED_S:
-                raise RunFailed(f"the controller has said nothing of use for {silent_s:.0f} s: {error}") from error
+                raise RunFailed(f"the controller did not answer for {silent_s:.0f} s: {error}") from error
             return None
         self._unanswered_since = None
         self._look_for_progress(status)
         return status
 
     def check_host(self) -> None:
-        """RunFailed when a disk is full, or the engine does not answer."""
+        """Raise RunFailed when a disk is full or the engine does not answer."""
         if reason := shortage(self._folders) or self._engine.failure:
             raise RunFailed(reason)
 
@@ -108,6 +198,6 @@ class Watchdog:
         elif status["state"] == "running" and time.monotonic() - self._progressed >= self._quiet_s:
             missing = sorted(set(status["joined"]) - set(status["left"]))
             raise RunFailed(
-                f"training made no progress for {self._quiet_s:.0f} s: round {status['round'] or 0} of "
-                f"{status['rounds']} was the last, and these have not ended: {', '.join(missing)}"
+                f"training made no progress for {self._quiet_s:.0f} s after round {status['round'] or 0} of "
+                f"{status['rounds']}; not finished: {', '.join(missing)}"
             )

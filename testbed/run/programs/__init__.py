@@ -1,1 +1,1 @@
-"""Experiments and launches whose training is a command of somebody else's."""
+"""Experiments and launches in which the user's own command trains."""

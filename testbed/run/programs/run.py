@@ -1,55 +1,144 @@
-"""One execution of an experiment that trains by a command: as a Run, without a controller and workers of ours.
+"""One execution of an experiment whose own command trains: like a Run, without our controller and worker program.
 
 engine, image -> shaper -> routers and links -> probe -> containers -> the command on all workers
                                                                           |  replay clock, sampler, events
-summary, verdict, report  <-  everything taken away, in the reverse order <'
+summary, verdict, report  <-  everything removed, in the reverse order    <'
 """
 
 from __future__ import annotations
 
-from contextlib import closing
+import time
+from contextlib import ExitStack, closing
+from pathlib import Path
 
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.testbed import Testbed
 from testbed.run.directory import RunDirectory
+from testbed.run.errors import RunFailed
 from testbed.run.guards.guard import Guard
-from testbed.run.measured import build
-from testbed.run.programs.containers import ExperimentContainers
-from testbed.run.programs.experiment_programs import ExperimentPrograms, check_command
-from testbed.run.programs.training import ProgramTraining
+from testbed.run.guards.watchdog import check_room
+from testbed.run.live_run import RunControl
+from testbed.run.measured_network import MeasuredNetwork, build_and_measure
+from testbed.run.programs.experiment_programs import ExperimentContainers, ExperimentPrograms, check_command
 from testbed.run.run import BUILD_S, IMAGE_S, START_S, Run
-from testbed.run.story import Story
+from testbed.run.run_log import RunLog
+from testbed.run.sampler import Sampler
 from testbed.run.terminal.display import Display
-from testbed.run.training import Outcome
+from testbed.run.training import LOOK, LOOK_S, Outcome
 from testbed.spec.experiment import Experiment
 from testbed.spec.units import count
 
 
+class ProgramTraining:
+    """One training by a command, with its checks, samples and events."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        testbed: Testbed,
+        measured: MeasuredNetwork,
+        run_log: RunLog,
+        programs: ExperimentPrograms,
+    ) -> None:
+        self._testbed = testbed
+        self._manifest = measured.manifest
+        self._programs = programs
+        self._fidelity = measured.fidelity
+        self._sampler = Sampler(testbed.network, run_log.sampled, tcp=True)
+        self._run_log = run_log
+        self._control = RunControl(experiment, testbed, run_log, self._fidelity.follow_swap)
+
+    def execute(self, guard: Guard, directory: Path) -> Outcome:
+        """Run the command until it has ended on all workers, and return the outcome.
+
+        Raises:
+            RunFailed: The command failed on a worker, or one check exceeded LOOK_S.
+            SpecError: The command can't be run.
+        """
+        try:
+            return self._execute(guard, directory)
+        except EmulationError as error:
+            raise RunFailed(f"the emulation broke: {error}") from error
+
+    def _execute(self, guard: Guard, directory: Path) -> Outcome:
+        network, replay = self._testbed.network, self._testbed.replay
+        started, began = time.time(), time.monotonic()
+        self._manifest.add(training_started_s=started)
+
+        def look() -> None:
+            guard.allow(LOOK_S, LOOK)
+            self._control.wait(0.0)
+            self._control.play(replay.elapsed_s, 0)
+            self._run_log.tell()
+            if broken := network.shaper.failure() or replay.failure or self._sampler.failure:
+                raise RunFailed(f"the emulation broke: {broken}")
+            check_room([directory, Path("/")])
+
+        with ExitStack() as stack:
+            stack.callback(replay.stop)
+            stack.callback(self._sampler.stop)
+            replay.start(network.topology.links.values())
+            self._sampler.start()
+            stack.enter_context(self._control)
+            stack.callback(self._programs.end)
+            self._programs.start()
+            self._programs.wait(look)
+            ended = started + (time.monotonic() - began)
+        self._manifest.add(
+            ended_s=ended,
+            offload=network.offload,
+            transport=network.transport.record(),
+            by_hand=self._run_log.by_hand,
+            kept={worker: each.record() for worker, each in self._programs.kept.items()},
+        )
+        if self._programs.controller is not None:
+            self._manifest.add(**{self._programs.controller.name: self._programs.controller.outcome})
+        self._programs.check()
+        self._fidelity.keep()
+        return Outcome(
+            fidelity=self._fidelity.measured,
+            backend=network.shaper.name,
+            training_started_s=started,
+            training_ended_s=ended,
+            lateness=network.links_in_force.lateness(),
+            rate_errors=self._fidelity.rate_errors,
+            status={"swaps": [], "passages": []},
+            network_swaps=self._control.changes.swaps,
+            missed_events=self._control.missed,
+            idle=self._programs.idle(),
+        )
+
+
 class ProgramRun:
-    """An experiment being executed, writing into its directory. Whether its rates `fit` the host's budget is known once
-    that was looked at."""
+    """The execution of an experiment whose command trains, which writes into its directory.
+
+    Raises:
+        SpecError: One command would make each worker train alone, or the command's files can't be read.
+    """
 
     def __init__(self, experiment: Experiment, directory: RunDirectory, display: Display) -> None:
         self.experiment = experiment
         self.directory = directory
         self.display = display
+        #: Whether the experiment fits the host's budget; None until that was checked.
         self.fits: bool | None = None
         check_command(experiment)
         self._containers = ExperimentContainers(experiment)
 
     def execute(self, strict: bool = False) -> Outcome:
-        """The whole run, as `Run.execute`."""
+        """Execute the whole run as `Run.execute` does."""
         with Guard() as guard:
             return self._execute(strict, guard)
 
     def _execute(self, strict: bool, guard: Guard) -> Outcome:
         experiment, directory, display = self.experiment, self.directory, self.display
-        story = Story(directory, display)
+        run_log = RunLog(directory, display)
         testbed = Testbed(
             experiment.topology,
             name=directory.id,
             backend=experiment.spec.backend,
             fit_transport=experiment.spec.transport == "fitted",
-            observer=story.put_in_force,
+            observer=run_log.put_in_force,
             step=display.step,
         )
         guard.allow(IMAGE_S, "making the image")
@@ -57,23 +146,26 @@ class ProgramRun:
             fleet = self._containers.fleet(testbed)
         guard.allow(BUILD_S, "building the network")
         guard.enter_context(closing(testbed))
-        measured = build(experiment, testbed, fleet.image, directory, display, strict)
+        measured = build_and_measure(experiment, testbed, fleet.image, directory, display, strict)
         self.fits = measured.fits
         guard.allow(START_S, "starting the containers")
         with display.step(f"{count(len(experiment.topology.workers), 'worker')} in containers"):
             testbed.start(fleet, self._containers.requests())
         measured.manifest.add(transport=testbed.network.transport.record(), **self._containers.record(fleet))
         programs = ExperimentPrograms(experiment, testbed, fleet.client, directory, display.pass_on)
-        return ProgramTraining(experiment, testbed, measured, story, programs).go_on(guard, directory.path)
+        return ProgramTraining(experiment, testbed, measured, run_log, programs).execute(guard, directory.path)
 
 
-#: What executes an experiment.
+#: Either kind of execution.
 AnyRun = Run | ProgramRun
 
 
 def run_of(experiment: Experiment, directory: RunDirectory, display: Display) -> AnyRun:
-    """What executes an experiment. SpecError when its workers or graphs are not for its scheme, or its command may not
-    read its files."""
+    """Return the execution of an experiment: a ProgramRun if its command trains, a Run otherwise.
+
+    Raises:
+        SpecError: The scheme does not take the experiment's workers or graphs, or its command can't be run.
+    """
     experiment.check_one_host()
     if experiment.spec.program is not None:
         return ProgramRun(experiment, directory, display)

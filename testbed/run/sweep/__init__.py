@@ -1,1 +1,1 @@
-"""Many runs of one experiment: sweeps and comparisons, and the record that they leave."""
+"""Sweeps and comparisons: many runs of one experiment, and their record."""

@@ -1,4 +1,4 @@
-"""Runs that are to be made of one experiment: which there are, and what each is known by."""
+"""The runs that a sweep or a comparison asks for, each with its overrides and the key by which it is known."""
 
 from __future__ import annotations
 
@@ -10,25 +10,31 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from testbed.emulation.containers.program_image import digests_of
 from testbed.run.assignments import check_policy
+from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
+from testbed.spec.load import parse_yaml
 from testbed.spec.program import holds
 from testbed.spec.sweep import Axis, as_yaml
 
 
 @dataclass(frozen=True)
 class Point:
-    """A combination of points of the axes: its label on each, by the axis' name, what of the experiment it overrides,
-    and the hash of the experiment that it makes, but for the seed."""
+    """A combination of the axes' points."""
 
+    #: The label on each axis, by the axis' name.
     labels: Mapping[str, str]
+    #: The values of the experiment's fields that the point replaces.
     overrides: Mapping[str, str]
+    #: The hash of the resulting experiment without its seed.
     hash: str
 
     @property
     def words(self) -> str:
-        """It in words: the label alone where there is one axis."""
+        """The point in words: the label alone if there is one axis."""
         if len(self.labels) == 1:
             return next(iter(self.labels.values()))
         return ", ".join(f"{axis} {label}" for axis, label in self.labels.items())
@@ -36,7 +42,7 @@ class Point:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run at a point, with a seed; the first of those that have the same is repeat 1."""
+    """One run at a point with a seed. Runs with the same seed are counted by `repeat`, from 1."""
 
     point: Point
     seed: int
@@ -44,37 +50,39 @@ class PlannedRun:
 
     @property
     def key(self) -> str:
-        """What it is known by, in every sitting and on every machine: two runs of a key measure the same."""
+        """The run's key, the same in every session and on every machine: runs with one key measure the same."""
         known = [self.point.hash, dict(self.point.labels), self.seed, self.repeat]
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
     @property
     def overrides(self) -> dict[str, str]:
-        """What of the experiment it overrides."""
+        """The values of the experiment's fields that the run replaces."""
         return {**self.point.overrides, "seed": str(self.seed)}
 
     @property
     def words(self) -> str:
-        """It in words."""
+        """The run in words."""
         parts = (self.point.words, f"seed {self.seed}", f"repeat {self.repeat}" if self.repeat > 1 else "")
         return ", ".join(part for part in parts if part)
 
 
 def runs_at(points: Sequence[Point], seeds: Sequence[int], repeats: int = 1) -> list[PlannedRun]:
-    """Every point with every seed, so often; the points come next to each other, so that the host's moods meet all
-    alike."""
+    """Return a run for each point, seed and repeat.
+
+    The points of one seed follow each other, so that slow changes of the host's load affect all points alike.
+    """
     return [PlannedRun(point, seed, repeat) for repeat in range(1, repeats + 1) for seed in seeds for point in points]
 
 
 def combinations(axes: Mapping[str, Axis]) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
-    """The label on each axis, and the overrides, of each combination of the axes' points."""
+    """Yield the labels and the overrides of each combination of the axes' points."""
     for chosen in product(*(points.items() for points in axes.values())):
         labels = {axis: label for axis, (label, _) in zip(axes, chosen, strict=True)}
         yield labels, {field: as_yaml(value) for _, fields in chosen for field, value in fields.items()}
 
 
 def point_at(file: Path, labels: Mapping[str, str], overrides: Mapping[str, str]) -> Point:
-    """The point, once its experiment was read and checked; SpecError for whatever is wrong with that."""
+    """Return a point of the experiment in a file. Raises SpecError if the resulting experiment is wrong."""
     experiment = Experiment.load(file, overrides)
     experiment.check_one_host()
     check_policy(experiment)
@@ -82,8 +90,10 @@ def point_at(file: Path, labels: Mapping[str, str], overrides: Mapping[str, str]
 
 
 def hash_of(experiment: Experiment) -> str:
-    """A hash of all that an experiment is made of, but its seed: the values of its file, and what the files that it
-    names hold, where they lie left aside. Of a command's folder, what the command names counts."""
+    """Return a hash of an experiment without its seed: of its values, and of the contents of the files that it names.
+
+    The paths of those files do not count. Of a command's folder, only the files that the command names count.
+    """
     hashed = hashlib.sha256(json.dumps(_values(experiment), sort_keys=True).encode())
     for file in (*experiment.files[1:], *_program_files(experiment)):
         hashed.update(hashlib.sha256(file.read_bytes()).digest())
@@ -106,5 +116,66 @@ def _program_files(experiment: Experiment) -> Iterator[Path]:
     files = (folder / program.files).resolve()
     words = {word for command in program.commands(experiment.topology).values() for word in command}
     for file in (files / word for word in sorted(words)):
-        if holds(file.is_file) and file.resolve().is_relative_to(files):  # what else this machine has, workers have not
+        if holds(file.is_file) and file.resolve().is_relative_to(files):  # workers see no other files of this machine
             yield file
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A policy to compare, as it was written: `netstorm`, or with options, `star:keys=one:placement=worst`.
+
+    Without options, the experiment's own policy keeps those of its file, and any other policy has none.
+    """
+
+    text: str
+    policy: str
+    options: Mapping[str, Any] | None
+
+    @classmethod
+    def parse(cls, text: str) -> Variant:
+        """Return the variant in a text. Raises ValueError if an option is not `name=value` with a YAML value."""
+        policy, *pairs = text.split(":")
+        options = {}
+        for pair in pairs:
+            name, equals, value = pair.partition("=")
+            if not (name and equals):
+                raise ValueError(
+                    f"{text!r}: {pair!r} is not an option; write policy:option=value, as in netstorm:roots=1"
+                )
+            try:
+                options[name] = parse_yaml(value)
+            except yaml.YAMLError:
+                raise ValueError(f"{text!r}: {value!r} is not a YAML value; write a number or a word") from None
+        return cls(text, policy, options or None)
+
+    def overrides(self, own: str) -> dict[str, str]:
+        """Return the values that the variant replaces in an experiment whose own policy is `own`."""
+        if self.options is None and self.policy == own:
+            return {}
+        return {"sync.policy": self.policy, "sync.options": as_yaml(dict(self.options or {}))}
+
+
+def planned_comparison(
+    file: Path, variants: Sequence[Variant], seeds: Sequence[int], overrides: Mapping[str, str]
+) -> list[PlannedRun]:
+    """Return a run for each variant and seed of an experiment, all with the same traces. The axis is `policy`.
+
+    Args:
+        file: The experiment's file.
+        variants: The policies to compare.
+        seeds: The seeds of each policy's runs.
+        overrides: Values of the experiment's fields, by dotted names.
+
+    Raises:
+        SpecError: The input is wrong.
+    """
+    spec, *_ = (Experiment.load(file, {**overrides, "seed": str(seed)}).spec for seed in seeds)
+    if spec.program is not None:
+        raise SpecError(file, [Fault("train.command", "has no policy to compare", "a `model`, or `testbed run`")])
+    if len({variant.text for variant in variants}) < len(variants) or len(set(seeds)) < len(seeds):
+        raise SpecError(file, [Fault("compare", "a policy or a seed is named twice", "each once")])
+    points = [
+        point_at(file, {"policy": variant.text}, {**overrides, **variant.overrides(spec.sync.policy)})
+        for variant in variants
+    ]
+    return runs_at(points, seeds)

@@ -1,51 +1,69 @@
-"""`testbed sweep`: many runs of one experiment, those that are missing, as long as it takes.
+"""`testbed sweep`: makes the runs of one experiment that its record lacks.
 
-sweep file  ->  planned runs, less those that the record has whole  --a run each-->  record, and its tables
+sweep file  ->  planned runs without those complete in the record  --one run each-->  record and tables
+
+The record is `runs/sweeps/<name>/`, beside the directories of the runs:
+
+runs.jsonl   a line for each run that ended, also for a failed one
+runs.csv     a row for each planned run that was made, with its figures
+points.csv   a row for each combination of the axes' points: medians over its seeds and repeats, least and most
 """
 
 from __future__ import annotations
 
+import csv
+import fcntl
+import io
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from types import TracebackType
+from typing import Any, Protocol
 
+from testbed.atomic_file import write_text
+from testbed.run.directory import RUNS, give_back
+from testbed.run.errors import CannotRun
 from testbed.run.execute import Executed
-from testbed.run.sweep.compared import Compared
-from testbed.run.sweep.planned_run import PlannedRun, combinations, point_at, runs_at
-from testbed.run.sweep.record import SweepRecord
+from testbed.run.sweep.comparison import FIGURES, TO_LOSS, Comparison, figures_of
+from testbed.run.sweep.planned_run import PlannedRun, Point, combinations, point_at, runs_at
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.sweep import Sweep
+from testbed.spec.units import count
+from testbed.telemetry.store import Records, read_records
 
 #: Runs the experiment in a file, with overrides.
 Execute = Callable[[Path, Mapping[str, str]], Executed]
 
 
 class Watcher(Protocol):
-    """Who is told how far many runs are."""
+    """Shows the progress of many runs."""
 
     def begin(self, run: PlannedRun) -> None:
-        """A run begins."""
+        """Show that a run begins."""
 
     def end(self, run: PlannedRun, executed: Executed) -> None:
-        """It has ended."""
+        """Show that a run has ended."""
 
     def lost(self, run: PlannedRun) -> None:
-        """The machine that made it is gone; it will be made again."""
+        """Show that the machine of a run is gone, so that the run will be made again."""
 
 
-#: What watches these runs while it is entered, of which some may be made already.
-Watch = Callable[[Compared], AbstractContextManager[Watcher]]
+#: Opens a watcher of runs, of which some may be made already.
+Watch = Callable[[Comparison], AbstractContextManager[Watcher]]
 
-#: Makes runs of the experiment in a file, here or elsewhere: each as it has ended.
+#: Makes runs of the experiment in a file, here or elsewhere, and yields each when it has ended.
 Make = Callable[[Path, Sequence[PlannedRun], Watcher], Iterator[tuple[PlannedRun, Executed]]]
 
 
 def one_after_another(
     execute: Execute, file: Path, runs: Sequence[PlannedRun], watcher: Watcher
 ) -> Iterator[tuple[PlannedRun, Executed]]:
-    """Make the runs on this machine. One that fails is counted as such, and the others go on; CannotRun when the
-    machine can't."""
+    """Make the runs on this machine, one after the other. After a failed run, the others go on.
+
+    Raises:
+        CannotRun: This machine can't run the experiment.
+    """
     for run in runs:
         watcher.begin(run)
         executed = execute(file, run.overrides)
@@ -54,7 +72,7 @@ def one_after_another(
 
 
 def planned_sweep(sweep: Sweep) -> list[PlannedRun]:
-    """The runs that a sweep asks for. SpecError for any bad input: what a point makes wrong is the sweep's fault."""
+    """Return the runs that a sweep asks for. Raises SpecError, on the sweep's file if only a point is wrong."""
     spec, file = sweep.spec, sweep.experiment
     points = []
     for labels, overrides in combinations(spec.axes):
@@ -66,7 +84,7 @@ def planned_sweep(sweep: Sweep) -> list[PlannedRun]:
 
 
 def _of_the_point(error: SpecError, sweep: Sweep, labels: Mapping[str, str]) -> SpecError:
-    """The error as the sweep's, unless the experiment has it without any axis too."""
+    """Return a point's error as the sweep's, unless the experiment has it without any axis too."""
     if not labels:
         return error
     try:
@@ -82,24 +100,132 @@ def _of_the_point(error: SpecError, sweep: Sweep, labels: Mapping[str, str]) -> 
     return SpecError(sweep.file, faults)
 
 
-def make_sweep(sweep: Sweep, resume: bool, make: Make, watch: Watch) -> tuple[Compared, Path]:
-    """Make the runs that are missing, all of them where not to `resume`; all runs, and the folder of the record.
+def make_sweep(sweep: Sweep, resume: bool, make: Make, watch: Watch) -> tuple[Comparison, Path]:
+    """Make the missing runs of a sweep, and return all its runs with the record's folder.
 
-    SpecError for bad input, and without `resume` where the record has runs; CannotRun when this machine can't. What was
-    made until then is kept, as after an interruption.
+    The runs that were made are kept after an interruption or an error.
+
+    Args:
+        sweep: The sweep.
+        resume: Continue a record that has complete runs.
+        make: Makes the runs.
+        watch: Opens the watcher of the runs.
+
+    Raises:
+        SpecError: The input is wrong, or the record has complete runs and `resume` is not set.
+        CannotRun: This machine can't run the experiment.
     """
     planned = planned_sweep(sweep)
     with SweepRecord(sweep.spec.name) as record:
         complete = record.complete()
         if complete and not resume:
-            rule = f"{sweep.spec.name} has {len(complete)} complete runs already, in {record.folder}"
-            raise SpecError(sweep.file, [Fault("name", rule, "`--resume` for those that are missing, or another name")])
+            rule = f"{sweep.spec.name} already has {count(len(complete), 'complete run')} in {record.folder}"
+            raise SpecError(sweep.file, [Fault("name", rule, "`--resume` to make the missing runs, or another name")])
         made = {run.key: complete[run.key] for run in planned if run.key in complete}
         missing = [run for run in planned if run.key not in made]
-        with watch(Compared(planned, dict(made))) as watcher:
+        with watch(Comparison(planned, dict(made))) as watcher:
             for run, executed in make(sweep.experiment, missing, watcher):
                 record.add(run, executed)
                 made[run.key] = executed
-                record.write_tables(Compared(planned, made))
-        record.write_tables(compared := Compared(planned, made))
-    return compared, record.folder
+                record.write_tables(Comparison(planned, made))
+        record.write_tables(comparison := Comparison(planned, made))
+    return comparison, record.folder
+
+
+FOLDER = "sweeps"
+
+
+class SweepRecord:
+    """The record of a sweep, open in one process at a time.
+
+    Raises:
+        CannotRun: Its folder can't be made, or another process has the record open.
+    """
+
+    def __init__(self, name: str, root: Path = RUNS) -> None:
+        self._root = root
+        self.folder = root / FOLDER / name
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            why = f"{self.folder} can't be made: {error.strerror}; run the sweep in a folder that you can write to"
+            raise CannotRun(why) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise CannotRun(f"another sweep is writing to {self.folder}; wait until it ends, or stop it") from None
+        self._records = Records(self.folder / "runs.jsonl")
+
+    def __enter__(self) -> SweepRecord:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._records.close()
+        give_back([self._root, self.folder.parent, self.folder, *self.folder.iterdir()])
+        os.close(self._lock)
+
+    def add(self, run: PlannedRun, executed: Executed) -> None:
+        """Add a run that has ended."""
+        self._records.append(
+            {
+                "key": run.key,
+                "axes": run.point.labels,
+                "seed": run.seed,
+                "repeat": run.repeat,
+                "run": executed.directory.name,
+                "finished": executed.finished,
+                "verdict": executed.verdict,
+            }
+        )
+
+    def complete(self) -> dict[str, Executed]:
+        """Return the first complete run of each key, by key. Runs whose directory was removed do not count."""
+        found: dict[str, Executed] = {}
+        for line in read_records(self.folder / "runs.jsonl"):
+            directory = self._root / line["run"]
+            if line["finished"] and (directory / "summary.json").exists():
+                found.setdefault(line["key"], Executed(True, line["verdict"], directory))
+        return found
+
+    def write_tables(self, comparison: Comparison) -> None:
+        """Write both tables of the runs made so far."""
+        _write(self.folder / "runs.csv", list(_run_rows(comparison)))
+        _write(self.folder / "points.csv", [_point_row(comparison, point) for point in comparison.points])
+
+
+def _run_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
+    for run in comparison.planned:
+        if run.key in comparison.made:
+            made = comparison.made[run.key]
+            figures = figures_of(made) if made.finished else dict.fromkeys(FIGURES)
+            figures[TO_LOSS] = comparison.seconds_to_loss(run)
+            verdict = made.verdict if made.finished else "failed"
+            ids = {"seed": run.seed, "repeat": run.repeat, "run": made.directory.name, "verdict": verdict}
+            yield {**run.point.labels, **ids, **figures}
+
+
+def _point_row(comparison: Comparison, point: Point) -> dict[str, Any]:
+    figures = comparison.outcome(point)
+    verdicts = figures["verdicts"]
+    counts = {"runs": len(verdicts)} | {each: verdicts.count(each) for each in ("trusted", "suspect", "failed")}
+    row: dict[str, Any] = {**point.labels, **counts}
+    for name in (*FIGURES, TO_LOSS):
+        known = [value for value in figures["spread"][name] if value is not None]
+        row |= {
+            name: figures[name],
+            f"{name}_least": min(known, default=None),
+            f"{name}_most": max(known, default=None),
+        }
+    return row
+
+
+def _write(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(file, text.getvalue())

@@ -1,1 +1,1 @@
-"""What a person sees of a run in a terminal."""
+"""The terminal output of a run."""

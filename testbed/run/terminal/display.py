@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: each step with its time, then progress, plan and links, live."""
+"""The terminal output of a run: each step with its time, then the training's progress, plan and links, live."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from rich.text import Text
 from testbed.api.entry import Door
 from testbed.link import LinkState
 from testbed.plan import Plan
-from testbed.run.terminal.phrases import fitted
-from testbed.run.terminal.time_left import in_words, time_left
+from testbed.run.terminal.wrap import wrapped
 
 REFRESH_PER_S = 4
 
-#: Without a terminal (CI, a pipe) a line is printed instead, this often.
+#: Seconds between two progress lines where the output is not a terminal (CI, a pipe).
 LINE_EVERY_S = 5.0
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What is shown of a moment in training. `throughput` is bit/s that arrived over each link."""
+    """The state of a training at one moment, as it is shown."""
 
+    #: The number of completed rounds.
     round: int
     rounds: int
     loss: float | None
@@ -36,47 +36,52 @@ class Snapshot:
     seconds_per_round: float | None
     plan: Plan | None
     states: Mapping[str, LinkState]
+    #: The bit/s that arrived over each link.
     throughput: Mapping[str, float]
     events: tuple[str, ...] = ()
 
 
 @dataclass
 class Display:
-    """Prints steps, and shows snapshots in place on a terminal or as lines elsewhere; a browser comes in by the `door`,
-    if there is any."""
+    """Prints a run's steps, and shows its snapshots: in place on a terminal, as lines elsewhere."""
 
     console: Console = field(default_factory=Console)
+    #: How a browser reaches the run's page; None without `--open`.
     door: Door | None = None
     _live: Live | None = None
     _last_line_s: float = 0.0
     _began_s: float = 0.0
-    _said: int = 0
+    _printed: int = 0  # events
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
-        """A step of the run: its title, then how long it took."""
+        """Show a step's title while it is on, then print it with its seconds."""
         began = time.monotonic()
         with self.console.status(title):
             yield
         self.say(f"  {title:<64} {time.monotonic() - began:6.1f} s")
 
     def say(self, text: str) -> None:
-        """A line of its own, or several where the terminal is narrower."""
-        self.console.print(fitted(Text.from_markup(text), self.console), highlight=False, soft_wrap=True)
+        """Print a line of markup; on a narrower terminal, wrapped."""
+        self.console.print(wrapped(Text.from_markup(text), self.console), highlight=False, soft_wrap=True)
 
     def pass_on(self, line: str) -> None:
-        """A line as it is. Any thread may."""
-        self.console.file.write(f"{line}\n")  # in one piece: others write too
+        """Print a line unchanged. Any thread may call this."""
+        self.console.file.write(f"{line}\n")  # in one write, since other threads write too
         self.console.file.flush()
 
     def warn(self, what: str) -> None:
-        """Print a line that is not to be missed, also where progress is not shown."""
+        """Print a warning in bold, also where progress is not shown."""
         begin, end = ("\x1b[1;33m", "\x1b[0m") if self.console.is_terminal else ("", "")
         self.pass_on(f"{begin}WARNING: {what}{end}")
 
     @contextmanager
     def live(self, rounds: int) -> Iterator[None]:
-        """While inside, snapshots are shown."""
+        """Show snapshots while the context is open.
+
+        Args:
+            rounds: The number of rounds that the progress bar ends at.
+        """
         self._progress = Progress(
             TextColumn("  training"),
             BarColumn(bar_width=24),
@@ -86,7 +91,7 @@ class Display:
             TimeRemainingColumn(),
         )
         self._task = self._progress.add_task("training", total=rounds)
-        self._began_s, self._said = time.monotonic(), 0
+        self._began_s, self._printed = time.monotonic(), 0
         if not self.console.is_terminal:
             yield
             return
@@ -95,28 +100,28 @@ class Display:
         self._live = None
 
     def show(self, snapshot: Snapshot) -> None:
-        """Show a moment."""
+        """Show a snapshot."""
         if self._live is None:
             self._print_line(snapshot)
             return
         self._progress.update(self._task, completed=snapshot.round)
         lines = (f"  {_figures(snapshot)}", _plan_line(snapshot))
         events = (f"  {event}" for event in snapshot.events[-4:])
-        said = [fitted(Text.from_markup(line), self.console) for line in (*lines, *events)]
-        self._live.update(Group(self._progress, *said[:2], _link_table(snapshot), *said[2:]))
+        texts = [wrapped(Text.from_markup(line), self.console) for line in (*lines, *events)]
+        self._live.update(Group(self._progress, *texts[:2], _link_table(snapshot), *texts[2:]))
 
     def tell(self, events: Sequence[str]) -> None:
-        """Print those of the run's events that were not printed yet."""
-        for event in events[self._said :]:
+        """Print the events that were not printed yet."""
+        for event in events[self._printed :]:
             self.say(f"  {event}")
-        self._said = max(self._said, len(events))
+        self._printed = max(self._printed, len(events))
 
     def _print_line(self, snapshot: Snapshot) -> None:
         self.tell(snapshot.events)
         now = time.monotonic()
         if now - self._last_line_s >= LINE_EVERY_S:
             self._last_line_s = now
-            left = in_words(time_left(now - self._began_s, snapshot.round, snapshot.rounds))
+            left = time_left_text(time_left(now - self._began_s, snapshot.round, snapshot.rounds))
             parts = (f"round {snapshot.round:>4} of {snapshot.rounds}", _figures(snapshot), left)
             self.say(f"  {'  '.join(part for part in parts if part)}")
 
@@ -138,7 +143,7 @@ def _plan_line(snapshot: Snapshot) -> str:
     if snapshot.plan is None:
         return ""
     tree = max(snapshot.plan.trees, key=lambda tree: tree.share)
-    hops = ", ".join(f"{child}→{parent}" for child, parent in sorted(tree.reduce.items()))
+    hops = ", ".join(f"{child}->{parent}" for child, parent in sorted(tree.reduce.items()))
     return f"  [bold]plan {snapshot.plan.epoch}[/] root {tree.root}: {hops}"
 
 
@@ -151,3 +156,24 @@ def _link_table(snapshot: Snapshot) -> Table:
         carried = f"{snapshot.throughput.get(name, 0.0) / 1e6:.1f} Mbit/s"
         table.add_row(f"  {name}", asked, carried, f"{state.delay_s * 1e3:.1f} ms")
     return table
+
+
+def time_left(elapsed_s: float, done: int, total: int) -> float | None:
+    """Return the seconds until `total` equal tasks are done, of which `done` took `elapsed_s`.
+
+    None before the first and after the last.
+    """
+    return elapsed_s / done * (total - done) if 0 < done < total else None
+
+
+def time_left_text(seconds: float | None) -> str:
+    """Return a time left in words, rounded: `about 40 s left`, `about 2 h 10 min left`. Empty for None."""
+    if seconds is None:
+        return ""
+    if seconds < 90:
+        return f"about {max(1, round(seconds, -1 if seconds > 20 else 0)):.0f} s left"
+    minutes = round(seconds / 60)
+    if minutes <= 90:
+        return f"about {minutes} min left"
+    hours, rest = divmod(round(minutes, -1), 60)
+    return f"about {hours} h {rest} min left" if rest else f"about {hours} h left"

@@ -30,7 +30,7 @@ from testbed.run.errors import TooMuch
 from testbed.run.guards.guard import Guard
 from testbed.run.programs.run import AnyRun, run_of
 from testbed.run.run import IMAGE_S, Run
-from testbed.run.story import Story
+from testbed.run.run_log import RunLog
 from testbed.run.terminal.display import Display
 from testbed.scaleout.split.control_relay import ControlGateway
 from testbed.scaleout.split.hosts import HostProcess, SplitHosts
@@ -120,7 +120,7 @@ class SplitRun(Run):
         self._machines = machines
         self._strict = strict
 
-    def testbed(self, story: Story, guard: Guard) -> Testbed:
+    def testbed(self, run_log: RunLog, guard: Guard) -> Testbed:
         """Start the hosts' processes and return a testbed over them.
 
         Raises:
@@ -142,7 +142,7 @@ class SplitRun(Run):
             display.say(f"  {host}: {', '.join(plan.assignment.sites_on(host))}")
         self._host_of = {worker.name: plan.assignment.host_of[worker.site] for worker in experiment.topology.workers}
         settings = PartSettings(experiment.spec.backend, experiment.spec.transport == "fitted")
-        return SplitTestbed(self.directory.id, plan, self._hosts, settings, story.put_in_force, display.step)
+        return SplitTestbed(self.directory.id, plan, self._hosts, settings, run_log.put_in_force, display.step)
 
     def fleet(self, network: str, control: Path) -> Fleet:
         return SplitFleet(self._hosts, self._host_of)

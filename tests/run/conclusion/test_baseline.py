@@ -1,4 +1,4 @@
-"""Whether a run passes beside an earlier one: by its verdict, and by its rounds."""
+"""The comparison of a run with a baseline, by its verdict and its rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lower bound in a run's summary: where it stands, and what it is of."""
+"""The lower bound in a run's summary, and the segments over which it is computed."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from testbed.link import LinkState
 from testbed.plan import Group, Plan, Tree
 from testbed.planning import make_policy
 from testbed.planning.bound import least_period
-from testbed.run.conclusion.bounds import lower_bound, provable
-from testbed.run.conclusion.stretches import Stretch
+from testbed.run.conclusion.bounds import Segment, lower_bound, mean_states, provable, segments_of
+from testbed.run.conclusion.summary import rounds_of
 from testbed.run.directory import RunDirectory
 from testbed.run.view import declared_view
 from testbed.spec.experiment import Experiment
+from tests.run.conclusion.test_summary import report
 from tests.run.running import REPOSITORY
-
-pytestmark = pytest.mark.local
 
 SMOKE = REPOSITORY / "experiments" / "smoke.yaml"
 
@@ -27,6 +27,7 @@ def experiment(**sync: str) -> Experiment:
     return Experiment.load(SMOKE, {f"sync.{name}": value for name, value in sync.items()})
 
 
+@pytest.mark.local
 @pytest.mark.parametrize(
     ("sync", "change", "stands"),
     [
@@ -54,12 +55,13 @@ def test_it_stands_where_it_is_proven(
     assert provable(run, directory) is stands
 
 
+@pytest.mark.local
 def test_it_is_a_mean_over_rounds_of_the_network_as_it_was() -> None:
     run = experiment()
     view = declared_view(run.topology, run.spec.round_bytes)
     slow, fast = (dict.fromkeys(view.names, seconds) for seconds in (9.0, 0.0))
     least = [least_period(view, slow), least_period(view, fast)]
-    found = (Stretch(10, 0.0, 100.0, slow), Stretch(30, 100.0, 300.0, fast))
+    found = (Segment(10, 0.0, 100.0, slow), Segment(30, 100.0, 300.0, fast))
     told = lower_bound(run, [], [], found)
     mean = (10 * least[0] + 30 * least[1]) / 40
     assert told["lower_bound_seconds"] == pytest.approx(mean)
@@ -68,5 +70,50 @@ def test_it_is_a_mean_over_rounds_of_the_network_as_it_was() -> None:
     assert lower_bound(run, [], [swap], found)["lower_bound_seconds"] == pytest.approx(least[0])
 
 
+@pytest.mark.local
 def test_nothing_is_told_of_no_rounds() -> None:
     assert lower_bound(experiment(), [], [], ()) == dict.fromkeys(("lower_bound_seconds", "ratio_to_lower_bound"))
+
+
+def rounds(count: int) -> list[dict[str, object]]:
+    """A second each, up to when b has the mean; a has it 0.1 s before, and computes for 0.7 s, in even rounds 0.5."""
+    found = []
+    for number in range(1, count + 1):
+        found.append(report(number, "a", number - (0.4 if number % 2 else 0.6), number - 0.1))
+        found.append(report(number, "b", number - 0.8, float(number)))
+    return found
+
+
+@pytest.mark.pure
+def test_a_stretch_runs_from_end_to_end_and_tells_what_members_took_between_rounds() -> None:
+    reports = rounds(33)
+    first, *_, last = found = segments_of(rounds_of(reports, 2), reports)
+    assert [each.rounds for each in found] == [8, 8, 8, 8]
+    assert (first.began_s, first.ended_s, last.ended_s) == (1.0, 9.0, 33.0)
+    assert first.compute_s == {"a": pytest.approx(0.6), "b": pytest.approx(0.2)}
+
+
+@pytest.mark.pure
+def test_a_run_of_one_round_has_no_stretch() -> None:
+    for count in (0, 1):
+        assert segments_of(rounds_of(rounds(count), 2), rounds(count)) == []
+    assert [each.rounds for each in segments_of(rounds_of(rounds(2), 2), rounds(2))] == [1]
+
+
+@pytest.mark.pure
+def test_links_count_with_what_they_passed_on_average() -> None:
+    def record(at_s: float, rate_bps: float, up: bool = True, link: str = "a->b") -> dict[str, object]:
+        return {"at_s": at_s, "link": link, "rate_bps": rate_bps, "delay_s": 0.02, "up": up}
+
+    before = {"a->b": LinkState(8e6, 0.03), "b->a": LinkState(4e6, 0.01), "a->c": LinkState(5e6, 0.01, up=False)}
+    records = [
+        record(0.5, 1e6),
+        record(2.0, 2e6),
+        record(6.0, 2e6, up=False),
+        record(12.0, 9e6),
+        record(3.0, 1, link="x"),
+    ]
+    states = mean_states(Segment(8, 1.0, 11.0, {}), before, records)
+    assert states["a->b"] == LinkState((1 * 8e6 + 4 * 2e6) / 10, 0.02)
+    assert states["b->a"] == before["b->a"]
+    assert not states["a->c"].up

@@ -1,4 +1,4 @@
-"""What members tell of merges, by round and fragment."""
+"""The drift at merges, by round and fragment, from members' reports."""
 
 from __future__ import annotations
 

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from testbed.run.conclusion.summary import (
     START_S,
     RoundFigures,
+    gossip_sync,
     last_metric,
     pause_around,
     percentile,
     rounds_of,
+    seconds_per_iteration,
     start_seconds,
     updates_around,
     wan_bytes,
@@ -132,3 +134,34 @@ def test_a_link_that_comes_goes_and_comes_again_is_counted_whole() -> None:
 
 def test_a_link_made_anew_between_two_samples_begins_at_nothing() -> None:
     assert wan_bytes([sample(1, ab=100), sample(2, ab=30)], 0) == 30
+
+
+pytestmark = pytest.mark.pure
+
+
+def iteration_report(member: str, number: int, started_s: float, finished_s: float) -> dict[str, object]:
+    return {"member": member, "round": number, "started_s": started_s, "finished_s": finished_s}
+
+
+def test_a_member_that_leapt_shares_its_time_and_one_that_came_again_made_nothing_in_between() -> None:
+    reports = [
+        iteration_report("a", 1, 0, 1),
+        iteration_report("a", 4, 1, 4),
+        iteration_report("b", 1, 0, 2),
+        iteration_report("b", 31, 60, 63),
+    ]
+    swaps = [{"joins": "", "first": 2}, {"joins": "b", "first": None}, {"joins": "b", "first": 30}]
+    assert sorted(seconds_per_iteration({"graph_swaps": swaps}, reports)) == [1, 1, 1, 1, 2, 3]
+
+
+def test_goodput_is_what_is_left_of_members_own_rates_where_they_wait() -> None:
+    """Of ten seconds one steps for all, 100 ms each; the other for half of them, 500 ms each."""
+
+    def stepped(member: str, steps: float, stepping_s: float) -> dict[str, object]:
+        times = {"compute_s": stepping_s / 4, "paced_s": stepping_s * 3 / 4}
+        return {**iteration_report(member, 1, 0, 10), **times, "metrics": {"steps": steps}}
+
+    final = {"graph_swaps": [], "rounds": 1, "gaps": {}}
+    value = gossip_sync(final, [stepped("a", 100.0, 10.0), stepped("b", 10.0, 5.0)], batch=8)
+    assert value["samples_per_second"] == pytest.approx(8 * 11)
+    assert value["goodput"] == pytest.approx(11 / 12)

@@ -15,12 +15,10 @@ from typing import Any
 import pytest
 
 from testbed.controller.client import ControllerClient
+from testbed.run.controller_process import ControllerProcess
 from testbed.run.errors import RunFailed
-from testbed.run.guards import disk, watchdog
-from testbed.run.guards import engine as engine_watch
-from testbed.run.guards.engine import EngineWatch
-from testbed.run.guards.watchdog import LEAST_QUIET_S, Watchdog, longest_quiet_s
-from testbed.run.service import ControllerProcess
+from testbed.run.guards import watchdog
+from testbed.run.guards.watchdog import LEAST_QUIET_S, EngineWatch, Watchdog, longest_quiet_s
 from testbed.spec.experiment import Experiment
 from tests.controller.runs import mesh, spec_of
 from tests.waiting import stop
@@ -156,8 +154,8 @@ def test_how_long_they_may_be_quiet_follows_from_the_experiment() -> None:
 
 def test_an_engine_that_does_not_answer_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
-    monkeypatch.setattr(engine_watch, "ASK_S", 0.01)
-    monkeypatch.setattr(engine_watch, "SILENT_S", 0.3)
+    monkeypatch.setattr(watchdog, "ASK_S", 0.01)
+    monkeypatch.setattr(watchdog, "SILENT_S", 0.3)
     with Watchdog(smoke(), Saying(state="running"), tmp_path) as dog:  # type: ignore[arg-type]
         why = failure_of(dog)
     assert f"unix://{tmp_path}/docker.sock" in why
@@ -169,6 +167,6 @@ def test_an_engine_may_be_silent_for_a_short_time(tmp_path: Path, monkeypatch: p
 
 
 def test_a_disk_without_room_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "LEAST_FREE_BYTES", 1 << 60)
+    monkeypatch.setattr(watchdog, "LEAST_FREE_BYTES", 1 << 60)
     dog = Watchdog(smoke(), Saying(state="running"), tmp_path)  # type: ignore[arg-type]
     assert str(tmp_path) in failure_of(dog)

@@ -1,7 +1,10 @@
-"""Which runs are made at the points of an experiment, and when two of them are the same."""
+"""The runs of a sweep or a comparison, their keys, and the input that is refused before the first run."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +12,14 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
-from testbed.run.sweep.planned_run import Point, combinations, hash_of, point_at, runs_at
+from testbed.cli import app
+from testbed.run.sweep.planned_run import Point, Variant, combinations, hash_of, point_at, runs_at
 from testbed.spec.experiment import Experiment
+from tests.run.running import REPOSITORY
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt
-
-pytestmark = pytest.mark.pure
+from tests.waiting import PATIENCE_S
 
 TRACED = spoilt(TOPOLOGY, "links", 0, "trace", to={"file": "trace.csv"})
 TRACE = "time_s,rate_mbps\n0,50\n1,40\n"
@@ -34,6 +39,7 @@ def hashed(file: Path, **overrides: str) -> str:
     return hash_of(Experiment.load(file, overrides))
 
 
+@pytest.mark.pure
 @given(st.integers(1, 4), st.sets(st.integers(0, 99), min_size=1, max_size=4), st.integers(1, 3))
 def test_every_point_has_every_seed_so_often_and_no_run_is_twice(points: int, seeds: set[int], repeats: int) -> None:
     runs = runs_at([Point({"a": str(n)}, {}, "same") for n in range(points)], sorted(seeds), repeats)
@@ -42,6 +48,7 @@ def test_every_point_has_every_seed_so_often_and_no_run_is_twice(points: int, se
     assert neighbours == [str(n) for n in range(points)]
 
 
+@pytest.mark.pure
 def test_a_combination_has_what_each_of_its_points_sets() -> None:
     axes = {
         "scale": {"0.5": {"scale": 0.5}},
@@ -54,6 +61,7 @@ def test_a_combination_has_what_each_of_its_points_sets() -> None:
     assert list(combinations({})) == [({}, {})]
 
 
+@pytest.mark.pure
 def test_the_key_is_of_the_experiment_its_labels_seed_and_repeat(tmp_path: Path) -> None:
     file = write(tmp_path)
     (run,) = runs_at([point_at(file, {"scale": "1"}, {"scale": "1"})], [7])
@@ -69,6 +77,7 @@ def test_the_key_is_of_the_experiment_its_labels_seed_and_repeat(tmp_path: Path)
     assert run.overrides == {"scale": "1", "seed": "7"}
 
 
+@pytest.mark.pure
 def test_the_seed_and_what_says_nothing_are_no_part_of_the_hash(tmp_path: Path) -> None:
     file = write(tmp_path)
     before = hashed(file)
@@ -77,6 +86,7 @@ def test_the_seed_and_what_says_nothing_are_no_part_of_the_hash(tmp_path: Path) 
     assert hashed(file) == before
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize(("name", "old", "new"), [("trace.csv", "40", "41"), ("topology.yaml", "80mbit", "81mbit")])
 def test_what_the_files_hold_is(name: str, old: str, new: str, tmp_path: Path) -> None:
     file = write(tmp_path)
@@ -85,6 +95,7 @@ def test_what_the_files_hold_is(name: str, old: str, new: str, tmp_path: Path) -
     assert hashed(file) != before
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("name", ["train.py", "requirements.txt"])
 def test_so_are_a_command_s_script_and_image(name: str, tmp_path: Path) -> None:
     file = write(tmp_path, PROGRAM)
@@ -93,6 +104,7 @@ def test_so_are_a_command_s_script_and_image(name: str, tmp_path: Path) -> None:
     assert hashed(file) != before
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("image", ["requirements.txt", ".", "./Dockerfile", "Dockerfile"])
 def test_so_is_what_the_image_s_file_names(image: str, tmp_path: Path) -> None:
     file = write(tmp_path, spoilt(PROGRAM, "train", "image", to=image))
@@ -107,12 +119,14 @@ def test_so_is_what_the_image_s_file_names(image: str, tmp_path: Path) -> None:
     assert hashed(file) != before
 
 
+@pytest.mark.pure
 def test_a_script_within_the_command_may_be_longer_than_a_file_s_name(tmp_path: Path) -> None:
     script = "print(1); " * 100
     file = write(tmp_path, spoilt(PROGRAM, "train", "command", to=["python", "-c", script]))
     assert hashed(file) != hashed(write(tmp_path, spoilt(PROGRAM, "train", "command", to=["python", "-c", "pass"])))
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("word", ["/proc/self/mem", "../beside.py"])  # the first is a file that can't be read
 def test_what_else_the_machine_has_is_no_part_of_a_command(word: str, tmp_path: Path) -> None:
     (place := tmp_path / "experiments").mkdir()
@@ -124,13 +138,98 @@ def test_what_else_the_machine_has_is_no_part_of_a_command(word: str, tmp_path: 
     assert hashed(file) == before
 
 
+@pytest.mark.pure
 def test_where_the_files_lie_is_not(tmp_path: Path) -> None:
     (other := tmp_path / "elsewhere").mkdir()
     assert hashed(write(tmp_path)) == hashed(write(other))
 
 
+@pytest.mark.pure
 def test_in_words_a_label_alone_needs_no_axis() -> None:
     one = Point({"sync.policy": "mst"}, {}, "")
     two = Point({"sync.policy": "mst", "scale": "0.5"}, {}, "")
     assert [run.words for run in runs_at([one, two], [3])] == ["mst, seed 3", "sync.policy mst, scale 0.5, seed 3"]
     assert runs_at([Point({}, {}, "")], [3], 2)[1].words == "seed 3, repeat 2"
+
+
+SMOKE = str(REPOSITORY / "experiments" / "smoke.yaml")
+
+#: As little as two policies can be compared on.
+PAIR = {
+    "name": "pair",
+    "topology": "topology.yaml",
+    "train": {"model": "cnn", "batch": 16, "rounds": 6, "evaluate_every": 3},
+    "compute": {"step_time": "100ms"},
+    "sync": {"policy": "mst"},
+}
+TOPOLOGY = {
+    "name": "pair",
+    "sites": {"quito": {"workers": 1}, "lima": {"workers": 1}},
+    "links": [{"between": ["quito", "lima"], "rate": "20mbit", "delay": "5ms"}],
+}
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("text", "policy", "options"),
+    [
+        ("mst", "mst", None),
+        ("netstorm:roots=2", "netstorm", {"roots": 2}),
+        ("star:server=paris-w0", "star", {"server": "paris-w0"}),
+    ],
+)
+def test_a_policy_is_named_with_its_options(text: str, policy: str, options: dict[str, object] | None) -> None:
+    assert Variant.parse(text) == Variant(text, policy, options)
+
+
+@pytest.mark.pure
+def test_the_files_options_are_for_the_files_policy() -> None:
+    assert Variant.parse("mst").overrides(own="mst") == {}
+    assert Variant.parse("mst").overrides(own="star") == {"sync.policy": "mst", "sync.options": "{}"}
+    assert Variant.parse("star:server=a-w0").overrides(own="star")["sync.options"] == "{server: a-w0}"
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--policies", "mst,nosuch"), "nosuch"),
+        (("--policies", "mst:roots=2"), "roots"),
+        (("--policies", "mst:roots"), "'roots'"),
+        (("--policies", "mst,mst"), "twice"),
+        (("--policies", "mst", "--seeds", "one"), "--policies netstorm,mst --seeds 1,2,3"),
+        (("--policies", "mst", "--seeds", "-1"), "seed"),
+    ],
+)
+def test_bad_input_is_refused_before_the_first_run(
+    words: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(app, ["compare", SMOKE, *words])
+    assert ended.exit_code == 2
+    assert said in " ".join(ended.stderr.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.system
+@pytest.mark.timeout(600)
+def test_each_policy_runs_and_the_figures_are_told(tmp_path: Path) -> None:
+    for name, value in (("pair", PAIR), ("topology", TOPOLOGY)):
+        (tmp_path / f"{name}.yaml").write_text(json.dumps(value))
+    words = ("pair.yaml", "--policies", "mst,netstorm:roots=2", "--seeds", "7", "--json")
+    command = [sys.executable, "-m", "testbed.cli", "compare", *words]
+    ended = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=PATIENCE_S, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "\n2 of 2: netstorm:roots=2, seed 7; about " in ended.stderr
+    figures = json.loads(ended.stdout)
+    assert list(figures) == ["mst", "netstorm:roots=2"]
+    for own in figures.values():
+        assert own["seconds_per_round_p50"] > 0
+        assert own["ratio_to_lower_bound"] > 0.95
+        assert own["ratio_to_bound"] > 0.9
+        assert own["wan_bytes"] > 6 * 4 * 151_306  # six rounds of the model cross the WAN at least once each
+        assert len(own["verdicts"]) == len(own["runs"]) == 1
+        manifest = json.loads((tmp_path / own["runs"][0] / "manifest.json").read_text())
+        assert manifest["seed"] == 7
+    page = (tmp_path / "runs" / "comparison.html").read_text()
+    assert "netstorm:roots=2" in page

@@ -1,4 +1,4 @@
-"""A sweep: what it makes and keeps, and what a later sitting still has to make."""
+"""Sweeps: the runs that they make, their record, and the runs that a later session still makes."""
 
 from __future__ import annotations
 
@@ -26,16 +26,15 @@ from testbed.cli import app
 from testbed.cli.board import Board
 from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.execute import Executed
-from testbed.run.sweep.compared import Compared
+from testbed.run.sweep.comparison import Comparison
 from testbed.run.sweep.planned_run import PlannedRun
-from testbed.run.sweep.record import SweepRecord
-from testbed.run.sweep.sweep import Execute, Make, Watcher, make_sweep, one_after_another
+from testbed.run.sweep.sweep import Execute, Make, SweepRecord, Watcher, make_sweep, one_after_another
 from testbed.run.terminal.display import Display
 from testbed.simulation.simulate import simulate
 from testbed.spec.errors import SpecError
 from testbed.spec.sweep import Sweep
 from tests.run.running import NOTHING, REPOSITORY, Running
-from tests.run.sweep.test_compare import PAIR, TOPOLOGY
+from tests.run.sweep.test_planned_run import PAIR, TOPOLOGY
 from tests.simulation import experiments
 from tests.waiting import PATIENCE_S, until
 
@@ -76,16 +75,16 @@ class Simulated:
         return simulate(file, overrides, False, lambda run: run, display)
 
 
-def sweep(folder: Path, execute: Execute, resume: bool = False) -> tuple[Compared, str]:
+def sweep(folder: Path, execute: Execute, resume: bool = False) -> tuple[Comparison, str]:
     """All runs, and what was said meanwhile."""
     return sweep_by(folder, partial(one_after_another, execute), resume)
 
 
-def sweep_by(folder: Path, make: Make, resume: bool = False) -> tuple[Compared, str]:
+def sweep_by(folder: Path, make: Make, resume: bool = False) -> tuple[Comparison, str]:
     said = io.StringIO()
 
     @contextmanager
-    def watch(compared: Compared) -> Iterator[Board]:
+    def watch(compared: Comparison) -> Iterator[Board]:
         with Board(Console(file=said, width=200), compared) as board:
             yield board
 

@@ -1,18 +1,18 @@
-"""What a run shows of itself where there is no terminal, and that it fits one where there is."""
+"""The display: lines where there is no terminal, a picture that fits where there is one, and the time left."""
 
 from __future__ import annotations
 
 import io
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from testbed.link import LinkState
 from testbed.plan import Plan, Tree
 from testbed.run.terminal import display as module
-from testbed.run.terminal.display import Display, Snapshot
-
-pytestmark = pytest.mark.local
+from testbed.run.terminal.display import Display, Snapshot, time_left, time_left_text
 
 MEMBERS = tuple(f"site{i}-w0" for i in range(12))
 PLAN = Plan(
@@ -31,6 +31,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     return io.StringIO()
 
 
+@pytest.mark.local
 def test_without_a_terminal_there_are_plain_lines_with_what_is_left(lines: io.StringIO) -> None:
     display = Display(Console(file=lines))
     with display.live(200):
@@ -46,6 +47,7 @@ def test_without_a_terminal_there_are_plain_lines_with_what_is_left(lines: io.St
     assert "\x1b" not in lines.getvalue()
 
 
+@pytest.mark.local
 def test_each_run_s_events_are_told_also_of_a_second_run(lines: io.StringIO) -> None:
     display = Display(Console(file=lines))
     for _ in range(2):
@@ -54,6 +56,7 @@ def test_each_run_s_events_are_told_also_of_a_second_run(lines: io.StringIO) -> 
     assert lines.getvalue().count("toronto-tokyo down") == 2
 
 
+@pytest.mark.local
 def test_a_terminal_of_80_columns_shows_everything(lines: io.StringIO) -> None:
     display = Display(Console(file=lines, width=80, height=60, force_terminal=True, color_system=None))
     with display.live(200):
@@ -62,12 +65,48 @@ def test_a_terminal_of_80_columns_shows_everything(lines: io.StringIO) -> None:
         )
     shown = lines.getvalue()
     assert "more than 10% of a round wanted" in shown
-    assert "site11-w0→site0-w0" in shown
+    assert "site11-w0->site0-w0" in shown
     assert "…" not in shown
 
 
+@pytest.mark.local
 def test_a_warning_is_printed_also_where_progress_is_not(lines: io.StringIO) -> None:
     display = Display(Console(file=lines, quiet=True))
     display.say("progress")
     display.warn("nothing was emulated")
     assert lines.getvalue() == "WARNING: nothing was emulated\n"
+
+
+@pytest.mark.pure
+@given(st.floats(0.1, 1e6), st.integers(1, 1000), st.integers(1, 1000))
+def test_things_alike_take_as_long_as_those_before(each_s: float, done: int, more: int) -> None:
+    assert time_left(each_s * done, done, done + more) == pytest.approx(each_s * more)
+
+
+@pytest.mark.pure
+def test_before_the_first_is_done_nothing_is_said() -> None:
+    assert time_left(12.0, 0, 5) is None
+    assert time_left_text(None) == ""
+
+
+@pytest.mark.pure
+def test_after_the_last_nothing_is_left() -> None:
+    assert time_left(12.0, 5, 5) is None
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.2, "about 1 s left"),
+        (7.4, "about 7 s left"),
+        (44.0, "about 40 s left"),
+        (89.9, "about 90 s left"),
+        (200.0, "about 3 min left"),
+        (5380.0, "about 90 min left"),
+        (7300.0, "about 2 h left"),
+        (7800.0, "about 2 h 10 min left"),
+    ],
+)
+def test_it_is_said_no_finer_than_it_is_known(seconds: float, words: str) -> None:
+    assert time_left_text(seconds) == words

@@ -1,4 +1,4 @@
-"""What a run keeps of what happens in it, for who looks at it."""
+"""The run log: the events, samples and plans that it keeps and shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from testbed.api.models import EventResource
 from testbed.api.stream import State, update_between
 from testbed.link import LinkState
 from testbed.run.directory import RunDirectory
-from testbed.run.story import Story
+from testbed.run.run_log import RunLog
 from testbed.run.terminal.display import Display, Snapshot
 
 pytestmark = pytest.mark.local
@@ -44,53 +44,53 @@ def taken(seconds: float, count: int) -> Sample:
 
 def test_what_arrived_is_that_of_the_last_second_and_older_samples_are_not_kept(tmp_path: Path) -> None:
     display, states = Shown(), dict[str, LinkState]()
-    story = Story(RunDirectory("story", tmp_path), display)
+    run_log = RunLog(RunDirectory("run_log", tmp_path), display)
     kept: list[weakref.ref[Mapping[str, Any]]] = []
     for second in range(10):
         sample = taken(second, 1000 * second**2)
         kept.append(weakref.ref(sample))
-        story.sampled(sample)
+        run_log.sampled(sample)
     del sample
-    story.follow(STATUS, states)
+    run_log.follow(STATUS, states)
     assert display.snapshot.throughput == {"a->b": 8000 * (9**2 - 8**2)}
     assert sum(each() is not None for each in kept) == 2
 
 
 def test_a_drop_in_a_trace_is_an_event_for_who_looks_and_a_line_in_the_terminal(tmp_path: Path) -> None:
     printed = io.StringIO()
-    story = Story(RunDirectory("story", tmp_path), Display(Console(file=printed)))
+    run_log = RunLog(RunDirectory("run_log", tmp_path), Display(Console(file=printed)))
     for second in range(20):
-        story.put_in_force(time.monotonic(), "a->b", LinkState(30e6 if second < 10 else 5e6, 0.01))
-        story.sampled({**taken(second, 1_000_000 * second), "at_s": 100.0 + second})
-        story.tell()
-    (event,) = story.events
+        run_log.put_in_force(time.monotonic(), "a->b", LinkState(30e6 if second < 10 else 5e6, 0.01))
+        run_log.sampled({**taken(second, 1_000_000 * second), "at_s": 100.0 + second})
+        run_log.tell()
+    (event,) = run_log.events
     assert (event["kind"], event["target"], event["at_s"]) == ("drop", "a->b", 110.0)
     assert EventResource.model_validate(event).after_bps == 5e6
     assert printed.getvalue().count("drop a->b") == 1
-    assert not (story.directory.path / "events.jsonl").exists(), "no event of the experiment's own"
-    assert story.by_hand == []
+    assert not (run_log.directory.path / "events.jsonl").exists(), "no event of the experiment's own"
+    assert run_log.by_hand == []
 
 
 def test_a_change_is_recorded_with_all_that_is_in_force_over_the_file(tmp_path: Path) -> None:
     printed = io.StringIO()
-    story = Story(RunDirectory("story", tmp_path), Display(Console(file=printed)))
+    run_log = RunLog(RunDirectory("run_log", tmp_path), Display(Console(file=printed)))
     changed = {"rate_bps": 5e6, "delay_s": None, "jitter_s": None, "loss": None}
-    story.happened("change", "a->b", "hand", changed=changed)
-    (event,) = story.directory.read("events.jsonl")
+    run_log.happened("change", "a->b", "hand", changed=changed)
+    (event,) = run_log.directory.read("events.jsonl")
     assert event["changed"] == changed and event["by"] == "hand"
     EventResource.model_validate(event)
-    story.tell()
-    story.tell()
+    run_log.tell()
+    run_log.tell()
     assert printed.getvalue().count("change a->b by hand") == 1
 
 
 def test_a_plan_that_comes_into_force_is_an_update_for_who_was_shown_it_before(tmp_path: Path) -> None:
-    story = Story(RunDirectory("story", tmp_path), Shown())
+    run_log = RunLog(RunDirectory("run_log", tmp_path), Shown())
 
     def followed(active: int | None) -> State:
         swap = {"epoch": 1, "reason": "a link is slow", "active_round": active, "active_s": active}
-        story.follow({**STATUS, "swaps": [swap]}, {})
-        return {"plans": {str(epoch): plan for epoch, plan in story.plans.items()}}
+        run_log.follow({**STATUS, "swaps": [swap]}, {})
+        return {"plans": {str(epoch): plan for epoch, plan in run_log.plans.items()}}
 
     pending, active, later = followed(None), followed(5), followed(5)
     assert update_between(pending, active).set == {"plans": active["plans"]}

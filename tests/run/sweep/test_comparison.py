@@ -1,4 +1,4 @@
-"""How long runs took to the loss that all of them reached."""
+"""The seconds until runs reached the loss that all of them reached."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.run.conclusion.time_to_loss import ROUNDS, common_loss, read_curve, seconds_to
+from testbed.run.sweep.comparison import ROUNDS, common_loss, read_curve, seconds_to
 from tests.report.runs import MEMBERS, build_run
 
 pytestmark = pytest.mark.pure

@@ -1,7 +1,4 @@
-"""The controller of programs that train by the backend `wan`, or by a scheme: their large sums go by its plans.
-
-It is a run's own, started beside them. What it writes is in the folder `wan` or `scheme` of their directory.
-"""
+"""The controller of a command's processes that use the backend `wan` or a scheme: it plans their large all-reduces."""
 
 from __future__ import annotations
 
@@ -23,24 +20,31 @@ from testbed.launch.errors import BadCommand
 from testbed.launch.ranks import Rank
 from testbed.link import LinkState
 from testbed.protocol import Job
-from testbed.run.conclusion.idle import controller_failure, unused_controller
-from testbed.run.service import ADDRESS, ControllerFailed, ControllerProcess
+from testbed.run.conclusion.unused import controller_failure, unused_controller
+from testbed.run.controller_process import ADDRESS, ControllerFailed, ControllerProcess
 from testbed.run.view import declared_states, view_of
 from testbed.spec.topology import Topology
 
-#: What DistributedDataParallel has in a bucket, unless it is told otherwise: plans are made for sums of such a size.
+#: The size of a sum that plans are made for: DistributedDataParallel's default bucket.
 BUCKET_BYTES = 25 * 1024 * 1024
-#: How many sums there will be is the programs' affair.
+#: The number of rounds: the programs decide how many there are.
 ENDLESS = 1_000_000_000
 POLICY = "auto"
 
 
-class PlannedSums:
-    """A context manager: the controller is there while inside. Its members are the workers of `ranks`, each with one
-    process, on a network whose links have these states (None: as declared); its sockets are in the network's `folder`.
-    `variables` say what processes do by it, TESTBED_BACKEND or TESTBED_SCHEME.
+class ProgramController:
+    """The controller of a command's processes. A context manager: it runs while the context is open.
 
-    `outcome`, for a summary, says once it is over who joined, how many rounds there were, and the swaps of plans.
+    Its records are in the folder `wan` or `scheme` of the run's directory. Afterwards `outcome` has its last status for
+    the summary: who joined, the last round, and the plan swaps.
+
+    Args:
+        topology: The network's topology.
+        states: The links' states, or None for the declared ones.
+        ranks: The processes; their workers are the members, each with one process.
+        folder: The network's folder, for the sockets.
+        directory: The run's directory.
+        variables: What processes use the controller for: TESTBED_BACKEND or TESTBED_SCHEME, with its setting.
     """
 
     def __init__(
@@ -72,24 +76,24 @@ class PlannedSums:
     @classmethod
     def standing(
         cls, status: Mapping[str, Any], ranks: Sequence[Rank], directory: Path, variables: Mapping[str, str]
-    ) -> PlannedSums:
-        """On a network with this status, as it is now."""
+    ) -> ProgramController:
+        """Return the controller for a network that is up, with the links' states of its `status`."""
         states = {name: LinkState(at["rate_bps"], at["delay_s"], up=at["up"]) for name, at in status["links"].items()}
         topology, folder = Topology.load(Path(status["file"])), state_folder(status["name"])
         return cls(topology, states, ranks, folder, directory, variables)
 
-    def __enter__(self) -> PlannedSums:
+    def __enter__(self) -> ProgramController:
         with ExitStack() as stack:
             lock = stack.enter_context((self._folder / "wan.lock").open("wb"))
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise BadCommand(
-                    "another launch on this network has the controller's sockets\n"
-                    "    write instead: the same without --backend or --scheme, or wait for its end"
+                    "another launch on this network uses its controller\n"
+                    "    write instead: the command without --backend or --scheme, or wait until that launch has ended"
                 ) from None
             (self._out / "logs").mkdir(parents=True)
-            stack.callback((self._folder / "controller.json").unlink, missing_ok=True)  # its secret is in there
+            stack.callback((self._folder / "controller.json").unlink, missing_ok=True)  # it has the secret
             self._controller = stack.enter_context(ControllerProcess(self._spec, self._folder, self._out))
             self._stack = stack.pop_all()
         return self
@@ -113,20 +117,25 @@ class PlannedSums:
             return str(error)
         return ""
 
-    def told(self, rank: Rank, on_host: bool = False) -> Rank:
-        """A process that is told of the controller: where it is, in a container or on this machine, and its name."""
+    def with_environment(self, rank: Rank, on_host: bool = False) -> Rank:
+        """Return a process with the controller's address and the member's name in its environment.
+
+        Args:
+            rank: The process.
+            on_host: Whether the process runs on this machine and not in a container.
+        """
         address = f"unix:{self._folder / 'control' / rank.worker / SOCKET}" if on_host else ADDRESS
         own = {**self._variables, "TESTBED_CONTROLLER": address, "TESTBED_MEMBER": rank.worker}
         return replace(rank, environment=rank.environment | own)
 
     @property
     def idle(self) -> str:
-        """Return why the controller was there for nothing; empty where it was not."""
+        """Why no round went by the controller's plans; empty if one did."""
         (setting,) = self._variables.values()
         return unused_controller(self.name, setting, self.outcome)
 
     @property
     def failure(self) -> str:
-        """Return how the controller failed, once it is over; empty where it did not."""
+        """How the controller failed, once it has ended; empty if it did not."""
         (setting,) = self._variables.values()
         return controller_failure(self.name, setting, self.outcome)

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from testbed.run.conclusion.passed import LOOK_S, SUPER_PACKET_BITS, WINDOW, Look, around, excess
+from testbed.run.conclusion.link_counters import (
+    LOOK_S,
+    SUPER_PACKET_BITS,
+    WINDOW,
+    CounterReading,
+    bypassed_bytes,
+    rate_excess,
+)
 
 pytestmark = pytest.mark.pure
 
@@ -21,62 +28,64 @@ def samples(*bits_per_second: float, link: str = "a->b") -> list[dict[str, Any]]
 
 
 def test_a_link_at_its_rate_passes_no_more_than_it_may() -> None:
-    assert excess(samples(*[RATE] * 9), [state(-60, RATE)]) == {}
+    assert rate_excess(samples(*[RATE] * 9), [state(-60, RATE)]) == {}
 
 
 def test_a_link_that_something_unshaped_is_found() -> None:
-    found = excess(samples(*[RATE] * 4, *[3 * RATE] * 3, *[RATE] * 4), [state(-60, RATE)])
+    found = rate_excess(samples(*[RATE] * 4, *[3 * RATE] * 3, *[RATE] * 4), [state(-60, RATE)])
     assert found == {"a->b": pytest.approx(2.0)}
 
 
 def test_what_cannot_be_told_from_nothing_is_not_held_against_a_link() -> None:
     just = WINDOW * RATE * (1 + LOOK_S / WINDOW) + SUPER_PACKET_BITS
-    assert excess(samples(*[just / WINDOW * 0.999] * WINDOW), [state(-60, RATE)]) == {}
-    assert excess(samples(*[just / WINDOW * 1.001] * WINDOW), [state(-60, RATE)]).keys() == {"a->b"}
+    assert rate_excess(samples(*[just / WINDOW * 0.999] * WINDOW), [state(-60, RATE)]) == {}
+    assert rate_excess(samples(*[just / WINDOW * 1.001] * WINDOW), [state(-60, RATE)]).keys() == {"a->b"}
 
 
 def test_what_left_before_the_rate_fell_may_still_arrive() -> None:
     states = [state(-60, 4 * RATE), state(4.0, RATE)]
-    assert excess(samples(*[4 * RATE] * 4, 2 * RATE, *[RATE] * 8), states) == {}
-    assert excess(samples(*[4 * RATE] * 9), [state(-60, 4 * RATE), state(1.0, RATE)]).keys() == {"a->b"}
+    assert rate_excess(samples(*[4 * RATE] * 4, 2 * RATE, *[RATE] * 8), states) == {}
+    assert rate_excess(samples(*[4 * RATE] * 9), [state(-60, 4 * RATE), state(1.0, RATE)]).keys() == {"a->b"}
 
 
 def test_a_link_that_was_made_anew_counts_anew() -> None:
     made = samples(*[RATE] * 8)
     for sample in made[4:]:
         sample["bytes"]["a->b"] -= 4 * RATE / 8
-    assert excess(made, [state(-60, RATE)]) == {}
+    assert rate_excess(made, [state(-60, RATE)]) == {}
 
 
 def test_a_link_that_came_later_counts_from_its_first_sample() -> None:
     made = samples(*[RATE] * 8)
     for sample in made[:4]:
         sample["bytes"].clear()
-    assert excess(made, [state(3.5, RATE)]) == {}
+    assert rate_excess(made, [state(3.5, RATE)]) == {}
 
 
-def look(arrived: int, before: int, after: int, link: str = "a->b") -> Look:
-    return Look({link: before}, {link: arrived}, {link: after})
+def look(arrived: int, before: int, after: int, link: str = "a->b") -> CounterReading:
+    return CounterReading({link: before}, {link: arrived}, {link: after})
 
 
 PACKET = SUPER_PACKET_BITS // 8
 
 
 def test_what_the_shaper_let_through_did_not_go_around_it() -> None:
-    assert around(look(0, 0, 0), look(10**6, 10**6, 10**6)) == {}
-    assert around(look(0, 0, 0), look(10**6, 9 * 10**5, 10**6)) == {}, "let through while the kernel was asked"
-    assert around(look(0, 0, 0), look(10**6, 11 * 10**5, 11 * 10**5)) == {}, "super-packets are counted by their frames"
+    assert bypassed_bytes(look(0, 0, 0), look(10**6, 10**6, 10**6)) == {}
+    assert bypassed_bytes(look(0, 0, 0), look(10**6, 9 * 10**5, 10**6)) == {}, "let through while the kernel was asked"
+    assert bypassed_bytes(look(0, 0, 0), look(10**6, 11 * 10**5, 11 * 10**5)) == {}, (
+        "super-packets are counted by their frames"
+    )
 
 
 def test_what_arrives_beside_the_shaper_went_around_it() -> None:
-    assert around(look(0, 0, 0), look(10**6 + PACKET, 10**6, 10**6)) == {}, "one that is let through just now"
-    assert around(look(0, 0, 0), look(10**6 + PACKET + 1, 10**6, 10**6)) == {"a->b": PACKET + 1}
+    assert bypassed_bytes(look(0, 0, 0), look(10**6 + PACKET, 10**6, 10**6)) == {}, "one that is let through just now"
+    assert bypassed_bytes(look(0, 0, 0), look(10**6 + PACKET + 1, 10**6, 10**6)) == {"a->b": PACKET + 1}
 
 
 def test_a_link_made_anew_has_no_past() -> None:
-    assert around(look(10**9, 10**9, 10**9), look(10**6, 0, 0)) == {}, "both counts began again"
-    assert around(look(0, 10**9, 10**9), look(10**6, 0, 0)) == {}, "its shaper's did"
-    assert around(look(0, 0, 0), look(10**6, 0, 0, link="b->a")) == {}, "it was not there before"
+    assert bypassed_bytes(look(10**9, 10**9, 10**9), look(10**6, 0, 0)) == {}, "both counts began again"
+    assert bypassed_bytes(look(0, 10**9, 10**9), look(10**6, 0, 0)) == {}, "its shaper's did"
+    assert bypassed_bytes(look(0, 0, 0), look(10**6, 0, 0, link="b->a")) == {}, "it was not there before"
 
 
 def test_a_clock_that_is_set_meanwhile_makes_no_link_too_fast() -> None:
@@ -86,4 +95,4 @@ def test_a_clock_that_is_set_meanwhile_makes_no_link_too_fast() -> None:
         for number, sample in enumerate(made):
             sample["clock_s"] = 100.0 + sample["at_s"]
             sample["at_s"] += step_s if number >= 6 else 0.0
-        assert excess(made, [state(-60, RATE)]) == {}
+        assert rate_excess(made, [state(-60, RATE)]) == {}

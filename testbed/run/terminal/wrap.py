@@ -1,4 +1,4 @@
-"""Lines of words for a terminal that is narrower than they are: broken between phrases, not within one."""
+"""Wraps lines for a narrow terminal: between phrases where possible, not within one."""
 
 from __future__ import annotations
 
@@ -8,24 +8,29 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-#: What ends a phrase, with the space after it, or what begins one in brackets; a break elsewhere tears apart what is
-#: read as one.
+#: The end of a phrase with the space after it, or the beginning of a parenthesis.
 PHRASE_END = re.compile(r"[,;:.)] +|  +| +(?=\()")
 WORD_END = re.compile(r" +")
 
-#: A line that goes on is set in by so many columns more than it began with.
+#: The columns by which the continuation of a line is indented more than its beginning.
 HANGING = 2
 
 
-def fitted(text: Text, console: Console, hanging: int = HANGING) -> Text:
-    """The text as this console shows it: in a terminal in lines that fit it, and elsewhere as it is, since a file or a
-    pipe has no width."""
+def wrapped(text: Text, console: Console, hanging: int = HANGING) -> Text:
+    """Return the text wrapped to the console's width; unchanged where the output is a file or a pipe."""
     return folded(text, console.width, hanging) if console.is_terminal else text
 
 
 def folded(text: Text, width: int, hanging: int = HANGING) -> Text:
-    """The text in lines of at most `width` columns, each as long as phrases allow; one that is longer than a line is
-    broken between words, and a word that is longer than that is left whole."""
+    """Return the text in lines of at most `width` columns.
+
+    Lines break between phrases; a phrase that is longer than a line breaks between words; a longer word stays whole.
+
+    Args:
+        text: The text, with its styles.
+        width: The columns of a line.
+        hanging: The columns by which continuations are indented.
+    """
     given = text.split("\n", allow_blank=True)
     return Text("\n").join(line for each in given for line in _lines(each, width, hanging))
 
@@ -46,8 +51,10 @@ def _lines(line: Text, width: int, hanging: int) -> Iterator[Text]:
 
 
 def _break(plain: str, begin: int, room: int) -> int | None:
-    """Where the line ends: after the last phrase that fits, or else the last word, or else the first; None where there
-    is nothing after it."""
+    """Return where to break a line: after the last phrase that fits, else the last word, else the first word.
+
+    None if nothing follows the break.
+    """
     for kind in (PHRASE_END, WORD_END):
         ends = [found.end() for found in kind.finditer(plain, begin) if _fits(plain[: found.end()], room)]
         if ends:

@@ -1,4 +1,4 @@
-"""Lines for a narrow terminal: broken between phrases, with nothing lost."""
+"""The wrapping of lines for a narrow terminal: between phrases, with nothing lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from testbed.run.terminal.display import Display
-from testbed.run.terminal.phrases import folded
+from testbed.run.terminal.wrap import folded
 
 pytestmark = pytest.mark.pure
 

@@ -1,4 +1,4 @@
-"""Which events happen when. The network and the controller here only write down what they are told."""
+"""The event player: which events happen when. A recorder stands in for the network and the controller."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from testbed.emulation.network.swap import NetworkSwap
 from testbed.link import LinkState
 from testbed.run.changes import Changes
 from testbed.run.errors import RunFailed
-from testbed.run.script import Script
+from testbed.run.event_player import EventPlayer
 from testbed.run.view import declared_states
 from testbed.spec.event import LinkChange
 from testbed.spec.experiment import Experiment
@@ -70,7 +70,7 @@ class Recorder:
         self.told.append((kind, target))
 
 
-def script(folder: Path, *events: dict[str, Any], **settings: Any) -> tuple[Script, Recorder]:
+def script(folder: Path, *events: dict[str, Any], **settings: Any) -> tuple[EventPlayer, Recorder]:
     other = spoilt(TOPOLOGY, "name", to="other")
     (folder / "other.yaml").write_text(yaml.safe_dump(other))
     experiment = Experiment.load(write(folder, experiment=EXPERIMENT | {**settings, "events": list(events)}))
@@ -84,7 +84,7 @@ def script(folder: Path, *events: dict[str, Any], **settings: Any) -> tuple[Scri
         lambda added: recorder.said.append(("measure", *added)),
     )
     recorder.swaps = changes.swaps
-    return Script(experiment, changes), recorder
+    return EventPlayer(experiment, changes), recorder
 
 
 DOWN = {"down": ["paris", "tokyo"]}

@@ -1,4 +1,4 @@
-"""The controller as a child process of the run: started with a spec, spoken to over its owner socket."""
+"""The controller as a child process of the run, reached over its owner socket."""
 
 from __future__ import annotations
 
@@ -16,27 +16,31 @@ from testbed.emulation.containers.tail import last_lines
 from testbed.emulation.process import await_end, how_it_ended
 from testbed.run.errors import RunFailed
 
-#: It takes 2.5 s of processor time to start. One that has ended is noticed at once: this is for one that hangs.
+#: A controller takes 2.5 s of processor time to start. If it ends, that is noticed at once; this is for one that hangs.
 START_DEADLINE_S = 120.0
 END_DEADLINE_S = 10.0
-
 
 #: The owner's socket, in the run's folder.
 OWNER = "owner.sock"
 
-#: The controller's address as each container sees it.
+#: The controller's address inside each container.
 ADDRESS = f"unix:{CONTROL_FOLDER}/{SOCKET}"
 
 
 class ControllerFailed(RunFailed):
-    """The controller did not start, or has gone."""
+    """The controller did not start, or has ended."""
 
 
 class ControllerProcess:
-    """A context manager: started on entry, gone on leaving."""
+    """The controller's process. A context manager: started on entering, terminated on leaving.
+
+    Args:
+        spec: The controller's spec.
+        folder: The folder of its sockets: the owner's, and `control/` with a folder for each container.
+        run: The run's directory, where it writes its records and its log.
+    """
 
     def __init__(self, spec: ControllerSpec, folder: Path, run: Path) -> None:
-        """`folder` is where the sockets go: `control/`, of which each container sees a folder, and the owner's."""
         self._spec = spec
         self._run = run
         self._folder = folder
@@ -56,7 +60,7 @@ class ControllerProcess:
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C in the terminal is for us alone
+            start_new_session=True,  # Ctrl-C in the terminal reaches the run alone, which ends the controller
         )
         try:
             self._wait_until_there()
@@ -72,7 +76,7 @@ class ControllerProcess:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The process's id."""
         return self._process.pid
 
     def check(self) -> None:
@@ -88,5 +92,7 @@ class ControllerProcess:
         while not all(path.exists() for path in sockets):
             self.check()
             if time.monotonic() > deadline:
-                raise ControllerFailed(f"the controller did not start within {START_DEADLINE_S:g} s")
+                raise ControllerFailed(
+                    f"the controller did not start within {START_DEADLINE_S:g} s; its log is {self._log.name}"
+                )
             time.sleep(0.02)

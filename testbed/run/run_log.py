@@ -1,4 +1,4 @@
-"""What happens in a run, as it goes on: written down in its directory, and told to whoever watches."""
+"""The log of a running experiment: events, link states, samples and plans, kept in its directory and shown live."""
 
 from __future__ import annotations
 
@@ -13,51 +13,59 @@ from testbed.api.models import By
 from testbed.emulation.links.history import link_record, unix_seconds
 from testbed.link import LinkState
 from testbed.plan import Plan
-from testbed.run.conclusion.passed import apart_s
+from testbed.run.conclusion.link_counters import seconds_between
 from testbed.run.directory import RunDirectory
 from testbed.run.terminal.display import Display, Snapshot
 from testbed.telemetry.rate_steps import RateSteps
 
 
-class Story:
-    """Writes and tells, and keeps what who looks at the run is shown: what has happened, the plans by their epochs, and
-    the controller's status. `announce` is called whenever there is more of it. States may come from any thread, and so
-    may samples.
+class RunLog:
+    """Records what happens in a run, shows it in the terminal, and keeps it for the API.
+
+    `put_in_force` and `sampled` may be called from any thread.
+
+    Attributes:
+        events: The events so far, in the form of `events.jsonl`, with the rate steps found in traces.
+        plans: Each plan that was seen and the swap that brought it, by epoch.
+        status: The controller's newest status.
+        announce: Called after each addition.
     """
 
     def __init__(self, directory: RunDirectory, display: Display) -> None:
         self.directory = directory
         self.display = display
         self._samples: tuple[Mapping[str, Any], ...] = ()  # the last two: all would be 9 MiB an hour
-        self._told: list[str] = []
+        self._lines: list[str] = []  # the events as the terminal shows them
         self._states: dict[str, LinkState] = {}
         self._steps = RateSteps()
         self.events: list[dict[str, Any]] = []
         self.plans: dict[int, dict[str, Any]] = {}
         self.status: Mapping[str, Any] = {}
         self.announce: Callable[[], None] = lambda: None
-        self._swaps_told = 0
-        self._members_told = 0
+        self._swaps_logged = 0
+        self._passages_logged = 0
 
     def live(self, rounds: int) -> AbstractContextManager[None]:
-        """While inside, what is told is shown."""
+        """Return a context in which the terminal shows the progress of training."""
         return self.display.live(rounds)
 
     def put_in_force(self, at_s: float, link: str, state: LinkState) -> None:
-        """A link has another state since `at_s`, on the monotonic clock."""
+        """Record that a link's state changed at `at_s` (monotonic seconds)."""
         self._states[link] = state
         self.directory.append("links.jsonl", link_record(unix_seconds(at_s), link, state))
         self.announce()
 
     def sampled(self, sample: Mapping[str, Any]) -> None:
-        """The sampler has another sample. Steps of rates are told and shown as events; `links.jsonl` has what they are
-        found in, so they stand in no file of their own."""
+        """Record a sample, and show the rate steps that it completes as events.
+
+        Rate steps are not written to `events.jsonl`: they are computed from `links.jsonl`.
+        """
         self._samples = (*self._samples[-1:], sample)
         self.directory.append("traffic.jsonl", sample)
         rates = {link: state.rate_bps if state.up else None for link, state in self._states.copy().items()}
         for step in self._steps.look(sample["at_s"], rates, sample["bytes"]):
             self.events.append(step.to_event())
-            self._told.append(str(step))
+            self._lines.append(str(step))
         self.announce()
 
     def happened(
@@ -68,16 +76,16 @@ class Story:
         at_s: float | None = None,
         changed: Mapping[str, float | None] | None = None,
     ) -> None:
-        """Record that something has happened to the network or to a member.
+        """Record an event of the network or of a member.
 
         Args:
             kind: The event's kind, as in an experiment's file.
             target: The link, the pair, the worker or the network.
-            by: `hand`, where a person asked for it.
-            at_s: The moment (Unix time), if it is not now.
-            changed: All values of a link that are in force over its file or trace after this change.
+            by: `hand` if a person asked for it.
+            at_s: The event's time (Unix seconds); None is now.
+            changed: All values of a link that override its file or trace after this change.
         """
-        self._told.append(f"{kind} {target}" + (" by hand" if by == "hand" else ""))
+        self._lines.append(f"{kind} {target}" + (" by hand" if by == "hand" else ""))
         record: dict[str, Any] = {"at_s": time.time() if at_s is None else at_s, "kind": kind, "target": target}
         record |= {"by": by} if by == "hand" else {}
         record |= {"changed": dict(changed)} if changed is not None else {}
@@ -88,32 +96,32 @@ class Story:
         self.announce()
 
     def tell(self) -> None:
-        """Print the events that were not printed yet, where no progress is shown."""
-        self.display.tell(self._told)
+        """Print the events that were not printed yet, for a run whose progress is not shown."""
+        self.display.tell(self._lines)
 
     @property
     def by_hand(self) -> list[dict[str, Any]]:
-        """What people did to the run, which its files do not say."""
+        """The events that people asked for; the run's files do not have them."""
         return [event for event in self.events if event.get("by") == "hand"]
 
     def follow(self, status: Mapping[str, Any], states: Mapping[str, LinkState]) -> None:
-        """Tell what is new in the controller's status, and show it beside the states of links."""
+        """Log what is new in the controller's status, and show it with the links' states."""
         self.status = status
         self._keep_plans(status)
-        for swap in status["swaps"][self._swaps_told :]:
+        for swap in status["swaps"][self._swaps_logged :]:
             if swap["active_s"] is None:
                 break
-            self._swaps_told += 1
+            self._swaps_logged += 1
             why = escape(swap["reason"])
-            self._told.append(f"plan {swap['epoch']} in force from round {swap['active_round']}: {why}")
-        for event in status["passages"][self._members_told :]:
-            self._members_told += 1
+            self._lines.append(f"plan {swap['epoch']} in force from round {swap['active_round']}: {why}")
+        for event in status["passages"][self._passages_logged :]:
+            self._passages_logged += 1
             self.happened(event["kind"], event["member"], at_s=event["at_s"])
         self.display.show(self._snapshot(status, states))
         self.announce()
 
     def _keep_plans(self, status: Mapping[str, Any]) -> None:
-        """Each plan that was seen, by its epoch, with how it came into force; the first was there from the begin."""
+        """Keep the plan in force and each swap, by epoch; the first plan has no swap."""
         for swap in status["swaps"]:
             self._keep_plan(swap["epoch"], swap=swap)
         if status["plan"]:
@@ -122,7 +130,7 @@ class Story:
     def _keep_plan(self, epoch: int, **known: Any) -> None:
         before = self.plans.get(epoch, {"plan": None, "swap": None})
         if (after := before | known) != before:
-            self.plans[epoch] = after  # a new value: who was shown the one of before is to see that it became different
+            self.plans[epoch] = after  # a new dict, so that a reader of the old one sees that it differs
 
     def _snapshot(self, status: Mapping[str, Any], states: Mapping[str, LinkState]) -> Snapshot:
         metrics = status["metrics"]
@@ -135,14 +143,14 @@ class Story:
             plan=Plan.from_json(status["plan"]) if status["plan"] else None,
             states=states,
             throughput=self._throughput(),
-            events=tuple(self._told),
+            events=tuple(self._lines),
         )
 
     def _throughput(self) -> dict[str, float]:
         if len(samples := self._samples) < 2:
             return {}
         before, after = samples
-        seconds = apart_s(before, after)
+        seconds = seconds_between(before, after)
         return {
             link: (count - before["bytes"].get(link, count)) * 8 / seconds for link, count in after["bytes"].items()
         }

@@ -1,4 +1,4 @@
-"""What was asked for and did nothing."""
+"""The reasons for links and controllers that were not used."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from testbed.run.conclusion.idle import controller_failure, unused_controller, unused_links
+from testbed.run.conclusion.unused import controller_failure, unused_controller, unused_links
 from testbed.run.conclusion.verdict import judge
 from tests.run.conclusion.test_verdict import FINE
 
@@ -22,14 +22,14 @@ def test_links_without_a_byte_are_named_with_the_way() -> None:
     said = unused_links(LINKS, ["paris", "tokyo"], 0)
     assert "nothing was emulated" in said
     assert "MASTER_ADDR" in said
-    assert "all processes were in paris" in unused_links(LINKS, ["paris"], 0)
+    assert "in paris" in unused_links(LINKS, ["paris"], 0)
 
 
 @pytest.mark.parametrize(
     ("name", "outcome", "said"),
     [
-        ("scheme", {"joined": [], "round": None, "state": "running"}, "no process came to the controller"),
-        ("wan", {"joined": [], "round": None, "state": "not started"}, "no process came to the controller"),
+        ("scheme", {"joined": [], "round": None, "state": "running"}, "no process joined the controller"),
+        ("wan", {"joined": [], "round": None, "state": "not started"}, "no process joined the controller"),
         ("scheme", {"joined": ["a", "b"], "round": None, "state": "done"}, "0 rounds"),
         ("scheme", {"joined": ["a", "b"], "round": 1, "state": "done"}, "0 rounds"),
         ("wan", {"joined": ["a", "b"], "round": None, "state": "done"}, "0 rounds"),

@@ -1,4 +1,4 @@
-"""The experiment's events, made to happen at their time or round."""
+"""Plays the experiment's events at their time or round."""
 
 from __future__ import annotations
 
@@ -14,42 +14,53 @@ from testbed.spec.event import Event
 from testbed.spec.experiment import Experiment
 
 
-class Script:
-    """Events not yet played, in the order they fall due. An oracle is told what links carry in each of its periods."""
+class EventPlayer:
+    """Plays the events of an experiment's file. With `knowledge: oracle`, also sends the controller the links' states.
+
+    Args:
+        experiment: The experiment, with its events.
+        changes: Carries them out.
+    """
 
     def __init__(self, experiment: Experiment, changes: Changes) -> None:
         self._experiment = experiment
         self._changes = changes
         self._waiting = list(experiment.spec.events)
-        self._told_s = 0.0
+        self._informed_s = 0.0
 
     @property
     def waiting(self) -> list[str]:
-        """The events that have not happened, as one would name them."""
-        return [words(event) for event in self._waiting]
+        """The events that have not happened, in words."""
+        return [event_text(event) for event in self._waiting]
 
     def play(self, elapsed_s: float, round_: int) -> None:
-        """Make happen what is due, `elapsed_s` seconds into training with `round_` rounds complete."""
+        """Carry out the events that are due.
+
+        Args:
+            elapsed_s: Seconds since training began; a paused replay stops this clock.
+            round_: The number of completed rounds.
+
+        Raises:
+            RunFailed: An event can't be carried out, or the controller rejected it.
+        """
         due = [event for event in self._waiting if _is_due(event, elapsed_s, round_)]
         for event in sorted(due, key=lambda event: elapsed_s if event.at is None else event.at):
             self._waiting.remove(event)
             try:
-                self._make_happen(event)
-            except KeyError as error:
-                raise RunFailed(f"the event {words(event)} cannot happen: {error.args[0]}", rule="event") from error
-            except ApiProblem as error:
-                raise RunFailed(f"the event {words(event)} cannot happen: {error}", rule="event") from error
+                self._carry_out(event)
+            except (KeyError, ApiProblem) as error:
+                why = error.args[0] if isinstance(error, KeyError) else error
+                raise RunFailed(f"the event {event_text(event)} can't happen: {why}", rule="event") from error
             except ControllerError as error:
-                raise RunFailed(
-                    f"the controller did not take the event {words(event)}: {error}", rule="event"
-                ) from error
+                text = f"the controller rejected the event {event_text(event)}: {error}"
+                raise RunFailed(text, rule="event") from error
         controller = self._experiment.spec.controller
-        if controller.knowledge == "oracle" and elapsed_s - self._told_s >= controller.period:
-            self._told_s = elapsed_s
-            with suppress(ControllerError):  # busy; told again after another period
+        if controller.knowledge == "oracle" and elapsed_s - self._informed_s >= controller.period:
+            self._informed_s = elapsed_s
+            with suppress(ControllerError):  # it is busy; the next period sends the states again
                 self._changes.inform()
 
-    def _make_happen(self, event: Event) -> None:
+    def _carry_out(self, event: Event) -> None:
         changes = self._changes
         if event.change:
             changes.change_links([event.change.scaled(self._experiment.spec.scale)], [], "file")
@@ -67,8 +78,8 @@ def _is_due(event: Event, elapsed_s: float, round_: int) -> bool:
     return event.at <= elapsed_s if event.at is not None else (event.round or 0) <= round_
 
 
-def words(event: Event) -> str:
-    """The event as one would name it."""
+def event_text(event: Event) -> str:
+    """Return an event in words, e.g. `down paris-tokyo at 30 s`."""
     moment = f"at {event.at:g} s" if event.at is not None else f"in round {event.round}"
     if event.down or event.up:
         return f"{'down' if event.down else 'up'} {pair_name(*event.pair)} {moment}"

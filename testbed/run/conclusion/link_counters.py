@@ -1,0 +1,92 @@
+"""Checks by the kernel's byte counters at the links' ends that no traffic bypassed the shaper. Pure.
+
+A shaper does not see traffic that bypasses it, because a rule was deleted or a queue replaced; the kernel's counters
+do. They are compared with the rate (`rate_excess`), and with the shaper's own counters (`bypassed_bytes`), which also
+finds bursts that carry no more in three seconds than the rate allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Record = Mapping[str, Any]
+
+#: Samples in a window: over three seconds, a sample that a busy host takes late counts little.
+WINDOW = 3
+#: The most by which two samples may be further apart than their times say.
+LOOK_S = 0.1
+#: A super-packet (segmentation offload), which arrives at once.
+SUPER_PACKET_BITS = 8 * 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class CounterReading:
+    """The byte counters of each link at one moment, since the link was made."""
+
+    #: The shaper's counters, read just before the kernel's.
+    before: Mapping[str, int]
+    #: The kernel's counters at the links' ends.
+    arrived: Mapping[str, int]
+    #: The shaper's counters, read just after the kernel's.
+    after: Mapping[str, int]
+
+
+def bypassed_bytes(first: CounterReading, last: CounterReading) -> dict[str, int]:
+    """Return, by link, the bytes that arrived between two readings and can't have passed the shaper.
+
+    Links with at most one super-packet of such bytes are left out. The shaper counts the headers of each frame, the
+    kernel only those of the super-packet, so of shaped traffic never more arrives than the shaper counted from before
+    the first reading to after the last.
+    """
+    found = {}
+    for link, arrived in _grown(first.arrived, last.arrived):
+        if link in first.before and last.after.get(link, -1) >= first.before[link]:
+            beside = arrived - (last.after[link] - first.before[link])
+            if 8 * beside > SUPER_PACKET_BITS:
+                found[link] = beside
+    return found
+
+
+def rate_excess(samples: Sequence[Record], states: Sequence[Record]) -> dict[str, float]:
+    """Return, by link, the relative excess over its rate in its worst window.
+
+    Links whose excess is within the measurement's resolution are left out. A window is compared with the highest rate
+    in force during it and for the same time before it, when the bytes that arrive may have been sent.
+
+    Args:
+        samples: The lines of `traffic.jsonl`.
+        states: The lines of `links.jsonl`.
+    """
+    history: dict[str, list[tuple[float, float]]] = {}
+    for state in states:
+        history.setdefault(state["link"], []).append((state["at_s"], state["rate_bps"]))
+    worst: dict[str, float] = {}
+    for first, last in zip(samples, samples[WINDOW:], strict=False):
+        began, seconds = first["at_s"], seconds_between(first, last)
+        for link, size in _grown(first["bytes"], last["bytes"]):
+            bits = 8.0 * size
+            allowed = _peak_bps(history.get(link, []), began - seconds, last["at_s"]) * seconds
+            if bits > allowed * (1 + LOOK_S / seconds) + SUPER_PACKET_BITS and allowed > 0:
+                worst[link] = max(worst.get(link, 0.0), bits / allowed - 1)
+    return worst
+
+
+def seconds_between(first: Record, last: Record) -> float:
+    """Return the seconds between two samples; samples of earlier versions have the wall clock only."""
+    clock = "clock_s" if "clock_s" in first and "clock_s" in last else "at_s"
+    return float(last[clock] - first[clock])
+
+
+def _grown(first: Mapping[str, int], last: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    """Yield the growth of each counter. A link that was made or replaced in between is left out."""
+    for link, count in last.items():
+        if link in first and count >= first[link]:
+            yield link, count - first[link]
+
+
+def _peak_bps(history: Sequence[tuple[float, float]], began_s: float, ended_s: float) -> float:
+    """Return the highest rate in force in [began_s, ended_s]; `history` is in order of time."""
+    before = [rate for at_s, rate in history if at_s <= began_s][-1:]
+    return max(before + [rate for at_s, rate in history if began_s < at_s <= ended_s], default=0.0)

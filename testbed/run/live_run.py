@@ -1,0 +1,205 @@
+"""A training run as the API's subject: its state, and the requests that people send.
+
+Requests are carried out in the thread that watches the training, between two checks, and recorded like the events of
+the experiment's file, but marked as done by hand.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+from testbed.api.entry import show_in_browser, write_entry
+from testbed.api.models import LinkHistory, NetworkStatus
+from testbed.api.problem import NOT_HERE, WRONG, ApiProblem
+from testbed.api.requests import Request
+from testbed.api.server import ApiServer, PortTaken
+from testbed.api.subject import Subject
+from testbed.controller.client import ControllerClient, ControllerError
+from testbed.controller.run_records import RunRecords
+from testbed.emulation.standing import status
+from testbed.emulation.standing.orders import in_words
+from testbed.emulation.standing.standing import RUN_SOCKET
+from testbed.emulation.testbed import Testbed
+from testbed.run.changes import Changes, WorkerPrograms
+from testbed.run.errors import CannotRun
+from testbed.run.event_player import EventPlayer
+from testbed.run.run_log import RunLog
+from testbed.spec.experiment import Experiment
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class LoopExecutor(Executor):
+    """Runs submitted calls in the thread that calls `wait`, one after the other. A shutdown cancels the rest."""
+
+    def __init__(self) -> None:
+        self._asked: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self._over = False
+
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Queue a call, from any thread. Raises RuntimeError after the shutdown."""
+        if self._over:
+            raise RuntimeError("the run has ended and takes no more requests")
+        future: Future[R] = Future()
+        self._asked.put((future, lambda: fn(*args, **kwargs)))
+        return future
+
+    def wait(self, seconds: float) -> None:
+        """Run the queued calls, and those that arrive within `seconds`."""
+        until = time.monotonic() + seconds
+        with suppress(queue.Empty):
+            while True:
+                _do(*self._asked.get(timeout=max(0.0, until - time.monotonic())))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Reject further calls, and cancel the queued ones."""
+        self._over = True
+        while not self._asked.empty():
+            self._asked.get()[0].cancel()
+
+
+def _do(future: Future[Any], work: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(work())
+    except Exception as error:
+        future.set_exception(error)
+    except BaseException as error:  # an interrupt of this thread also ends the call
+        future.set_exception(RuntimeError(f"interrupted: {error}"))
+        raise
+
+
+class LiveRun(Subject):
+    """A run as the API's subject, from the beginning of its training to the end.
+
+    Args:
+        testbed: The run's network.
+        changes: Carries out the requests.
+        run_log: The events, plans and status so far.
+        executor: Runs the requests in the run's own thread.
+        controller: The controller, or None where a command trains.
+    """
+
+    def __init__(
+        self,
+        testbed: Testbed,
+        changes: Changes,
+        run_log: RunLog,
+        executor: LoopExecutor,
+        controller: ControllerClient | None,
+    ) -> None:
+        self.executor = executor
+        self._testbed = testbed
+        self._changes = changes
+        self._run_log = run_log
+        self._controller = controller
+        self._rounds = RunRecords(run_log.directory.path, controller)
+
+    def state(self) -> dict[str, dict[str, Any]]:
+        run_log = self._run_log
+        shown = {name: value for name, value in run_log.status.items() if name not in ("plan", "swaps", "passages")}
+        return {
+            **status.sections(self._testbed, "run"),
+            "events": {str(number): event for number, event in enumerate(list(run_log.events), start=1)},
+            "training": shown | {"workers": self._rounds.spent()},
+            "plans": {str(epoch): plan for epoch, plan in sorted(dict(run_log.plans).items())},
+            "rounds": self._rounds.until(run_log.status.get("round")),
+            "decisions": self._rounds.decisions(),
+        }
+
+    def status(self) -> NetworkStatus:
+        return status.status(self._testbed, "run")
+
+    def metrics(self) -> bytes:
+        return status.metrics(self.status(), self._run_log.status if self._controller else None)
+
+    def history(self, since: int | None) -> LinkHistory:
+        raise ApiProblem(NOT_HERE, f"the history of a run's links is in {self._run_log.directory.path}/links.jsonl")
+
+    def do(self, request: Request) -> dict[str, Any]:
+        """Carry out a request. Its rates are not scaled: `scale` applies to the rates in files."""
+        with _in_words():
+            return self._changes.do(request, "hand")
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """Raise the errors of a request as ApiProblem."""
+    with in_words():
+        try:
+            yield
+        except ControllerError as error:
+            raise ApiProblem(WRONG, str(error)) from error
+
+
+class RunControl:
+    """Plays the file's events and serves the run's API. A context manager.
+
+    Requests are carried out in the thread that calls `wait`.
+
+    Args:
+        experiment: The experiment that runs.
+        testbed: Its network.
+        run_log: Records each change.
+        before_routes: As for Changes.
+        controller: The controller, or None where a command trains.
+        workers: The workers' programs, or None where a command trains.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        testbed: Testbed,
+        run_log: RunLog,
+        before_routes: Callable[[set[str]], None],
+        controller: ControllerClient | None = None,
+        workers: WorkerPrograms | None = None,
+    ) -> None:
+        self.changes = Changes(experiment, testbed, controller, workers, run_log.happened, before_routes)
+        self._events = EventPlayer(experiment, self.changes)
+        self._executor = LoopExecutor()
+        self._run = LiveRun(testbed, self.changes, run_log, self._executor, controller)
+        self._run_log = run_log
+        self._folder = testbed.folder
+
+    def __enter__(self) -> Self:
+        """Serve the API, on the run's socket and on the port of `--open`. Raises CannotRun if that port is taken."""
+        display = self._run_log.display
+        port = None if display.door is None else display.door.port
+        try:
+            self._server = ApiServer(self._run, self._folder / RUN_SOCKET, port)
+        except PortTaken as error:
+            raise CannotRun(str(error)) from error
+        self._server.__enter__()
+        self._run_log.announce = self._server.announce
+        if display.door is not None and self._server.port is not None:
+            page = write_entry(self._folder, self._server.port, self._server.token)
+            display.say(show_in_browser(page, display.door))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._executor.shutdown()
+        self._server.__exit__(kind, error, trace)
+
+    def wait(self, seconds: float) -> None:
+        """Carry out requests for `seconds`."""
+        self._executor.wait(seconds)
+
+    def play(self, elapsed_s: float, round_: int) -> None:
+        """Play the file's events that are due; see `EventPlayer.play`."""
+        self._events.play(elapsed_s, round_)
+
+    @property
+    def missed(self) -> list[str]:
+        """The file's events that have not happened, in words."""
+        return self._events.waiting

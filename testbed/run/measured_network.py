@@ -1,0 +1,127 @@
+"""Builds a run's network, checks it against the host's budget, and measures its idle links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.markup import escape
+
+from testbed.emulation.host import budget
+from testbed.emulation.links.probe import LinkFidelity
+from testbed.emulation.testbed import Testbed
+from testbed.run.conclusion.verdict import host_was_short
+from testbed.run.directory import RunDirectory
+from testbed.run.errors import TooMuch
+from testbed.run.manifest import Manifest
+from testbed.run.terminal.display import Display
+from testbed.spec.experiment import Experiment
+
+#: The file with the kernel's default congestion control.
+CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+
+
+def fits_host(experiment: Experiment, backend: str, strict: bool, display: Display) -> bool:
+    """Return whether an experiment fits the host's budget under a backend, and print a warning if it does not.
+
+    A budget that is not known is measured first, which takes about five seconds.
+
+    Raises:
+        TooMuch: The experiment exceeds the budget, and `strict` is set.
+        BudgetError: The budget can't be measured.
+    """
+    kept = budget.host_budget(backend)
+    if kept is None:
+        with display.step("what this host carries"):
+            kept = budget.measure_budget(backend)
+    excess = budget.need(experiment, kept).excess(kept, experiment.spec.scale)
+    if excess is None:
+        return True
+    text = f"{experiment.file} asks for more than this host carries: {excess} ({kept})"
+    if strict:
+        raise TooMuch(text)
+    display.say(f"  [yellow]{escape(text)}[/]")
+    return False
+
+
+def recheck_budget(fits: bool | None, reasons: Sequence[str]) -> None:
+    """Discard the host's budget if a run contradicts it, so that the next run measures it again.
+
+    Args:
+        fits: Whether the run fits the budget; None if that was not checked.
+        reasons: The reasons of the run's verdict.
+    """
+    if fits is not None and fits == host_was_short(reasons):
+        budget.contradict()
+
+
+class FidelityMeasurements:
+    """The fidelity of each link that a run ever had. Making one measures all links, which must be idle."""
+
+    def __init__(self, testbed: Testbed) -> None:
+        #: The links' errors, measured by probes on the idle link.
+        self.measured: dict[str, LinkFidelity] = testbed.measure()
+        #: The links' relative rate errors by the shaper's counters.
+        self.rate_errors: dict[str, float] = {}
+        self._testbed = testbed
+
+    def follow_swap(self, added: set[str]) -> None:
+        """Measure a swap's new links while they are idle, and keep the counters of the others.
+
+        Called when the new links are built and no route has moved nor any link was removed.
+        """
+        self.keep()
+        if added:
+            self.measured |= self._testbed.measure(added)
+
+    def keep(self) -> None:
+        """Record the rate errors by the shaper's counters now."""
+        counters = self._testbed.network.shaper.counters()
+        self.rate_errors |= {name: error for name, c in counters.items() if (error := c.rate_error) is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredNetwork:
+    """A network that is built and measured: its manifest, and the fidelity of its links.
+
+    `fits` is whether the experiment fits the host's budget.
+    """
+
+    manifest: Manifest
+    fits: bool
+    fidelity: FidelityMeasurements
+
+
+def build_and_measure(
+    experiment: Experiment, testbed: Testbed, image: str, directory: RunDirectory, display: Display, strict: bool
+) -> MeasuredNetwork:
+    """Open the testbed, which the caller closes, build its network, and measure the idle links.
+
+    Args:
+        experiment: The experiment.
+        testbed: The experiment's testbed, not open yet.
+        image: The image of the workers, for the manifest.
+        directory: The run's directory.
+        display: Shows the steps, and a warning if the experiment exceeds the host's budget.
+        strict: Refuse an experiment that exceeds the host's budget, before anything is built.
+
+    Raises:
+        TooMuch: The experiment exceeds the host's budget, and `strict` is set.
+    """
+    testbed.open()
+    network = testbed.network
+    fits = testbed.placed or fits_host(experiment, network.shaper.name, strict, display)
+    manifest = Manifest(
+        directory,
+        experiment,
+        backend=network.shaper.name,
+        realtime_shaping=network.shaper.realtime,
+        image=image,
+        congestion_control=CONGESTION_CONTROL.read_text().strip(),
+    )
+    testbed.build()
+    manifest.add(offload=network.offload, switch=network.switch, **testbed.record())
+    with display.step("links measured from outside"):
+        fidelity = FidelityMeasurements(testbed)
+    return MeasuredNetwork(manifest, fits, fidelity)
