@@ -14,8 +14,7 @@ from torch import nn
 
 from testbed.sync.codecs.memory import bytes_of
 from testbed.worker import data, models, optimizer
-from testbed.worker.partition import partition
-from testbed.worker.sites import Scores, Sites, histogram
+from testbed.worker.partition import Scores, Sites, histogram, partition
 from testbed.workload import Workload
 
 #: Test samples at a time: bounds the memory of an evaluation.
@@ -268,3 +267,13 @@ def digest(tensors: Sequence[torch.Tensor]) -> str:
         held = tensor.detach().cpu().contiguous()
         whole.update(bytes_of(held))
     return whole.hexdigest()
+
+
+def device() -> str:
+    """What this worker can compute on: `cuda` or `cpu`."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def chosen_device(wanted: str) -> torch.device:
+    """The device that a workload names; `auto` is the best there is."""
+    return torch.device(device() if wanted == "auto" else wanted)

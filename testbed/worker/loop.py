@@ -19,10 +19,8 @@ from testbed.sync import Strategy
 from testbed.sync.rendezvous import Rendezvous
 from testbed.sync.session import session_of
 from testbed.worker import gossip, learner
-from testbed.worker.device import chosen_device
-from testbed.worker.learner import Learner
-from testbed.worker.pace import Pace, Paced
-from testbed.worker.slowness import Slowness
+from testbed.worker.learner import Learner, chosen_device
+from testbed.worker.pace import Pace, Paced, Slowness
 from testbed.workload import Workload
 
 
