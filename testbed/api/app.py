@@ -16,7 +16,6 @@ from fastapi.staticfiles import StaticFiles
 from starlette.routing import compile_path
 
 from testbed import errors
-from testbed.api.feed import Follower, StateFeed
 from testbed.api.models import (
     EventResource,
     HostResource,
@@ -29,8 +28,21 @@ from testbed.api.models import (
     SiteResource,
     TrafficResource,
 )
-from testbed.api.problem import CANNOT, FAILED, MISSING, NOT_HERE, STALE, UNREADABLE, WRONG, ApiProblem
-from testbed.api.requests import REQUESTS, ChangeLinks, HttpRequest, Request
+from testbed.api.requests import (
+    CANNOT,
+    FAILED,
+    MISSING,
+    NOT_HERE,
+    REQUESTS,
+    STALE,
+    UNREADABLE,
+    WRONG,
+    ApiProblem,
+    ChangeLinks,
+    HttpRequest,
+    Request,
+)
+from testbed.api.stream import Follower, StateFeed
 from testbed.api.subject import Section, Subject
 from testbed.errors import ending_of
 from testbed.link import NoSuchLink, find_link

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from testbed.api.problem import CANNOT as IMPOSSIBLE
+from testbed.api.requests import CANNOT as IMPOSSIBLE
 from testbed.api.requests import HttpRequest
 from testbed.errors import BAD_INPUT, CANNOT, FAILED
 from testbed.unix_socket import address

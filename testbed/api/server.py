@@ -24,7 +24,7 @@ from testbed.unix_socket import address
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from testbed.api.feed import StateFeed
+    from testbed.api.stream import StateFeed
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class ApiServer:
 
         from testbed.api.access import TokenAccess
         from testbed.api.app import make_app
-        from testbed.api.feed import StateFeed
+        from testbed.api.stream import StateFeed
 
         self._feed = StateFeed(self._subject.state)
         app: ASGIApp = TokenAccess(make_app(self._subject, self._feed), self.token)

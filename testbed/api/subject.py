@@ -7,8 +7,7 @@ from concurrent.futures import Executor
 from typing import Any, Literal
 
 from testbed.api.models import LinkHistory, NetworkStatus
-from testbed.api.problem import NOT_HERE, ApiProblem
-from testbed.api.requests import Request
+from testbed.api.requests import NOT_HERE, ApiProblem, Request
 from testbed.api.stream import State
 
 #: What a state has; each is a mapping from names or numbers to values as JSON has them, of the models that are named

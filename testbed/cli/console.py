@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from testbed.run.terminal.display import Display
 
 if TYPE_CHECKING:
-    from testbed.api.entry import Door
+    from testbed.api.entry import ApiPort
 
 INTERRUPTED = 130
 
@@ -76,11 +76,11 @@ def list_presets(kind: str) -> None:
         out.print(f"{file.stem:<{width}}  {first}", markup=False)
 
 
-def progress_display(quiet: bool, beside_output: bool = False, door: Door | None = None) -> Display:
+def progress_display(quiet: bool, beside_output: bool = False, port: ApiPort | None = None) -> Display:
     """What shows how far a verb is, on the error output where the output is for programs; nothing where `quiet`."""
     from testbed.run.terminal.display import Display
 
-    return Display(Console(quiet=quiet, stderr=beside_output), door)
+    return Display(Console(quiet=quiet, stderr=beside_output), port)
 
 
 def fail(code: int, text: object) -> typer.Exit:
@@ -127,11 +127,11 @@ def link_argument(written: str) -> str:
     return written
 
 
-def door(open_: bool, port: int | None) -> Door | None:
-    """What `--open` and `--port` ask for."""
-    from testbed.api.entry import Door
+def api_port(open_: bool, port: int | None) -> ApiPort | None:
+    """Return the port of the API that `--open` and `--port` ask for, or None."""
+    from testbed.api.entry import ApiPort
 
-    return Door(port or 0, open_) if open_ or port is not None else None
+    return ApiPort(port or 0, open_) if open_ or port is not None else None
 
 
 def quantity(kind: Any) -> Callable[[str | float], float]:

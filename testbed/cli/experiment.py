@@ -19,7 +19,7 @@ from testbed.cli.console import (
     Open,
     Port,
     Quiet,
-    door,
+    api_port,
     err,
     fail,
     list_presets,
@@ -96,7 +96,7 @@ def run(
         changes["hosts"] = hosts if hosts == "all" else f"[{hosts}]"
     with interruptible_run():
         need_root_for(experiment, changes)
-        display = progress_display(quiet, beside_output=json_, door=door(open_, port))
+        display = progress_display(quiet, beside_output=json_, port=api_port(open_, port))
         outcome = execute(experiment, changes, strict, page, display, run_on(hosts_file, strict))
     if json_ or quiet:
         _tell(outcome, json_)

@@ -12,7 +12,7 @@ from testbed.cli.console import (
     Port,
     Quiet,
     TopologyFile,
-    door,
+    api_port,
     fail,
     interruptible_verb,
     progress_display,
@@ -54,7 +54,7 @@ def up(
     need_root()
     workers = containers(files, image, renew, tmp, shm, out)
     with interruptible_verb(": everything that was made was taken away"):
-        display = progress_display(quiet, door=door(open_, port))
+        display = progress_display(quiet, port=api_port(open_, port))
         (_up_with_prompt if cli else _up_in_background)(name, wanted, backend, workers, display)
 
 
@@ -63,7 +63,7 @@ def _up_in_background(
 ) -> None:
     from testbed.emulation.standing.background import bring_up
 
-    page = bring_up(name, topology.file, backend, workers, display.step, display.door)
+    page = bring_up(name, topology.file, backend, workers, display.step, display.api_port)
     display.say(f"  {name} is up; `testbed status` shows it, `testbed down --name {name}` takes it away")
     if page:
         display.say(page)

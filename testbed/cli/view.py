@@ -16,7 +16,7 @@ def view(
     run: Annotated[Path, typer.Argument(help="a run's directory, such as runs/latest")], port: Port = None
 ) -> None:
     """Show a run that is over on a page that plays it at any speed, until Ctrl-C."""
-    from testbed.api.entry import Door, show_in_browser, write_entry
+    from testbed.api.entry import ApiPort, show_in_browser, write_entry
     from testbed.api.server import ApiServer
     from testbed.report.recorded_run import RecordedRun
 
@@ -28,7 +28,7 @@ def view(
             ):
                 assert server.port is not None
                 page = write_entry(Path(folder), server.port, server.token)
-                out.print(show_in_browser(page, Door(server.port, shown=True)))
+                out.print(show_in_browser(page, ApiPort(server.port, shown=True)))
                 server.join()
         except Interrupted:
             return

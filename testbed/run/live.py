@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from testbed.api.models import LinkHistory, NetworkStatus
-from testbed.api.problem import NOT_HERE, WRONG, ApiProblem
-from testbed.api.requests import Request
+from testbed.api.requests import NOT_HERE, WRONG, ApiProblem, Request
 from testbed.api.subject import Subject
 from testbed.controller.client import ControllerClient, ControllerError
 from testbed.controller.run_records import RunRecords

@@ -42,18 +42,18 @@ class Steering:
         self._folder = testbed.folder
 
     def __enter__(self) -> Self:
-        """CannotRun where the port that the display's door is to be at is taken."""
+        """CannotRun where the port of the display's `api_port` is taken."""
         display = self._story.display
-        port = None if display.door is None else display.door.port
+        port = None if display.api_port is None else display.api_port.port
         try:
             self._server = ApiServer(self._run, self._folder / RUN_SOCKET, port)
         except PortTaken as error:
             raise CannotRun(str(error)) from error
         self._server.__enter__()
         self._story.announce = self._server.announce
-        if display.door is not None and self._server.port is not None:
+        if display.api_port is not None and self._server.port is not None:
             page = write_entry(self._folder, self._server.port, self._server.token)
-            display.say(show_in_browser(page, display.door))
+            display.say(show_in_browser(page, display.api_port))
         return self
 
     def __exit__(

@@ -8,11 +8,11 @@ from contextlib import ExitStack
 import docker
 
 from testbed.emulation.testbed import Testbed
-from testbed.launch.errors import BadCommand, LaunchFailed
-from testbed.launch.out import Kept, kept_in_words
+from testbed.launch import BadCommand, LaunchFailed
 from testbed.launch.program import ContainerStarter
 from testbed.launch.programs import Programs
 from testbed.launch.ranks import Peer, Rank, alone, ranks_of
+from testbed.launch.result_files import CopiedFiles, describe_copied
 from testbed.launch.working_folder import make_writable
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import RunFailed
@@ -58,7 +58,7 @@ class ExperimentPrograms:
             Rank(rank.worker, rank.name, rank.environment | program.environment)
             for rank in ranks_of(commands, peers, program.nproc)
         ]
-        self.kept: dict[str, Kept] = {}  # what was copied from each worker, once all has ended
+        self.kept: dict[str, CopiedFiles] = {}  # what was copied from each worker, once all has ended
         self._workers = sorted({rank.worker for rank in self.ranks})
         self._out = directory.path / "out"
         self.sums: PlannedSums | None = None
@@ -107,7 +107,7 @@ class ExperimentPrograms:
         self._programs.end()
         for worker in self._workers:
             self.kept[worker] = self._figures.take(worker, self._network.container(worker))
-        for line in kept_in_words(self.kept, self._out):
+        for line in describe_copied(self.kept, self._out):
             self._say(f"  {line}")
         self._ends.close()
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from testbed.emulation.network.node import ContainerHost
-from testbed.launch.out import Kept, take_out
+from testbed.launch.result_files import CopiedFiles, copy_results
 from testbed.run.directory import RunDirectory
 from testbed.telemetry.printed_metrics import Figures, figures_in
 from testbed.telemetry.tensorboard import EVENTS, read_figures
@@ -27,10 +27,10 @@ class ProgramFigures:
         if (figures := figures_in(line)) is not None:
             self._keep(program, figures)
 
-    def take(self, worker: str, node: ContainerHost) -> Kept:
+    def take(self, worker: str, node: ContainerHost) -> CopiedFiles:
         """Copy what a worker's programs left, and keep the figures in it. Return what was copied."""
         target = self._directory.path / "out" / worker
-        kept = take_out(node.holder, target)
+        kept = copy_results(node.holder, target)
         for file in sorted(target.rglob(EVENTS)):
             for figures in read_figures(file):
                 self._keep(worker, figures)
