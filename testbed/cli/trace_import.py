@@ -1,4 +1,4 @@
-"""`testbed trace import`: other people's traces as CSV of ours."""
+"""The commands `trace import`: traces that others measured, written as CSV."""
 
 from __future__ import annotations
 
@@ -16,16 +16,24 @@ from testbed.trace.facts import columns_of
 from testbed.trace.forms.flow import Flow
 from testbed.trace.importing import ImportedTrace
 
-app = typer.Typer(no_args_is_help=True, help="Make traces of other people's; each is written as CSV, NAME.csv.")
+app = typer.Typer(no_args_is_help=True, help="Import traces that others measured; each is written as CSV, NAME.csv.")
 
 STEP = quantity(units.Step)
 
-Files = Annotated[list[Path], typer.Argument(help="files of this form")]
-Folder = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="where to write them")]
+Files = Annotated[list[Path], typer.Argument(metavar="FILE…", help="the files to read")]
+Folder = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="the folder to write the traces to")]
 Window = Annotated[
-    float | None, typer.Option(parser=STEP, metavar="TIME", help="of a row; 1s, or what ten samples take")
+    float | None,
+    typer.Option(
+        parser=STEP,
+        metavar="TIME",
+        help="the time step of a row; default: 1s, or the time of ten samples if that is longer",
+    ),
 ]
-Step = Annotated[float | None, typer.Option(parser=STEP, metavar="TIME", help="of a row; by default the interval")]
+Step = Annotated[
+    float | None,
+    typer.Option(parser=STEP, metavar="TIME", help="the time step of a row; default: iperf3's own interval"),
+]
 
 HERE = Path()
 
@@ -42,41 +50,46 @@ def _import(files: list[Path], folder: Path, read: Callable[[Path], list[Importe
 
 @app.command()
 def pensieve(files: Files, folder: Folder = HERE) -> None:
-    """Lines of seconds and Mbit/s, at irregular times."""
+    """Import Pensieve's traces: lines of seconds and Mbit/s, at irregular times."""
     _import(files, folder, importing.import_pensieve)
 
 
 @app.command("5g-csv")
 def cellular(files: Files, folder: Folder = HERE) -> None:
-    """CSV with Timestamp, DL_bitrate and UL_bitrate in kbit/s, PINGAVG in ms: NAME-down.csv and NAME-up.csv."""
+    """Import cellular CSV (Timestamp; DL_bitrate, UL_bitrate in kbit/s; PINGAVG in ms) to NAME-down.csv and -up.csv."""
     _import(files, folder, importing.import_cellular)
 
 
 @app.command("rtt-csv")
 def rtt_csv(files: Files, folder: Folder = HERE, step: Window = None) -> None:
-    """CSV with timestamp_ns and rtt in ms, -1 for a loss: delay and loss."""
+    """Import delay and loss from CSV with timestamp_ns and rtt in ms, where -1 is a loss."""
     _import(files, folder, partial(importing.import_rtt_csv, window_s=step))
 
 
 @app.command()
 def ping(files: Files, folder: Folder = HERE, step: Window = None) -> None:
-    """What ping printed, best with -D: delay and loss."""
+    """Import delay and loss from the output of ping, best with its option -D."""
     _import(files, folder, partial(importing.import_ping, window_s=step))
 
 
 @app.command()
 def iperf3(files: Files, folder: Folder = HERE, step: Step = None) -> None:
-    """What `iperf3 --json` wrote: the rate."""
+    """Import the rate from the output of `iperf3 --json`."""
     _import(files, folder, partial(importing.import_iperf3, step_s=step))
 
 
 @app.command("with")
 def with_(
-    form: Annotated[str, typer.Argument(metavar="FORM", help="./mine.py, or an installed package's entry point")],
+    form: Annotated[
+        str,
+        typer.Argument(
+            metavar="FORM", help="a Python file such as ./mine.py, or the entry point of an installed package"
+        ),
+    ],
     files: Files,
     folder: Folder = HERE,
 ) -> None:
-    """Texts of a form of your own: a function `read(text)` makes a trace of each (`testbed new form NAME`)."""
+    """Import files of your own format: a function `read(text)` makes each a trace (`testbed new form NAME`)."""
     from testbed.plugins import form_named
 
     read = form_named(form)
@@ -87,12 +100,15 @@ def with_(
 def pcap(
     files: Files,
     folder: Folder = HERE,
-    step: Annotated[float, typer.Option(parser=STEP, metavar="TIME", help="of a row")] = importing.STEP_S,
+    step: Annotated[float, typer.Option(parser=STEP, metavar="TIME", help="the time step of a row")] = importing.STEP_S,
     flow: Annotated[
         str | None,
-        typer.Option(metavar="A->B", help="of this flow alone: 10.0.0.1:443->10.0.0.2, *->[2001:db8::2]:443"),
+        typer.Option(
+            metavar="A->B",
+            help="count this flow alone: 10.0.0.1:443->10.0.0.2 or *->[2001:db8::2]:443; default: all packets",
+        ),
     ] = None,
 ) -> None:
-    """A capture, pcap or pcapng, of Ethernet or raw IP: the rate of all its packets, or of a flow."""
+    """Import the rate of all packets, or of one flow, from a pcap or pcapng capture of Ethernet or raw IP."""
     wanted = None if flow is None else Flow.parse(flow)
     _import(files, folder, partial(importing.import_capture, step_s=step, flow=wanted))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from testbed.api import feed as module
+from testbed.api import stream as module
 from testbed.api.stream import MOST_WAITING, Follower, State, StateFeed, Update, update_between, updated
 from tests.waiting import PATIENCE_S
 
