@@ -1,4 +1,4 @@
-"""A command for workers: what is to run where, as a user asks for it."""
+"""The command that a user starts on workers, with its options."""
 
 from __future__ import annotations
 
@@ -75,7 +75,11 @@ class Command:
         return ranks_of(self._commands(hosts), peers, self.nproc)
 
     def starter(self, network: str, hosts: Hosts, launch: str) -> Starter:
-        """What starts them. EngineError where containers are asked for and no engine answers."""
+        """Return the starter of the processes.
+
+        Raises:
+            EngineError: The command runs in containers, and no engine answers.
+        """
         if not self.on_host:
             return ContainerStarter(engine.connect(), network, launch, self._commands(hosts))
         return HostStarter(network, launch, self._commands(hosts), _holders(hosts))

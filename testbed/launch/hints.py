@@ -1,4 +1,4 @@
-"""Where the file system of a worker's container differs from this machine's, said where a program runs into it.
+"""Hints for a program that fails because its container's file system differs from this machine's.
 
 A container sees one folder of this machine, as FILES. So an absolute path inside that folder is given to the command as
 the container has it, and what a failed program has said is looked through for what it would have needed.

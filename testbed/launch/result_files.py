@@ -1,4 +1,4 @@
-"""What programs leave in OUT and change in FILES: copied while their container runs.
+"""Copies the files that programs leave in OUT or change in FILES, while their container runs.
 
 The container may be anybody's, so no link in it is followed, nothing that is no plain file is opened, and no more is
 taken than it had room for: a file with holes may be larger than all memory, and is then left where it is.

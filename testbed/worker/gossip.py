@@ -91,7 +91,7 @@ class PacedSteps:
         return change
 
     def _is_due(self, step: int) -> bool:
-        """Whether to evaluate before a step, counted over all iterations."""
+        """Return whether to evaluate before a step, counted over all iterations."""
         entered, taken = divmod(step, self._place.steps)
         if taken or self._place.evaluates is None:
             return False
@@ -103,7 +103,7 @@ class PacedSteps:
         return True
 
     def figures(self) -> StepFigures:
-        """What the steps since the last call took."""
+        """Return the figures of the steps since the last call."""
         figures, self._figures = self._figures, StepFigures()
         return figures
 

@@ -39,12 +39,12 @@ class Pace:
         self._began = clock()
 
     def begin(self) -> None:
-        """A step begins."""
+        """Record that a step begins now."""
         self._began = self._clock()
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """The time inside belongs to no step."""
+        """Count the time inside towards no step."""
         entered = self._clock()
         yield
         self._began += self._clock() - entered

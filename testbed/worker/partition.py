@@ -1,4 +1,7 @@
-"""How samples are shared out among workers. Pure: the same arguments give the same shards everywhere."""
+"""Shares samples out among workers, and weights test figures by each site's share.
+
+Pure: the same arguments give the same shards everywhere.
+"""
 
 from __future__ import annotations
 
