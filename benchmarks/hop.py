@@ -30,7 +30,7 @@ from testbed.run.conclusion.conclude import conclude
 from testbed.run.conclusion.verdict import STEP_OVERRUN, STEP_OVERRUN_SHARE
 from testbed.run.directory import RUNS, RunDirectory
 from testbed.telemetry.store import read_records
-from testbed.worker.slowness import Slowness
+from testbed.worker.pace import Slowness
 from testbed.workload import Workload
 
 CAMPAIGN = Campaign(RUNS / "benchmark-hop.json", most_late=STEP_OVERRUN_SHARE)

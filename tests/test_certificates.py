@@ -140,7 +140,7 @@ def test_the_verb_says_what_it_made_and_where_it_goes(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["certificates", str(tmp_path / "tls"), "paris", "tokyo"])
     assert done.exit_code == 0, done.output
     assert done.output.splitlines()[:3] == [str(tmp_path / "tls" / name) for name in ("controller", "paris", "tokyo")]
-    assert "to none" in done.output
+    assert "authority.key here" in done.output
     again = CliRunner().invoke(app, ["certificates", str(tmp_path / "tls"), "controller"])
     assert again.exit_code == 2 and "controller" in again.stderr
 

@@ -1,4 +1,4 @@
-"""One API over whatever runs: a network that is up, or an experiment. HTTP and a stream, for commands, pages, programs.
+"""The HTTP API and its stream, over a network that is up or an experiment that runs, for commands, pages and programs.
 
-A `Subject` is what an API is over; networks and runs implement it, and this room knows neither.
+A `Subject` is what the API serves. Networks and runs implement it; this room knows neither.
 """

@@ -1,14 +1,14 @@
-"""Who may use a server on a port of this machine: who has its token, from a page of its own or from none.
+"""Access to a server on a port of this machine: a client needs the token, and a page must be the server's own.
 
-    http://127.0.0.1:PORT/#token=…   the link that is opened: what follows the # stays in the browser, which no server,
-                                     log or page of others sees; the page keeps it, and shows it as a program does
-    Authorization: Bearer …          with each request
+    http://127.0.0.1:PORT/#token=…   the link that the user opens: the part after # stays in the browser, unseen by
+                                     servers, logs and other pages; the page stores it and sends it as programs do
+    Authorization: Bearer …          the token in each request
     {"token": "…"}                   the first message over a WebSocket, where pages can't set headers
 
-Any page that is open in a browser on this machine can send requests to 127.0.0.1, by a form or by a name that it lets
-point here. So the name that was asked for (`Host`) must be this machine's own, the page that asks (`Origin`) of this
-server if it is any, and no cookie lets anybody in.
-The Unix socket asks for none of this: its mode lets in its owner alone.
+Any page that is open in a browser on this machine can send requests to 127.0.0.1, by a form or through a host name
+that points here. So `Host` must name this machine, `Origin`, if there is one, must be this server's, and cookies are
+ignored.
+The Unix socket needs no token: its mode admits its owner alone.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-_REMEDY = "open the link to the page anew, or send the token: Authorization: Bearer TOKEN\n"
+_REMEDY = (
+    "the request has no valid token; open the link to the page again, or send the header Authorization: Bearer TOKEN\n"
+)
 
-#: A page has its token at hand; who sends none must not be kept for ever.
+#: Seconds that a WebSocket may take to send its token; a page has its token at hand.
 TOKEN_TIMEOUT_S = 10.0
 
-#: WebSocket's word for what a server does not allow.
+#: WebSocket's close code for a policy violation (RFC 6455, section 7.4.1).
 NOT_ALLOWED = 1008
 
 
 class TokenAccess:
-    """Lets in what may use `app`: all that comes over a Unix socket, and over HTTP who has the `token`.
+    """Passes on to `app` every request over a Unix socket, and over TCP the requests that carry the `token`.
 
-    The page itself, `/` and what is under `/page/`, holds no secret, and is for everybody who finds it.
+    The page itself, `/` and everything under `/page/`, holds no secret and needs no token.
     """
 
     def __init__(self, app: ASGIApp, token: str) -> None:
@@ -42,7 +44,7 @@ class TokenAccess:
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have the app answer it."""
+        """Refuse a request, or pass it on to the app."""
         server = scope.get("server")
         if scope["type"] == "lifespan" or (server is not None and server[1] is None):  # a Unix socket has no port
             await self._app(scope, receive, send)
@@ -56,15 +58,15 @@ class TokenAccess:
             await refusal(scope, receive, send)
 
     def _refusal(self, scope: Scope, port: int) -> Response | None:
-        """What to answer instead of the app; None where that may, once a WebSocket has shown the token."""
+        """Return the refusal of a request, or None if the app may answer it (a WebSocket still sends its token)."""
         headers = Headers(scope=scope)
         hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
         if headers.get("host", "") not in hosts:
-            return PlainTextResponse(f"this server is {' or '.join(sorted(hosts))}, and no other\n", 421)
+            return PlainTextResponse(f"this server is {' or '.join(sorted(hosts))}; use one of these names\n", 421)
         origin = headers.get("origin")
         if origin is not None and origin not in {f"http://{host}" for host in hosts}:
             return PlainTextResponse(
-                f"not from the page {origin!r}: only this server's own page may ask for that\n", 403
+                f"the page {origin!r} may not use this server; only the server's own page may\n", 403
             )
         shown = headers.get("authorization", "").removeprefix("Bearer ")
         if scope["type"] == "websocket" or self._is_open(scope) or self._is_token(shown):
@@ -76,7 +78,7 @@ class TokenAccess:
         return scope["method"] in ("GET", "HEAD") and (path == "/" or path.startswith("/page/"))
 
     async def _let_in_with_first_message(self, may: bool, scope: Scope, receive: Receive, send: Send) -> None:
-        """Take the connection to hear its first message; the app, if it may have it, finds it yet to be accepted."""
+        """Accept a WebSocket to read the token in its first message, then pass it on to the app as not accepted yet."""
         begin = await receive()
         if not may:
             await send({"type": "websocket.close", "code": NOT_ALLOWED, "reason": "not allowed"})
@@ -87,7 +89,9 @@ class TokenAccess:
         except TimeoutError:
             first = {}
         if not self._is_token(_shown(first)):
-            await send({"type": "websocket.close", "code": NOT_ALLOWED, "reason": "the first message shows no token"})
+            await send(
+                {"type": "websocket.close", "code": NOT_ALLOWED, "reason": "the first message holds no valid token"}
+            )
             return
         begun = [begin]
 
@@ -105,7 +109,7 @@ class TokenAccess:
 
 
 def _shown(message: Any) -> str:
-    """The token in a WebSocket's message; empty where there is none."""
+    """Return the token in a WebSocket's message, or an empty text."""
     try:
         value = json.loads(message.get("text") or "")
     except ValueError:

@@ -1,4 +1,4 @@
-"""The API as an application: `/api/v1/…`, described by OpenAPI at `/api/v1/openapi.json`."""
+"""The API as a FastAPI application: `/api/v1/…`, described by OpenAPI at `/api/v1/openapi.json`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from fastapi.staticfiles import StaticFiles
 from starlette.routing import compile_path
 
 from testbed import errors
-from testbed.api.feed import Follower, StateFeed
 from testbed.api.models import (
     EventResource,
     HostResource,
@@ -29,13 +28,31 @@ from testbed.api.models import (
     SiteResource,
     TrafficResource,
 )
-from testbed.api.problem import CANNOT, FAILED, MISSING, NOT_HERE, STALE, UNREADABLE, WRONG, ApiProblem
-from testbed.api.requests import REQUESTS, ChangeLinks, HttpRequest, Request
+from testbed.api.requests import (
+    CANNOT,
+    FAILED,
+    MISSING,
+    NOT_HERE,
+    REQUESTS,
+    STALE,
+    UNREADABLE,
+    WRONG,
+    ApiProblem,
+    ChangeLinks,
+    HttpRequest,
+    Request,
+)
+from testbed.api.stream import Follower, StateFeed
 from testbed.api.subject import Section, Subject
 from testbed.errors import ending_of
 from testbed.link import NoSuchLink, find_link
 
 PREFIX = "/api/v1"
+
+DESCRIPTION = (
+    "Read and change a network that is up or an experiment that runs. Times are Unix seconds, rates bit/s of frames. "
+    "The state as it changes is at the WebSocket `/api/v1/stream`, metrics for Prometheus are at `/metrics`."
+)
 
 PAGE = Path(__file__).with_name("page")
 POLICY = "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
@@ -46,14 +63,15 @@ PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For OpenAPI: how else a path may answer."""
+    """Return the refusals of a route, for OpenAPI."""
     return {status: {"model": ProblemAnswer} for status in statuses}
 
 
 def make_app(subject: Subject, feed: StateFeed) -> FastAPI:
-    """The application over a subject; it runs on the feed's event loop."""
+    """Return the application that serves a subject; it runs on the feed's event loop."""
     app = FastAPI(
         title="testbed",
+        description=DESCRIPTION,
         version="1",
         docs_url=None,
         redoc_url=None,
@@ -74,7 +92,7 @@ def make_app(subject: Subject, feed: StateFeed) -> FastAPI:
 
 
 def _state_of(subject: Subject) -> APIRouter:
-    """What it is."""
+    """Return the routes that read the state."""
     router = APIRouter(tags=["state"])
 
     async def section(name: Section) -> Mapping[str, Any]:
@@ -82,49 +100,59 @@ def _state_of(subject: Subject) -> APIRouter:
 
     @router.get("/status")
     async def status() -> NetworkStatus:
+        """Return what the API serves, with its hosts and links."""
         return await asyncio.to_thread(subject.status)
 
     @router.get("/sites")
     async def sites() -> dict[str, SiteResource]:
+        """Return the sites by name."""
         return dict(await section("sites"))
 
     @router.get("/workers")
     async def workers() -> dict[str, HostResource]:
+        """Return the workers by name."""
         return {name: host for name, host in (await section("hosts")).items() if host["kind"] == "worker"}
 
     @router.get("/recording", response_model=dict[str, Any], responses=refusals(NOT_HERE))
     async def recording() -> Response:
+        """Return the whole recording of a finished run, several megabytes of JSON; `testbed view` serves one."""
         return Response(await asyncio.to_thread(subject.recording), media_type="application/json")
 
     @router.get("/traffic")
     async def traffic() -> dict[str, TrafficResource]:
+        """Return the traffic of each link by name."""
         return dict(await section("traffic"))
 
     @router.get("/events")
     async def events() -> list[EventResource]:
+        """Return the events so far, the oldest first."""
         return list((await section("events")).values())
 
     @router.get("/training")
     async def training() -> dict[str, Any]:
+        """Return the state of a run's training: round, metrics, members and estimates; empty for a network."""
         return dict(await section("training"))
 
     @router.get("/plans")
     async def plans() -> dict[str, dict[str, Any]]:
+        """Return the plans of a run by epoch, each with its swap."""
         return dict(await section("plans"))
 
     @router.get("/rounds")
     async def rounds() -> list[dict[str, Any]]:
+        """Return the rounds of a run that are complete, with seconds and metrics."""
         return list((await section("rounds")).values())
 
     @router.get("/decisions")
     async def decisions() -> list[dict[str, Any]]:
+        """Return the controller's decisions about plans, the oldest first."""
         return list((await section("decisions")).values())
 
     return router
 
 
 def _links_of(subject: Subject) -> APIRouter:
-    """Links, and their changes."""
+    """Return the routes that read and change links."""
     router = APIRouter(prefix="/links", tags=["links"])
 
     async def links() -> dict[str, Any]:
@@ -145,25 +173,29 @@ def _links_of(subject: Subject) -> APIRouter:
 
     @router.get("")
     async def every() -> dict[str, LinkResource]:
+        """Return the directed links by name."""
         return await links()
 
     @router.patch("", responses=refusals(FAILED, MISSING, STALE))
     async def change_several(patches: dict[str, LinkPatch]) -> dict[str, LinkResource]:
+        """Change several links at once: all of them, or none if a change is refused. Return the changed links."""
         written = [(await named(name), patch) for name, patch in patches.items()]
         patches = dict(written)
         if len(patches) < len(written):
-            raise ApiProblem(WRONG, "one link is named twice; write each link once")
+            raise ApiProblem(WRONG, "the request names a link twice; write each link once")
         await done(subject, ChangeLinks(links=patches))
         return {name: link for name, link in (await links()).items() if name in patches}
 
     @router.get("/{name}", responses=refusals(MISSING))
     async def one(name: str, response: Response) -> LinkResource:
+        """Return one link; its tag is the ETag."""
         return LinkResource.model_validate(await answer(await named(name), response))
 
     @router.patch("/{name}", responses=refusals(FAILED, MISSING, STALE))
     async def change(
         name: str, patch: LinkPatch, response: Response, if_match: Annotated[str | None, Header()] = None
     ) -> LinkResource:
+        """Change one link; with If-Match, only if its tag is still that one. Return the link."""
         if if_match is not None and if_match != "*":
             patch = patch.model_copy(update={"tag": if_match.strip('"')})
         name = await named(name)
@@ -174,11 +206,12 @@ def _links_of(subject: Subject) -> APIRouter:
 
 
 def _requests_of(subject: Subject) -> APIRouter:
-    """Return the routes of the requests; those of links have their own, since they answer with links."""
+    """Return the routes of all requests but those about links, which return links."""
     router = APIRouter(tags=["requests"], responses=refusals(FAILED, NOT_HERE, MISSING))
 
     @router.get("/history")
     async def history(since: int | None = None) -> LinkHistory:
+        """Return the states that links have had after the first `since`; without it, the last state of each link."""
         return await asyncio.to_thread(subject.history, since)
 
     for kind in REQUESTS:
@@ -200,7 +233,7 @@ def _add_request(router: APIRouter, subject: Subject, kind: type[HttpRequest]) -
 
 
 def _add_metrics(app: FastAPI, subject: Subject) -> None:
-    """Where Prometheus looks for them."""
+    """Add the route that Prometheus reads."""
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
@@ -220,14 +253,14 @@ def _add_stream(app: FastAPI, feed: StateFeed) -> None:
                     if not message.done():
                         message.cancel()
                         break
-                    with suppress(WebSocketDisconnect):  # `heard` will tell
+                    with suppress(WebSocketDisconnect):  # `heard` ends then
                         await socket.send_json(message.result())
             finally:
                 heard.cancel()
 
 
 def _add_page(app: FastAPI) -> None:
-    """The page's files, which fetch nothing from elsewhere, and would not be let."""
+    """Add the page's files. They fetch nothing from other servers, and the policy forbids it."""
     app.mount("/page", StaticFiles(directory=PAGE))
 
     @app.get("/", include_in_schema=False)
@@ -238,13 +271,13 @@ def _add_page(app: FastAPI) -> None:
 
 
 async def _hear(socket: WebSocket, follower: Follower) -> None:
-    """Whatever a follower says is that it lacks something; its end is its last word."""
+    """Read a follower's messages until it disconnects: each asks for a snapshot."""
     while (await socket.receive())["type"] == "websocket.receive":
         follower.want_snapshot()
 
 
 async def done(subject: Subject, request: Request) -> dict[str, Any]:
-    """Return what a request's executor returns, once the subject's thread has come to it.
+    """Carry out a request in the subject's thread, and return its result.
 
     Raises:
         ApiProblem: The request was not carried out.
@@ -252,12 +285,12 @@ async def done(subject: Subject, request: Request) -> dict[str, Any]:
     try:
         call = subject.executor.submit(subject.do, request)
     except RuntimeError:
-        raise ApiProblem(NOT_HERE, "what runs is at its end and takes no more requests") from None
+        raise ApiProblem(NOT_HERE, "it is ending and takes no more requests") from None
     try:
         return await asyncio.wrap_future(call)
     except asyncio.CancelledError:
         if call.cancelled():
-            raise ApiProblem(NOT_HERE, "what runs came to its end before it did this") from None
+            raise ApiProblem(NOT_HERE, "it ended before the request was carried out") from None
         raise
 
 
@@ -267,22 +300,22 @@ async def _in_words(_: HttpCall, problem: Exception) -> JSONResponse:
 
 
 async def _unforeseen(_: HttpCall, error: Exception) -> JSONResponse:
-    """Answer an error that no route foresaw: the client shows its text, and the server logs its traceback."""
+    """Answer an unexpected error: the client shows its text, and the server logs its traceback."""
     code, said = ending_of(error)
     return JSONResponse({"detail": said}, CANNOT if code == errors.CANNOT else FAILED)
 
 
 async def _not_so(request: HttpCall, _: Exception) -> JSONResponse:
-    """A path takes what all its routes do: each of them knows of its own methods alone. Those of the page are read."""
+    """Answer a method that a path does not take, with the methods of all its routes; the page's files are only read."""
     documented = request.app.openapi()["paths"].items()
     found = [methods for path, methods in documented if compile_path(path)[0].match(request.url.path)]
     methods = ", ".join(sorted(method.upper() for methods in found for method in methods)) or "GET, HEAD"
-    said = f"{request.method} is nothing that {request.url.path} knows; it takes {methods}"
+    said = f"{request.url.path} does not take {request.method}; use {methods}"
     return JSONResponse({"detail": said}, METHOD_NOT_ALLOWED, {"Allow": methods})
 
 
 async def _invalid(_: HttpCall, error: Exception) -> JSONResponse:
-    """A body or a parameter that is none, said as every other refusal is."""
+    """Answer an invalid body or parameter, in the form of every other refusal."""
     assert isinstance(error, RequestValidationError)
     faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
     return JSONResponse({"detail": "; ".join(faults)}, WRONG)

@@ -1,4 +1,4 @@
-"""Asking what runs on this machine over its Unix socket."""
+"""A client of the API of a network or run on this machine, over its Unix socket."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from testbed.api.problem import CANNOT as IMPOSSIBLE
+from testbed.api.requests import CANNOT as IMPOSSIBLE
 from testbed.api.requests import HttpRequest
 from testbed.errors import BAD_INPUT, CANNOT, FAILED
 from testbed.sockets import unix_address
 
-#: A swap that starts tens of containers takes this long on a small host, and the others wait for it.
+#: Seconds to wait for an answer. A swap that starts tens of containers takes this long on a small host, and other
+#: requests wait for it.
 ANSWER_TIMEOUT_S = 300.0
 
 
@@ -27,7 +28,11 @@ class UnixConnection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        """Open it. OSError when nobody is there."""
+        """Open the connection.
+
+        Raises:
+            OSError: Nothing listens at the socket.
+        """
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         with unix_address(self._path) as short:
@@ -35,54 +40,58 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 class RequestRefused(ValueError):
-    """What was asked cannot be right; the text says what would be."""
+    """The request is wrong; the text says what to write instead."""
 
     exit_code = BAD_INPUT
 
 
 class RequestFailed(RuntimeError):
-    """It was not done; the text says why."""
+    """The request was not carried out; the text says why."""
 
     exit_code = FAILED
 
 
 class RequestImpossible(RequestFailed):
-    """It was not done, since this machine or its Docker engine can't."""
+    """The request was not carried out, because this machine or its Docker engine can't."""
 
     exit_code = CANNOT
 
 
 class ApiClient:
-    """One request a connection; safe to use from several threads.
+    """Sends requests, each over a connection of its own; safe to use from several threads.
 
-    RequestRefused when what is asked is wrong, RequestFailed when it is not done, or nobody answers.
+    Every method raises RequestRefused for a wrong request, and RequestFailed for one that was not carried out or got no
+    answer.
+
+    Args:
+        path: The Unix socket.
+        name: The name of the network or run in errors.
+        remedy: The end of the error for a missing answer.
     """
 
     def __init__(self, path: Path, name: str, remedy: str = "") -> None:
-        """Ask what listens at the socket in `path`, which errors call `name`; `remedy` ends the error where nobody
-        answers."""
         self._path = path
         self._name = name
         self._remedy = remedy and f"; {remedy}"
 
     def status(self) -> dict[str, Any]:
-        """See NetworkStatus."""
+        """Return the fields of NetworkStatus."""
         return dict(self._ask("GET", "/status"))
 
     def history(self, since: int | None) -> dict[str, Any]:
-        """See LinkHistory."""
+        """Return the fields of LinkHistory."""
         return dict(self._ask("GET", "/history" + ("" if since is None else f"?since={since}")))
 
     def events(self) -> list[dict[str, Any]]:
-        """What has happened, see EventResource."""
+        """Return the events so far, each with the fields of EventResource."""
         return list(self._ask("GET", "/events"))
 
     def change_link(self, link: str, patch: Mapping[str, str | bool | None]) -> dict[str, Any]:
-        """Other values for a link, see LinkPatch; the link then."""
+        """Change a link by the fields of LinkPatch. Return the changed link."""
         return dict(self._ask("PATCH", f"/links/{quote(link, safe='')}", patch))
 
     def do(self, request: HttpRequest) -> dict[str, Any]:
-        """Have a request carried out. Returns what there is to say of it."""
+        """Have a request carried out. Return its result."""
         method, path = request.ROUTE
         fields = request.model_dump(mode="json", exclude_unset=True)
         named = [name for name in fields if f"{{{name}}}" in path]

@@ -1,4 +1,5 @@
-"""The way from a terminal to the page: files for the user alone, so that no process list, log or history has the token.
+"""Files that lead from a terminal to the page. Only the user can read them, so that no process list, log or shell
+history holds the token.
 
 api.token   for programs: Authorization: Bearer $(cat api.token)
 page.html   leads a browser to http://127.0.0.1:PORT/#token=…
@@ -23,15 +24,20 @@ _REDIRECT = """<!doctype html><meta charset="utf-8"><title>testbed</title>
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """An API on a port of this machine (0 is any) beside its Unix socket; `shown` in a browser, or not."""
+class ApiPort:
+    """A port of 127.0.0.1 on which the API listens beside its Unix socket.
+
+    Attributes:
+        port: The number of the port; 0 takes any free one.
+        shown: Whether to open the page in the user's browser.
+    """
 
     port: int = 0
     shown: bool = False
 
 
 def write_entry(folder: Path, port: int, token: str) -> Path:
-    """Write both files for the user who called, through sudo or not; the page's."""
+    """Write both files, owned by the user who called (also through sudo). Return the page's path."""
     for name, text in ((TOKEN, token + "\n"), (PAGE, _REDIRECT.format(port=port, token=token))):
         write_text(folder / name, text, mode=0o600)
         if owner := os.environ.get("SUDO_UID"):
@@ -39,10 +45,13 @@ def write_entry(folder: Path, port: int, token: str) -> Path:
     return folder / PAGE
 
 
-def show_in_browser(page: Path, door: Door) -> str:
-    """Show the page's file to the user who called, in that user's browser if the door says so and there is one; what to
-    print."""
-    opener = shutil.which("xdg-open") if door.shown else None
+def show_in_browser(page: Path, api_port: ApiPort) -> str:
+    """Open the page in the browser of the user who called, if `api_port.shown` is set and there is a browser.
+
+    Returns:
+        The line to print, which names the page's file.
+    """
+    opener = shutil.which("xdg-open") if api_port.shown else None
     if opener is None or not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return f"  page: {page}; open it in your browser"
     owner, group = (os.environ.get(name) for name in ("SUDO_UID", "SUDO_GID"))

@@ -1,12 +1,14 @@
-"""What the API says and takes, by name. Times are Unix seconds unless a name says otherwise, rates bit/s of frames."""
+"""The values that the API takes and returns. Times are Unix seconds unless a name says otherwise; rates are bit/s of
+frames.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, StrictBool
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
-#: What happens in a run happens because its file says so, or because a person asked for it.
+#: The cause of an event in a run: the experiment's file, or a person's request.
 By = Literal["file", "hand"]
 
 
@@ -17,148 +19,145 @@ class ApiModel(BaseModel):
 
 
 class LinkValues(ApiModel):
-    """A link's values; None where nothing says any."""
+    """Values of a link; null where none is given."""
 
-    rate_bps: float | None = None
-    delay_s: float | None = None
-    jitter_s: float | None = None
-    loss: float | None = None
+    rate_bps: float | None = Field(None, description="Rate of frames, bit/s.")
+    delay_s: float | None = Field(None, description="One-way delay, seconds.")
+    jitter_s: float | None = Field(None, description="Jitter of the delay, seconds.")
+    loss: float | None = Field(None, description="Probability that a packet is lost.")
 
 
 class LinkResource(ApiModel):
-    """A directed link: the state in force, what its file `declared` (its trace, if it is `replayed`, moves that), and
-    what was `changed` over both since. `delay_s` is one way, `loss` a probability.
+    """A directed link and its current state."""
 
-    The `tag` is another one whenever what was asked of the link is: see `LinkPatch`.
-    """
-
-    source: str
-    target: str
-    rate_bps: float
-    delay_s: float
-    jitter_s: float
-    loss: float
-    bursts: dict[str, float] | None
-    reorder: bool
-    up: bool
-    queue_bytes: int
-    replayed: bool
-    declared: LinkValues
-    changed: LinkValues
-    tag: str
+    source: str = Field(description="Site at which the link begins.")
+    target: str = Field(description="Site at which the link ends.")
+    rate_bps: float = Field(description="Rate of frames in force, bit/s.")
+    delay_s: float = Field(description="One-way delay in force, seconds.")
+    jitter_s: float = Field(description="Jitter in force, seconds.")
+    loss: float = Field(description="Probability in force that a packet is lost.")
+    bursts: dict[str, float] | None = Field(description="Parameters of bursty loss; null without.")
+    reorder: bool = Field(description="Whether jitter may reorder packets.")
+    up: bool = Field(description="Whether the physical pair is up.")
+    queue_bytes: int = Field(description="Size of the queue, bytes.")
+    replayed: bool = Field(description="Whether a trace moves the declared values.")
+    declared: LinkValues = Field(description="Values that the topology file declares.")
+    changed: LinkValues = Field(description="Values changed since, which hold over the file and the trace.")
+    tag: str = Field(description="Changes whenever a request changes the link; see `LinkPatch`.")
 
 
 class TrafficResource(ApiModel):
-    """What a link has carried and dropped since it was made, and what waits in it now."""
+    """The traffic of a link since it was made."""
 
-    packets: int
-    bytes: int
-    dropped_queue: int
-    dropped_loss: int
-    backlog_bytes: int
+    packets: int = Field(description="Packets carried.")
+    bytes: int = Field(description="Bytes carried.")
+    dropped_queue: int = Field(description="Packets dropped because the queue was full.")
+    dropped_loss: int = Field(description="Packets dropped as emulated loss.")
+    backlog_bytes: int = Field(description="Bytes that wait in the queue now.")
 
 
 class LinkStatus(LinkResource, TrafficResource):
-    """Both."""
+    """A directed link, its current state and its traffic."""
 
 
 class SiteResource(ApiModel):
-    """A site: what it is called in print, its latitude and longitude in degrees if known, and its workers."""
+    """A site."""
 
-    label: str | None
-    position: tuple[float, float] | None
-    workers: list[str]
+    label: str | None = Field(description="Name shown to people; null if the file gives none.")
+    position: tuple[float, float] | None = Field(description="Latitude and longitude in degrees; null if unknown.")
+    workers: list[str] = Field(description="Names of the site's workers.")
 
 
 class HostResource(ApiModel):
-    """A worker or a router. `pid` is the process or thread that holds its network namespace, `start_ticks` when that
-    started."""
+    """A worker or a router."""
 
-    kind: Literal["worker", "router"]
-    site: str
-    address: str
-    pid: int
-    start_ticks: int | None
-    running: bool
+    kind: Literal["worker", "router"] = Field(description="What the host is.")
+    site: str = Field(description="Name of its site.")
+    address: str = Field(description="IPv4 address on the emulated network.")
+    pid: int = Field(description="Process or thread that holds its network namespace.")
+    start_ticks: int | None = Field(description="Start time of that process, in clock ticks since boot.")
+    running: bool = Field(description="Whether that process still runs.")
 
 
 class ReplayResource(ApiModel):
-    """The replay of traces: how far it is, of how many links, how late it was lately (None where nothing is replayed,
-    or nobody looked), and whether it is held."""
+    """The replay of traces."""
 
-    elapsed_s: float
-    links: int
-    late_ms_p99: float | None
-    paused: bool
+    elapsed_s: float = Field(description="Seconds since the replay began.")
+    links: int = Field(description="Number of links with a trace.")
+    late_ms_p99: float | None = Field(description="Lateness of recent changes, ms, 99th percentile; null if unknown.")
+    paused: bool = Field(description="Whether the replay is held.")
 
 
 class Overview(ApiModel):
-    """What runs. `failure` says why links are dead or traces stand still; None while all is well."""
+    """The network, run, recording or controller that the API serves."""
 
-    kind: Literal["network", "run", "recording", "controller"]
-    name: str
-    topology: str
-    file: str
-    backend: str
-    switch: str
-    transport: dict[str, Any]
-    pid: int
-    failure: str | None
-    replay: ReplayResource
+    kind: Literal["network", "run", "recording", "controller"] = Field(description="What the API serves.")
+    name: str = Field(description="Name of the network or the run.")
+    topology: str = Field(description="Name of the topology.")
+    file: str = Field(description="Path of the topology or experiment file.")
+    backend: str = Field(description="Shaping backend: netem or userspace.")
+    switch: str = Field(description="Kind of switch in the sites.")
+    transport: dict[str, Any] = Field(description="TCP settings of the hosts.")
+    pid: int = Field(description="Process that keeps it up.")
+    failure: str | None = Field(description="Why links are dead or traces stand still; null while all works.")
+    replay: ReplayResource = Field(description="The replay of traces.")
 
 
 class NetworkStatus(Overview):
-    """What runs, with its hosts and links."""
+    """The network, run, recording or controller that the API serves, with its hosts and links."""
 
-    hosts: dict[str, HostResource]
-    links: dict[str, LinkStatus]
+    hosts: dict[str, HostResource] = Field(description="Workers and routers by name.")
+    links: dict[str, LinkStatus] = Field(description="Directed links by name, such as `paris->tokyo`.")
 
 
 class EventResource(ApiModel):
-    """Something that happened; `by` hand, where a person asked for it.
+    """An event: a change of a link, a swap, a worker added or killed, and the like.
 
-    A `change` of a link has all values that are in force over its file or trace since. A `drop` or a `rise` is a large
-    change of a rate by a trace, on a link in use.
+    A `drop` or a `rise` is a large change of a used link's rate by its trace.
     """
 
-    at_s: float
-    kind: str
-    target: str
-    by: Literal["hand"] | None = None
-    changed: LinkValues | None = None
-    before_bps: float | None = None
-    after_bps: float | None = None
+    at_s: float = Field(description="Time of the event.")
+    kind: str = Field(description="Kind of event, such as change, down, swap, drop or rise.")
+    target: str = Field(description="Link, worker or network that the event is about.")
+    by: Literal["hand"] | None = Field(None, description="hand if a person requested the event; null otherwise.")
+    changed: LinkValues | None = Field(
+        None, description="After a change of a link: all values that hold over its file or trace since."
+    )
+    before_bps: float | None = Field(None, description="Rate before a drop or a rise, bit/s.")
+    after_bps: float | None = Field(None, description="Rate after a drop or a rise, bit/s.")
 
 
 class LinkPatch(ApiModel):
-    """Other values for a directed link, as a user writes them: `rate: 5mbit`, `delay: 20ms`, `loss: 0.1%`.
-
-    What is left out stays; null is as the link's file or trace has it again. `up` takes the physical pair up or down.
-    With a `tag`, nothing is done unless it is the link's own still; in a request for one link it is the `If-Match`.
+    """New values of a directed link, written as in a file. A field that is left out keeps its value; null returns it to
+    the link's file or trace.
     """
 
-    rate: str | None = None
-    delay: str | None = None
-    jitter: str | None = None
-    loss: str | None = None
-    up: StrictBool | None = None
-    tag: str | None = None
+    rate: str | None = Field(None, description="New rate, such as 5mbit.")
+    delay: str | None = Field(None, description="New one-way delay, such as 20ms.")
+    jitter: str | None = Field(None, description="New jitter, such as 2ms.")
+    loss: str | None = Field(None, description="New loss, such as 0.1%.")
+    up: StrictBool | None = Field(None, description="Takes the physical pair up or down.")
+    tag: str | None = Field(
+        None,
+        description="The change is refused unless this is the link's current tag. A request for one link may give it "
+        "as If-Match.",
+    )
 
 
 class RequestResult(ApiModel):
-    """The answer to a request that was carried out; `result` has what there is to say of it."""
+    """The answer to a request that was carried out."""
 
-    result: dict[str, Any] = {}
+    result: dict[str, Any] = Field({}, description="What the request reports, such as the new worker's name.")
 
 
 class LinkHistory(ApiModel):
-    """States that links came to have, and the `count` to ask with next."""
+    """The states that links have had."""
 
-    states: list[dict[str, Any]]
-    count: int
+    states: list[dict[str, Any]] = Field(description="States of links, the oldest first.")
+    count: int = Field(description="Number of states so far; pass it as `since` in the next request.")
 
 
 class ProblemAnswer(ApiModel):
-    """Why what was asked was not done, and what to write instead."""
+    """The reason why a request was refused or failed."""
 
-    detail: str
+    detail: str = Field(description="What happened, and what to write instead.")

@@ -1,8 +1,8 @@
-"""What is asked of a run or of a network that is up: one class a request.
+"""The requests to a network that is up or to a run, one class each, and the refusal of a request.
 
-A request is decoded here, from HTTP or from the JSON of another process, and carried as a value to whoever does it. A
-new request is a class here and a case in its executor: `NetworkSubject` of a network, `Changes` of a run, `Coordinator`
-where the controller does it.
+A request is decoded here, from HTTP or from the JSON of another process, and carried as a value to its executor. A new
+request is a class here and a case in its executor: `NetworkSubject` for a network, `Changes` for a run, `Coordinator`
+for the controller.
 """
 
 from __future__ import annotations
@@ -15,26 +15,54 @@ from pydantic import Field, StrictBool, field_validator
 
 from testbed.api.models import ApiModel, LinkPatch
 
-#: Why a network without a run of ours refuses what is for members.
-NOTHING_TRAINS = "nothing trains here: {} the members of an experiment"
-#: Why it refuses what is for a worker's program.
-NOT_OURS = "nothing of ours runs in these workers; what was started in one is its starter's to end"
+#: HTTP status codes. The request names something that does not exist.
+MISSING = 404
+#: The request is not possible for this kind of subject, or not now.
+NOT_HERE = 409
+#: The link has changed since the tag of the request.
+STALE = 412
+#: A field of the request is wrong.
+WRONG = 422
+#: The body is not JSON.
+UNREADABLE = 400
+#: The request is right, but could not be carried out.
+FAILED = 500
+#: This machine or its Docker engine can't carry out the request.
+CANNOT = 503
+
+
+class ApiProblem(Exception):
+    """A request was not carried out; the text says why, and what to write instead.
+
+    Attributes:
+        status: The HTTP status code.
+    """
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+#: The refusal of a request about members by a network on which no experiment runs.
+NOTHING_TRAINS = "no experiment runs on this network: {} the members of an experiment"
+#: The refusal of a request about a worker's program by such a network.
+NOT_OURS = "no experiment runs in these workers; end a program where you started it"
 
 
 class Request(ApiModel):
-    """A request, which travels between processes as `{"request": "KillWorker", "worker": "paris-w0"}`."""
+    """A request. Processes exchange it as JSON: `{"request": "KillWorker", "worker": "paris-w0"}`."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON has them, with the class's name as `request`."""
+        """Return the fields as JSON values, with the class's name as `request`."""
         return {"request": type(self).__name__, **self.model_dump(mode="json", exclude_unset=True)}
 
 
 class HttpRequest(Request):
-    """A request that comes over HTTP: fields that the path names are in the path, the others are the body.
+    """A request that comes over HTTP. Fields that the path names are in the path, the others in the body.
 
     Attributes:
         ROUTE: The HTTP method and the path below /api/v1.
-        REFUSED: What a network answers whose workers run no program of ours.
+        REFUSED: The refusal by a network on which no experiment runs.
     """
 
     ROUTE: ClassVar[tuple[str, str]]
@@ -42,46 +70,46 @@ class HttpRequest(Request):
 
 
 class ChangeLinks(HttpRequest):
-    """Change the values of links, by name: of all of them or, when something is wrong, of none."""
+    """Change the values of links, by name: of all of them, or of none if a change is refused."""
 
     ROUTE = ("PATCH", "/links")
 
-    links: dict[str, LinkPatch]
+    links: dict[str, LinkPatch] = Field(description="New values by link.")
 
 
 class SwapNetwork(HttpRequest):
-    """Go over to another network, by difference: that of a topology file on this machine, by its absolute path."""
+    """Turn the network into that of another topology file on this machine; what both have keeps its connections."""
 
     ROUTE = ("PUT", "/network")
 
-    file: Path = Field(json_schema_extra={"pattern": "^/"})
+    file: Path = Field(description="Absolute path of the topology file.", json_schema_extra={"pattern": "^/"})
 
     @field_validator("file")
     @classmethod
     def _absolute(cls, file: Path) -> Path:
         if not file.is_absolute():
-            raise ValueError(f"{file} is relative, and nobody here knows to what; write an absolute path")
+            raise ValueError(f"{file} is a relative path; write an absolute one")
         return file
 
 
 class PauseReplay(HttpRequest):
-    """Hold the replay of traces, or let it go on from where it was held."""
+    """Hold the replay of traces, or continue it from where it was held."""
 
     ROUTE = ("PUT", "/replay")
 
-    paused: StrictBool
+    paused: StrictBool = Field(description="true holds the replay, false continues it.")
 
 
 class AddWorker(HttpRequest):
-    """Start one more worker at a site, as the site declares its workers. The answer has its name and its address."""
+    """Start one more worker at a site, as the site declares its workers. Return its name and address."""
 
     ROUTE = ("POST", "/workers")
 
-    site: str = Field(min_length=1)
+    site: str = Field(min_length=1, description="Name of the site.")
 
 
 class KillWorker(HttpRequest):
-    """End a worker's program at once, as a crash would."""
+    """Kill a worker's program at once, as a crash would."""
 
     ROUTE = ("POST", "/workers/{worker}/kill")
 
@@ -97,42 +125,42 @@ class RestartWorker(HttpRequest):
 
 
 class ForcePolicy(HttpRequest):
-    """Plan by a policy from now on; its plan comes into force whatever it saves."""
+    """Plan by another policy from now on, and put its plan in force even if it saves nothing."""
 
     ROUTE = ("PUT", "/policy")
     REFUSED = NOTHING_TRAINS.format("a policy plans for")
 
-    policy: str = Field(min_length=1)
-    options: dict[str, Any] = Field(default_factory=dict)
+    policy: str = Field(min_length=1, description="Name of the policy, such as netstorm.")
+    options: dict[str, Any] = Field(default_factory=dict, description="The policy's options, such as `roots: 1`.")
 
 
 class ForcePlan(HttpRequest):
-    """Put one plan in force, as `GET /plans` and a run's `plans/` have it: its members are those of the run."""
+    """Put a plan in force, in the form of `GET /plans` and a run's `plans/`; its members must be the run's."""
 
     ROUTE = ("PUT", "/plan")
     REFUSED = NOTHING_TRAINS.format("a plan is for")
 
-    plan: dict[str, Any]
+    plan: dict[str, Any] = Field(description="The plan as JSON.")
 
 
 class ChangeGraph(HttpRequest):
-    """Go over to another kind of communication graph, where members gossip."""
+    """Change the kind of communication graph of a gossip run."""
 
     ROUTE = ("PUT", "/graph")
     REFUSED = NOTHING_TRAINS.format("a graph connects")
 
-    kind: str = Field(min_length=1)
+    kind: str = Field(min_length=1, description="Kind of graph, such as ring.")
 
 
 class Stop(HttpRequest):
-    """End what runs."""
+    """Stop the run, or take the network down."""
 
     ROUTE = ("POST", "/stop")
 
-    reason: str = "stopped by hand"
+    reason: str = Field("stopped by hand", description="Reason that the run records.")
 
 
-#: The requests that come over HTTP.
+#: All requests that come over HTTP.
 REQUESTS: tuple[type[HttpRequest], ...] = (
     ChangeLinks,
     SwapNetwork,

@@ -1,7 +1,7 @@
-"""The API's server: in a thread of whoever has the subject, at a Unix socket and perhaps on a port of this machine.
+"""The API's server: a thread beside the subject that listens at a Unix socket and, if asked to, on a port.
 
-What it is made of is loaded when the first one asks: that takes 0.2 s of a core, which a run that nobody watches keeps
-for itself.
+Its libraries are loaded with the first connection: loading takes 0.2 s of a core, which a run that nobody watches
+saves.
 """
 
 from __future__ import annotations
@@ -24,29 +24,31 @@ from testbed.sockets import unix_address
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from testbed.api.feed import StateFeed
+    from testbed.api.stream import StateFeed
 
 log = logging.getLogger(__name__)
 
 
 class PortTaken(RuntimeError):
-    """The port that was asked for is another program's."""
+    """The requested port is in use by another program."""
 
     exit_code = CANNOT
 
 
 class ApiServer:
-    """Serves an API over a subject while it is entered.
+    """Serves the API of a subject while it is entered.
 
     Args:
-        subject: What the API is over.
-        path: The Unix socket, for its owner's user alone.
-        port: A port of 127.0.0.1 in addition, for whoever shows the token; 0 is any free one.
-        token: The token, or None for a new one.
+        subject: The network, run or recording to serve.
+        path: The Unix socket, which only its owner can use.
+        port: Also listen on this port of 127.0.0.1, for clients with the token; 0 takes any free port.
+        token: The token, or None to make a new one.
+
+    Raises:
+        PortTaken: The port is in use.
     """
 
     def __init__(self, subject: Subject, path: Path, port: int | None = None, token: str | None = None) -> None:
-        """PortTaken where it is another program's."""
         self._subject = subject
         self._sockets = [] if port is None else [_port_socket(port)]
         self.port: int | None = None if port is None else self._sockets[0].getsockname()[1]
@@ -68,11 +70,11 @@ class ApiServer:
         os.close(self._end)
 
     def join(self) -> None:
-        """Wait until it ends, or an interrupt comes."""
+        """Wait until the server ends or an interrupt comes."""
         self._thread.join()
 
     def announce(self) -> None:
-        """Something may have become different in the subject. Any thread may call this, also before and after."""
+        """Look at the subject soon, since it may have changed. Any thread may call this, at any time."""
         if (feed := self._feed) is not None:
             feed.announce()
 
@@ -83,9 +85,9 @@ class ApiServer:
             if self._end not in ready:
                 asyncio.run(self._serve())
         except Exception:
-            log.exception("the API has ended; what it was over goes on")
+            log.exception("the API has ended because of an error; the network or run goes on")
         finally:
-            for each in self._sockets:  # nobody is to wait there for an answer
+            for each in self._sockets:  # so that no client waits here for an answer
                 each.close()
 
     async def _serve(self) -> None:
@@ -93,7 +95,7 @@ class ApiServer:
 
         from testbed.api.access import TokenAccess
         from testbed.api.app import make_app
-        from testbed.api.feed import StateFeed
+        from testbed.api.stream import StateFeed
 
         self._feed = StateFeed(self._subject.state)
         app: ASGIApp = TokenAccess(make_app(self._subject, self._feed), self.token)
@@ -117,11 +119,11 @@ def _port_socket(port: int) -> socket.socket:
     try:
         return socket.create_server(("127.0.0.1", port))
     except OSError as error:
-        raise PortTaken(f"--port {port}: {error.strerror}; write another, or 0 for any") from error
+        raise PortTaken(f"--port {port}: {error.strerror}; write another port, or 0 for any free one") from error
 
 
 def unix_socket(path: Path) -> socket.socket:
-    """A socket that listens at `path`, for who owns it alone."""
+    """Return a socket that listens at `path` and that only its owner can use."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

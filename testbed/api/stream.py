@@ -1,24 +1,27 @@
-"""A state as who follows it gets it: whole once, then what became different, numbered. Pure.
+"""The stream of a state: one snapshot, then numbered updates.
 
     {"kind": "snapshot", "number": 7, "state": {section: {key: value}}}
     {"kind": "update", "number": 8, "set": {section: {key: value}}, "removed": {section: [key]}}
 
-An update is of the state of the number before. Who sees a number left out lacks an update, and asks for a snapshot.
+An update applies to the state of the number before. A follower that misses a number asks for a snapshot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-#: Section → key → value, as JSON has them. What has no values is not told apart from what is not there.
+#: Section → key → JSON value. A section without values is the same as a missing one.
 State = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What became different from one state to the next: values that are new or other, keys that are gone."""
+    """The difference between two states: new or changed values in `set`, missing keys in `removed`."""
 
     set: State
     removed: Mapping[str, list[str]]
@@ -28,7 +31,7 @@ class Update:
 
 
 def update_between(before: State, after: State) -> Update:
-    """What became different. Values that are the same object are taken for equal without a look into them."""
+    """Return the difference between two states. Values that are the same object count as equal without a comparison."""
     changed, removed = {}, {}
     for section in before.keys() | after.keys():
         old, new = before.get(section, {}), after.get(section, {})
@@ -40,7 +43,7 @@ def update_between(before: State, after: State) -> Update:
 
 
 def updated(state: State, update: Update) -> State:
-    """The state after an update."""
+    """Return the state after an update."""
     sections = {section: dict(values) for section, values in state.items()}
     for section, values in update.set.items():
         sections.setdefault(section, {}).update(values)
@@ -51,17 +54,17 @@ def updated(state: State, update: Update) -> State:
 
 
 def snapshot_message(number: int, state: State) -> dict[str, Any]:
-    """What a follower begins with."""
+    """Return the message with the whole state."""
     return {"kind": "snapshot", "number": number, "state": state}
 
 
 def update_message(number: int, update: Update) -> dict[str, Any]:
-    """What it gets then."""
+    """Return the message with an update."""
     return {"kind": "update", "number": number, "set": update.set, "removed": update.removed}
 
 
 def _differs(old: Any, new: Any) -> bool:
-    """Whether two values are not the same in JSON. To Python False is 0, and 1 is 1.0, also within lists."""
+    """Return whether two values differ in JSON. In Python False == 0 and 1 == 1.0, also within lists."""
     if old is new:
         return False
     if type(old) is not type(new) or old != new:
@@ -69,3 +72,101 @@ def _differs(old: Any, new: Any) -> bool:
     if isinstance(new, Mapping):
         return any(_differs(old[key], value) for key, value in new.items())
     return isinstance(new, list | tuple) and any(map(_differs, old, new))
+
+
+log = logging.getLogger(__name__)
+
+#: Seconds between updates at least: people can't follow more than ten pictures a second.
+LEAST_APART_S = 0.1
+#: Seconds between looks at values that nothing announces, above all traffic, while there are followers.
+LOOK_S = 1.0
+#: Updates that may wait for a slow follower; it misses later ones, and asks for a snapshot.
+MOST_WAITING = 64
+
+
+class Follower:
+    """A client of the stream, with its queue of messages."""
+
+    def __init__(self, ask: Callable[[], None]) -> None:
+        self._waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MOST_WAITING)
+        self._ask = ask
+        self._wants_all = True
+
+    def want_snapshot(self) -> None:
+        """Ask for a snapshot, after a missed update."""
+        self._wants_all = True
+        self._ask()
+
+    async def next(self) -> dict[str, Any]:
+        """Wait for the next message."""
+        return await self._waiting.get()
+
+    def offer(self, number: int, state: State, update: Update) -> None:
+        """Queue the state of this number as a snapshot or an update, whichever the follower needs."""
+        if self._wants_all:
+            self._wants_all = False
+            while not self._waiting.empty():
+                self._waiting.get_nowait()
+            self._waiting.put_nowait(snapshot_message(number, state))
+        elif update and not self._waiting.full():
+            self._waiting.put_nowait(update_message(number, update))
+
+
+class StateFeed:
+    """Sends changes of a state to its followers.
+
+    Args:
+        take: Returns the state; called in a thread, and only while there are followers.
+    """
+
+    def __init__(self, take: Callable[[], State]) -> None:
+        self._take = take
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self._followers: set[Follower] = set()
+        self._work: asyncio.Task[None] | None = None
+        self._number = 0
+        self._state: State = {}
+
+    def announce(self) -> None:
+        """Look at the state soon, since it may have changed. Any thread may call this."""
+        if self._followers:
+            with suppress(RuntimeError):  # the loop has ended since
+                self._loop.call_soon_threadsafe(self._changed.set)
+
+    @contextmanager
+    def following(self) -> Iterator[Follower]:
+        """Yield a new follower, which gets messages until the context ends."""
+        follower = Follower(self._changed.set)
+        self._followers.add(follower)
+        self._changed.set()
+        if self._work is None:
+            self._work = asyncio.create_task(self._follow())
+        try:
+            yield follower
+        finally:
+            self._followers.discard(follower)
+            if not self._followers and self._work is not None:
+                self._work.cancel()
+                self._work = None
+
+    async def _follow(self) -> None:
+        while True:
+            self._changed.clear()
+            try:
+                state = await asyncio.to_thread(self._take)
+            except Exception:  # a network in the middle of a swap may answer a moment later
+                log.exception("the state can't be read")
+                await asyncio.sleep(LOOK_S)
+                continue
+            update = update_between(self._state, state)
+            if update:
+                self._number += 1
+                self._state = state
+            for follower in self._followers:
+                follower.offer(self._number, self._state, update)
+            await asyncio.sleep(LEAST_APART_S)
+            try:
+                await asyncio.wait_for(self._changed.wait(), LOOK_S)
+            except TimeoutError:
+                continue

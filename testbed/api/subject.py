@@ -1,4 +1,4 @@
-"""The interface of what an API is over: a network that is up, a run, a recording, or a controller alone."""
+"""The interface of what the API serves: a network that is up, a run, a recording, or a controller alone."""
 
 from __future__ import annotations
 
@@ -7,47 +7,46 @@ from concurrent.futures import Executor
 from typing import Any, Literal
 
 from testbed.api.models import LinkHistory, NetworkStatus
-from testbed.api.problem import NOT_HERE, ApiProblem
-from testbed.api.requests import Request
+from testbed.api.requests import NOT_HERE, ApiProblem, Request
 from testbed.api.stream import State
 
-#: What a state has; each is a mapping from names or numbers to values as JSON has them, of the models that are named
-#: like them. `training` holds what a controller says of its run.
+#: The sections of a state. Each maps names or numbers to JSON values of the model with the section's name; `training`
+#: holds the controller's account of its run.
 Section = Literal["network", "sites", "hosts", "links", "traffic", "events", "training", "plans", "rounds", "decisions"]
 
 
 class Subject(ABC):
-    """What an API is over. Any thread may ask for its state; `do` is called in `executor` alone, one request at a time.
+    """What the API serves. Any thread may read its state; `do` is called in `executor` alone, one request at a time.
 
     Attributes:
-        executor: Runs the requests, in the thread that the subject's work belongs to.
+        executor: Runs the requests in the thread that owns the subject.
     """
 
     executor: Executor
 
     @abstractmethod
     def state(self) -> State:
-        """What it is now, section by section."""
+        """Return the current state, section by section."""
 
     @abstractmethod
     def status(self) -> NetworkStatus:
-        """What runs, its hosts and its links, with how late the replay is, which takes a while to find out."""
+        """Return the status with hosts, links and the lateness of the replay, which takes a while to measure."""
 
     @abstractmethod
     def history(self, since: int | None) -> LinkHistory:
-        """The states that links came to have after the first `since`, or each one's last where it is None."""
+        """Return the states that links have had after the first `since`, or the last state of each if it is None."""
 
     def recording(self) -> bytes:
-        """All of a run that is over, for the page to play, as JSON: there are megabytes of it."""
-        raise ApiProblem(NOT_HERE, "this is no recording: it goes on, and its stream tells how")
+        """Return the whole recording of a finished run as JSON, several megabytes, for the page to play."""
+        raise ApiProblem(NOT_HERE, "this is not a recording but goes on; follow it at /api/v1/stream")
 
     def metrics(self) -> bytes:
-        """What Prometheus is told of it, in its text format."""
-        raise ApiProblem(NOT_HERE, "this is over: its figures are what `testbed export` writes")
+        """Return the metrics in Prometheus' text format."""
+        raise ApiProblem(NOT_HERE, "a recording has no live metrics; `testbed export` writes its figures")
 
     @abstractmethod
     def do(self, request: Request) -> dict[str, Any]:
-        """Carry out a request. Returns what there is to say of it.
+        """Carry out a request, and return its result.
 
         Raises:
             ApiProblem: The request was not carried out.

@@ -1,50 +1,97 @@
-"""The command line: parses, calls, and turns what went wrong into words and an exit code.
-
-Exit codes: 0 done; 1 the run failed, or its verdict is `suspect` under --strict; 2 bad input; 3 this machine can't.
-"""
+"""The command line `testbed`: parses arguments, calls the library, and turns errors into a text and an exit code."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
 from testbed.cli import (
-    certificates,
     check,
-    cluster,
     compare,
     doctor,
     experiment,
-    export,
+    files,
     launch,
+    machines,
     network,
-    new,
     plan,
+    running_network,
     runs,
-    schema,
-    standing,
-    topology,
     trace,
-    up,
-    view,
-    worker,
 )
 from testbed.cli.console import BAD_INPUT as BAD_INPUT
 from testbed.cli.console import CANNOT as CANNOT
-from testbed.cli.console import FAILED, Verbs, err
+from testbed.cli.console import FAILED, Verbs
 from testbed.resources import __version__
 
-app = typer.Typer(cls=Verbs, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
-experiment.register(app)
-compare.register(app)
-app.add_typer(trace.app, name="trace")
-app.add_typer(topology.app, name="topology")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(worker.app, name="worker")
-app.add_typer(runs.app, name="runs")
+HELP = (
+    "Emulate a wide-area network on one Linux machine, and train PyTorch models across it.\n\n"
+    "Start with `testbed doctor`, which shows what this machine can do. Then run an experiment (`testbed run "
+    "quickstart`), start your own program on every worker of a network (`testbed launch`), or build a network and work "
+    "in it (`testbed up`, `testbed exec`, `testbed link`).\n\n"
+    "Exit codes: 0 done; 1 the run failed, or its verdict is `suspect` under --strict; 2 bad input; 3 this machine "
+    "can't."
+)
+
+#: Commands by the panel of `testbed --help` that lists them; a Typer is a group of commands.
+PANELS: dict[str, dict[str, Callable[..., Any] | typer.Typer]] = {
+    "Run experiments": {
+        "run": experiment.run,
+        "simulate": experiment.simulate,
+        "compare": compare.compare,
+        "sweep": compare.sweep,
+        "launch": launch.launch,
+        "plan": plan.plan,
+    },
+    "Look at runs": {
+        "report": runs.report,
+        "view": runs.view,
+        "export": runs.export,
+        "check": check.check,
+        "runs": runs.app,
+    },
+    "Work with a network": {
+        "up": network.up,
+        "status": running_network.status,
+        "exec": running_network.exec_,
+        "link": running_network.link,
+        "swap": running_network.swap,
+        "worker": running_network.worker_app,
+        "down": network.down,
+        "clean": network.clean,
+    },
+    "Write files": {
+        "new": files.new,
+        "schema": files.schema,
+        "experiment": files.experiment_app,
+        "topology": files.topology_app,
+        "trace": trace.app,
+    },
+    "Prepare machines": {
+        "doctor": doctor.doctor,
+        "setup": doctor.setup,
+        "cluster": machines.cluster_app,
+        "certificates": machines.certificates,
+    },
+}
+
+app = typer.Typer(cls=Verbs, no_args_is_help=True, pretty_exceptions_enable=False, help=HELP)
+
+
+def _register() -> None:
+    for panel, commands in PANELS.items():
+        for name, command in commands.items():
+            if isinstance(command, typer.Typer):
+                app.add_typer(command, name=name, rich_help_panel=panel)
+            else:
+                kind = launch.CommandAtEnd if command is launch.launch else None
+                app.command(name, cls=kind, rich_help_panel=panel)(command)
+
+
+_register()
 
 
 def _print_version(asked: bool) -> None:
@@ -56,42 +103,14 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def main_options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and exit")
     ] = False,
 ) -> None:
-    """Take the options that stand before a verb."""
-
-
-@app.command()
-def report(runs: Annotated[list[Path], typer.Argument(help="run directories")]) -> None:
-    """Make the page of a run, or one of several runs side by side."""
-    from testbed.report.opening import ended_early
-    from testbed.report.page import write_page, write_side_by_side
-    from testbed.report.record import RunRecord
-
-    records = [RunRecord.read(run) for run in runs]
-    for record in records:
-        for reason in () if record.finished else (*ended_early(record), *record.gaps):
-            err.print(f"{record.path} has not finished: {reason}", markup=False)
-    typer.echo(write_page(records[0]) if len(runs) == 1 else write_side_by_side(records, Path("runs/comparison.html")))
-
-
-doctor.register(app)
-up.register(app)
-view.register(app)
-network.register(app)
-standing.register(app)
-launch.register(app)
-plan.register(app)
-certificates.register(app)
-new.register(app)
-export.register(app)
-check.register(app)
-schema.register(app)
+    """Take the options that stand before a command."""
 
 
 def main() -> None:
-    """The entry point."""
+    """Run the command line."""
     try:
         app()
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""`python -m testbed.cli`."""
+"""Runs `testbed` as `python -m testbed.cli`."""
 
 from __future__ import annotations
 

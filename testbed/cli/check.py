@@ -1,4 +1,4 @@
-"""`testbed check`: whether a run passes, for continuous integration, and whether a file is right."""
+"""The command `check`: tells whether a run passes, for continuous integration, and whether a file is right."""
 
 from __future__ import annotations
 
@@ -17,30 +17,39 @@ if TYPE_CHECKING:
     from testbed.spec.topology import Topology
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command()(check)
-
-
 def check(
-    file: Annotated[Path, typer.Argument(help="a run's directory, or a file of any kind")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="a run's directory or summary.json, or a file that the testbed reads")
+    ],
     baseline: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="the summary.json of an earlier run, to compare rounds with")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="compare the run's rounds with this earlier run: its directory or summary.json"
+        ),
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(parser=quantity(Loss), metavar="PART", help="by which rounds may be longer: 10%")
+        float,
+        typer.Option(
+            parser=quantity(Loss),
+            metavar="SHARE",
+            help="by how much rounds may be longer than the baseline's, such as 10%",
+        ),
     ] = 0.1,
 ) -> None:
-    """Say whether a run passes: its verdict is `trusted`, and its rounds are no longer than a baseline's.
+    """Check whether a run passes, or whether a file is right.
 
-    Of a topology, an experiment, a sweep, a hosts file, a trace, a plan or a view: say what is wrong with it, or what
-    it amounts to. Nothing is built.
+    A run passes if its verdict is `trusted` and its rounds are no longer than a baseline's; else the exit code is 1.
+    A topology, experiment, sweep, hosts file, trace, plan or view is summarized, or its fault named with exit code 2.
+    Nothing is built.
     """
     from testbed.run.conclusion.baseline import read_summary, round_seconds, shortfalls
 
     if not file.is_dir() and not _is_summary(file):
         if baseline is not None:
-            raise fail(BAD_INPUT, f"{file}: is no run, and --baseline is for runs\n    write instead: {file} alone")
+            raise fail(
+                BAD_INPUT,
+                f"{file}: is not a run, and --baseline compares runs\n    write instead: testbed check {file}",
+            )
         out.print(f"{file}: {_checked(file)}", markup=False)
         return
     summary = read_summary(file)
@@ -62,7 +71,7 @@ def _is_summary(file: Path) -> bool:
 
 
 def _object_in(file: Path) -> Mapping[str, Any]:
-    """Return the JSON object in a file, or an empty one where there is none."""
+    """Return the JSON object in a file, or an empty dict if the file holds none."""
     try:
         found = json.loads(text_of(file, MOST_BYTES))
     except (OSError, ValueError):
@@ -71,7 +80,7 @@ def _object_in(file: Path) -> Mapping[str, Any]:
 
 
 def _checked(file: Path) -> str:
-    """Return what a file amounts to. Exit where something is wrong with it."""
+    """Return a summary of a file. Exit with bad input if something is wrong with it."""
     from testbed.plan import Plan, PlanError
     from testbed.planning import View, ViewError
     from testbed.report.trace import facts

@@ -1,4 +1,4 @@
-"""The verbs that run an experiment many times: `compare` and `sweep`."""
+"""The commands that run an experiment many times: `compare` and `sweep`."""
 
 from __future__ import annotations
 
@@ -22,32 +22,33 @@ if TYPE_CHECKING:
 
 
 class Cluster(StrEnum):
-    """What runs on several machines."""
+    """The kinds of cluster that runs can be spread over."""
 
     RAY = "ray"
 
 
-On = Annotated[Cluster | None, typer.Option("--on", help="the hosts of the cluster that is up; here if left out")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verbs."""
-    app.command()(compare)
-    app.command()(sweep)
+On = Annotated[
+    Cluster | None,
+    typer.Option("--on", help="spread the runs over the hosts of the cluster that is up; default: this machine"),
+]
 
 
 def compare(
     experiment: ExperimentFile,
-    policies: Annotated[str, typer.Option(help="names, commas between; with options: netstorm:roots=1")],
-    seeds: Annotated[str, typer.Option(help="whole numbers, commas between")] = "1",
+    policies: Annotated[
+        str, typer.Option(metavar="POLICY,…", help="policies to compare, with options: netstorm:roots=1,mst")
+    ],
+    seeds: Annotated[str, typer.Option(metavar="N,…", help="seeds to run each policy with, such as 1,2,3")] = "1",
     set_: Set = [],  # noqa: B006
     strict: Strict = False,
     quiet: Quiet = False,
-    json_: Annotated[bool, typer.Option("--json", help="one JSON object; progress goes to the error output")] = False,
+    json_: Annotated[
+        bool, typer.Option("--json", help="print one JSON object; progress goes to the error output")
+    ] = False,
     on: On = None,
 ) -> None:
-    """Run an experiment under several policies, each with the same seeds and traces, and set them side by side."""
-    from testbed.cli.board import Board
+    """Run an experiment under several policies, with the same seeds and traces, and compare the figures."""
+    from testbed.cli.sweep_progress import SweepProgress
     from testbed.cli.tables import print_comparison
     from testbed.run.sweep.comparison import Comparison
     from testbed.run.sweep.planned_run import Variant, planned_comparison
@@ -63,29 +64,31 @@ def compare(
         if on is None:
             need_root_for(experiment, changes)
         planned = planned_comparison(experiment, variants, numbers, changes)
-        with Board(display.console, Comparison(planned, {})) as board:
-            made = {run.key: done for run, done in _make(on, strict, display)(experiment, planned, board)}
+        with SweepProgress(display.console, Comparison(planned, {})) as progress:
+            made = {run.key: done for run, done in _make(on, strict, display)(experiment, planned, progress)}
         compared = Comparison(planned, made)
         side_by_side = _side_by_side(compared)
     if json_:
         print(json.dumps({point.labels["policy"]: compared.outcome(point) for point in compared.points}))
     else:
         print_comparison(compared)
-        out.print(f"  side by side: {side_by_side}", markup=False)
+        out.print(f"  comparison: {side_by_side}", markup=False)
         if finished := _finished(compared):
             out.print(f"  as CSV: testbed export {' '.join(map(str, finished))} --form csv", markup=False)
     _exit(compared, strict)
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(metavar="SWEEP", help="the sweep file")],
-    resume: Annotated[bool, typer.Option("--resume", help="only the runs that no earlier sitting completed")] = False,
+    file: Annotated[
+        Path, typer.Argument(metavar="SWEEP", help="the sweep file, which names an experiment and its axes")
+    ],
+    resume: Annotated[bool, typer.Option("--resume", help="make only the runs that are not complete yet")] = False,
     strict: Strict = False,
     quiet: Quiet = False,
     on: On = None,
 ) -> None:
-    """Run an experiment at each combination of its axes' points, with each seed, so many times."""
-    from testbed.cli.board import Board
+    """Run an experiment at every combination of a sweep's values, with every seed, as often as the file says."""
+    from testbed.cli.sweep_progress import SweepProgress
     from testbed.cli.tables import print_comparison
     from testbed.run.sweep.sweep import make_sweep
     from testbed.spec.sweep import Sweep
@@ -96,15 +99,15 @@ def sweep(
         if on is None:
             need_root_for(loaded.experiment, {})
         compared, folder = make_sweep(
-            loaded, resume, _make(on, strict, display), lambda planned: Board(display.console, planned)
+            loaded, resume, _make(on, strict, display), lambda planned: SweepProgress(display.console, planned)
         )
     print_comparison(compared)
-    out.print(f"  in figures: {folder}/points.csv, and run by run {folder}/runs.csv", markup=False)
+    out.print(f"  figures: {folder}/points.csv; of each run: {folder}/runs.csv", markup=False)
     _exit(compared, strict)
 
 
 def _make(on: Cluster | None, strict: bool, display: Display) -> Make:
-    """What makes runs: this machine one after another, or the hosts of a cluster."""
+    """Return the function that makes runs: one after another on this machine, or on the hosts of a cluster."""
     if on is not None:
         from testbed.scaleout.sweep_on_ray import OnRay
 
@@ -119,7 +122,7 @@ def _make(on: Cluster | None, strict: bool, display: Display) -> Make:
 
 
 def _side_by_side(compared: Comparison) -> Path | None:
-    """The page of those that came to their end."""
+    """Write the page that compares the finished runs. Return its path, or None if no run has finished."""
     from testbed.report.page import write_comparison
 
     finished = _finished(compared)

@@ -1,12 +1,13 @@
-"""What verbs share: exit codes, how a fault is said, and options that several have.
+"""The shared parts of the commands: exit codes, error texts, and options that several commands have.
 
-0 done; 1 the run failed, or its verdict is `suspect` under --strict; 2 bad input; 3 this machine can't.
+Exit codes: 0 done; 1 the run failed, or its verdict is `suspect` under --strict; 2 bad input; 3 this machine can't.
 
-A verb lets errors through. `Verbs`, the boundary around all of them, turns each into words and its exit code.
+A command lets errors through. `Verbs`, the boundary around all commands, turns each into a text and its exit code.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,41 +29,53 @@ from testbed.resources import preset_or_file, presets
 from testbed.run.terminal.wrap import wrapped
 
 if TYPE_CHECKING:
+    from testbed.api.entry import ApiPort
     from testbed.run.terminal.display import Display
-
-if TYPE_CHECKING:
-    from testbed.api.entry import Door
 
 INTERRUPTED = 130
 
-Open = Annotated[bool, typer.Option("--open", help="show its page in the browser, and take changes there")]
+Open = Annotated[
+    bool,
+    typer.Option(
+        "--open", help="open the live page in your browser, where links, plans and workers can be changed too"
+    ),
+]
 Port = Annotated[
-    int | None, typer.Option("--port", min=0, max=65535, metavar="P", help="its API on 127.0.0.1:P as well; 0 is any")
+    int | None,
+    typer.Option(
+        "--port",
+        min=0,
+        max=65535,
+        metavar="P",
+        help="serve the page and the HTTP API on 127.0.0.1:P; 0 takes any free port",
+    ),
 ]
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
-
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, but what it comes to")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON, for programs")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="print the result alone, without progress")]
 
 
 def _named(kind: str) -> Callable[[Path | None], Path | None]:
-    """Return what makes a preset's file of its name, for an argument of the command line."""
+    """Return the callback of an argument that turns a preset's name into its file."""
     return lambda path: None if path is None else preset_or_file(kind, path)
 
 
-#: Arguments that take a file, or the name of a preset.
+#: Arguments that take a file or the name of a preset.
 ExperimentFile = Annotated[
     Path,
     typer.Argument(
         metavar="EXPERIMENT",
-        help="the experiment file, or a preset (`testbed experiment list`)",
+        help="an experiment file, or a preset's name (`testbed experiment list`)",
         callback=_named("experiment"),
     ),
 ]
 TOPOLOGY = typer.Argument(
-    metavar="TOPOLOGY", help="the topology file, or a preset (`testbed topology list`)", callback=_named("topology")
+    metavar="TOPOLOGY",
+    help="a topology file, or a preset's name (`testbed topology list`)",
+    callback=_named("topology"),
 )
 TopologyFile = Annotated[Path, TOPOLOGY]
 
@@ -76,25 +89,31 @@ def list_presets(kind: str) -> None:
         out.print(f"{file.stem:<{width}}  {first}", markup=False)
 
 
-def progress_display(quiet: bool, beside_output: bool = False, door: Door | None = None) -> Display:
-    """What shows how far a verb is, on the error output where the output is for programs; nothing where `quiet`."""
+def progress_display(quiet: bool, beside_output: bool = False, port: ApiPort | None = None) -> Display:
+    """Return the display of a command's progress.
+
+    Args:
+        quiet: Whether to show nothing.
+        beside_output: Whether to use the error output, since the output is for programs.
+        port: The port of the API and the page, if there is one.
+    """
     from testbed.run.terminal.display import Display
 
-    return Display(Console(quiet=quiet, stderr=beside_output), door)
+    return Display(Console(quiet=quiet, stderr=beside_output), port)
 
 
 def fail(code: int, text: object) -> typer.Exit:
-    """Say why, and the exit with this code, to be raised."""
+    """Print `text` on the error output, and return the exit with this code, for the caller to raise."""
     err.print(wrapped(Text(str(text)), err))
     return typer.Exit(code)
 
 
 class Verbs(TyperGroup):
-    """All verbs. An error that leaves one of them ends the program in words, with the error's exit code."""
+    """The group of all commands. An error that leaves a command is printed, and its exit code ends the program."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            # Where the current folder was deleted this fails, and else PyTorch's MKL would end the process by itself.
+            # This fails if the current folder was deleted; PyTorch's MKL would end the process without a text.
             Path.cwd()
             return super().invoke(ctx)
         except (Exit, Abort, TyperException, BrokenPipeError):
@@ -105,7 +124,7 @@ class Verbs(TyperGroup):
 
 @contextmanager
 def interruptible_verb(then: str) -> Iterator[None]:
-    """Let signals interrupt the body; the program then ends in words, of which `then` are the last."""
+    """Let signals interrupt the body; the program then ends with a text that `then` completes."""
     try:
         with interruptible():
             yield
@@ -113,8 +132,14 @@ def interruptible_verb(then: str) -> Iterator[None]:
         raise fail(INTERRUPTED, f"interrupted ({signal_}){then}") from None
 
 
+def need_root() -> None:
+    """Exit unless the user is root, who alone can make networks and enter them."""
+    if os.geteuid() != 0:
+        raise fail(CANNOT, "making and entering networks needs root; run it with sudo")
+
+
 def link_argument(written: str) -> str:
-    """Return a link as it was written on the command line. Exit where the shell took the `>` of `a->b` away."""
+    """Return a link as written on the command line. Exit if the shell read the `>` of `a->b` as a redirection."""
     if written.endswith("-") and "->" not in written:
         try:
             file = Path("/proc/self/fd/1").readlink()
@@ -122,20 +147,20 @@ def link_argument(written: str) -> str:
             file = Path("b")
         made = f", and made the file {file.name}" if file.is_file() else ""
         site = file.name if made else "b"
-        rule = f"{written}: the shell took `>` for a redirection of the output{made}"
+        rule = f"{written}: the shell read `>` as a redirection of the output{made}"
         raise fail(BAD_INPUT, f"{rule}\n    write instead: '{written}>{site}' in quotes, or {written}{site}")
     return written
 
 
-def door(open_: bool, port: int | None) -> Door | None:
-    """What `--open` and `--port` ask for."""
-    from testbed.api.entry import Door
+def api_port(open_: bool, port: int | None) -> ApiPort | None:
+    """Return the port of the API that `--open` and `--port` ask for, or None."""
+    from testbed.api.entry import ApiPort
 
-    return Door(port or 0, open_) if open_ or port is not None else None
+    return ApiPort(port or 0, open_) if open_ or port is not None else None
 
 
 def quantity(kind: Any) -> Callable[[str | float], float]:
-    """A parser of options of a kind from `spec.units`: `50mbit`, `110ms`, as in topology files."""
+    """Return the parser of options of a kind from `spec.units`, such as `50mbit` or `110ms`, as in topology files."""
     adapter = TypeAdapter[float](kind)
 
     def parse(text: str | float) -> float:

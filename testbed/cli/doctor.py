@@ -1,4 +1,4 @@
-"""`testbed doctor` and `testbed setup`: what this machine can do, and what installs the rest."""
+"""The commands `doctor` and `setup`: show what this machine can do, and install the rest."""
 
 from __future__ import annotations
 
@@ -14,41 +14,35 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, fail, interruptible_verb, out
+from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, Json, fail, interruptible_verb, out
 from testbed.resources import BUILD, IS_CHECKOUT, SHARE
 from testbed.run.terminal.wrap import wrapped
 
 if TYPE_CHECKING:
     from testbed.emulation.host.doctor import Finding
 
-#: What `make emulate` runs, of a checkout.
+#: The experiment that `make emulate` runs in a checkout.
 QUICKSTART = SHARE / "experiments" / "quickstart.yaml"
 
 
-#: What `testbed setup` does, said before it does it.
+#: The text that `testbed setup` prints before it installs anything.
 STEPS = """\
-This installs what the emulation needs of this machine, with {script}:
-  - by apt-get, where they are missing: Mininet, iproute2, iptables, iperf3, a C compiler, mmdebstrap, Open vSwitch, and
-    Docker where no engine is there; about 200 MB
-  - the shaping core and the planner, compiled into {build}
+This installs what the emulation needs, with {script}:
+  - missing packages, by apt-get: Mininet, iproute2, iptables, iperf3, a C compiler, mmdebstrap, Open vSwitch, and
+    Docker if there is no engine; about 200 MB
+  - the shaping core and the planner, compiled in {build}
   - a Docker engine, started if none answers
-  - the worker image: Debian with Python and PyTorch, made here without a registry; about 1 GB of disk"""
+  - the worker image: Debian with Python and PyTorch, built here without a registry; about 1 GB of disk"""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs."""
-    app.command()(doctor)
-    app.command()(setup)
-
-
-def setup(yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False) -> None:
-    """Install what the emulation needs of this machine: packages, an engine, the worker image. Says first what."""
+def setup(yes: Annotated[bool, typer.Option("--yes", "-y", help="install without asking")] = False) -> None:
+    """Install what the emulation needs: packages, a Docker engine and the worker image; lists them and asks first."""
     script = SHARE / "setup.sh"
     if os.geteuid() != 0:
-        raise fail(CANNOT, "installing packages needs root; run it with sudo")
+        raise fail(CANNOT, "setup: installing packages needs root; run it with sudo")
     out.print(STEPS.format(script=script, build=BUILD), markup=False)
     if not yes and not sys.stdin.isatty():
-        raise fail(BAD_INPUT, "there is no terminal to ask whether to go on\n    write instead: testbed setup --yes")
+        raise fail(BAD_INPUT, "setup: no terminal to ask in before installing\n    write instead: testbed setup --yes")
     if not yes and not typer.confirm("Go on?", default=True):
         raise typer.Exit(FAILED)
     arguments = [] if IS_CHECKOUT else ["installed"]
@@ -57,13 +51,16 @@ def setup(yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] =
 
 
 def doctor(
-    fix: Annotated[bool, typer.Option("--fix", help="mend what can be: install, load, start, measure, clean")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="for programs")] = False,
+    fix: Annotated[
+        bool,
+        typer.Option("--fix", help="fix what can be fixed: install, load modules, start the engine, measure, clean up"),
+    ] = False,
+    json_: Json = False,
 ) -> None:
-    """Say what this machine can do, which shaping backend it gets, and what to install for more."""
+    """Show what this machine can do, which shaping backend it gets, and what to install for more."""
     from testbed.emulation.host.doctor import examine, mend
 
-    with interruptible_verb("; what was mended by then stays so"):
+    with interruptible_verb("; what was fixed until then stays fixed"):
         findings = mend() if fix else examine()
     if json_:
         print(json.dumps([asdict(finding) | {"ok": finding.ok} for finding in findings], indent=1))
@@ -74,7 +71,7 @@ def doctor(
 
 
 def show(findings: Sequence[Finding]) -> None:
-    """Print whether the quickstart runs here, and each finding with what to do."""
+    """Print whether the quickstart runs here, and each finding with its remedy."""
     out.print(wrapped(Text(_quickstart(findings), style="bold"), out))
     out.print(f"{platform.release()} {platform.machine()}, {os.cpu_count()} cores", markup=False)
     margin = max(len(finding.name) for finding in findings) + 4
@@ -84,11 +81,11 @@ def show(findings: Sequence[Finding]) -> None:
         for line in below:
             out.print(wrapped(line, out, hanging=0))
     if any(finding.fixable and not finding.fix for finding in findings):
-        out.print("`testbed doctor --fix` tries what it can of this.")
+        out.print("`testbed doctor --fix` tries to fix these.")
 
 
 def _quickstart(findings: Sequence[Finding]) -> str:
-    """The answer that most people ask for."""
+    """Return the sentence that says whether this machine can run the quickstart."""
     if lacking := [finding.name for finding in findings if finding.blocks]:
         return f"This machine cannot run the quickstart yet: see {', '.join(lacking)}."
     if (excess := _excess()) is not None:
@@ -97,8 +94,7 @@ def _quickstart(findings: Sequence[Finding]) -> str:
 
 
 def _excess() -> str | None:
-    """By the budget that was measured, why the quickstart asks for too much; None where it does not, or where that is
-    not known."""
+    """Return why the quickstart exceeds the measured budget, or None if it fits or no budget was measured."""
     from testbed.emulation.host.budget import host_budget, need
     from testbed.emulation.host.doctor import MODULES
     from testbed.spec.experiment import Experiment
@@ -111,7 +107,7 @@ def _excess() -> str | None:
 
 
 def _lines(finding: Finding, margin: int) -> Iterator[Text]:
-    """What was found, then what was done and what to do, set in by the `margin` in which the names stand."""
+    """Yield the finding, then its fix and its remedy, indented by `margin`, the width of the names' column."""
     mark, colour = ("✗", "red") if finding.blocks else ("✓", "green") if finding.ok else ("–", "yellow")
     yield Text.assemble((mark, colour), f" {finding.name:<{margin - 2}}{finding.found}")
     below = " " * margin

@@ -1,4 +1,4 @@
-"""The verbs that run an experiment: `run` and `simulate`."""
+"""The commands that run one experiment: `run` and `simulate`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from testbed.cli.console import (
     Open,
     Port,
     Quiet,
-    door,
+    api_port,
     err,
     fail,
-    list_presets,
+    need_root,
     out,
     progress_display,
 )
@@ -31,42 +31,30 @@ from testbed.emulation.interrupt import Interrupted, interruptible
 if TYPE_CHECKING:
     from testbed.run.execute import Executed
 
-Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="override a field")]
-Strict = Annotated[bool, typer.Option("--strict", help="refuse what does not fit; a suspect verdict is 1")]
-
-
-presets_app = typer.Typer(no_args_is_help=True)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verbs."""
-    app.command()(run)
-    app.command()(simulate)
-    app.add_typer(presets_app, name="experiment")
-
-
-@presets_app.callback()
-def experiment_group() -> None:
-    """Name the experiments that come with the testbed."""
-
-
-@presets_app.command("list")
-def list_() -> None:
-    """List the presets, each with its first line; `testbed run NAME` runs one, `testbed simulate NAME` simulates it."""
-    list_presets("experiment")
+Set = Annotated[
+    list[str],
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="override a field of the file, such as train.rounds=20; repeatable"
+    ),
+]
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict", help="refuse an experiment that exceeds this machine; exit with 1 if the verdict is `suspect`"
+    ),
+]
 
 
 def overrides(pairs: list[str]) -> dict[str, str]:
-    """`key=value` pairs of --set."""
+    """Return the `key=value` pairs of --set. Exit with bad input for a text that is no pair."""
     for pair in pairs:
         if "=" not in pair or pair.startswith("="):
-            raise fail(BAD_INPUT, f"--set {pair}: is not key=value\n    write instead: --set train.rounds=20")
+            raise fail(BAD_INPUT, f"--set {pair}: is not KEY=VALUE\n    write instead: --set train.rounds=20")
     return dict(pair.split("=", 1) for pair in pairs)
 
 
 def need_root_for(experiment: Path, changes: dict[str, str]) -> None:
-    """Exit for a user who is not root, once the experiment is known to be right: it makes networks and containers."""
-    from testbed.cli.standing import need_root
+    """Exit unless the user is root, after the experiment was found right: it makes networks and containers."""
     from testbed.spec.experiment import Experiment
 
     if os.geteuid() != 0:
@@ -79,15 +67,25 @@ def run(
     set_: Set = [],  # noqa: B006
     strict: Strict = False,
     quiet: Quiet = False,
-    json_: Annotated[bool, typer.Option("--json", help="its summary as one JSON object; progress goes aside")] = False,
+    json_: Annotated[
+        bool,
+        typer.Option("--json", help="print the run's summary as one JSON object; progress goes to the error output"),
+    ] = False,
     open_: Open = False,
     port: Port = None,
     hosts: Annotated[
-        str | None, typer.Option("--hosts", metavar="all|A,B", help="split the network over these of the hosts file")
+        str | None,
+        typer.Option(
+            "--hosts",
+            metavar="all|A,B",
+            help="split the network over all hosts of the hosts file, or over those named; default: this machine alone",
+        ),
     ] = None,
-    hosts_file: Annotated[Path, typer.Option("--hosts-file", help="the hosts file")] = Path("hosts.yaml"),
+    hosts_file: Annotated[
+        Path, typer.Option("--hosts-file", metavar="FILE", help="the hosts file that --hosts refers to")
+    ] = Path("hosts.yaml"),
 ) -> None:
-    """Run an experiment: build the network, train, change it as the file says, and judge."""
+    """Run an experiment: build its network, train across it, and write a report with a verdict."""
     from testbed.run.execute import execute
     from testbed.scaleout.split.run import run_on
 
@@ -96,7 +94,7 @@ def run(
         changes["hosts"] = hosts if hosts == "all" else f"[{hosts}]"
     with interruptible_run():
         need_root_for(experiment, changes)
-        display = progress_display(quiet, beside_output=json_, door=door(open_, port))
+        display = progress_display(quiet, beside_output=json_, port=api_port(open_, port))
         outcome = execute(experiment, changes, strict, page, display, run_on(hosts_file, strict))
     if json_ or quiet:
         _tell(outcome, json_)
@@ -107,13 +105,14 @@ def run(
 def simulate(
     experiment: ExperimentFile,
     set_: Set = [],  # noqa: B006
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="of all that is drawn at random; the file's by default")
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="how many; as the file says by default")] = None,
-    gradients: Annotated[bool, typer.Option("--gradients", help="train for real, in one process")] = False,
+    seed: Annotated[int | None, typer.Option(min=0, help="the seed of everything random; default: the file's")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="the number of rounds; default: the file's")] = None,
+    gradients: Annotated[
+        bool,
+        typer.Option("--gradients", help="compute real gradients, in one process; without it only times are simulated"),
+    ] = False,
 ) -> None:
-    """Simulate an experiment: rounds, re-planning and events on simulated time, with the same run directory."""
+    """Simulate an experiment: its rounds, re-planning and events on simulated time; it writes a run directory too."""
     from testbed.run.terminal.display import Display
     from testbed.simulation.simulate import simulate as simulated
 
@@ -127,7 +126,7 @@ def simulate(
 
 
 def _tell(outcome: Executed, as_json: bool) -> None:
-    """What a run came to, where its progress was not shown or goes aside."""
+    """Print a run's result: the whole summary as JSON, or the verdict with its reasons."""
     file = outcome.directory / "summary.json"  # not there where the disk is full
     summary = json.loads(file.read_text()) if file.exists() else {"verdict": outcome.verdict, "reasons": []}
     if as_json:
@@ -139,7 +138,7 @@ def _tell(outcome: Executed, as_json: bool) -> None:
 
 
 def page(run: Path) -> Path:
-    """Of a run that is over: what draws it takes a second to load."""
+    """Write the report page of a run that is over. The drawing library takes a second to load, so it is loaded here."""
     from testbed.report.page import write_report
 
     return write_report(run)
@@ -147,7 +146,7 @@ def page(run: Path) -> Path:
 
 @contextmanager
 def interruptible_run() -> Iterator[None]:
-    """Let signals interrupt a run; the program then ends with the place of the records."""
+    """Let signals interrupt a run; the program then ends with a text that names the run's records."""
     try:
         with interruptible():
             yield
@@ -156,8 +155,8 @@ def interruptible_run() -> Iterator[None]:
 
 
 def _interrupted(signal_: Interrupted) -> str:
-    """Return what is left of a run that a signal ended: its records and their page."""
+    """Return the text for a run that a signal ended: where its records and their page are."""
     if signal_.records is None:
-        return f"interrupted ({signal_}): nothing was left"
+        return f"interrupted ({signal_}): no records were written"
     page = f", their page is {signal_.page}" if signal_.page else ""
-    return f"interrupted ({signal_}): the network was taken away; records are in {signal_.records}{page}"
+    return f"interrupted ({signal_}): the network was taken down; records are in {signal_.records}{page}"

@@ -1,84 +1,167 @@
-"""The verbs that take networks away: down, clean."""
+"""The commands that build networks and remove them: `up`, `down` and `clean`; and how a command picks its network."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, CANNOT, fail
-from testbed.cli.standing import Name, need_root, standing_network
+from testbed.cli.console import (
+    BAD_INPUT,
+    CANNOT,
+    Open,
+    Port,
+    Quiet,
+    TopologyFile,
+    api_port,
+    fail,
+    interruptible_verb,
+    need_root,
+    progress_display,
+)
+from testbed.cli.container_options import OUT, SHM, TMP, Files, Image, Out, Renew, Shm, Tmp, program_containers
 from testbed.spec.units import count
 
 if TYPE_CHECKING:
     import docker
 
+    from testbed.emulation.containers.fleet import ProgramContainers
+    from testbed.emulation.testbed import Backend
+    from testbed.run.terminal.display import Display
+    from testbed.spec.topology import Topology
+
+#: The form of a network's name, as of a topology's: it becomes part of the containers' names.
+NEW_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
+
 T = TypeVar("T")
+
+Name = Annotated[
+    str | None, typer.Option("--name", metavar="N", help="the network's name; needed only where several are up")
+]
+
+
+def up(
+    topology: TopologyFile,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="N", help="the network's name; default: the topology's name")
+    ] = None,
+    backend: Annotated[
+        Literal["auto", "netem", "userspace"],
+        typer.Option("--backend", help="how links are shaped; auto is the better one that this machine can run"),
+    ] = "auto",
+    files: Files = None,
+    image: Image = None,
+    renew: Renew = False,
+    tmp: Tmp = TMP,
+    shm: Shm = SHM,
+    out: Out = OUT,
+    open_: Open = False,
+    port: Port = None,
+    cli: Annotated[
+        bool, typer.Option("--cli", help="work at Mininet's prompt; the network is taken down when the prompt ends")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Build a network with its containers, replay its traces, and leave it up in the background."""
+    from testbed.spec.topology import Topology
+
+    if cli and (open_ or port is not None):
+        raise fail(BAD_INPUT, "--cli: can't be given with --open or --port\n    write instead: one of them")
+    wanted = Topology.load(topology.absolute())
+    name = new_name(name or wanted.name)
+    need_root()
+    workers = program_containers(files, image, renew, tmp, shm, out)
+    with interruptible_verb(": the network was taken down again"):
+        display = progress_display(quiet, port=api_port(open_, port))
+        (_up_with_prompt if cli else _up_in_background)(name, wanted, backend, workers, display)
+
+
+def _up_in_background(
+    name: str, topology: Topology, backend: Backend, workers: ProgramContainers, display: Display
+) -> None:
+    from testbed.emulation.standing.background import bring_up
+
+    page = bring_up(name, topology.file, backend, workers, display.step, display.api_port)
+    display.say(f"  {name} is up; `testbed status` shows it, `testbed down --name {name}` takes it down")
+    if page:
+        display.say(page)
+
+
+def _up_with_prompt(
+    name: str, topology: Topology, backend: Backend, workers: ProgramContainers, display: Display
+) -> None:
+    from testbed.emulation.network.prompt import prompt_on
+
+    prompt_on(name, topology, backend, workers, display.step)
 
 
 def down(name: Name = None) -> None:
-    """Take a network away."""
+    """Take a network down, with its containers."""
     from testbed.emulation.cleanup import clean
 
-    name = standing_network(name)
-    _done(lambda client: clean(client, name))
+    name = chosen_network(name)
+    _with_engine(lambda client: clean(client, name))
     typer.echo(f"{name} is down")
 
 
 def clean(
-    name: Annotated[str | None, typer.Option("--name", metavar="N", help="this one alone, also if it runs")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="also what runs: every network and run of this machine")] = False,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="N", help="remove this network alone, even if it is up")
+    ] = None,
+    all_: Annotated[
+        bool, typer.Option("--all", help="remove every network and run of this machine, even those that are up")
+    ] = False,
 ) -> None:
-    """Take away what a crash left of networks and runs; those that run go on, unless they are named, or --all is given.
+    """Remove what crashed networks and runs left; those that are up stay unless they are named or --all is given.
 
-    Only what bears the testbed's label is touched.
+    Only what carries the testbed's label is touched.
     """
     from testbed.emulation import cleanup, label
 
     if name is not None and not label.is_name(name):
-        raise fail(BAD_INPUT, f"{name!r} is no network's name\n    write instead: small letters, digits and dashes")
+        raise fail(
+            BAD_INPUT,
+            f"--name {name}: {name!r} can't be the name of a network\n    write instead: small letters, digits and "
+            "dashes",
+        )
     if name is not None and all_:
-        raise fail(BAD_INPUT, f"--all and --name {name} at once\n    write instead: one of them")
+        raise fail(BAD_INPUT, f"--all and --name {name}: can't be given together\n    write instead: one of them")
     if all_:
         for line in _listed():
             typer.echo(line)
     if all_ or name is not None:
-        done = _done(lambda client: cleanup.clean(client, name))
+        done = _with_engine(lambda client: cleanup.clean(client, name))
     else:
-        done = _done(cleanup.clean_crashed)
+        done = _with_engine(cleanup.clean_crashed)
     found = {"network": done.networks, "container": done.containers, "process": done.processes}
-    typer.echo(f"taken away: {', '.join(count(len(there), noun) for noun, there in found.items())}")
+    typer.echo(f"removed: {', '.join(count(len(there), noun) for noun, there in found.items())}")
     for network in label.networks() if name is None else ():
         if (owner := label.owner(network)) is not None:
-            typer.echo(f"{network} goes on (process {owner.pid}); `testbed clean --name {network}` takes it away")
-
-
-def register(app: typer.Typer) -> None:
-    """Give the program these verbs."""
-    for verb in (down, clean):
-        app.command()(verb)
+            typer.echo(f"{network} is still running (process {owner.pid}); `testbed clean --name {network}` removes it")
 
 
 def _listed() -> list[str]:
-    """Return a line for each network of which something is on this machine."""
+    """Return a line for each network that left something on this machine or is up."""
     from testbed.emulation.cleanup import find, with_engine
     from testbed.emulation.containers.engine import ENGINE_ERRORS, EngineError
 
     need_root()
     try:
         found = with_engine(find)
-    except (EngineError, *ENGINE_ERRORS):  # the clean-up that follows says so
+    except (EngineError, *ENGINE_ERRORS):  # the clean-up that follows reports it
         found = find(None)
     lines = []
     for each in found:
         there = {"container": each.containers, "process": each.processes}
-        runs = f"runs, by process {each.owner.pid}" if each.owner else "left by a crash"
-        lines.append(f"{each.network}: {runs}; {', '.join(count(len(of), noun) for noun, of in there.items())}")
+        state = f"running, process {each.owner.pid}" if each.owner else "left by a crash"
+        lines.append(f"{each.network}: {state}; {', '.join(count(len(of), noun) for noun, of in there.items())}")
     return lines
 
 
-def _done(action: Callable[[docker.DockerClient | None], T]) -> T:
+def _with_engine(action: Callable[[docker.DockerClient | None], T]) -> T:
+    """Return what `action` returns, given a client of the Docker engine. Exit if the engine can't do its part."""
     from testbed.emulation.cleanup import with_engine
     from testbed.emulation.containers.engine import EngineError
 
@@ -86,4 +169,46 @@ def _done(action: Callable[[docker.DockerClient | None], T]) -> T:
     try:
         return with_engine(action)
     except EngineError as error:
-        raise fail(CANNOT, f"all else was taken away, but {error}") from None
+        raise fail(CANNOT, f"containers may be left, everything else was removed: {error}") from None
+
+
+def chosen_network(name: str | None) -> str:
+    """Return the network of this name, or the only one that is up. Exit if there is none, or several and no name."""
+    from testbed.emulation.standing.standing import standing
+
+    need_root()
+    return _chosen(name, standing())
+
+
+def chosen_network_or_run(name: str | None) -> str:
+    """Return the same as `chosen_network`; the name may also be that of a run under way."""
+    from testbed.emulation.standing.standing import running, standing
+
+    need_root()
+    return name if name is not None and name in running() else _chosen(name, standing())
+
+
+def _chosen(name: str | None, names: list[str]) -> str:
+    if name in names:
+        return name
+    if name is None and len(names) == 1:
+        return names[0]
+    there = f"up: {', '.join(names)}" if names else "none is up"
+    if name is not None:
+        remedy = f"one of {', '.join(names)}" if names else "`testbed up TOPOLOGY` first"
+        raise fail(BAD_INPUT, f"--name {name}: no such network is up\n    write instead: {remedy}")
+    remedy = f"--name with one of {', '.join(names)}" if names else "`testbed up TOPOLOGY` first"
+    raise fail(BAD_INPUT, f"which network? {there}\n    write instead: {remedy}")
+
+
+def new_name(name: str) -> str:
+    """Return `name` if a new network may have it. Exit with bad input otherwise."""
+    from testbed.emulation import label
+
+    if not NEW_NAME.fullmatch(name):
+        remedy = "at most 31 small letters, digits and dashes, a letter or digit first"
+        raise fail(BAD_INPUT, f"--name {name}: can't be the name of a network\n    write instead: {remedy}")
+    if label.owner(name) is not None:
+        remedy = f"--name with another name, or `testbed down --name {name}` first"
+        raise fail(BAD_INPUT, f"a network named {name} is already up\n    write instead: {remedy}")
+    return name

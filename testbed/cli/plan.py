@@ -1,36 +1,48 @@
-"""`testbed plan`: what a policy makes of a network, how long a round would take, and what the bounds are."""
+"""The command `plan`: a policy's plan for a declared network, or for a view that a run recorded."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from testbed.cli.console import TOPOLOGY
+from testbed.cli.console import BAD_INPUT, TOPOLOGY, fail
 
+if TYPE_CHECKING:
+    from testbed.plan import Plan
+    from testbed.planning import View
 
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command()(plan)
+#: At most this many chunks times hops are simulated, about half a minute; larger plans have the fluid prediction alone.
+SIMULATED_HOPS = 500_000
 
 
 def plan(
-    policy: Annotated[str, typer.Option(help="its name, with options: netstorm:roots=1")],
+    policy: Annotated[
+        str, typer.Option(metavar="POLICY", help="the policy's name, with options: netstorm or netstorm:roots=1")
+    ],
     topology: Annotated[Path | None, TOPOLOGY] = None,
     model_bytes: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="bytes of a round; a view's own by default")
+        int | None,
+        typer.Option(min=1, metavar="N", help="bytes that a round synchronizes; default with --view: the view's own"),
     ] = None,
-    view: Annotated[Path | None, typer.Option(help="a recorded view: runs/ID/views/…")] = None,
-    last: Annotated[Path | None, typer.Option(help="the plan that was in force: runs/ID/plans/…")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
+    view: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="plan for this recorded view instead of TOPOLOGY: runs/ID/views/N.json"),
+    ] = None,
+    last: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="the plan in force when the view was recorded: runs/ID/plans/NNNN.json"),
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="print one JSON object, which holds the whole plan")] = False,
 ) -> None:
-    """Plan a network's synchronization, or replay a recorded decision: the plan, its predicted seconds, the bounds.
+    """Show a policy's plan for a network, with its predicted seconds a round and the lower bounds.
 
-    A decision in decisions.jsonl names its view, and by epoch the plan in force, from which some policies begin.
+    With --view and --last it replays a decision of a run.
+    decisions.jsonl names the view, and the epoch of the plan in force, from which some policies begin.
     """
-    from testbed.cli.offline import planned
     from testbed.cli.tables import print_plan
 
     made, figures = planned(policy, topology, model_bytes, view, last)
@@ -38,3 +50,95 @@ def plan(
         print(json.dumps({**figures, "plan": made.to_json()}))
     else:
         print_plan(made, figures)
+
+
+def planned(
+    policy: str, topology: Path | None, model_bytes: int | None, view: Path | None, last: Path | None
+) -> tuple[Plan, dict[str, Any]]:
+    """Return the plan, and its figures in seconds and bytes. Exit with bad input for arguments that make no sense."""
+    from testbed.planning import BoundError, PolicyError
+    from testbed.planning.bound import bound, least_period
+    from testbed.planning.events import load as load_simulator
+    from testbed.plugins import policy_named, refusal
+    from testbed.run.sweep.planned_run import Variant
+
+    seen = _recorded(view, model_bytes) if view else _declared(topology, model_bytes)
+    try:
+        load_simulator()
+        asked = Variant.parse(policy)
+        chosen = policy_named(asked.policy, asked.options)
+        try:
+            made = chosen.replan(seen, _in_force(last)) if last else chosen.plan(seen)
+        except Exception as error:
+            raise fail(BAD_INPUT, refusal(chosen, error)) from None
+        least = bound(seen)
+        period_s = least_period(seen, known=least)
+    except (PolicyError, BoundError, ValueError) as error:
+        raise fail(BAD_INPUT, error) from None
+    figures = _figures(seen, made) | {
+        "lower_bound_seconds": period_s,
+        "bound_seconds": least.seconds,
+        "bound_gap": least.gap,
+        "why": chosen.explain(seen, made),
+    }
+    figures["ratio_to_lower_bound"] = figures["predicted_seconds"] / period_s if period_s else None
+    figures["ratio_to_bound"] = figures["predicted_seconds"] / least.seconds if least.seconds else None
+    return made, figures
+
+
+def _recorded(file: Path, model_bytes: int | None) -> View:
+    from testbed.planning import View
+    from testbed.trace.text import MOST_BYTES, text_of
+
+    try:
+        view = View.from_json(json.loads(text_of(file, MOST_BYTES)))
+    except (OSError, ValueError) as error:  # ViewError and JSON's are ValueErrors
+        remedy = "a view that a run recorded, such as runs/latest/views/0.json"
+        raise fail(BAD_INPUT, f"{file}: is not a view: {error}\n    write instead: {remedy}") from None
+    return view if model_bytes is None else replace(view, model_bytes=model_bytes)
+
+
+def _in_force(file: Path) -> Plan:
+    from testbed.plan import Plan
+    from testbed.trace.text import MOST_BYTES, text_of
+
+    try:
+        return Plan.from_json(json.loads(text_of(file, MOST_BYTES)))
+    except (OSError, ValueError) as error:  # PlanError and JSON's are ValueErrors
+        remedy = "a plan that a run recorded, such as runs/latest/plans/0000.json"
+        raise fail(BAD_INPUT, f"{file}: is not a plan: {error}\n    write instead: {remedy}") from None
+
+
+def _declared(file: Path | None, model_bytes: int | None) -> View:
+    from testbed.planning import ViewError
+    from testbed.run.view import declared_view
+    from testbed.spec.topology import Topology
+
+    if file is None or model_bytes is None:
+        remedy = "testbed plan topologies/netstorm9.yaml --policy packing --model-bytes 10900000"
+        raise fail(BAD_INPUT, f"plan: needs TOPOLOGY and --model-bytes, or --view\n    write instead: {remedy}")
+    topology = Topology.load(file)
+    try:
+        return declared_view(topology, model_bytes)
+    except ViewError as error:
+        raise fail(BAD_INPUT, f"{file}: {error}") from None
+
+
+def _figures(view: View, made: Plan) -> dict[str, Any]:
+    from testbed.planning import predict, simulate
+
+    cost = predict(made, view)
+    hops = sum(made.trees[tree].share for _, _, tree in made.edges()) * view.model_bytes / made.chunk_bytes
+    return {
+        "policy": made.policy,
+        "knowledge": view.knowledge,
+        "members": len(made.members),
+        "trees": len(made.trees),
+        "chunk_bytes": made.chunk_bytes,
+        "model_bytes": view.model_bytes,
+        "predicted_seconds": cost.seconds,
+        "drain_seconds": cost.drain_s,
+        "fill_seconds": cost.fill_s,
+        "bottleneck": cost.bottleneck,
+        "simulated_seconds": simulate(made, view).seconds if hops <= SIMULATED_HOPS else None,
+    }

@@ -1,4 +1,4 @@
-"""How networks, plans and comparisons look in a terminal."""
+"""Prints networks, runs, plans and comparisons as tables in a terminal."""
 
 from __future__ import annotations
 
@@ -22,20 +22,25 @@ if TYPE_CHECKING:
     from testbed.run.directory import PastRun
     from testbed.run.sweep.comparison import Comparison
 
-#: In a file or a pipe nothing is cut off: a line is as long as it must be, up to a width that no table has.
+#: In a file or a pipe no line is cut off: a line may have any length up to WIDEST, which no table reaches.
 PIPE_WIDTH, WIDEST = 160, 100_000
 
-#: Columns of words.
+#: The columns that hold words and are aligned to the left.
 LEFT = ("run", "verdict", "host", "link", "address", "root", "group")
 
-#: A smaller gap of the bound is the program's tolerance.
+#: A smaller gap of the bound is the solver's tolerance, and is not shown.
 SHOWN_GAP = 1e-3
 
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 def print_status(networks: Iterable[Mapping[str, Any]], others: Mapping[str, int | None]) -> None:
-    """The networks that are up; `others` are those of experiments that run, and (without a pid) what a crash left."""
+    """Print the networks that are up.
+
+    Args:
+        networks: The status of each network.
+        others: Name → pid of networks of running experiments; a network without a pid was left by a crash.
+    """
     networks = list(networks)
     for network in networks:
         replay = network["replay"]
@@ -49,17 +54,17 @@ def print_status(networks: Iterable[Mapping[str, Any]], others: Mapping[str, int
         _print_table(_hosts(network["hosts"]))
         _print_table(_links(network["links"]))
     for name, pid in others.items():
-        crashed = "left by a crash; `testbed clean` takes it away, and nothing that runs"
-        said = f"an experiment that runs (process {pid})" if pid else crashed
+        crashed = "left by a crash; `testbed clean` removes it, and nothing that is running"
+        said = f"a running experiment (process {pid})" if pid else crashed
         console.print(f"[bold]{name}[/]  {said}")
     if not networks and not others:
         console.print("no network is up")
 
 
 def print_runs(runs: Sequence[PastRun]) -> None:
-    """A row for each run."""
+    """Print a row for each run."""
     if not runs:
-        console.print("no run is in runs/")
+        console.print("there is no run in runs/")
         return
     table = _table("run", "began", "verdict", "size")
     for run in runs:
@@ -67,19 +72,19 @@ def print_runs(runs: Sequence[PastRun]) -> None:
         table.add_row(Text(run.id), began, Text(run.state), _size(run.bytes))
     console.print(table)
     console.print(
-        f"{count(len(runs), 'run')}, {_size(sum(run.bytes for run in runs))}; `testbed runs rm RUN` removes one"
+        f"{count(len(runs), 'run')}, {_size(sum(run.bytes for run in runs))}; `testbed runs rm RUN` removes a run"
     )
 
 
 def print_link(name: str, state: Mapping[str, Any]) -> None:
-    """A link's state in force."""
+    """Print the current state of a link."""
     delay = f"{state['delay_s'] * 1e3:.2f} ms ±{state['jitter_s'] * 1e3:.2f} ms"
     up = "up" if state["up"] else "down"
     console.print(f"{name}  {state['rate_bps'] / 1e6:.3f} Mbit/s  {delay}  loss {state['loss']:.3%}  {up}")
 
 
 def print_swap(name: str, done: Mapping[str, Any]) -> None:
-    """What a swap did. That of a run, whose workers and sites stay, says what became of its links."""
+    """Print what a swap changed. The swap of a run reports links alone, since its sites and workers stay."""
     told = {kind: done[kind] for kind in ("sites", "workers", "links") if kind in done} or {"links": done}
     for kind, changed in told.items():
         for change in ("added", "removed", "changed"):
@@ -91,13 +96,13 @@ def print_swap(name: str, done: Mapping[str, Any]) -> None:
     if done["lan"]:
         console.print("  LAN changed")
     console.print(
-        f"{name} in force after {done['seconds']:.2f} s; packets lost meanwhile on the {done['unchanged_links']} "
-        f"unchanged links: {done['lost_packets']}; without a route: {done['unroutable_packets']}"
+        f"{name} in force after {done['seconds']:.2f} s; packets lost during the swap on the {done['unchanged_links']} "
+        f"unchanged links: {done['lost_packets']}; dropped for lack of a route: {done['unroutable_packets']}"
     )
 
 
 def print_comparison(compared: Comparison) -> None:
-    """A row for each point: medians over its runs, with the least and the most where they differ."""
+    """Print a row for each point: medians over its runs, with the least and the most where they differ."""
     from testbed.run.sweep.comparison import TO_LOSS
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -128,7 +133,7 @@ def print_comparison(compared: Comparison) -> None:
 
 
 def _print_table(table: Table, markup: bool = True) -> None:
-    """Print a table: in a file or a pipe without folding a line, however long that is."""
+    """Print a table. In a file or a pipe no line is folded, however long it is."""
     if console.is_terminal:
         console.print(table, markup=markup)
         return
@@ -141,7 +146,7 @@ def _print_table(table: Table, markup: bool = True) -> None:
 
 
 def print_plan(plan: Plan, figures: Mapping[str, Any]) -> None:
-    """A row for each tree, then what a round takes."""
+    """Print a row for each tree of a plan, then the predicted seconds of a round."""
     table = _table("root", "share", "hops up", "hops down", "keys")
     for tree in plan.trees:
         ways = (_depth(tree.reduce), _depth(tree.broadcast))
@@ -168,7 +173,7 @@ def print_plan(plan: Plan, figures: Mapping[str, Any]) -> None:
 
 
 def _print_reasons(why: Mapping[str, Any]) -> None:
-    """What each policy's round takes; or the groups that a grouping policy chose, and its cost term by term, in
+    """Print the predicted round of each policy; or the groups that a grouping policy chose, and its cost by term, in
     milliseconds of a round or an exchange."""
     if "round_s" in why:
         rounds = _table("policy", "seconds a round")
@@ -176,7 +181,10 @@ def _print_reasons(why: Mapping[str, Any]) -> None:
             rounds.add_row(name, f"{seconds:.3f}")
         _print_table(rounds)
         return
-    titles = ("steps", "period", "phase", "compute", "ring", "round trip", "bytes", "ms a step", "skew", "stale")
+    titles = (
+        *("steps", "period", "phase", "compute, ms", "ring, ms", "round trip, ms", "transfer, ms", "step, ms"),
+        *("skew, bits", "stale, rounds"),
+    )
     table = _table("group", *titles)
     for group in why["groups"]:
         steps = sorted(set(group["steps"].values()))
@@ -191,13 +199,13 @@ def _print_reasons(why: Mapping[str, Any]) -> None:
     terms = " + ".join(f"{value:.3f} {name}" for name, value in why["factor"].items())
     console.print(
         f"cost {1e3 * why['cost_s_per_step']:.1f} ms a step = {1e3 * why['slowest_s_per_step']:.1f} ms at the slowest "
-        f"group · (1 + {terms}); [name] is who exchanges for a group",
+        f"group · (1 + {terms}); [name] is the member that exchanges for its group",
         markup=False,
     )
 
 
 def _depth(parents: Mapping[str, str]) -> int:
-    """Hops of the longest way to the root."""
+    """Return the hops of the longest path to the root."""
     hops: dict[str, int] = {}
     for member in parents:
         way = []
@@ -217,7 +225,7 @@ def _hosts(hosts: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _links(links: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = _table("link", "Mbit/s", "ms", "loss", "queue", "carried", "dropped", "lost")
+    table = _table("link", "rate, Mbit/s", "delay, ms", "loss", "queue", "carried", "dropped, pkts", "lost, pkts")
     for name, link in links.items():
         mark = "~" if link["replayed"] else " "
         jitter = f"±{link['jitter_s'] * 1e3:.2f}" if link["jitter_s"] else ""
@@ -232,7 +240,7 @@ def _links(links: Mapping[str, Mapping[str, Any]]) -> Table:
             str(link["dropped_loss"]),
         )
     if any(link["replayed"] for link in links.values()):
-        table.caption = "~ as its trace says now"
+        table.caption = "~ replayed from its trace"
         table.caption_justify = "left"
     return table
 

@@ -1,4 +1,4 @@
-"""`testbed trace`: look at trace files, check, convert, import and generate them."""
+"""The commands `trace show`, `trace check` and `trace convert`."""
 
 from __future__ import annotations
 
@@ -16,23 +16,30 @@ from testbed.trace.read import TraceFile, format_of, read_trace
 from testbed.trace.resample import Resampled
 from testbed.trace.trace import Trace, TraceError
 
-app = typer.Typer(no_args_is_help=True, help=__doc__)
+app = typer.Typer(no_args_is_help=True, help="Show, check, convert, import or generate trace files.")
 app.add_typer(trace_generate.app, name="generate")
 app.add_typer(trace_import.app, name="import")
 
 STEP = quantity(units.Step)
 
-File = Annotated[Path, typer.Argument(help="a trace: CSV, a packet-delivery file, or iperf3's JSON")]
-StepOption = Annotated[float | None, typer.Option(parser=STEP, metavar="TIME", help="of a resampled format: 100ms")]
+File = Annotated[
+    Path, typer.Argument(metavar="FILE", help="a trace: CSV, a Mahimahi packet-delivery file, or iperf3's JSON")
+]
+StepOption = Annotated[
+    float | None,
+    typer.Option(
+        parser=STEP, metavar="TIME", help="the time step that a Mahimahi or iperf3 file is resampled to, such as 100ms"
+    ),
+]
 
 
 @app.command()
 def show(
     file: File,
     step: StepOption = None,
-    png: Annotated[Path | None, typer.Option(help="draw it into this file too")] = None,
+    png: Annotated[Path | None, typer.Option(metavar="FILE", help="also draw the trace into this PNG file")] = None,
 ) -> None:
-    """Show a trace: its facts, and each column over time."""
+    """Show a trace: its length, its range of values, and each column over time."""
     from testbed.report.trace import save_trace, sketch
     from testbed.trace.csv import columns_of
 
@@ -46,7 +53,7 @@ def show(
 
 @app.command()
 def check(file: File, step: StepOption = None) -> None:
-    """Say what is wrong with a trace (exit code 2), or what it amounts to."""
+    """Check a trace: print its summary, or name its fault with exit code 2."""
     _print_facts(read_trace(file, step_s=step))
 
 
@@ -59,18 +66,31 @@ def _print_facts(found: TraceFile) -> None:
 
 @app.command()
 def convert(
-    files: Annotated[list[Path], typer.Argument(metavar="[SOURCE] TARGET", help="TARGET: .csv, .up, .down, .mahimahi")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="[SOURCE] TARGET", help="the trace to read, then the file to write: .csv, .up, .down or .mahimahi"
+        ),
+    ],
     step: StepOption = None,
-    run: Annotated[Path | None, typer.Option(help="take what a run measured, instead of a SOURCE")] = None,
+    run: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="write what this run measured on --link, instead of SOURCE")
+    ] = None,
     link: Annotated[
-        str | None, typer.Option(metavar="A->B", help="of the run: this link, in quotes", parser=link_argument)
+        str | None, typer.Option(metavar="A->B", help="the link of the run, in quotes", parser=link_argument)
     ] = None,
 ) -> None:
-    """Write a trace in the format that TARGET's name tells; or what a run measured on a link."""
+    """Convert a trace to the format of TARGET's ending, or write what a run measured on a link as a trace."""
     if (run is None) != (link is None) or (run and step):
-        raise fail(BAD_INPUT, "a run's measurement needs both --run and --link, and takes no --step")
+        raise fail(
+            BAD_INPUT,
+            "convert: --run needs --link, and takes no --step\n    write instead: --run RUNS/ID --link 'A->B' TARGET",
+        )
     if len(files) != (1 if run else 2):
-        raise fail(BAD_INPUT, f"got {len(files)} files; write SOURCE TARGET, or with --run and --link TARGET alone")
+        raise fail(
+            BAD_INPUT,
+            f"convert: got {len(files)} files\n    write instead: SOURCE TARGET, or TARGET alone with --run and --link",
+        )
     from testbed.report.measured_trace import measured_in
 
     *source, target = files
@@ -92,7 +112,7 @@ def _origin(found: TraceFile) -> list[str]:
 def _write(target: Path, trace: Trace, comments: list[str]) -> None:
     format_ = format_of(target, "")
     if format_ == "iperf3":
-        raise TraceError(f"{target}: iperf3's format is what iperf3 measured, and only read; write .csv, .up or .down")
+        raise TraceError(f"{target}: iperf3's format can only be read; write .csv, .up or .down")
     if format_ == "csv":
         write_csv(target, trace, comments)
     else:
@@ -100,8 +120,8 @@ def _write(target: Path, trace: Trace, comments: list[str]) -> None:
         write_mahimahi(target, schedule)
         error = Resampled(trace, STEP_S, schedule).error(STEP_S)
         comments += [
-            f"{len(schedule.milliseconds)} packets: error of the bytes delivered {error:.2%} in {STEP_S:g} s windows",
-            "of its columns, packets hold the rate alone, and rows that lose everything",
+            f"{len(schedule.milliseconds)} packets; error of the bytes delivered: {error:.2%} in {STEP_S:g} s windows",
+            "only the rate is kept, and rows that lose every packet",
         ]
     for line in (str(target), *comments):
         out.print(line, markup=False)

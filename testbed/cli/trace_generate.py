@@ -1,4 +1,4 @@
-"""`testbed trace generate`: seeded traces of several kinds."""
+"""The commands `trace generate`: seeded traces of several kinds."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from testbed.trace.csv import write_csv
 from testbed.trace.read import format_of
 from testbed.trace.trace import TraceError
 
-app = typer.Typer(no_args_is_help=True, help="Make a trace; its first line says how.")
+app = typer.Typer(
+    no_args_is_help=True, help="Generate a trace from a seed; the first line of its file names the generator."
+)
 
 RATE, DURATION = (quantity(kind) for kind in (units.Rate, units.Duration))
 
-Target = Annotated[Path, typer.Argument(help="the CSV file to write")]
-Rate = Annotated[float, typer.Option(parser=RATE, metavar="RATE", help="such as 20mbit")]
-Time = Annotated[float, typer.Option(parser=DURATION, metavar="TIME", help="such as 180s")]
-Share = Annotated[float, typer.Option(min=0, help="relative to the mean")]
-Seed = Annotated[int, typer.Option(help="the same seed makes the same file")]
+Target = Annotated[Path, typer.Argument(metavar="TARGET", help="the CSV file to write")]
+Rate = Annotated[float, typer.Option(parser=RATE, metavar="RATE", help="a rate, such as 20mbit")]
+Time = Annotated[float, typer.Option(parser=DURATION, metavar="TIME", help="a duration, such as 180s")]
+Share = Annotated[float, typer.Option(min=0, help="a share of the mean, such as 0.1")]
+Seed = Annotated[int, typer.Option(help="a whole number; the same seed makes the same file")]
 
 
 def _generate(target: Path, generator: generators.Generator) -> None:
     if format_of(target, "") != "csv":
-        raise TraceError(f"{target}: a generated trace is CSV; name it .csv, then convert it")
+        raise TraceError(f"{target}: a generated trace is CSV; name it .csv, then use `testbed trace convert`")
     trace = generator.trace()
     write_csv(target, trace, [str(generator)])
     out.print(f"{target}: {len(trace.rows)} rows, {trace.duration_s:.6g} s", markup=False)
@@ -35,7 +37,7 @@ def _generate(target: Path, generator: generators.Generator) -> None:
 
 @app.command()
 def uniform(target: Target, low: Rate, high: Rate, seed: Seed, period: Time = 180.0, duration: Time = 1800.0) -> None:
-    """A rate drawn uniformly between two, again every period (NetStorm's network)."""
+    """Draw the rate uniformly between --low and --high, again every --period (as NetStorm's network)."""
     _generate(target, generators.UniformRedraw(low, high, period, duration, seed))
 
 
@@ -45,30 +47,52 @@ def walk(
     mean: Rate,
     seed: Seed,
     spread: Share = 0.1,
-    return_: Annotated[float, typer.Option("--return", parser=DURATION, metavar="TIME", help="time to return")] = 20.0,
+    return_: Annotated[
+        float,
+        typer.Option(
+            "--return", parser=DURATION, metavar="TIME", help="the time in which the rate returns to its mean"
+        ),
+    ] = 20.0,
     step: Time = 1.0,
     duration: Time = 180.0,
 ) -> None:
-    """A rate that wanders about its mean and returns to it (Ornstein–Uhlenbeck)."""
+    """Let the rate wander about its mean and return to it (Ornstein–Uhlenbeck)."""
     _generate(target, generators.OrnsteinUhlenbeck(mean, spread, return_, step, duration, seed))
 
 
 @app.command()
 def markov(
     target: Target,
-    state: Annotated[list[float], typer.Option(parser=RATE, metavar="RATE", help="a state's rate; once for each")],
+    state: Annotated[
+        list[float],
+        typer.Option(parser=RATE, metavar="RATE", help="the rate of a state, such as 20mbit; once for each state"),
+    ],
     seed: Seed,
-    dwell: Annotated[float | None, typer.Option(parser=DURATION, metavar="TIME", help="mean time in a state")] = None,
+    dwell: Annotated[
+        float | None,
+        typer.Option(
+            parser=DURATION,
+            metavar="TIME",
+            help="the mean time in a state, after which any other state follows; or give --next",
+        ),
+    ] = None,
     next_: Annotated[
         list[str] | None,
-        typer.Option("--next", metavar="P,P,…", help="of each state in turn: what follows, how likely"),
+        typer.Option(
+            "--next",
+            metavar="P,P,…",
+            help="the probabilities that each state follows this one, such as 0.9,0.1; once for each state",
+        ),
     ] = None,
     step: Time = 1.0,
     duration: Time = 180.0,
 ) -> None:
-    """A rate that jumps between states: any other after a mean dwell, or by a transition matrix."""
+    """Let the rate jump between states, after a mean time (--dwell) or by a transition matrix (--next)."""
     if (dwell is None) == (next_ is None):
-        raise fail(BAD_INPUT, "a chain needs --dwell TIME, or --next P,P,… for each state")
+        raise fail(
+            BAD_INPUT,
+            "markov: needs either --dwell or --next\n    write instead: --dwell 10s, or --next 0.9,0.1 for each state",
+        )
     if dwell is not None:
         generator = generators.Markov.dwelling(state, dwell, step, duration, seed)
     else:
@@ -80,7 +104,7 @@ def _odds(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise TraceError(f"--next {text}: is not probabilities; write such as --next 0.9,0.1") from None
+        raise TraceError(f"--next {text}: is not a list of probabilities; write for example --next 0.9,0.1") from None
 
 
 @app.command()
@@ -94,7 +118,7 @@ def diurnal(
     step: Time = 60.0,
     duration: Time = 86_400.0,
 ) -> None:
-    """A rate that follows the day, least at its beginning."""
+    """Let the rate follow the time of day, lowest at its beginning."""
     _generate(target, generators.Diurnal(mean, swing, noise, day, step, duration, seed))
 
 
@@ -107,5 +131,5 @@ def outages(
     down: Time = 5.0,
     duration: Time = 600.0,
 ) -> None:
-    """A steady rate that breaks off: up and down for exponential times with these means."""
+    """Interrupt a steady rate: up and down for exponentially distributed times with the means --up and --down."""
     _generate(target, generators.Outages(rate, up, down, duration, seed))

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from testbed.api.models import LinkHistory, NetworkStatus
-from testbed.api.problem import NOT_HERE, WRONG, ApiProblem
-from testbed.api.requests import Request
+from testbed.api.requests import NOT_HERE, WRONG, ApiProblem, Request
 from testbed.api.stream import State
 from testbed.api.subject import Subject
 from testbed.controller.model.coordinator import NotForMembers

@@ -1,4 +1,4 @@
-"""A command for workers: what is to run where, as a user asks for it."""
+"""The command that a user starts on workers, with its options."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from testbed.emulation.containers import engine
 from testbed.emulation.process import ProcessIdentity
-from testbed.launch.errors import BadCommand
-from testbed.launch.out import Kept, clear_out, take_out
+from testbed.launch import BadCommand
 from testbed.launch.program import ContainerStarter, HostStarter, Starter
 from testbed.launch.ranks import Peer, Rank, alone, ranks_of
+from testbed.launch.result_files import CopiedFiles, clear_results, copy_results
 from testbed.launch.working_folder import make_writable
 from testbed.schemes.choice import SchemeChoice
 
@@ -75,7 +75,11 @@ class Command:
         return ranks_of(self._commands(hosts), peers, self.nproc)
 
     def starter(self, network: str, hosts: Hosts, launch: str) -> Starter:
-        """What starts them. EngineError where containers are asked for and no engine answers."""
+        """Return the starter of the processes.
+
+        Raises:
+            EngineError: The command runs in containers, and no engine answers.
+        """
         if not self.on_host:
             return ContainerStarter(engine.connect(), network, launch, self._commands(hosts))
         return HostStarter(network, launch, self._commands(hosts), _holders(hosts))
@@ -87,14 +91,14 @@ class Command:
             return []
         holders = [_holders(hosts)[name] for name in self._chosen(hosts)]
         for holder in holders:
-            clear_out(holder)
+            clear_results(holder)
         return make_writable(holders)
 
-    def take_out(self, hosts: Hosts, target: Path) -> dict[str, Kept]:
+    def copy_results(self, hosts: Hosts, target: Path) -> dict[str, CopiedFiles]:
         """Copy what its programs left in their containers into a folder for each worker. Return what was copied."""
         if self.on_host:
             return {}
-        return {name: take_out(_holders(hosts)[name], target / name) for name in self._chosen(hosts)}
+        return {name: copy_results(_holders(hosts)[name], target / name) for name in self._chosen(hosts)}
 
     def _commands(self, hosts: Hosts) -> dict[str, Sequence[str]]:
         return dict.fromkeys(self._chosen(hosts), self.words)

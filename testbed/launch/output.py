@@ -1,4 +1,4 @@
-"""What programs say: kept in a file each, and passed on line by line.
+"""The output of programs: kept in a file each, and passed on line by line.
 
 A progress bar rewrites its line by carriage returns and ends it at last. So the newest state of a line that is not
 ended yet is passed on too, about once a second.

@@ -27,8 +27,8 @@ from testbed.emulation.containers.proof import proven_process
 from testbed.emulation.network.names import Names, without_proxies
 from testbed.emulation.network.namespace import inside_of
 from testbed.emulation.process import ProcessIdentity, how_it_ended, now_ticks, signal_in_words
-from testbed.launch.borders import NO_FILES, Borders, host_hints, line_end_hints
-from testbed.launch.errors import BadCommand, LaunchFailed
+from testbed.launch import BadCommand, LaunchFailed
+from testbed.launch.hints import NO_FILES, ContainerFiles, host_hints, line_end_hints
 from testbed.launch.ranks import Rank
 
 #: An engine takes 50 ms from taking a program to its first instruction, and some to say that it has ended; a busy one
@@ -151,7 +151,7 @@ class ContainerCommand:
     """A command as a container has it, and what is known of the container."""
 
     words: Sequence[str]
-    borders: Borders = NO_FILES
+    container_files: ContainerFiles = NO_FILES
     #: The number of the container's first process, and the container's limit on memory; 0 is none.
     pid: int = 0
     memory_bytes: int = 0
@@ -185,11 +185,11 @@ class ContainerStarter:
         try:
             container = self._client.containers.get(container_name(self._network, rank.worker))
             mounts = {mount["Destination"]: mount["Source"] for mount in container.attrs["Mounts"]}
-            borders = Borders(Path(mounts[FILES]) if FILES in mounts else None)
+            container_files = ContainerFiles(Path(mounts[FILES]) if FILES in mounts else None)
             pid, memory_bytes = int(container.attrs["State"]["Pid"]), int(container.attrs["HostConfig"]["Memory"])
-            words = borders.seen(self._commands[rank.worker])
+            words = container_files.translate(self._commands[rank.worker])
             proven_process(str(container.id), pid)
-            command = ContainerCommand(words, borders, pid, memory_bytes, ended_for_memory(pid))
+            command = ContainerCommand(words, container_files, pid, memory_bytes, ended_for_memory(pid))
             program = self._client.api.exec_create(
                 container.id,
                 words,
@@ -262,7 +262,7 @@ class ContainerProgram:
         return self._command.how_it_ended(self.exit_code(), status)
 
     def hints(self, said: Sequence[str]) -> Sequence[str]:
-        return self._command.borders.hints(self._command.words, said)
+        return self._command.container_files.hints(self._command.words, said)
 
     @staticmethod
     def _on(state: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from testbed.emulation import label
 from testbed.emulation.containers.engine import ENGINE_ERRORS
 from testbed.emulation.process import wait_status
-from testbed.launch.errors import BadCommand, LaunchFailed
+from testbed.launch import BadCommand, LaunchFailed
 from testbed.launch.output import Output, Told
 from testbed.launch.program import StartedProgram, Starter, send
 from testbed.launch.ranks import Rank

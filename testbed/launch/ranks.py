@@ -1,4 +1,4 @@
-"""The processes that a command comes to, and what each finds in its environment. Pure.
+"""The processes of a command, and the environment of each. Pure.
 
 What torchrun sets has the same names and meanings here; `TESTBED_…` says of the network what no such program knows.
 """

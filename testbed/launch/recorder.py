@@ -1,4 +1,4 @@
-"""What a network did while programs ran: each state of its links, what people did to it, what arrived each second.
+"""Records a network while programs run: each state of its links, the events, and the traffic of each second.
 
 It asks the process that keeps the network up, which may be this one.
 """
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from testbed.api.client import RequestFailed
 from testbed.emulation.network.node import received_bytes
 from testbed.emulation.standing.standing import client
-from testbed.launch.errors import LaunchFailed
+from testbed.launch import LaunchFailed
 from testbed.link import link_ends
 from testbed.telemetry.host import CpuMeter
 
@@ -41,7 +41,11 @@ class Recorder:
         self._failure: Exception | None = None
 
     def status(self) -> dict[str, Any]:
-        """What the network is now. LaunchFailed when it does not answer, or is not what was asked for any more."""
+        """Return the network's status.
+
+        Raises:
+            LaunchFailed: The network does not answer, or its emulation has failed.
+        """
         status = self._asked(self._network.status)
         if status["failure"]:
             raise LaunchFailed(f"the emulation broke: {status['failure']}")

@@ -28,7 +28,7 @@ from typing import TypeVar
 from testbed.emulation.containers.fleet import CHANGES, FILES
 from testbed.emulation.network.namespace import call
 from testbed.emulation.process import ProcessIdentity
-from testbed.launch.out import UPPER, has_own_mounts
+from testbed.launch.result_files import UPPER, has_own_mounts
 
 #: In CHANGES, beside UPPER: what the overlay needs for itself.
 SCRATCH = "scratch"

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from testbed.api.models import LinkHistory, NetworkStatus
-from testbed.api.problem import NOT_HERE, ApiProblem
-from testbed.api.requests import Request
+from testbed.api.requests import NOT_HERE, ApiProblem, Request
 from testbed.api.stream import State
 from testbed.api.subject import Subject
 from testbed.report.recording import recording_of

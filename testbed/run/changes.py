@@ -11,9 +11,11 @@ from functools import partial
 from typing import Any, Protocol
 
 from testbed.api.models import By
-from testbed.api.problem import MISSING, NOT_HERE, ApiProblem
 from testbed.api.requests import (
+    MISSING,
+    NOT_HERE,
     AddWorker,
+    ApiProblem,
     ChangeGraph,
     ChangeLinks,
     ForcePlan,

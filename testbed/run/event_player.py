@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from testbed.api.problem import ApiProblem
-from testbed.api.requests import ChangeGraph, KillWorker
+from testbed.api.requests import ApiProblem, ChangeGraph, KillWorker
 from testbed.controller.client import ControllerError
 from testbed.link import pair_name
 from testbed.run.changes import Changes

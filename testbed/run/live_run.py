@@ -16,8 +16,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from testbed.api.entry import show_in_browser, write_entry
 from testbed.api.models import LinkHistory, NetworkStatus
-from testbed.api.problem import NOT_HERE, WRONG, ApiProblem
-from testbed.api.requests import Request
+from testbed.api.requests import NOT_HERE, WRONG, ApiProblem, Request
 from testbed.api.server import ApiServer, PortTaken
 from testbed.api.subject import Subject
 from testbed.controller.client import ControllerClient, ControllerError
@@ -173,16 +172,16 @@ class RunControl:
     def __enter__(self) -> Self:
         """Serve the API, on the run's socket and on the port of `--open`. Raises CannotRun if that port is taken."""
         display = self._run_log.display
-        port = None if display.door is None else display.door.port
+        port = None if display.api_port is None else display.api_port.port
         try:
             self._server = ApiServer(self._run, self._folder / RUN_SOCKET, port)
         except PortTaken as error:
             raise CannotRun(str(error)) from error
         self._server.__enter__()
         self._run_log.announce = self._server.announce
-        if display.door is not None and self._server.port is not None:
+        if display.api_port is not None and self._server.port is not None:
             page = write_entry(self._folder, self._server.port, self._server.token)
-            display.say(show_in_browser(page, display.door))
+            display.say(show_in_browser(page, display.api_port))
         return self
 
     def __exit__(

@@ -39,9 +39,8 @@ from testbed.sync.gossip.account import StepFigures
 from testbed.sync.gossip.effects import Advance, Effect, LocalCompute, Participant, Send, Step, Steps, Until
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_codec import Done, MessageCodec, WireMessage
-from testbed.worker.gossip import participant_of
+from testbed.worker.gossip import PacedSteps, participant_of
 from testbed.worker.learner import Learner
-from testbed.worker.steps import PacedSteps
 from testbed.workload import Workload
 
 #: What a member waits for after its own program. The wait may take as long as the slowest partner does.

@@ -34,8 +34,7 @@ from testbed.sync.checkpoint import Stateful
 from testbed.sync.codecs import Residual
 from testbed.sync.executor import Work
 from testbed.worker import learner
-from testbed.worker.device import chosen_device
-from testbed.worker.learner import Learner, Synthetic
+from testbed.worker.learner import Learner, Synthetic, chosen_device
 from testbed.worker.loop import train
 from testbed.workload import Workload
 

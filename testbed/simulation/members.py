@@ -16,7 +16,7 @@ from typing import Protocol
 from testbed.plan import Plan
 from testbed.protocol import FragmentDrift, Job
 from testbed.simulation.round_model import Payload, SimulatedRound, coded_payload
-from testbed.worker.slowness import Slowness
+from testbed.worker.pace import Slowness
 from testbed.workload import Workload
 
 

@@ -52,7 +52,7 @@ def _stopped(arguments: argparse.Namespace) -> bool:
     from testbed import sync
     from testbed.sockets import Tls
     from testbed.sync.rendezvous import rendezvous
-    from testbed.worker.device import device
+    from testbed.worker.learner import device
     from testbed.worker.loop import work_at
 
     try:

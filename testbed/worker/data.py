@@ -1,5 +1,5 @@
-"""What models learn from: scikit-learn's digits and Debian's documentation out of the image, English text out of the
-standard library."""
+"""The data sets: scikit-learn's digits and Debian's documentation from the image, English text from the standard
+library."""
 
 from __future__ import annotations
 

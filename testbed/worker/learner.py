@@ -1,4 +1,4 @@
-"""What a worker trains: its gradients lie in one flat tensor, ready to be reduced, its parameters in another."""
+"""The learner of a worker, with all gradients in one flat tensor and all parameters in another."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from torch import nn
 
 from testbed.sync.codecs.memory import bytes_of
 from testbed.worker import data, models, optimizer
-from testbed.worker.partition import partition
-from testbed.worker.sites import Scores, Sites, histogram
+from testbed.worker.partition import Scores, Sites, histogram, partition
 from testbed.workload import Workload
 
 #: Test samples at a time: bounds the memory of an evaluation.
@@ -40,35 +39,35 @@ class Learner(Protocol):
         """Step by what `gradient` holds now."""
 
     def loss(self) -> float | None:
-        """That of the last batch at the parameters as they are; None where nothing is learned."""
+        """Return the loss of the last batch at the current parameters, or None if nothing is learned."""
 
     def evaluate(self) -> dict[str, float]:
-        """Metrics over the held-out test set."""
+        """Return metrics over the held-out test set."""
 
     def describe(self) -> dict[str, float]:
-        """What this member learns from, in figures."""
+        """Return figures of the data that this member learns from."""
 
     def digest(self) -> str:
-        """SHA-256 of all that must be the same at every member."""
+        """Return the SHA-256 of everything that must be the same at every member."""
 
     def moments(self) -> list[torch.Tensor]:
-        """What the optimizer keeps of its steps."""
+        """Return the optimizer's moments."""
 
     def state_dict(self) -> dict[str, Any]:
         """Parameters and optimizer, as a member that joins the others begins from them."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Begin from there."""
+        """Restore a state of `state_dict`."""
 
 
 class Trained:
-    """What all learners have: parameters in one flat tensor, and the optimizer that moves them."""
+    """The base of learners: parameters in one flat tensor, and the optimizer that moves them."""
 
     _parameters: torch.Tensor
     _optimizer: optimizer.Optimizer
 
     def moments(self) -> list[torch.Tensor]:
-        """What the optimizer keeps of its steps."""
+        """Return the optimizer's moments."""
         return self._optimizer.moments()
 
     def state_dict(self) -> dict[str, Any]:
@@ -76,7 +75,7 @@ class Trained:
         return {"parameters": self._parameters, "optimizer": self._optimizer.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Begin from there."""
+        """Restore a state of `state_dict`."""
         self._parameters.copy_(state["parameters"])
         device = self._parameters.device
         moved = {
@@ -208,7 +207,11 @@ def samples_of(work: Workload, folder: Path) -> data.DataSet:
 
 
 def make(work: Workload, folder: Path, device: torch.device) -> Learner:
-    """What the workload asks for; ValueError when there is no such thing."""
+    """Return the learner of a workload.
+
+    Raises:
+        ValueError: There is no such model, data set or optimizer.
+    """
     return Synthetic(work, device) if work.model == "synthetic" else Supervised(work, folder, device)
 
 
@@ -268,3 +271,13 @@ def digest(tensors: Sequence[torch.Tensor]) -> str:
         held = tensor.detach().cpu().contiguous()
         whole.update(bytes_of(held))
     return whole.hexdigest()
+
+
+def device() -> str:
+    """Return the best device of this worker: `cuda` or `cpu`."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def chosen_device(wanted: str) -> torch.device:
+    """Return the device that a workload names; `auto` is the best one."""
+    return torch.device(device() if wanted == "auto" else wanted)

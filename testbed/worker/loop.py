@@ -19,10 +19,8 @@ from testbed.sync import Strategy
 from testbed.sync.rendezvous import Rendezvous
 from testbed.sync.session import session_of
 from testbed.worker import gossip, learner
-from testbed.worker.device import chosen_device
-from testbed.worker.learner import Learner
-from testbed.worker.pace import Pace, Paced
-from testbed.worker.slowness import Slowness
+from testbed.worker.learner import Learner, chosen_device
+from testbed.worker.pace import Pace, Paced, Slowness
 from testbed.workload import Workload
 
 
@@ -109,7 +107,7 @@ def train(session: sync.Session, work: Workload, model: Learner) -> dict[str, fl
 
 
 def strategy_of(session: sync.Session, model: Learner, weight: float) -> Strategy:
-    """What synchronizes the model as the session's job has it."""
+    """Return the strategy that synchronizes the model as the session's job says."""
     job = session.job
     scheme = named(job.scheme)
     planned = partial(planned_steps, session)
@@ -138,11 +136,11 @@ class StepCount:
     taken: int = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The count."""
+        """Return the count."""
         return {"taken": self.taken}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the count."""
         self.taken = int(state["taken"])
 
 
@@ -163,7 +161,7 @@ class Spent:
         self.compute_s += time.monotonic() - began
 
     def add(self, paced: Paced) -> None:
-        """A step's end."""
+        """Add the end of a step."""
         self.steps += 1
         self.slept_s += paced.slept_s
         self.late_s = max(self.late_s, paced.late_s)

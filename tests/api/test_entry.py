@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.api.entry import Door, show_in_browser
+from testbed.api.entry import ApiPort, show_in_browser
 from tests.waiting import until
 
 pytestmark = pytest.mark.local
@@ -21,7 +21,7 @@ def test_a_browser_does_not_carry_our_label(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setenv("TESTBED_NETWORK", "quickstart")
-    show_in_browser(tmp_path / "page.html", Door(shown=True))
+    show_in_browser(tmp_path / "page.html", ApiPort(shown=True))
     until(seen.exists)
     names = [line.partition("=")[0] for line in seen.read_text().splitlines()]
     assert "DISPLAY" in names

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from testbed.api import feed as module
-from testbed.api.feed import MOST_WAITING, Follower, StateFeed
-from testbed.api.stream import State, Update, update_between, updated
+from testbed.api import stream as module
+from testbed.api.stream import MOST_WAITING, Follower, State, StateFeed, Update, update_between, updated
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local

@@ -219,7 +219,7 @@ def test_no_engine_has_no_containers(apart: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(label, "ENVIRONMENT", f"TESTBED_TEST_{os.getpid()}")
     result = testbed("clean")
     assert result.exit_code == 0, result.output
-    assert result.stdout == "taken away: 0 networks, 0 containers, 0 processes\n"
+    assert result.stdout == "removed: 0 networks, 0 containers, 0 processes\n"
 
 
 @pytest.mark.pure

@@ -81,8 +81,8 @@ def test_packets_become_rows_and_rows_packets(folder: Path) -> None:
     assert made.rows[0].rate_bps == pytest.approx(500 * 8 * 1514)
     assert (folder / "b.csv").read_text().startswith("# from a.down (mahimahi)\n# resampled at a step of 1 s: error")
     result = trace("convert", "a.csv", "c.down")
-    assert "1500 packets: error of the bytes delivered 0.1" in result.stdout
-    assert "packets hold the rate alone" in result.stdout
+    assert "1500 packets; error of the bytes delivered: 0.1" in result.stdout
+    assert "only the rate is kept" in result.stdout
     back = read_trace(folder / "c.down", step_s=1).trace
     assert [row.rate_bps for row in back.rows] == pytest.approx([12.112e6, 6.056e6], rel=0.002)
 
@@ -146,8 +146,8 @@ def test_each_generator_names_itself_and_its_seed(words: list[str], named: str, 
         (["walk", "--mean", "20mbit", "--seed", "1", "a.down"], ".csv"),
         (["walk", "--mean", "20", "--seed", "1", "b.csv"], "--mean"),
         (["walk", "--mean", "20mbit", "b.csv"], "--seed"),
-        (["walk", "--mean", "20mbit", "--seed", "1", "--step", "0s", "b.csv"], "step is 0"),
-        (["markov", "--state", "1mbit", "--seed", "1", "b.csv"], "--dwell TIME"),
+        (["walk", "--mean", "20mbit", "--seed", "1", "--step", "0s", "b.csv"], "step 0 "),
+        (["markov", "--state", "1mbit", "--seed", "1", "b.csv"], "--dwell 10s"),
         (["markov", "--state", "1mbit", "--next", "x", "--seed", "1", "b.csv"], "--next x: "),
         (["markov", "--state", "1mbit", "--next", "0.5", "--seed", "1", "b.csv"], "row 0 "),
     ],

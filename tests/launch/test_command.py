@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from testbed.launch import BadCommand
 from testbed.launch.command import Command
-from testbed.launch.errors import BadCommand
 
 pytestmark = pytest.mark.pure
 

@@ -15,7 +15,7 @@ import pytest
 
 from testbed.emulation import label
 from testbed.emulation.process import wait_status
-from testbed.launch.errors import BadCommand
+from testbed.launch import BadCommand
 from testbed.launch.program import HostProgram, StartedProgram
 from testbed.launch.programs import Programs
 from testbed.launch.ranks import Rank

@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from testbed.api.client import ApiClient
-from testbed.launch import recorder
-from testbed.launch.errors import LaunchFailed
+from testbed.launch import LaunchFailed, recorder
 from testbed.spec.topology import Topology
 from tests.api.network import answering
 from tests.spec.files import TOPOLOGY

@@ -10,8 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from testbed.api.problem import ApiProblem
-from testbed.api.requests import AddWorker
+from testbed.api.requests import AddWorker, ApiProblem
 from testbed.cli.tables import print_swap
 from testbed.controller.client import ControllerClient, ControllerError
 from testbed.controller.model.spec import Newcomer

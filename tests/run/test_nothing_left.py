@@ -148,13 +148,13 @@ def test_clean_spares_what_runs_and_all_ends_it_after_a_list(apart: tuple[str, .
         crashed.process.kill()
         crashed.process.wait()
         said = clean(program=apart)
-        assert f"{running.directory.name} goes on" in said
+        assert f"{running.directory.name} is still running" in said
         assert crashed.left_behind == NOTHING
         assert running.process.poll() is None
         assert running.left_behind != NOTHING
         listed = clean("--all", program=apart).splitlines()
-        assert listed[0].startswith(f"{running.directory.name}: runs")
-        assert "taken away" in listed[-1]
+        assert listed[0].startswith(f"{running.directory.name}: running")
+        assert "removed" in listed[-1]
         assert running.end() == 130, running.output
     assert running.left_behind == NOTHING
 

@@ -14,7 +14,7 @@ export class ApiError extends Error {
   }
 }
 
-/** The answer's value and its tag; ApiError with the API's own words when it refuses. */
+/** Send a request and return the answer's value; throws ApiError with the API's text if it is refused. */
 export async function ask(method, path, body, headers = {}) {
   const request = { method, headers: { Authorization: `Bearer ${token}`, ...headers } };
   if (body !== undefined) {
@@ -26,7 +26,7 @@ export async function ask(method, path, body, headers = {}) {
   throw new ApiError(reply.status, reason(await reply.text()));
 }
 
-/** The API's own words in a refusal; the text itself where another has refused. */
+/** The API's text in a refusal; the whole text if something else has refused. */
 function reason(text) {
   try {
     return JSON.parse(text).detail ?? text;

@@ -1,11 +1,11 @@
-// Curves over time: seconds a round, loss and accuracy, what passes over the network, and over one link.
+// Curves over time: seconds per round, loss and accuracy, and the traffic of the network and of one link.
 
 import { named, onScheme } from "./colors.js";
 import { at, element } from "./dom.js";
 
 const HEIGHT = 150, LINK_HEIGHT = 96, MOST_POINTS = 2000;
 
-/** The charts share a cursor: where it is in one, it is in all. */
+/** The charts share one cursor. */
 const SYNC = { key: "time" };
 
 /** A chart in `box`, with a line for each of `labels`; `format` writes the values. */
@@ -46,24 +46,24 @@ const brief = value => value.toFixed(value < 10 ? 1 : 0);
 
 const newBox = () => at("charts").appendChild(element("div", "", "chart"));
 
-/** Every so manieth of a list, so that a curve has as many points as can be seen. */
+/** Thin out a list to at most MOST_POINTS entries, more than can be seen. */
 function thinned(list) {
   const every = Math.max(1, Math.ceil(list.length / MOST_POINTS));
   return every === 1 ? list : list.filter((_, place) => place % every === 0);
 }
 
-/** Those of the whole run. */
+/** The charts of the whole run. */
 export class Charts {
   #rounds = null;
   #learned = null;
   #passed = null;
   #shown = "";
 
-  /** `passed` has the times since `zero`, and what arrived over all links, in bit/s. */
+  /** `passed` holds the times since `zero`, and the traffic over all links in bit/s. */
   show(state, zero, passed) {
     const rounds = Object.values(state.rounds ?? {});
     if (rounds.length) this.#showRounds(rounds, zero);
-    this.#passed ??= chart(newBox(), "Over all links, Mbit/s", ["arrived"], brief);
+    this.#passed ??= chart(newBox(), "Traffic over all links, Mbit/s", ["traffic"], brief);
     this.#passed.setData([passed[0], passed[1].map(bps => bps / 1e6)]);
   }
 
@@ -72,7 +72,7 @@ export class Charts {
     const newest = `${rounds.length}/${rounds.at(-1).round}`;
     if (newest === this.#shown) return;
     this.#shown = newest;
-    this.#rounds ??= chart(newBox(), "Seconds a round", ["round"], brief);
+    this.#rounds ??= chart(newBox(), "Seconds per round", ["round"], brief);
     this.#learned ??= chart(newBox(), "Loss and accuracy", ["loss", "accuracy"], value => value.toFixed(1));
     const some = thinned(rounds);
     const times = some.map(round => round.finished_s - zero);
@@ -82,7 +82,7 @@ export class Charts {
   }
 }
 
-/** That of the link which is chosen: what it was to carry, and what it carried. */
+/** The chart of the selected link: its rate and its traffic. */
 export class LinkChart {
   #plot = null;
 
@@ -90,7 +90,7 @@ export class LinkChart {
     at("link-chart").hidden = !history || history[0].length < 2;
     if (at("link-chart").hidden) return;
     const mbit = values => values.map(bps => bps == null ? null : bps / 1e6);
-    const title = "Mbit/s: carried, of its rate", labels = ["carried", "rate"];
+    const title = "Traffic and rate, Mbit/s", labels = ["traffic", "rate"];
     this.#plot ??= chart(at("link-chart"), title, labels, brief, LINK_HEIGHT);
     const [times, carried, rates] = history;
     this.#plot.setData([times, mbit(carried), mbit(rates)]);

@@ -1,4 +1,4 @@
-// Colours that say something: how much of a link is used, and which tree is which.
+// The colours of the use of links, and of trees.
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -28,7 +28,7 @@ export const scaleOfUse = () => `linear-gradient(90deg, ${listed(USE).join(", ")
 
 export const colorOfTree = number => listed(TREES)[number % TREES.light.length];
 
-/** One of the page's own, by its name in the style sheet. */
+/** A colour of the style sheet, by its variable's name. */
 export const named = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /** Calls `again` whenever the user goes over to light, or to dark. */

@@ -1,4 +1,4 @@
-// What several views do with elements.
+// Helpers for elements.
 
 export const at = id => document.getElementById(id);
 
@@ -11,7 +11,7 @@ export function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** `work`, called at most once in so many milliseconds, and at last with what it was last asked for. */
+/** Wrap `work` so that it runs at most once in `apart` milliseconds, and at last with the newest arguments. */
 export function paced(work, apart) {
   let waiting = null, timer = null;
   const go = () => {

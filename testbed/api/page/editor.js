@@ -1,4 +1,4 @@
-// The links that are chosen: what was asked, measured and planned; other values for them; and taking that back.
+// The selected links: their configured, measured and planned values, changes to them, and undo.
 
 import { ask } from "./api.js";
 import { LinkChart } from "./charts.js";
@@ -7,10 +7,10 @@ import { changesOf, plannedOver, planInForce, siteOf } from "./state.js";
 import { carried } from "./use.js";
 import { delay, FIELDS, rate, share, shown, written } from "./units.js";
 
-/** The page's editor; `say(text)` shows an error, `redraw()` is called when another link is chosen. */
+/** The page's editor; `say(text)` shows an error, `redraw()` is called when the selection changes. */
 export class Editor {
   #chosen = new Set();
-  #undone = []; // what takes back the changes made on this page, the newest last
+  #undone = []; // patches that undo the changes made on this page, the newest last
   #chart = new LinkChart();
 
   constructor(say, redraw) {
@@ -46,7 +46,7 @@ export class Editor {
     this.redraw();
   }
 
-  /** `readOnly` while one looks at what was; `over` once nothing can be changed any more, which offers no inputs. */
+  /** `readOnly` while the page shows the past; `over` once nothing can be changed any more, which hides the inputs. */
   show(state, readOnly, over) {
     this.state = state;
     const links = state.links ?? {};
@@ -57,7 +57,7 @@ export class Editor {
     if (!this.#chosen.size) return;
     const names = [...this.#chosen], first = links[names[0]], alone = names.length === 1;
     at("chosen").textContent = alone ? names[0] : `${names.length} links`;
-    const told = alone ? toldOf(state, names[0], first) : [["chosen", names.join(", ")]];
+    const told = alone ? toldOf(state, names[0], first) : [["selected", names.join(", ")]];
     at("said").replaceChildren(...told.flatMap(([term, text]) => [element("dt", term), element("dd", text)]));
     for (const [field, key] of Object.entries(FIELDS)) {
       at("values").querySelector(`[name=${field}]`).placeholder = alone ? shown[field](first[key]) : "";
@@ -67,7 +67,7 @@ export class Editor {
     for (const control of at("editor").elements) control.disabled = readOnly;
   }
 
-  /** What the chosen link carried, and what it was to carry: `historyOf(name)` has times, and bit/s of both. */
+  /** Draw the traffic and rate of the selected link: `historyOf(name)` holds times, and bit/s of both. */
   draw(historyOf) {
     const [name] = this.#chosen;
     this.#chart.show(this.#chosen.size === 1 ? historyOf(name) : null);
@@ -117,14 +117,14 @@ export class Editor {
   }
 }
 
-/** Asked, measured and planned of one link. */
+/** The configured, measured and planned values of one link. */
 function toldOf(state, name, link) {
   const estimate = estimateOf(state, name);
   const edges = plannedOver(state, name);
-  const planned = ["planned", edges.length ? edges.join("; ") : "no tree's edge joins these two"];
+  const planned = ["planned", edges.length ? edges.join("; ") : "no tree of the plan uses this link"];
   return [
-    ["asked", link.up ? askedOf(state, name, link) : "down"],
-    ["measured", `${rate(carried(name))} passed${estimate ? `; taken for ${rate(estimate.rate_bps)}` : ""}`],
+    ["configured", link.up ? askedOf(state, name, link) : "down"],
+    ["measured", `traffic ${rate(carried(name))}${estimate ? `; estimated rate ${rate(estimate.rate_bps)}` : ""}`],
     ...planInForce(state) ? [planned] : [],
   ];
 }
@@ -142,13 +142,13 @@ function askedOf(state, name, link) {
 
 const betweenSites = (state, ends) => ends.map(end => siteOf(state, end)).join("->");
 
-/** What the controller takes a link for; undefined where it does not know. */
+/** The controller's estimate of a link; undefined if there is none. */
 function estimateOf(state, name) {
   const known = Object.entries(state.training?.estimates ?? {});
   return known.find(([edge]) => edge === name || betweenSites(state, edge.split("->")) === name)?.[1];
 }
 
-/** What makes of a link what it was before a patch, as far as that named anything. */
+/** The patch that restores the values of a link that another patch changes. */
 function takingBack(link, patch) {
   return mapped(patch, (_, field) => {
     if (field === "up") return link.up;
@@ -157,5 +157,5 @@ function takingBack(link, patch) {
   });
 }
 
-/** An object with the same keys, and other values. */
+/** Map the values of an object. */
 const mapped = (of, other) => Object.fromEntries(Object.entries(of).map(([key, value]) => [key, other(value, key)]));

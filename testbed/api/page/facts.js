@@ -1,4 +1,4 @@
-// At the top: what this page is of, and how it stands in figures.
+// The top of the page: the name and kind of what is shown, and its key figures.
 
 import { at, element, write } from "./dom.js";
 import { planInForce } from "./state.js";
@@ -10,11 +10,11 @@ export function tellFacts(state, elapsed_s) {
   document.title = network.name;
   write(at("title"), network.name);
   if (network.kind === "controller") {
-    write(at("facts"), `a controller of ${Object.keys(state.hosts).length} members on machines of their own`);
+    write(at("facts"), `a controller with ${Object.keys(state.hosts).length} members on separate machines`);
     return tellFigures(ofTraining(state, elapsed_s));
   }
-  const kinds = { network: "a network that is up", run: "a run that goes on", recording: "a run that is over" };
-  const held = network.replay.paused ? ", its traces held" : "";
+  const kinds = { network: "a network that is up", run: "a run in progress", recording: "a finished run" };
+  const held = network.replay.paused ? ", traces paused" : "";
   write(at("facts"), `${kinds[network.kind]}${held} · topology ${network.topology} · ${network.backend} shaping`);
   tellFigures(state.training?.rounds ? ofTraining(state, elapsed_s) : ofNetwork(state, elapsed_s));
 }
@@ -31,7 +31,7 @@ function ofTraining(state, elapsed_s) {
     ["loss", metrics.loss?.toFixed(3) ?? "–"],
     ["accuracy", metrics.accuracy == null ? "–" : `${(100 * metrics.accuracy).toFixed(1)} %`],
     plan ? ["plan", plan.policy, plan.policy === policy ? epoch : `${epoch}, by ${policy}`] : ["plan", "–"],
-    ["over all links", rate(total())],
+    ["traffic, all links", rate(total())],
   ];
 }
 
@@ -43,7 +43,7 @@ function ofNetwork(state, elapsed_s) {
     ["sites", Object.keys(state.sites ?? {}).length],
     ["workers", workers],
     ["links", links.length, down ? `${down} down` : "all up"],
-    ["over all links", rate(total())],
+    ["traffic, all links", rate(total())],
   ];
 }
 
@@ -63,7 +63,7 @@ function tellFigures(figures) {
   });
 }
 
-/** Text that tells of a state before there is any. */
+/** Show a text while there is no state. */
 export function tellNothing(text) {
   at("facts").replaceChildren(element("span", text));
 }

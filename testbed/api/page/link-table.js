@@ -1,4 +1,4 @@
-// All links as a table. Of hundreds of rows those in sight are kept up to date, and the others as they come there.
+// The table of all links. Of hundreds of rows only those in sight are updated.
 
 import { at, write } from "./dom.js";
 import { changesOf } from "./state.js";
@@ -8,7 +8,7 @@ import { delay, mbit, share } from "./units.js";
 const COLUMNS = 5;
 const SPARE_ROWS = 2;
 
-/** `choose(name, more)` is called for a link that is chosen, `isChosen(name)` asked of each. */
+/** `choose(name, more)` is called when a link is selected, `isChosen(name)` for each link. */
 export class LinkTable {
   #state = {};
 

@@ -1,15 +1,15 @@
-// The state of what runs, followed over the stream: a snapshot, then numbered updates.
+// Follows the state over the stream: a snapshot, then numbered updates.
 
 import { token } from "./api.js";
 
 const AGAIN_MS = 1000;
 
-/** What the server closes with where the token is not the right one. */
+/** The close code of the server for a wrong token. */
 const NOT_LET_IN = 1008;
 
 /**
- * Calls `show(state)` at most once a frame when something changed; `say(text)` and `end()` when there is no connection
- * any more.
+ * Calls `show(state)` at most once a frame when something changed, and `say(text)` and `end()` when the connection is
+ * lost.
  */
 export function followLive(show, say, end) {
   let state = {}, number = 0, drawing = false;
@@ -46,17 +46,17 @@ export function followLive(show, say, end) {
     socket.onclose = event => {
       end();
       if (event.code === NOT_LET_IN) {
-        say("Not let in: open the link to this page anew.");
+        say("This page has no valid token: open the link to the page anew.");
         return;
       }
-      say("What this page is of has ended, or does not answer: `testbed view` shows a run that is over. Trying again …");
+      say("The network or run has ended or does not answer; `testbed view` shows a finished run. Trying again …");
       setTimeout(connect, AGAIN_MS);
     };
   };
   connect();
 }
 
-/** An update, applied in place. */
+/** Apply an update in place. */
 export function apply(state, update) {
   for (const [section, values] of Object.entries(update.set)) {
     state[section] = Object.assign(state[section] ?? {}, values);

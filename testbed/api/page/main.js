@@ -1,4 +1,4 @@
-// The page: takes the state from what runs or from a recording, and hands it to each view.
+// The page: takes the state from the stream or from a recording, and passes it to each view.
 
 import { ask } from "./api.js";
 import { Charts } from "./charts.js";
@@ -15,7 +15,7 @@ import { drawTimeline } from "./timeline.js";
 import { tell } from "./told.js";
 import { count } from "./use.js";
 
-/** What is read rather than seen keeps up at a pace that eyes do. */
+/** Texts and tables are redrawn at most this often, as fast as people read. */
 const TOLD_APART_MS = 300;
 
 const say = text => { at("alert").textContent = text; };

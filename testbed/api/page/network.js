@@ -1,4 +1,4 @@
-// The network: its sites, and its links by how much of them is used.
+// The map of the network: its sites, and its links coloured by their use.
 
 import { colorOfUse, onScheme, scaleOfUse } from "./colors.js";
 import { at, element } from "./dom.js";
@@ -7,10 +7,10 @@ import { Trees } from "./trees.js";
 import { carried } from "./use.js";
 import { delay, rate } from "./units.js";
 
-/** A label takes so much room, in pixels; nearer to the right side it stands to the left of its site. */
+/** The width of a label in pixels. A site nearer than that to the right side has its label on the left. */
 const LABEL = 130;
 
-/** Draws into the page's map; `choose(name, more)` is called for a link that is chosen, `isChosen(name)` for each. */
+/** Draws the page's map; `choose(name, more)` is called when a link is selected, `isChosen(name)` for each link. */
 export class NetworkView {
   #places = new Map();
   #size = [at("map").clientWidth, at("map").clientHeight];
@@ -114,7 +114,7 @@ export class NetworkView {
 
   #drawLink([name, link], node) {
     const used = carried(name), chosen = this.isChosen(name);
-    const told = link.up ? `${rate(link.rate_bps)}, ${delay(link.delay_s)}, ${rate(used)} used` : "down";
+    const told = link.up ? `${rate(link.rate_bps)}, ${delay(link.delay_s)}, traffic ${rate(used)}` : "down";
     const look = `${told} ${chosen} ${this.#placed}`;
     if (node.look === look) return; // of 500 links, ten times a second, most are as they were
     const [hit, line, title] = node.children;

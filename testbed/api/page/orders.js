@@ -1,4 +1,4 @@
-// What can be asked of all that runs: hold its traces, another policy, a plan, one more worker, its end.
+// The controls of the network or run: pause its traces, use a policy or a plan, add a worker, stop it.
 
 import { ask } from "./api.js";
 import { at, element } from "./dom.js";
@@ -14,7 +14,7 @@ export function takeOrders(say, current) {
     }
   };
   at("pause").onclick = () => order("PUT", "/replay", { paused: !current().network.replay.paused });
-  at("stop").onclick = () => confirm(`End ${current().network.name}?`) && order("POST", "/stop", {});
+  at("stop").onclick = () => confirm(`Stop ${current().network.name}?`) && order("POST", "/stop", {});
   at("policy-form").onsubmit = event => {
     event.preventDefault();
     order("PUT", "/policy", { policy: at("policy").value.trim() });
@@ -29,7 +29,7 @@ export function takeOrders(say, current) {
     at("plan-file").value = "";
     const plan = file && parsed(await file.text());
     if (plan) order("PUT", "/plan", { plan });
-    else if (file) say(`${file.name} is no JSON; write a plan as a run keeps it in plans/`);
+    else if (file) say(`${file.name} is not JSON; choose a plan that a run keeps in plans/`);
   };
 }
 
@@ -41,16 +41,16 @@ function parsed(text) {
   }
 }
 
-/** Show the orders that can be given now. */
+/** Show the controls that work now. */
 export function offerOrders({ network, sites = {}, training = {} }, over) {
   at("pause").hidden = over || !network.replay.links;
-  at("pause").textContent = network.replay.paused ? "Let traces go on" : "Hold traces";
+  at("pause").textContent = network.replay.paused ? "Continue traces" : "Pause traces";
   at("stop").hidden = at("undo").hidden = at("add-form").hidden = over;
   offerSites(Object.keys(sites).sort());
   at("policy-form").hidden = at("plan-from-file").hidden = over || !training.policy;
 }
 
-/** Where one more worker can be; the one that is chosen stays chosen. */
+/** List the sites for one more worker, and keep the selected one. */
 function offerSites(names) {
   const [key, chosen] = [names.join(), at("site").value];
   if (at("site").dataset.names === key) return;

@@ -1,4 +1,4 @@
-// What this page saw of what runs, so that one can go back in it and return to now: a state a second, for an hour.
+// The states that this page saw, one a second for an hour, so that the user can go back and return to now.
 
 import { at } from "./dom.js";
 import { total } from "./use.js";
@@ -6,7 +6,7 @@ import { total } from "./use.js";
 const STEP_S = 1, MOST = 3600;
 const SECTIONS = ["network", "sites", "hosts", "links", "traffic", "training"];
 
-/** Calls `show(state, moment)` with what was, when the scrubber is moved, and with what is, when that is at its end. */
+/** Calls `show(state, moment)` with a past state when the scrubber is moved, and with the newest at its end. */
 export class Past {
   #kept = [];
   #passed = [[], []]; // times since the begin, and bit/s over all links
@@ -25,17 +25,17 @@ export class Past {
 
   get looking() { return this.#looked !== null; }
 
-  /** The newest moment that was seen, in Unix seconds. */
+  /** The newest moment seen, in Unix seconds. */
   get end() { return this.#kept.at(-1)?.at_s ?? this.#zero; }
 
-  /** What passed over all links up to what is looked at. */
+  /** The traffic over all links up to the moment shown. */
   get passed() {
     if (!this.looking) return this.#passed;
     const [times, values] = this.#passed, until = d3.bisectRight(times, this.#looked - this.#zero);
     return [times.slice(0, until), values.slice(0, until)];
   }
 
-  /** Times, what a link carried, and its rate, as far as they were seen. */
+  /** Times, traffic and rate of a link, as far as this page saw them. */
   historyOf = name => {
     const times = [], carried = [], rates = [];
     this.#kept.forEach((kept, place) => {
@@ -75,13 +75,13 @@ export class Past {
     else this.#showKept(moment);
   }
 
-  /** Twice, the second before it first: what a link carried is told by the difference. */
+  /** Show the second before first, since traffic is the difference of two counters. */
   #showKept(moment) {
     const place = Math.max(this.#kept.findLastIndex(kept => kept.at_s <= moment), 0);
     for (const kept of this.#kept.slice(Math.max(place - 1, 0), place + 1)) this.show(this.#whole(kept), kept.at_s);
   }
 
-  /** What was kept, with what is known of that time by now. */
+  /** A kept state, with events, rounds and plans of that time. */
   #whole(kept) {
     const until = (section, momentOf) => {
       const entries = Object.entries(this.#newest[section] ?? {});

@@ -1,4 +1,4 @@
-// Where sites stand: on a map where all have positions, else as a graph in which near is near in delay.
+// The places of sites: on a map if all have positions, otherwise as a graph in which distance follows delay.
 
 /** What stays free at the sides, for labels, and above and below, in pixels; on small maps this part of them. */
 const SIDE = 110, EDGE = 50, MOST_FREE = 0.12;

@@ -1,11 +1,11 @@
-// A run that is over, played: the state at any of its moments, made of its recording.
+// Plays a finished run: computes the state at any of its moments from the recording.
 
 import { at } from "./dom.js";
 
-/** The rounds that the newest metrics are looked for in. */
+/** The number of last rounds that are searched for the newest metrics. */
 const LAST_ROUNDS = 50;
 
-/** The place of the last in a list, ascending by `of`, that is not above `value`; -1 where all are. */
+/** The index of the last entry of a list, ascending by `of`, that is not above `value`; -1 if all are. */
 function last(list, value, of = one => one) {
   let low = 0, high = list.length;
   while (low < high) {
@@ -18,7 +18,7 @@ function last(list, value, of = one => one) {
 
 const upTo = (list, value, of) => list.slice(0, last(list, value, of) + 1);
 
-/** The state `seconds` after training began; `recording` is what the API has. */
+/** The state `seconds` after training began; `recording` is the API's. */
 export function stateAt(recording, seconds) {
   const second = last(recording.traffic_s, seconds);
   const { links, traffic } = linksAt(recording, seconds, second);
@@ -40,7 +40,7 @@ export function stateAt(recording, seconds) {
   };
 }
 
-/** A plan with its swap at the recording's own time. */
+/** A plan whose swap is timed since the recording's begin. */
 const asStreamed = ({ plan, swap, active_s }) => ({ plan, swap: swap && { ...swap, active_s } });
 
 function linksAt(recording, seconds, second) {
@@ -69,7 +69,7 @@ function linksAt(recording, seconds, second) {
   return { links, traffic };
 }
 
-/** The values over a link's file or trace at a moment; null where they were changed, and the record lacks to what. */
+/** The values changed over a link's file or trace by a moment; null if the record lacks the new values. */
 function changedAt(changes, seconds) {
   const place = last(changes, seconds, change => change.at_s);
   return place < 0 ? {} : changes[place].changed;
@@ -86,14 +86,14 @@ function trainingAt(recording, rounds) {
   };
 }
 
-/** Where each member's time of a round went. */
+/** How each member spent its time of a round. */
 function spentIn(round) {
   const workers = Object.entries(round?.workers ?? {});
   const named = ([name, [compute_s, wait_s, send_s]]) => [name, { compute_s, wait_s, send_s }];
   return Object.fromEntries(workers.map(named));
 }
 
-/** Lets the page's controls move through a recording; calls `show(state, seconds)`. */
+/** Moves through a recording by the page's controls; calls `show(state, seconds)`. */
 export class Player {
   #passed; // times, and bit/s over all links, of the whole recording
   #now = 0;
@@ -112,13 +112,13 @@ export class Player {
 
   get end() { return this.recording.seconds; }
 
-  /** What passed over all links up to what is looked at. */
+  /** The traffic over all links up to the moment shown. */
   get passed() {
     const until = last(this.#passed[0], this.#now) + 1;
     return this.#passed.map(list => list.slice(0, until));
   }
 
-  /** Times, what a link carried, and its rate, of the whole recording. */
+  /** Times, traffic and rate of a link, of the whole recording. */
   historyOf = name => {
     const { traffic_s: times, bytes, links } = this.recording, link = links[name];
     const rates = times.map(second => {
@@ -128,7 +128,7 @@ export class Player {
     return [times, bytes[name] ? perSecond(times, bytes[name]) : times.map(() => null), rates];
   };
 
-  /** Go to a moment from anywhere: by way of the second before it, since what links carry is told by the difference. */
+  /** Go to a moment, showing the second before it first, since traffic is the difference of two counters. */
   goTo = seconds => {
     const { traffic_s: times } = this.recording, before = times[last(times, seconds) - 1];
     if (before !== undefined) this.show(stateAt(this.recording, before), before);
@@ -145,7 +145,7 @@ export class Player {
 
   #toggle() {
     this.#playing = !this.#playing;
-    at("play").textContent = this.#playing ? "Hold" : "Play";
+    at("play").textContent = this.#playing ? "Pause" : "Play";
     if (!this.#playing) return;
     if (this.#now >= this.end) this.#now = 0;
     requestAnimationFrame(time => {
@@ -163,7 +163,7 @@ export class Player {
   }
 }
 
-/** Bit/s in the second before each of these times; null where the counter was made anew. */
+/** Bit/s in the second before each time; null where the counter began anew. */
 function perSecond(times, bytes) {
   return times.map((time, place) => {
     const grew = place > 0 && bytes[place] != null && bytes[place - 1] != null ? bytes[place] - bytes[place - 1] : -1;

@@ -1,4 +1,4 @@
-// What views ask of a state as the API has it.
+// Queries on a state in the API's form.
 
 import { FIELDS, rate, share, shown } from "./units.js";
 
@@ -19,7 +19,7 @@ export function plansInForce(state) {
     .sort((one, other) => one.epoch - other.epoch);
 }
 
-/** The plan in force; undefined where members go by none. */
+/** The plan in force; undefined if there is none. */
 export const planInForce = state => plansInForce(state).at(-1);
 
 /** What the plan in force sends over a link, tree by tree: sums towards the root, and means back from it. */

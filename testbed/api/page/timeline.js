@@ -1,4 +1,4 @@
-// The time from begin to end: which plan was in force when, what happened, and where one looks.
+// The timeline: the plans in force, the events, and the moment shown.
 
 import { at } from "./dom.js";
 import { inWords, moreOf, plansInForce } from "./state.js";
@@ -19,7 +19,7 @@ export function drawTimeline(state, zero, now, end, goTo) {
   const here = [Math.min(now, end) - zero];
   svg.selectAll("line.here").data(here).join("line").attr("class", "here")
     .attr("x1", x).attr("x2", x).attr("y1", PLANS_Y).attr("y2", AXIS_Y);
-  const said = `${counted(plans, "plan")} and ${counted(events, "event")}; the log has them in words`;
+  const said = `${counted(plans, "plan")} and ${counted(events, "event")}; the list of events has them as text`;
   at("timeline").setAttribute("aria-label", said);
 }
 
@@ -73,7 +73,7 @@ function drawAxis(svg, x, width) {
     .attr("x", x).attr("y", TICKS_Y).attr("text-anchor", "middle").text(tick => `${tick} s`);
 }
 
-/** A text that fits into so many pixels: whole, or its first two words, or the first, or nothing. */
+/** The longest of the whole text, its first two words, its first word and nothing that fits into `width` pixels. */
 function fitting(text, width) {
   const fits = words => words.length * LETTER <= width, words = text.split(/[:, ]/);
   return [text, words.slice(0, 2).join(" "), words[0]].find(fits) ?? "";

@@ -1,4 +1,4 @@
-// What is told in words: the verdict, workers, decisions, the log.
+// The lists of the page: the verdict, workers, decisions and events.
 
 import { at, element, write } from "./dom.js";
 import { inWords, moreOf, plansInForce } from "./state.js";
@@ -6,26 +6,26 @@ import { seconds } from "./units.js";
 
 const SHOWN = 200;
 
-/** So many of a verdict's reasons are told at once. */
+/** The number of a verdict's reasons that are shown unfolded. */
 const REASONS = 2;
 
-/** So many rounds before and after a swap say what came of it. */
+/** The number of rounds before and after a swap whose medians are compared. */
 const ROUNDS = 8;
 
 export function tell(state, zero) {
   tellVerdict(state);
   tellWorkers(state);
-  list("log", logOf(state), zero, "Nothing has happened yet.");
+  list("log", logOf(state), zero, "No events yet.");
   at("decided").hidden = !state.training?.policy && !Object.keys(state.decisions ?? {}).length;
   const rounds = Object.values(state.rounds ?? {});
   const decisions = Object.values(state.decisions ?? {}).map(decision => explained(decision, rounds));
-  list("decisions", withoutRepeats(decisions), zero, "Nothing has been decided yet.");
+  list("decisions", withoutRepeats(decisions), zero, "No decisions yet.");
 }
 
 function tellVerdict(state) {
   const byHand = Object.values(state.events ?? {}).filter(event => event.by).length;
   const times = byHand === 1 ? "once" : `${byHand} times`;
-  const soFar = { verdict: "suspect", reasons: [`changed by hand ${times}: the files alone do not make this run`] };
+  const soFar = { verdict: "suspect", reasons: [`changed by hand ${times}: the files alone can't reproduce it`] };
   const verdict = state.verdict ?? (state.network?.kind === "run" && byHand ? soFar : null);
   const key = JSON.stringify(verdict);
   if (!verdict || at("verdict").dataset.told === key) return;
@@ -39,7 +39,7 @@ function tellVerdict(state) {
   folded.append(element("summary", `${more.length} more`), ...more);
 }
 
-/** What happened, and which plans came into force. */
+/** The events, and the plans that came into force. */
 function logOf(state) {
   const events = Object.values(state.events ?? {}).map(event => ({
     at_s: event.at_s,
@@ -49,14 +49,14 @@ function logOf(state) {
   }));
   const plans = plansInForce(state).filter(({ since }) => since !== null).map(({ epoch, plan, since, why }) => ({
     at_s: since,
-    text: `plan ${epoch} of ${plan.policy} in force`,
+    text: `plan ${epoch} (${plan.policy}) in force`,
     more: why,
     kind: "swap",
   }));
   return [...events, ...plans];
 }
 
-/** Of decisions one after the other that come to the same, the newest, with how many there were. */
+/** Merge equal decisions that follow each other into the newest one, with their number. */
 function withoutRepeats(decisions) {
   const kept = [];
   for (const one of decisions) {
@@ -66,29 +66,29 @@ function withoutRepeats(decisions) {
   return kept.map(one => one.count > 1 ? { ...one, text: `${one.text}, ${one.count} times` } : one);
 }
 
-/** Why it was taken, what it promised, and what came. */
+/** A decision with its reason, its prediction and the rounds measured after it. */
 function explained(decision, rounds) {
   const { at_s, policy, adopted, why, epoch, proposed_s, current_s } = decision;
   const promised = adopted && proposed_s != null && current_s
-    ? `promised ${seconds(proposed_s)} a whole round in the place of ${seconds(current_s)}`
+    ? `predicted ${seconds(proposed_s)} per whole round instead of ${seconds(current_s)}`
     : "";
   const came = adopted ? whatCame(epoch, rounds) : "";
   return {
     at_s,
-    text: adopted ? `${policy}: to plan ${epoch}` : `${policy}: stays`,
+    text: adopted ? `${policy}: plan ${epoch} adopted` : `${policy}: plan kept`,
     more: [why, promised, came].filter(Boolean).join("; "),
     kind: adopted ? "swap" : "",
   };
 }
 
-/** The median whole rounds after a plan came into force, and before: what was promised is of whole rounds too. */
+/** The median whole round after a plan came into force, and before; predictions are of whole rounds too. */
 function whatCame(epoch, rounds) {
   const whole = d3.pairs(rounds, (one, next) => ({ epoch: next.epoch, seconds: next.finished_s - one.finished_s }));
   const first = whole.findIndex(round => round.epoch === epoch);
   if (first <= 0) return "";
   const median = list => seconds(d3.median(list, round => round.seconds));
   const before = whole.slice(Math.max(0, first - ROUNDS), first), after = whole.slice(first, first + ROUNDS);
-  return `came ${median(after)} after ${median(before)}`;
+  return `measured ${median(after)}, before ${median(before)}`;
 }
 
 function tellWorkers(state) {
@@ -121,9 +121,9 @@ function tellWorker(row, name, host, part, longest) {
   row.cells[2].replaceChildren(bar, ` ${seconds(whole(part))}`);
 }
 
-const told = {}; // what stands in each list
+const told = {}; // the contents of each list
 
-/** The newest entries first: when, what, and more of it; `empty` where there is none. */
+/** Show entries, the newest first: time, text and details; `empty` if there are none. */
 function list(id, entries, zero, empty) {
   const newest = entries.toSorted((one, other) => other.at_s - one.at_s).slice(0, SHOWN);
   const key = JSON.stringify([newest, zero]);

@@ -1,11 +1,11 @@
-// How much of each link is used: what arrived in the last second or so.
+// The traffic of each link: what arrived in the last second or so.
 
 const LEAST_S = 0.9;
 const before = new Map();
 const used = new Map();
 
 /**
- * Take note of counters at a moment, in seconds. One that goes back is of a recording that was moved, or of a link that
+ * Record the counters at a moment, in seconds. A counter goes back when the user moves in a recording, or when a link
  * was made anew.
  */
 export function count(traffic, at) {
@@ -19,8 +19,8 @@ export function count(traffic, at) {
   }
 }
 
-/** Bit/s that a link carried lately; undefined where nobody has counted yet. */
+/** The recent traffic of a link in bit/s; undefined before two counts. */
 export const carried = name => used.get(name);
 
-/** Bit/s over all links together. */
+/** The recent traffic of all links together in bit/s. */
 export const total = () => [...used.values()].reduce((sum, bps) => sum + bps, 0);

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from testbed.api.entry import PAGE, Door, show_in_browser
+from testbed.api.entry import PAGE, ApiPort, show_in_browser
 from testbed.emulation import label
 from testbed.emulation.containers.fleet import ProgramContainers
 from testbed.emulation.process import how_it_ended
@@ -28,10 +28,15 @@ class NotUp(RuntimeError):
 
 
 def bring_up(
-    name: str, topology: Path, backend: Backend, containers: ProgramContainers, step: Step, door: Door | None = None
+    name: str,
+    topology: Path,
+    backend: Backend,
+    containers: ProgramContainers,
+    step: Step,
+    api_port: ApiPort | None = None,
 ) -> str:
     """Bring a network up in the background, with such containers, and its API on a port of this machine where there is
-    a `door`; returns when all of it is, with what to say of the page. NotUp when it does not come up.
+    a `api_port`; returns when all of it is, with what to say of the page. NotUp when it does not come up.
 
     Interrupted meanwhile, it has everything taken away first.
     """
@@ -40,7 +45,7 @@ def bring_up(
             [
                 *(sys.executable, "-m", "testbed.emulation.standing.owner"),
                 *("--name", name, "--backend", backend, "--containers", containers.to_json(), str(topology)),
-                *(() if door is None else ("--port", str(door.port))),
+                *(() if api_port is None else ("--port", str(api_port.port))),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -62,7 +67,7 @@ def bring_up(
             owner.terminate()
             owner.wait()
             raise
-    return show_in_browser(label.state_folder(name) / PAGE, door) if door else ""
+    return show_in_browser(label.state_folder(name) / PAGE, api_port) if api_port else ""
 
 
 def _broken_off(ended: str, complained: str) -> str:

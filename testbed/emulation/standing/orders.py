@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from testbed.api.models import LinkPatch
-from testbed.api.problem import CANNOT, FAILED, MISSING, NOT_HERE, STALE, WRONG, ApiProblem
+from testbed.api.requests import CANNOT, FAILED, MISSING, NOT_HERE, STALE, WRONG, ApiProblem
 from testbed.emulation.containers import engine
 from testbed.emulation.errors import EmulationError, ending_of
 from testbed.emulation.links.links import Asked

@@ -13,10 +13,11 @@ from dataclasses import asdict
 from typing import Any
 
 from testbed.api.models import LinkHistory, NetworkStatus
-from testbed.api.problem import NOT_HERE, ApiProblem
 from testbed.api.requests import (
+    NOT_HERE,
     NOT_OURS,
     AddWorker,
+    ApiProblem,
     ChangeLinks,
     HttpRequest,
     PauseReplay,

@@ -14,11 +14,11 @@ from testbed.emulation.containers.fleet import ContainerRequest, Fleet, ProgramC
 from testbed.emulation.network.holders import idle
 from testbed.emulation.network.node import ContainerHost
 from testbed.emulation.testbed import Testbed
-from testbed.launch.errors import BadCommand, LaunchFailed
-from testbed.launch.out import Kept, kept_in_words, take_out
+from testbed.launch import BadCommand, LaunchFailed
 from testbed.launch.program import ContainerStarter
 from testbed.launch.programs import Programs
 from testbed.launch.ranks import Peer, Rank, alone, ranks_of
+from testbed.launch.result_files import CopiedFiles, copy_results, describe_copied
 from testbed.launch.working_folder import make_writable
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import RunFailed
@@ -54,10 +54,10 @@ class ProgramFigures:
         if (figures := figures_in(line)) is not None:
             self._keep(program, figures)
 
-    def take(self, worker: str, node: ContainerHost) -> Kept:
+    def take(self, worker: str, node: ContainerHost) -> CopiedFiles:
         """Copy the files that a worker's programs left, record the figures in them, and return the copied files."""
         target = self._directory.path / "out" / worker
-        kept = take_out(node.holder, target)
+        kept = copy_results(node.holder, target)
         for file in sorted(target.rglob(EVENTS)):
             for figures in read_figures(file):
                 self._keep(worker, figures)
@@ -107,7 +107,7 @@ class ExperimentPrograms:
             Rank(rank.worker, rank.name, rank.environment | program.environment)
             for rank in ranks_of(commands, peers, program.nproc)
         ]
-        self.kept: dict[str, Kept] = {}
+        self.kept: dict[str, CopiedFiles] = {}  # what was copied from each worker, once all has ended
         self._workers = sorted({rank.worker for rank in self.ranks})
         self._out = directory.path / "out"
         self.controller: ProgramController | None = None
@@ -166,7 +166,7 @@ class ExperimentPrograms:
         self._programs.end()
         for worker in self._workers:
             self.kept[worker] = self._figures.take(worker, self._network.container(worker))
-        for line in kept_in_words(self.kept, self._out):
+        for line in describe_copied(self.kept, self._out):
             self._say(f"  {line}")
         self._ends.close()
 

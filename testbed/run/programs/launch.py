@@ -16,11 +16,11 @@ from testbed.emulation.testbed import Workers
 from testbed.emulation.undo import UndoStack
 from testbed.errors import in_full
 from testbed.launch.command import Command
-from testbed.launch.out import Kept, kept_in_words
 from testbed.launch.output import Told
 from testbed.launch.programs import Programs
 from testbed.launch.ranks import Rank
 from testbed.launch.recorder import Recorder
+from testbed.launch.result_files import CopiedFiles, describe_copied
 from testbed.run.conclusion.summary import wan_bytes
 from testbed.run.conclusion.unused import unused_links
 from testbed.run.directory import RunDirectory
@@ -109,12 +109,12 @@ def carry_out(network: str, command: Command, directory: RunDirectory, display: 
     starter = command.starter(network, status["hosts"], directory.id)
     programs = Programs(starter, ranks, directory.id, directory.path / "logs", passed_on(ranks, display))
     began_s, reason = time.time(), INTERRUPTED
-    kept: dict[str, Kept] = {}
+    kept: dict[str, CopiedFiles] = {}
 
     def keep() -> None:
         out = directory.path / "out"
-        kept.update(command.take_out(status["hosts"], out))
-        for line in kept_in_words(kept, out):
+        kept.update(command.copy_results(status["hosts"], out))
+        for line in describe_copied(kept, out):
             display.pass_on(f"  {line}")
 
     try:
@@ -192,7 +192,7 @@ def _summarize(
     began_s: float,
     reason: str,
     controller: ProgramController | None,
-    kept: Mapping[str, Kept],
+    kept: Mapping[str, CopiedFiles],
 ) -> None:
     """Write `summary.json`. The exit code of a program that was ended because of another is None."""
     directory.use_reserve()

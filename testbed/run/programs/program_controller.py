@@ -16,7 +16,7 @@ from testbed.controller.model.spec import ControllerSpec, PlanningSpec
 from testbed.controller.server.member_server import SOCKET
 from testbed.emulation.label import state_folder
 from testbed.emulation.network.routing import Routes
-from testbed.launch.errors import BadCommand
+from testbed.launch import BadCommand
 from testbed.launch.ranks import Rank
 from testbed.link import LinkState
 from testbed.protocol import Job

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from testbed.api.entry import Door
+from testbed.api.entry import ApiPort
 from testbed.link import LinkState
 from testbed.plan import Plan
 from testbed.run.terminal.wrap import wrapped
@@ -43,11 +43,11 @@ class Snapshot:
 
 @dataclass
 class Display:
-    """Prints a run's steps, and shows its snapshots: in place on a terminal, as lines elsewhere."""
+    """Prints steps, and shows snapshots in place on a terminal or as lines elsewhere; a browser reaches the API at
+    `api_port`, if there is any."""
 
     console: Console = field(default_factory=Console)
-    #: How a browser reaches the run's page; None without `--open`.
-    door: Door | None = None
+    api_port: ApiPort | None = None
     _live: Live | None = None
     _last_line_s: float = 0.0
     _began_s: float = 0.0

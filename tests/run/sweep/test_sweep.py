@@ -23,7 +23,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from testbed.cli import app
-from testbed.cli.board import Board
+from testbed.cli.sweep_progress import SweepProgress
 from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.execute import Executed
 from testbed.run.sweep.comparison import Comparison
@@ -84,9 +84,9 @@ def sweep_by(folder: Path, make: Make, resume: bool = False) -> tuple[Comparison
     said = io.StringIO()
 
     @contextmanager
-    def watch(compared: Comparison) -> Iterator[Board]:
-        with Board(Console(file=said, width=200), compared) as board:
-            yield board
+    def watch(compared: Comparison) -> Iterator[SweepProgress]:
+        with SweepProgress(Console(file=said, width=200), compared) as progress:
+            yield progress
 
     compared, _ = make_sweep(Sweep.load(folder / "sweep.yaml"), resume, make, watch)
     return compared, said.getvalue()
@@ -140,7 +140,7 @@ def test_a_run_that_is_lost_with_its_machine_is_made_again_and_counts_once(folde
 
     compared, said = sweep_by(folder, make)
     assert compared.finished
-    assert said.startswith("1 of 4: 1, seed 1\nits host is lost, so it is made again: 1, seed 1\n1 of 4: 1, seed 1\n")
+    assert said.startswith("1 of 4: 1, seed 1\nhost lost, the run is made again: 1, seed 1\n1 of 4: 1, seed 1\n")
     assert len(rows(folder, "runs.csv")) == 4
 
 
@@ -153,7 +153,7 @@ def test_a_later_sitting_makes_what_is_missing(folder: Path) -> None:
     compared, said = sweep(folder, execute, resume=True)
     assert [(each["scale"], each["seed"]) for each in execute.made] == [("0.5", "2")]
     assert compared.finished
-    assert said.startswith("3 of 4 runs were made before\n4 of 4: 0.5, seed 2\n")
+    assert said.startswith("3 of 4 runs are already made\n4 of 4: 0.5, seed 2\n")
     assert len({row["run"] for row in rows(folder, "runs.csv")}) == 4
     sweep(folder, nothing := Simulated(), resume=True)
     assert nothing.made == []
@@ -276,7 +276,7 @@ def test_a_terminal_shows_how_far_each_point_is(folder: Path) -> None:
         Sweep.load(folder / "sweep.yaml"),
         False,
         partial(one_after_another, Simulated()),
-        lambda compared: Board(console, compared),
+        lambda compared: SweepProgress(console, compared),
     )
     assert "1 running" in said.getvalue()
     assert "1 of 2" in said.getvalue()
@@ -301,7 +301,7 @@ def test_a_sweep_is_interrupted_and_gone_on_with(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "testbed.cli", "sweep", "sweep.yaml", "--resume"]
     ended = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=PATIENCE_S, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "1 of 2 runs were made before\n2 of 2: 0.5, seed 7\n" in ended.stdout
+    assert "1 of 2 runs are already made\n2 of 2: 0.5, seed 7\n" in ended.stdout
     runs, points = rows(tmp_path, "runs.csv"), rows(tmp_path, "points.csv")
     assert runs[0]["run"] == done["run"]
     assert [row["scale"] for row in runs] == [point["scale"] for point in points] == ["1", "0.5"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from testbed.emulation.process import ProcessIdentity
-from testbed.launch.out import Kept, _take, has_own_mounts, kept_in_words
+from testbed.launch.result_files import CopiedFiles, _take, describe_copied, has_own_mounts
 
 pytestmark = pytest.mark.local
 
@@ -23,7 +23,7 @@ def left(tmp_path: Path) -> Path:
     return left
 
 
-def take(root: Path, target: Path, kept: Kept) -> None:
+def take(root: Path, target: Path, kept: CopiedFiles) -> None:
     descriptor = os.open(root, os.O_RDONLY)
     try:
         _take(descriptor, target, kept)
@@ -42,7 +42,7 @@ def test_plain_files_are_copied_without_caches_and_what_is_left_out_is_named(lef
     os.mknod(left / "removed", stat.S_IFCHR, os.makedev(0, 0))  # as an overlay marks a file that is gone
     with (left / "holes").open("wb") as file:
         file.truncate(1 << 43)
-    kept = Kept()
+    kept = CopiedFiles()
     take(left, tmp_path / "out", kept)
     copied = files(tmp_path / "out")
     assert copied == {name: name for name in ("a/b/kept.txt", "runs/model.pt", "sub/log")}
@@ -51,7 +51,7 @@ def test_plain_files_are_copied_without_caches_and_what_is_left_out_is_named(lef
 
 
 def test_files_of_two_places_do_not_overwrite_each_other(left: Path, tmp_path: Path) -> None:
-    out, kept = tmp_path / "out", Kept()
+    out, kept = tmp_path / "out", CopiedFiles()
     take(left, out, kept)
     other = tmp_path / "other"
     other.mkdir()
@@ -71,8 +71,10 @@ def test_files_of_two_places_do_not_overwrite_each_other(left: Path, tmp_path: P
 
 def test_what_was_kept_is_said_and_nothing_where_nothing_was() -> None:
     out = Path("runs/x/out")
-    assert list(kept_in_words({}, out)) == list(kept_in_words({"a": Kept()}, out)) == []
-    said, left_out = kept_in_words({"a": Kept(2, 1_500_000), "b": Kept(1, 0, ["x (a link)", "y (a link)"])}, out)
+    assert list(describe_copied({}, out)) == list(describe_copied({"a": CopiedFiles()}, out)) == []
+    said, left_out = describe_copied(
+        {"a": CopiedFiles(2, 1_500_000), "b": CopiedFiles(1, 0, ["x (a link)", "y (a link)"])}, out
+    )
     assert said.startswith("3 files") and "1.5 MB" in said and str(out) in said
     assert "b: x (a link)" in left_out and "1 more" in left_out
 

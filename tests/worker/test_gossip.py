@@ -9,7 +9,7 @@ import torch
 
 from testbed.protocol import NodeConfiguration
 from testbed.worker import learner
-from testbed.worker.steps import PacedSteps, gathered
+from testbed.worker.gossip import PacedSteps, gathered
 from tests.worker.test_worker import write_digits
 from tests.worker.workloads import workload
 

@@ -1,4 +1,4 @@
-"""Where the file system of a worker's container differs from this machine's, said where a program runs into it.
+"""Hints for a program that fails because its container's file system differs from this machine's.
 
 A container sees one folder of this machine, as FILES. So an absolute path inside that folder is given to the command as
 the container has it, and what a failed program has said is looked through for what it would have needed.
@@ -46,12 +46,12 @@ NEEDS_COMPILER = "its image has no C++ compiler with Python's headers: name one 
 
 
 @dataclass(frozen=True, slots=True)
-class Borders:
+class ContainerFiles:
     """A container that sees the folder `files` of this machine as FILES; None is a container that sees none."""
 
     files: Path | None
 
-    def seen(self, words: Sequence[str]) -> list[str]:
+    def translate(self, words: Sequence[str]) -> list[str]:
         """Return a command with every path inside `files` as the container has it."""
         return [self._inside(word) or PATH.sub(lambda path: self._inside(path[0]) or path[0], word) for word in words]
 
@@ -146,7 +146,7 @@ class Borders:
 
 
 #: Those of a container that sees no folder of this machine.
-NO_FILES = Borders(None)
+NO_FILES = ContainerFiles(None)
 
 
 def host_hints(words: Sequence[str], said: Sequence[str]) -> Iterator[str]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.launch.borders import NEEDS_COMPILER, NO_FILES, NO_PROGRAMS, NO_ROOM, READ_ONLY, Borders, host_hints
+from testbed.launch.hints import NEEDS_COMPILER, NO_FILES, NO_PROGRAMS, NO_ROOM, READ_ONLY, ContainerFiles, host_hints
 
 pytestmark = pytest.mark.pure
 
@@ -28,7 +28,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_path_inside_the_folder_is_given_as_the_container_has_it(project: Path) -> None:
-    borders = Borders(project)
+    container_files = ContainerFiles(project)
     (project / "python").symlink_to("/usr/bin/python3")
     for word, seen in {
         f"{project}/train.py": "/work/train.py",
@@ -40,7 +40,7 @@ def test_a_path_inside_the_folder_is_given_as_the_container_has_it(project: Path
         f"cd {project} && sh '{project}/sub/run.sh'; true": "cd /work && sh '/work/sub/run.sh'; true",
         f"{project}/python": "/work/python",
     }.items():
-        assert borders.seen([word]) == [seen]
+        assert container_files.translate([word]) == [seen]
 
 
 def test_any_other_word_stays_as_it_is(project: Path) -> None:
@@ -55,10 +55,12 @@ def test_any_other_word_stays_as_it_is(project: Path) -> None:
         "a/b",
         "",
     ]
-    assert Borders(project).seen(words) == words
+    assert ContainerFiles(project).translate(words) == words
     inside = f"{project}/train.py"
-    assert Borders(Path("/")).seen([inside, "/bin/sh"]) == [inside, "/bin/sh"], "the container has a /bin of its own"
-    assert NO_FILES.seen([inside]) == [inside]
+    assert ContainerFiles(Path("/")).translate([inside, "/bin/sh"]) == [inside, "/bin/sh"], (
+        "the container has a /bin of its own"
+    )
+    assert NO_FILES.translate([inside]) == [inside]
 
 
 MISSING = {
@@ -75,7 +77,7 @@ MISSING = {
 @pytest.mark.parametrize("program", list(MISSING))
 def test_a_file_outside_the_folder_is_named_with_the_border_and_the_way(project: Path, program: str) -> None:
     outside = project.parent / "elsewhere.py"
-    (hint,) = Borders(project).hints(["x"], ["Traceback", MISSING[program].replace("{}", str(outside))])
+    (hint,) = ContainerFiles(project).hints(["x"], ["Traceback", MISSING[program].replace("{}", str(outside))])
     assert str(outside) in hint
     assert str(project) in hint
     assert "--files" in hint
@@ -87,24 +89,28 @@ def test_a_file_outside_the_folder_is_named_with_the_border_and_the_way(project:
 def test_a_path_that_leads_out_of_the_folder_is_named_as_it_is_here(project: Path) -> None:
     (project / "data").symlink_to(project.parent / "elsewhere.py")
     for said in ("/work/../elsewhere.py", "/work/data"):
-        (hint,) = Borders(project).hints(["python", "x"], [f"can't open file '{said}'"])
+        (hint,) = ContainerFiles(project).hints(["python", "x"], [f"can't open file '{said}'"])
         assert str(project.parent / "elsewhere.py") in hint
 
 
 def test_a_path_inside_that_a_program_has_of_its_own_is_named_as_the_container_has_it(project: Path) -> None:
-    (hint,) = Borders(project).hints(["x"], [f"FileNotFoundError: No such file or directory: '{project}/train.py'"])
+    (hint,) = ContainerFiles(project).hints(
+        ["x"], [f"FileNotFoundError: No such file or directory: '{project}/train.py'"]
+    )
     assert hint == f"{project}/train.py is /work/train.py in a container"
 
 
 def test_a_path_from_the_current_folder_is_told_from_one_of_files(project: Path) -> None:
-    (hint,) = Borders(project / "sub").hints(["python", "train.py"], ["can't open file '/work/train.py': [Errno 2]"])
+    (hint,) = ContainerFiles(project / "sub").hints(
+        ["python", "train.py"], ["can't open file '/work/train.py': [Errno 2]"]
+    )
     assert "--files ." in hint
 
 
 def test_what_is_nowhere_needs_no_word(project: Path) -> None:
     said = ["can't open file '/work/nowhere.py'", "No such file or directory: '/nowhere'", "sh: 1: /bin/foo: not found"]
-    assert Borders(project).hints(["python", "nowhere.py"], said) == []
-    assert Borders(project).hints(["python", "train.py"], ["ValueError: 3 is none of /usr, /tmp"]) == []
+    assert ContainerFiles(project).hints(["python", "nowhere.py"], said) == []
+    assert ContainerFiles(project).hints(["python", "train.py"], ["ValueError: 3 is none of /usr, /tmp"]) == []
 
 
 @pytest.mark.parametrize(
@@ -113,7 +119,7 @@ def test_what_is_nowhere_needs_no_word(project: Path) -> None:
 def test_a_script_with_line_ends_of_windows_is_named(project: Path, words: list[str]) -> None:
     for name in ("run", "run.sh"):
         (project / name).write_text(CRLF, newline="")
-    (hint,) = Borders(project).hints(words, ["run.sh: line 2: $'\\r': command not found"])
+    (hint,) = ContainerFiles(project).hints(words, ["run.sh: line 2: $'\\r': command not found"])
     assert "CRLF" in hint
     here = words[-1].replace("/work", str(project))
     assert f"sed -i 's/\\r$//' {here}`" in hint
@@ -122,27 +128,27 @@ def test_a_script_with_line_ends_of_windows_is_named(project: Path, words: list[
 def test_line_ends_of_windows_are_no_fault_of_python_or_of_a_binary(project: Path) -> None:
     (project / "train.py").write_text("import torch\r\n", newline="")
     (project / "binary").write_bytes(b"\x7fELF\0\r\n")
-    assert Borders(project).hints(["python", "train.py"], ["ValueError"]) == []
-    assert Borders(project).hints(["./binary"], ["ValueError"]) == []
+    assert ContainerFiles(project).hints(["python", "train.py"], ["ValueError"]) == []
+    assert ContainerFiles(project).hints(["./binary"], ["ValueError"]) == []
 
 
 def test_a_script_that_cannot_be_started_says_why(project: Path) -> None:
     failed = 'OCI runtime exec failed: exec failed: starting container process caused: exec: "./sub/run.sh": '
     (project / "sub/run.sh").chmod(0o644)
-    (hint,) = Borders(project).hints(["./sub/run.sh"], [f"{failed}permission denied: unknown"])
+    (hint,) = ContainerFiles(project).hints(["./sub/run.sh"], [f"{failed}permission denied: unknown"])
     assert hint.endswith("chmod o+rx ./sub/run.sh")
     (project / "sub/run.sh").write_text("#!/usr/bin/fish -l\n")
-    (hint,) = Borders(project).hints(["./sub/run.sh"], ["exec ./sub/run.sh: no such file or directory"])
+    (hint,) = ContainerFiles(project).hints(["./sub/run.sh"], ["exec ./sub/run.sh: no such file or directory"])
     assert "/usr/bin/fish -l" in hint
 
 
 def test_a_file_that_the_workers_user_may_not_read_is_named(project: Path) -> None:
     (project / "train.py").chmod(0o600)
-    (hint,) = Borders(project).hints(
+    (hint,) = ContainerFiles(project).hints(
         ["python"], ["python: can't open file '/work/train.py': [Errno 13] Permission denied"]
     )
     assert f"chmod o+rX {project}/train.py" in hint
-    assert Borders(project).hints(["python"], ["[Errno 13] Permission denied: '/work/sub/run.sh'"]) == []
+    assert ContainerFiles(project).hints(["python"], ["[Errno 13] Permission denied: '/work/sub/run.sh'"]) == []
 
 
 @pytest.mark.parametrize(
@@ -160,21 +166,21 @@ def test_a_file_that_the_workers_user_may_not_read_is_named(project: Path) -> No
     ],
 )
 def test_each_other_border_has_its_line(project: Path, said: str, hint: str) -> None:
-    assert Borders(project).hints(["python", "train.py"], ["before", said, "after"]) == [hint]
+    assert ContainerFiles(project).hints(["python", "train.py"], ["before", said, "after"]) == [hint]
 
 
 def test_a_module_that_is_not_in_the_image_is_named(project: Path) -> None:
-    (hint,) = Borders(project).hints(["python", "train.py"], ["ModuleNotFoundError: No module named 'tqdm'"])
+    (hint,) = ContainerFiles(project).hints(["python", "train.py"], ["ModuleNotFoundError: No module named 'tqdm'"])
     assert "tqdm" in hint
     assert "--image requirements.txt" in hint
 
 
 @given(words=st.lists(st.text(max_size=9) | st.text("/abc\0", min_size=300, max_size=400), min_size=1, max_size=4))
 def test_whatever_a_command_and_its_output_say_hints_are_no_error(words: list[str]) -> None:
-    borders = Borders(Path("/tmp"))
+    container_files = ContainerFiles(Path("/tmp"))
     said = [f"can't open file '{word}': No such file or directory; Permission denied: '/work/{word}'" for word in words]
-    borders.hints(words, said)
-    assert len(borders.seen(words)) == len(words)
+    container_files.hints(words, said)
+    assert len(container_files.translate(words)) == len(words)
 
 
 def test_a_module_that_this_machine_has_not_is_named_with_both_ways() -> None:

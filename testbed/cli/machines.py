@@ -1,4 +1,4 @@
-"""`testbed cluster`: several machines as one, for sweeps."""
+"""The commands for several machines: `cluster` and `certificates`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from testbed.cli.console import CANNOT, err, fail, out
+from testbed.cli.console import CANNOT, Json, err, fail, out
 from testbed.cli.experiment import interruptible_run
 
 if TYPE_CHECKING:
     from testbed.scaleout.doctor import HostFacts, PairFacts
 
-app = typer.Typer(no_args_is_help=True, help="Machines as a cluster: start one over SSH, ask it, take it away.")
+cluster_app = typer.Typer(
+    no_args_is_help=True, help="Start, inspect and stop a cluster of machines, for sweeps and split networks."
+)
 
 
-@app.command()
-def up(file: Annotated[Path, typer.Argument(metavar="HOSTS", help="the hosts file")]) -> None:
-    """Make the hosts of a file ready by setup.sh, and start Ray on them; this machine is the head."""
+@cluster_app.command()
+def up(
+    file: Annotated[
+        Path, typer.Argument(metavar="HOSTS", help="the hosts file, which names each machine and its address")
+    ],
+) -> None:
+    """Prepare the hosts of a file over SSH with setup.sh, and start Ray on them, with this machine as the head."""
     from testbed.scaleout.cluster import up as start
     from testbed.spec.hosts import Hosts
 
@@ -29,9 +35,9 @@ def up(file: Annotated[Path, typer.Argument(metavar="HOSTS", help="the hosts fil
         start(Hosts.load(file), lambda line: out.print(line, markup=False))
 
 
-@app.command()
-def doctor(json_: Annotated[bool, typer.Option("--json", help="for programs")] = False) -> None:
-    """Say what each host can do, and what lies between each two."""
+@cluster_app.command()
+def doctor(json_: Json = False) -> None:
+    """Show what each host of the cluster can do, and the round trip and capacity between each two hosts."""
     from testbed.scaleout.doctor import examine
 
     with interruptible_run():
@@ -42,9 +48,9 @@ def doctor(json_: Annotated[bool, typer.Option("--json", help="for programs")] =
     _show(facts, pairs)
 
 
-@app.command()
+@cluster_app.command()
 def down() -> None:
-    """Take the cluster away from all hosts, and from here."""
+    """Stop the cluster on all hosts and on this machine."""
     from testbed.scaleout.cluster import down as stop
 
     with interruptible_run():
@@ -53,12 +59,28 @@ def down() -> None:
         for each in lost:
             err.print(each, markup=False)
         raise fail(
-            CANNOT, "where a host was not reached, `.venv/bin/python -m testbed.scaleout.node stop` does it there"
+            CANNOT,
+            "the cluster still runs on the hosts that were not reached\n"
+            "    run there: .venv/bin/python -m testbed.scaleout.node stop",
         )
 
 
+def certificates(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="where to keep them; an authority that is there is used again")
+    ],
+    members: Annotated[list[str], typer.Argument(metavar="MEMBER…", help="the names of the members")],
+) -> None:
+    """Make TLS certificates for the controller and each member, for runs with --tls (docs/sync.md)."""
+    from testbed.certificates import AUTHORITY_KEY, make_certificates
+
+    for made in make_certificates(folder, members):
+        typer.echo(made)
+    typer.echo(f"Copy each folder to its own machine. Keep {folder / AUTHORITY_KEY} here: it signs new certificates.")
+
+
 def _show(facts: list[HostFacts], pairs: list[PairFacts]) -> None:
-    hosts = _table("host", "address", "cores", "budget", "kernel", "backend", "clock ahead by")
+    hosts = _table("host", "address", "cores", "shaping budget", "kernel", "backend", "clock offset")
     for each in facts:
         budget = f"{each.budget_bps / 1e6:.0f} Mbit/s" if each.budget_bps else "not measured"
         clock = f"{each.clock_offset_s * 1e3:.2f} ± {each.clock_bound_s * 1e3:.2f} ms"

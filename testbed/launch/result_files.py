@@ -1,4 +1,4 @@
-"""What programs leave in OUT and change in FILES: copied while their container runs.
+"""Copies the files that programs leave in OUT or change in FILES, while their container runs.
 
 The container may be anybody's, so no link in it is followed, nothing that is no plain file is opened, and no more is
 taken than it had room for: a file with holes may be larger than all memory, and is then left where it is.
@@ -33,7 +33,7 @@ CHUNK_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
-class Kept:
+class CopiedFiles:
     """What was copied from one worker's container."""
 
     files: int = 0
@@ -46,10 +46,10 @@ class Kept:
         return {"files": self.files, "bytes": self.size, "left_out": self.left_out[:MOST_NAMES]}
 
 
-def take_out(container: ProcessIdentity, target: Path) -> Kept:
+def copy_results(container: ProcessIdentity, target: Path) -> CopiedFiles:
     """Copy what is there into the folder `target`, which is made where there is something. Nothing where the container
     has ended, or has no OUT."""
-    kept = Kept()
+    kept = CopiedFiles()
     for place in (OUT, f"{CHANGES}/{UPPER}"):
         root = _opened(container, place)
         if root is None:
@@ -61,7 +61,7 @@ def take_out(container: ProcessIdentity, target: Path) -> Kept:
     return kept
 
 
-def kept_in_words(kept: Mapping[str, Kept], folder: Path) -> Iterator[str]:
+def describe_copied(kept: Mapping[str, CopiedFiles], folder: Path) -> Iterator[str]:
     """Yield what is to be said of what was copied into a folder for each worker: nothing where nothing was left."""
     files, size = sum(each.files for each in kept.values()), sum(each.size for each in kept.values())
     if files:
@@ -73,7 +73,7 @@ def kept_in_words(kept: Mapping[str, Kept], folder: Path) -> Iterator[str]:
         yield f"not copied: {left_out[0]}{more}"
 
 
-def clear_out(container: ProcessIdentity) -> None:
+def clear_results(container: ProcessIdentity) -> None:
     """Remove what is in OUT: an earlier launch left it."""
     root = _opened(container, OUT)
     if root is None:
@@ -113,7 +113,7 @@ def _opened(container: ProcessIdentity, place: str) -> int | None:
     return None
 
 
-def _take(root: int, target: Path, kept: Kept) -> None:
+def _take(root: int, target: Path, kept: CopiedFiles) -> None:
     """Copy the plain files below an open folder, as many bytes as its file system has room for."""
     file_system = os.fstatvfs(root)
     room = file_system.f_blocks * file_system.f_frsize

@@ -1,4 +1,4 @@
-"""How far many runs are: a table that is kept up to date in a terminal, and elsewhere a line for each run."""
+"""The progress of many runs: a table kept up to date in a terminal, and elsewhere a line for each run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from testbed.run.sweep.planned_run import PlannedRun, Point
 from testbed.run.terminal.display import REFRESH_PER_S, time_left, time_left_text
 
 
-class Board:
-    """Watches runs while it is entered. What a run itself shows on the same console stands below the table."""
+class SweepProgress:
+    """Shows the progress of runs while it is entered. A run's own progress stands below the table."""
 
     def __init__(self, console: Console, compared: Comparison) -> None:
         self._console = console
@@ -31,9 +31,9 @@ class Board:
         self._left = ""
         self._live: Live | None = None
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> SweepProgress:
         if self._before:
-            self._console.print(f"{self._before} of {self._planned} runs were made before", highlight=False)
+            self._console.print(f"{self._before} of {self._planned} runs are already made", highlight=False)
         if self._console.is_terminal:
             self._live = Live(console=self._console, refresh_per_second=REFRESH_PER_S, transient=True)
             self._live.start()
@@ -47,7 +47,7 @@ class Board:
             self._live.stop()
 
     def begin(self, run: PlannedRun) -> None:
-        """Say which run begins, and how long is left by those that were made in this sitting."""
+        """Print which run begins, and the time left as estimated from the runs made since the start."""
         self._running.append(run)
         number = len(self._compared.made) + len(self._running)
         left = self._left and f"; {self._left}"
@@ -56,7 +56,7 @@ class Board:
         self._show()
 
     def end(self, run: PlannedRun, executed: Executed) -> None:
-        """Count it."""
+        """Count a run that has ended."""
         self._running.remove(run)
         self._compared = Comparison(self._compared.planned, {**self._compared.made, run.key: executed})
         made, total = len(self._compared.made) - self._before, self._planned - self._before
@@ -64,9 +64,9 @@ class Board:
         self._show()
 
     def lost(self, run: PlannedRun) -> None:
-        """Say that it begins anew, elsewhere."""
+        """Print that a run begins again on another host."""
         self._running.remove(run)
-        self._console.print(f"its host is lost, so it is made again: {escape(run.words)}", highlight=False)
+        self._console.print(f"host lost, the run is made again: {escape(run.words)}", highlight=False)
         self._show()
 
     @property
@@ -84,7 +84,7 @@ class Board:
         points = self._compared.points
         for axis in points[0].labels:
             table.add_column(axis)
-        for column in ("runs", "a round", "training"):
+        for column in ("runs", "round", "training"):
             table.add_column(column, justify="right")
         table.add_column("verdicts")
         for point in points:

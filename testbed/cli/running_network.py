@@ -1,0 +1,171 @@
+"""The commands that work on a network that is up: `exec`, `status`, `link`, `swap` and `worker`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
+
+import typer
+
+from testbed.cli.console import BAD_INPUT, FAILED, Json, TopologyFile, fail, link_argument, need_root
+from testbed.cli.network import Name, chosen_network_or_run
+
+if TYPE_CHECKING:
+    from testbed.api.client import ApiClient
+
+T = TypeVar("T")
+
+worker_app = typer.Typer(no_args_is_help=True)
+
+Worker = Annotated[str, typer.Argument(metavar="WORKER", help="a worker's name, such as paris-w0")]
+
+
+def exec_(
+    host: Annotated[str, typer.Argument(metavar="HOST", help="a worker such as paris-w0, or a router such as paris-r")],
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD…", help="a program of this machine, with arguments")],
+    name: Name = None,
+) -> NoReturn:
+    """Run a program of this machine in a host's network namespace; the exit code is the program's."""
+    from testbed.emulation import label
+    from testbed.emulation.network import namespace
+    from testbed.emulation.network.names import Names, without_proxies
+    from testbed.emulation.process import ProcessIdentity
+
+    name = chosen_network_or_run(name)
+    hosts = _answer(name, lambda network: network.status())["hosts"]
+    if host not in hosts:
+        raise fail(BAD_INPUT, f"{name} has no host {host}\n    write instead: one of {', '.join(hosts)}")
+    try:
+        namespace.enter(ProcessIdentity(hosts[host]["pid"], hosts[host]["start_ticks"]))
+        Names(label.control_folder(name)).take_on(host, label.domain_name({label.ENVIRONMENT: name}))
+    except ProcessLookupError:
+        raise fail(FAILED, f"{host}: its container has ended; take the network down and up again") from None
+    # The network's label makes sure that what is started here ends with the network at the latest.
+    environment = {**without_proxies(os.environ), label.ENVIRONMENT: name}
+    # nsenter only starts the program, with a shell's exit codes.
+    os.execvpe("nsenter", ["nsenter", "--", *command], environment)
+
+
+def status(name: Name = None, json_: Json = False) -> None:
+    """Show the networks that are up: hosts with addresses, and links with their current state."""
+    from testbed.cli.tables import print_status
+    from testbed.emulation import label
+    from testbed.emulation.standing.standing import standing
+
+    need_root()
+    names = standing() if name is None else [chosen_network_or_run(name)]
+    found = [_answer(each, lambda network: network.status()) for each in names]
+    # A running experiment has a network too; a killed testbed may have left one.
+    left = [other for other in label.networks() if name is None and other not in names]
+    others = {other: owner.pid if (owner := label.owner(other)) else None for other in left}
+    if json_:
+        typer.echo(json.dumps({"networks": found, "runs": [n for n, pid in others.items() if pid]}, indent=1))
+        return
+    print_status(found, others)
+
+
+def link(
+    link: Annotated[
+        str,
+        typer.Argument(
+            metavar="'A->B'", help="a directed link, in quotes; A-B names it without quotes", parser=link_argument
+        ),
+    ],
+    rate: Annotated[str | None, typer.Option(metavar="R", help="the new rate, such as 50mbit")] = None,
+    delay: Annotated[str | None, typer.Option(metavar="D", help="the new one-way delay, such as 20ms")] = None,
+    jitter: Annotated[str | None, typer.Option(metavar="J", help="the new jitter, such as 2ms")] = None,
+    loss: Annotated[str | None, typer.Option(metavar="L", help="the new loss, such as 0.1%")] = None,
+    down: Annotated[
+        bool, typer.Option("--down", help="take the link down in both directions; routes go around it")
+    ] = False,
+    up: Annotated[bool, typer.Option("--up", help="bring the link up in both directions")] = False,
+    name: Name = None,
+    json_: Json = False,
+) -> None:
+    """Change a link in place; a value given here stays in force, also over the link's trace."""
+    from testbed.cli.tables import print_link
+    from testbed.link import link_name
+
+    given = {"rate": rate, "delay": delay, "jitter": jitter, "loss": loss}
+    values: dict[str, str | bool] = {key: value for key, value in given.items() if value is not None}
+    if down and up:
+        raise fail(BAD_INPUT, f"{link}: --down and --up can't be given together\n    write instead: one of them")
+    if not values and not down and not up:
+        raise fail(BAD_INPUT, f"{link}: nothing to change\n    write instead: --rate 50mbit, --delay 20ms, --down, …")
+    if down or up:
+        values["up"] = up
+    state = _answer(chosen_network_or_run(name), lambda network: network.change_link(link, values))
+    if json_:
+        typer.echo(json.dumps(state))
+    else:
+        print_link(link_name(state["source"], state["target"]), state)
+
+
+def swap(topology: TopologyFile, name: Name = None, json_: Json = False) -> None:
+    """Turn a network that is up into another one; hosts and links that both have keep their connections."""
+    from testbed.api.requests import SwapNetwork
+    from testbed.cli.tables import print_swap
+    from testbed.spec.topology import Topology
+
+    file = topology.absolute()
+    wanted = Topology.load(file)
+    done = _answer(chosen_network_or_run(name), lambda network: network.do(SwapNetwork(file=file)))
+    if json_:
+        typer.echo(json.dumps(done))
+    else:
+        print_swap(wanted.name, done)
+
+
+@worker_app.callback()
+def worker() -> None:
+    """Add a worker to a network or an elastic run, or kill or restart a worker of an elastic run."""
+
+
+@worker_app.command()
+def add(
+    site: Annotated[
+        str, typer.Argument(metavar="SITE", help="the site's name; the worker gets what the site's workers have")
+    ],
+    name: Name = None,
+    json_: Json = False,
+) -> None:
+    """Start one more worker at a site; in an elastic run it joins the members and trains with them."""
+    from testbed.api.requests import AddWorker
+
+    added = _answer(chosen_network_or_run(name), lambda network: network.do(AddWorker(site=site)))
+    if json_:
+        typer.echo(json.dumps(added))
+    else:
+        typer.echo(f"{added['worker']} is up at {added['address']}")
+
+
+@worker_app.command()
+def kill(worker: Worker, name: Name = None) -> None:
+    """Kill a worker's program in an elastic run, as a crash would."""
+    from testbed.api.requests import KillWorker
+
+    _answer(chosen_network_or_run(name), lambda network: network.do(KillWorker(worker=worker)))
+    typer.echo(f"{worker} was killed")
+
+
+@worker_app.command()
+def restart(worker: Worker, name: Name = None) -> None:
+    """Start a worker's program again in an elastic run, in a new container."""
+    from testbed.api.requests import RestartWorker
+
+    _answer(chosen_network_or_run(name), lambda network: network.do(RestartWorker(worker=worker)))
+    typer.echo(f"{worker} was started again")
+
+
+def _answer(name: str, ask: Callable[[ApiClient], T]) -> T:
+    """Return what `ask` gets from the network's API.
+
+    Raises:
+        RequestRefused: The request is wrong.
+        RequestFailed: The request was not carried out, or nothing answers.
+    """
+    from testbed.emulation.standing.standing import client
+
+    return ask(client(name))
