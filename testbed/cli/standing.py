@@ -53,10 +53,10 @@ def status(name: Name = None, json_: Json = False) -> None:
     """Show the networks that are up: hosts with addresses, links with the state in force now."""
     from testbed.cli.tables import print_status
     from testbed.emulation import label
-    from testbed.emulation.standing.standing import standing
+    from testbed.emulation.daemon.discovery import networks_up
 
     need_root()
-    names = standing() if name is None else [network_up(name)]
+    names = networks_up() if name is None else [network_up(name)]
     found = [asked(each, lambda network: network.status()) for each in names]
     # An experiment that runs has a network too; a killed testbed may have left one.
     left = [other for other in label.networks() if name is None and other not in names]
@@ -129,18 +129,18 @@ def need_root() -> None:
 
 def standing_network(name: str | None) -> str:
     """The network that is meant: the one named, or the only one that is up."""
-    from testbed.emulation.standing.standing import standing
+    from testbed.emulation.daemon.discovery import networks_up
 
     need_root()
-    return _meant(name, standing())
+    return _meant(name, networks_up())
 
 
 def network_up(name: str | None) -> str:
     """As `standing_network`; the one named may be that of a run that is under way."""
-    from testbed.emulation.standing.standing import running, standing
+    from testbed.emulation.daemon.discovery import networks_of_runs, networks_up
 
     need_root()
-    return name if name is not None and name in running() else _meant(name, standing())
+    return name if name is not None and name in networks_of_runs() else _meant(name, networks_up())
 
 
 def _meant(name: str | None, names: list[str]) -> str:
@@ -170,6 +170,6 @@ def new_name(name: str) -> str:
 
 def asked(name: str, ask: Callable[[ApiClient], T]) -> T:
     """Return what a network answers. RequestRefused, RequestFailed."""
-    from testbed.emulation.standing.standing import client
+    from testbed.emulation.daemon.discovery import client
 
     return ask(client(name))

@@ -61,7 +61,7 @@ def up(
 def _up_in_background(
     name: str, topology: Topology, backend: Backend, workers: ProgramContainers, display: Display
 ) -> None:
-    from testbed.emulation.standing.background import bring_up
+    from testbed.emulation.daemon.startup import bring_up
 
     page = bring_up(name, topology.file, backend, workers, display.step, display.door)
     display.say(f"  {name} is up; `testbed status` shows it, `testbed down --name {name}` takes it away")
@@ -72,7 +72,7 @@ def _up_in_background(
 def _up_with_prompt(
     name: str, topology: Topology, backend: Backend, workers: ProgramContainers, display: Display
 ) -> None:
-    from testbed.emulation.network.prompt import prompt_on
+    from testbed.emulation.daemon.prompt import prompt_on
 
     prompt_on(name, topology, backend, workers, display.step)
 

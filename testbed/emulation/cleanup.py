@@ -25,7 +25,7 @@ OWNER_DEADLINE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaned:
+class CleanupResult:
     """What was found and taken away."""
 
     networks: tuple[str, ...]
@@ -34,7 +34,7 @@ class Cleaned:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class NetworkRemains:
     """What of a network is on this machine. `owner` is the process that runs it, or None after a crash."""
 
     network: str
@@ -43,7 +43,7 @@ class Found:
     processes: tuple[int, ...] = ()
 
 
-def clean(client: docker.DockerClient | None, network: str | None = None) -> Cleaned:
+def clean(client: docker.DockerClient | None, network: str | None = None) -> CleanupResult:
     """Take away one network, or all of ours. Without an engine there can be no containers.
 
     A testbed that still runs is asked to end first, so that it can write down what it had. Raises EngineError when the
@@ -59,10 +59,10 @@ def clean(client: docker.DockerClient | None, network: str | None = None) -> Cle
         raise engine.EngineError(f"containers may be left: {error}") from error
     finally:
         label.remove_state(network)
-    return Cleaned(tuple(names), tuple(containers), tuple(processes))
+    return CleanupResult(tuple(names), tuple(containers), tuple(processes))
 
 
-def clean_crashed(client: docker.DockerClient | None) -> Cleaned:
+def clean_crashed(client: docker.DockerClient | None) -> CleanupResult:
     """Take away what is left of networks whose owner has ended. A network whose owner runs is left as it is.
 
     Raises EngineError when the engine fails; then all but containers is taken away.
@@ -87,7 +87,7 @@ def clean_crashed(client: docker.DockerClient | None) -> Cleaned:
         processes += each.processes
     if failure is not None:
         raise engine.EngineError(f"containers may be left: {failure}") from failure
-    return Cleaned(tuple(networks), tuple(containers), tuple(processes))
+    return CleanupResult(tuple(networks), tuple(containers), tuple(processes))
 
 
 def _take_crashed(client: docker.DockerClient | None, network: str) -> list[str]:
@@ -99,7 +99,7 @@ def _take_crashed(client: docker.DockerClient | None, network: str) -> list[str]
         return remove_containers(client, network) if client is not None else []
 
 
-def find(client: docker.DockerClient | None) -> list[Found]:
+def find(client: docker.DockerClient | None) -> list[NetworkRemains]:
     """Return what of each network is on this machine, by the networks' names."""
     containers, processes = defaultdict[str, list[str]](list), defaultdict[str, list[int]](list)
     if client is not None:
@@ -108,7 +108,7 @@ def find(client: docker.DockerClient | None) -> list[Found]:
     for pid, network in label.processes():
         processes[network].append(pid)
     return [
-        Found(name, label.owner(name), tuple(sorted(containers[name])), tuple(sorted(processes[name])))
+        NetworkRemains(name, label.owner(name), tuple(sorted(containers[name])), tuple(sorted(processes[name])))
         for name in sorted({*label.networks(), *containers, *processes})
     ]
 

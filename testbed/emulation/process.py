@@ -22,6 +22,9 @@ BOOT = PROC / "sys/kernel/random/boot_id"
 #: The flag of a process that is ending, in /proc/PID/stat (include/linux/sched.h).
 PF_EXITING = 0x4
 
+#: `last_lines` reads at most this much of the end of a log.
+TAIL_BYTES = 64 << 10
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
@@ -84,6 +87,13 @@ def await_end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
 def how_it_ended(status: int) -> str:
     """Return how a child of this process ended, by its `Popen.returncode`: below 0 is a signal's number."""
     return f"was ended by signal {signal_in_words(-status)}" if status < 0 else f"ended with exit code {status}"
+
+
+def last_lines(log: Path, count: int) -> list[str]:
+    """The last lines of a text file, from its last TAIL_BYTES."""
+    with log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+        return file.read().decode(errors="replace").splitlines()[-count:]
 
 
 def wait_status(descriptor: int) -> int | None:

@@ -23,7 +23,7 @@ from testbed.emulation.links.live import LiveLinks
 from testbed.emulation.links.probe import LinkFidelity, measure_links
 from testbed.emulation.links.replay import Replay
 from testbed.emulation.network.difference import Difference
-from testbed.emulation.network.holders import Holders, Namespaces, expected_to_start, idle
+from testbed.emulation.network.holders import Holders, Namespaces, expected_to_start, idle_requests
 from testbed.emulation.network.names import Names
 from testbed.emulation.network.network import Network
 from testbed.emulation.shaping import Shaper, open_shaper
@@ -41,7 +41,7 @@ Step = Callable[[str], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Swapped:
+class SwapResult:
     """What a swap did. `lost_packets` are those that unchanged links dropped from a full queue meanwhile,
     `unroutable_packets` those for which a router had no route."""
 
@@ -76,7 +76,7 @@ class Testbed:
     network: Network
     replay: Replay
     #: Whether budgets of hosts were seen to as sites were placed on them.
-    placed: ClassVar[bool] = False
+    budgets_checked: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class Testbed:
             return Fleet.connected(self.name, self.control, self._programs)
 
     def _idle(self, workers: Iterable[Worker]) -> Iterator[ContainerRequest]:
-        return idle(workers, None if self._programs == "namespaces" else self._programs.files)
+        return idle_requests(workers, None if self._programs == "namespaces" else self._programs.files)
 
     # What of it is other where a network is split over several hosts -------------------------------------------------
 
@@ -208,7 +208,7 @@ class Testbed:
         """The directed links that are up, by name; there each can be changed."""
         return LiveLinks(self.network)
 
-    def swap(self, topology: Topology | str | Path) -> Swapped:
+    def swap(self, topology: Topology | str | Path) -> SwapResult:
         """Become another network by difference: what stays the same keeps its connections.
 
         A worker whose limits change gets another container. Raises what went wrong; then the network is as it was,
@@ -230,7 +230,7 @@ class Testbed:
             self.network.swap(topology, holders=fresh)
         self.replay.follow(topology.links.values())
         self._holders.drop(difference.workers.removed)
-        return Swapped(
+        return SwapResult(
             difference,
             len(unchanged),
             seconds=time.monotonic() - began,

@@ -16,8 +16,8 @@ from testbed.api.requests import Request
 from testbed.api.subject import Subject
 from testbed.controller.client import ControllerClient, ControllerError
 from testbed.controller.run_records import RunRecords
-from testbed.emulation.standing import status
-from testbed.emulation.standing.orders import in_words
+from testbed.emulation.daemon import status
+from testbed.emulation.daemon.handlers import as_api_problem
 from testbed.emulation.testbed import Testbed
 from testbed.run.changes import Changes
 from testbed.run.loop_executor import LoopExecutor
@@ -80,7 +80,7 @@ class LiveRun(Subject):
 @contextmanager
 def _in_words() -> Iterator[None]:
     """Raise what goes wrong inside as an ApiProblem."""
-    with in_words():
+    with as_api_problem():
         try:
             yield
         except ControllerError as error:

@@ -36,7 +36,7 @@ def build(
     """
     testbed.open()
     network = testbed.network
-    fits = testbed.placed or fits_host(experiment, network.shaper.name, strict, display)
+    fits = testbed.budgets_checked or fits_host(experiment, network.shaper.name, strict, display)
     manifest = Manifest(
         directory,
         experiment,

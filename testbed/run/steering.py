@@ -9,7 +9,7 @@ from typing import Self
 from testbed.api.entry import show_in_browser, write_entry
 from testbed.api.server import ApiServer, PortTaken
 from testbed.controller.client import ControllerClient
-from testbed.emulation.standing.standing import RUN_SOCKET
+from testbed.emulation.daemon.discovery import RUN_SOCKET
 from testbed.emulation.testbed import Testbed
 from testbed.run.changes import Changes, WorkerPrograms
 from testbed.run.errors import CannotRun

@@ -29,10 +29,9 @@ from requests import PreparedRequest, Response
 from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
-from testbed.emulation.containers.tail import last_lines
 from testbed.emulation.errors import EmulationError, ending_of
 from testbed.emulation.label import STATE_ROOT
-from testbed.emulation.process import ProcessIdentity, how_it_ended
+from testbed.emulation.process import ProcessIdentity, how_it_ended, last_lines
 from testbed.resources import SETUP
 from testbed.telemetry.store import write_json
 

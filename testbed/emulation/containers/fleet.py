@@ -25,14 +25,17 @@ from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
-from testbed.emulation.containers import engine, idle
+from testbed.compiler import C_FLAGS, CompilerError, compile_c
+from testbed.emulation.containers import engine
 from testbed.emulation.containers.image import ensure_worker_image, manifest_entry, record
 from testbed.emulation.containers.limits import LOG_BYTES, ContainerLimits
 from testbed.emulation.containers.program_image import program_image
 from testbed.emulation.containers.proof import ForeignEngineError, proven_process
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.label import LABEL
 from testbed.emulation.network.names import Names
 from testbed.emulation.process import ProcessIdentity
+from testbed.resources import BUILD
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.scratch import OUT_BYTES, SHM_BYTES, TMP_BYTES
 from testbed.spec.topology import Worker
@@ -70,6 +73,12 @@ CHANGES = "/run/testbed-changes"
 MOST_FILES = 16_384
 
 
+#: The source and the binary of the program that does nothing, and its path in a container.
+IDLE_SOURCE = Path(__file__).with_name("idle.c")
+IDLE_BINARY = BUILD / "testbed-idle"
+IDLE_PROGRAM = "/testbed-idle"
+
+
 class ContainerDied(RuntimeError):
     """A container's program ended at once; the text says how, with the end of its log."""
 
@@ -92,8 +101,8 @@ class ContainerRequest:
             mounts[FILES] = self.files.resolve()
         entrypoint = self.entrypoint
         if self.command is None:
-            mounts[idle.PROGRAM] = idle.idle_program()
-            entrypoint = (idle.PROGRAM,)
+            mounts[IDLE_PROGRAM] = idle_program()
+            entrypoint = (IDLE_PROGRAM,)
         return {
             "command": list(self.command or ()),
             "entrypoint": list(entrypoint) if entrypoint else None,
@@ -213,7 +222,7 @@ class Fleet:
         """
         requests = list(requests)
         if any(request.command is None for request in requests):
-            idle.idle_program()  # once, before several threads ask for it
+            idle_program()  # once, before several threads ask for it
         limits = self._limits = self._limits or ContainerLimits.of([r.worker for r in requests], self._client.info())
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix=self._threads) as pool:
             return dict(pool.map(partial(self._start, self._removing, limits), requests))
@@ -348,6 +357,14 @@ class Fleet:
     def _kill_programs(self) -> None:
         for program in self._programs.values():
             program.send(signal.SIGKILL)
+
+
+def idle_program() -> Path:
+    """Return the program that does nothing, compiled first if it must be. Raises EmulationError."""
+    try:
+        return compile_c([IDLE_SOURCE], [*C_FLAGS, "-static", "-s"], IDLE_BINARY)
+    except CompilerError as error:
+        raise EmulationError(str(error)) from None
 
 
 def container_name(network: str, worker: str) -> str:

@@ -226,7 +226,7 @@ def _packages_asked(client: docker.DockerClient, identifier: str) -> dict[str, d
         return dict(json.loads(kept.read_text(encoding="utf-8")))
     found: dict[str, dict[str, str]] = {packer: {} for packer in PACKAGES_LABELS}
     with suppress(APIError, ContainerError, ValueError):  # it has no Python, or another one than is known
-        found |= json.loads(asked(client, identifier, PACKAGES))
+        found |= json.loads(python_output(client, identifier, PACKAGES))
     BUILD.mkdir(exist_ok=True)
     write_json(kept, found)
     return found
@@ -237,7 +237,7 @@ def _foreign_id(client: docker.DockerClient, name: str, progress: Progress) -> s
         image = client.images.get(name)
     except ImageNotFound:
         try:
-            with told(progress, f"{name}, which BASE_IMAGE names, from its registry"):
+            with timed_progress(progress, f"{name}, which BASE_IMAGE names, from its registry"):
                 image = client.images.pull(name)
         except APIError as error:
             raise ImageError(
@@ -272,12 +272,12 @@ def import_base(client: docker.DockerClient, kind: str, recipe: str, packages: S
 
 
 def _make_base(client: docker.DockerClient, recipes: Recipes, progress: Progress) -> str:
-    with told(progress, "base image with mmdebstrap"):
+    with timed_progress(progress, "base image with mmdebstrap"):
         return import_base(client, "base", recipes.base)
 
 
 def _make_torch(client: docker.DockerClient, base: str, recipes: Recipes, progress: Progress) -> str:
-    with told(progress, "torch image"):
+    with timed_progress(progress, "torch image"):
         python, there = probe_python(client, base)
         wanted = [package for package in locked("sync") if package.name not in there]
         wheels = wheelhouse(python, wanted)
@@ -287,11 +287,11 @@ def _make_torch(client: docker.DockerClient, base: str, recipes: Recipes, progre
 
 def probe_python(client: docker.DockerClient, image: str) -> tuple[str, list[str]]:
     """Which Python an image has (`3.11`), and which of the packages that workers and programs need."""
-    python, there = json.loads(asked(client, image, PROBE))
+    python, there = json.loads(python_output(client, image, PROBE))
     return python, there
 
 
-def asked(client: docker.DockerClient, image: str, program: str) -> bytes:
+def python_output(client: docker.DockerClient, image: str, program: str) -> bytes:
     """What a Python program prints in a container of an image. APIError or ContainerError where it doesn't run."""
     words, labels = ["python3", "-c", program], {LABEL: PROBE_NETWORK}
     container = client.containers.create(image, entrypoint=words, labels=labels, network_mode="none")
@@ -360,7 +360,7 @@ def python_packages(wheels: Iterable[str], below: Mapping[str, str] = MappingPro
 
 
 def _make_worker(client: docker.DockerClient, torch: str, recipes: Recipes, progress: Progress) -> str:
-    with told(progress, "worker image"):
+    with timed_progress(progress, "worker image"):
         digits = {f"digits/{path.name}": path for path in sorted(digits_folder().iterdir())}
         entries = digits | documentation.entries() | _worker_code()
         tag = build_image(client, "worker", recipes.worker, [torch], entries, {"RUNTIME": torch})
@@ -526,7 +526,7 @@ def tail(output: str) -> str:
 
 
 @contextmanager
-def told(progress: Progress, what: str) -> Iterator[None]:
+def timed_progress(progress: Progress, what: str) -> Iterator[None]:
     """Say that something is being made, and how long it took."""
     progress(f"making {what}")
     started = time.monotonic()

@@ -120,7 +120,7 @@ def ensure_program_image(client: docker.DockerClient, progress: Progress = print
     recipe = image.hash_of([*_below(worker, entries), *(package.requirement for package in added)])
     if tag := image.find(client, "program", recipe):
         return tag
-    with image.told(progress, "image for programs"):
+    with image.timed_progress(progress, "image for programs"):
         python, there = image.probe_python(client, worker)
         wanted = [package for package in added if package.name not in there]
         wheels = image.wheelhouse(python, wanted)
@@ -137,7 +137,7 @@ def _with_requirements(client: docker.DockerClient, file: Path, progress: Progre
     if not renew and (tag := image.find(client, "requirements", recipe)):
         return tag
     # A folder of its own: one that was left over would bring two versions of a package.
-    with image.told(progress, f"image with {file}"), tempfile.TemporaryDirectory(dir=image.BUILD) as scratch:
+    with image.timed_progress(progress, f"image with {file}"), tempfile.TemporaryDirectory(dir=image.BUILD) as scratch:
         python, there = image.probe_python(client, worker)
         held = image.packages_in(client, worker)["python"]
         wheels = _downloaded(wanted, python, Path(scratch), held)
@@ -224,7 +224,7 @@ def _built(client: docker.DockerClient, file: Path, progress: Progress, renew: b
     tag = f"testbed-dockerfile:{image.hash_of([str(file)])}"
     before = {str(found["Id"]) for found in client.api.images(name=tag)}
     labels = {image.KIND_LABEL: "dockerfile", image.CHECKOUT_LABEL: str(image.ROOT)}
-    with image.told(progress, f"image of {file}"):
+    with image.timed_progress(progress, f"image of {file}"):
         try:
             made, _ = client.images.build(
                 path=str(file.parent),

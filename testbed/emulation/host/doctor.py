@@ -16,11 +16,11 @@ from functools import cached_property, partial
 from typing import TypeVar
 
 from testbed import compiler
+from testbed.emulation import find_mininet
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.limits import missing_limits
 from testbed.emulation.host import budget, fixes
 from testbed.emulation.host.fixes import CannotFix
-from testbed.emulation.mininet_package import find_mininet
 from testbed.emulation.network import switch
 from testbed.emulation.network.switch import available_switches
 from testbed.emulation.shaping import available_backends
@@ -108,7 +108,7 @@ def examine() -> list[Finding]:
     return [check.finding(probes) for check in CHECKS]
 
 
-def mend() -> list[Finding]:
+def fix_all() -> list[Finding]:
     """Mend what can be, and look at everything again. Raises nothing: what could not be mended says why."""
     attempts = [_attempt(check) for check in CHECKS]
     return [
@@ -250,13 +250,13 @@ def _budget(probes: Probes) -> Finding:
 # What mends it ---------------------------------------------------------------------------------------------------
 
 
-def _mend_backend(name: str) -> str:
+def _fix_backend(name: str) -> str:
     if name == "userspace" and shutil.which("cc") is None:
         return fixes.install(compiler.PACKAGES.split())
     return fixes.load_modules(MODULES[name])
 
 
-def _mend_switch(name: SwitchName) -> str:
+def _fix_switch(name: SwitchName) -> str:
     if switch.missing_programs():
         return fixes.install([switch.PACKAGE])
     return fixes.load_modules(SWITCH_MODULES[name])
@@ -267,9 +267,9 @@ CHECKS = (
     Check(_programs, lambda: fixes.install(_packages_of(_missing_programs()))),
     Check(_mininet, lambda: fixes.install(["mininet"])),
     Check(_forwarding, fixes.let_settings_be_written),
-    *(Check(partial(_backend, name=name), partial(_mend_backend, name)) for name in MODULES),
+    *(Check(partial(_backend, name=name), partial(_fix_backend, name)) for name in MODULES),
     Check(partial(_switch, name="bridge")),
-    *(Check(partial(_switch, name=name), partial(_mend_switch, name)) for name in SWITCH_MODULES),
+    *(Check(partial(_switch, name=name), partial(_fix_switch, name)) for name in SWITCH_MODULES),
     Check(_engine, fixes.start_engine),
     Check(_limits),
     Check(_gpus),

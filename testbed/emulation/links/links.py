@@ -47,7 +47,7 @@ class Clock(Protocol):
     def began_s(self) -> float | None: ...
 
 
-class Asked(NamedTuple):
+class RequestedState(NamedTuple):
     """What was asked of a link: its file, the change over that and its trace, and whether it may pass packets."""
 
     link: Link
@@ -177,11 +177,12 @@ class Links:
         with self._lock:
             return frozenset(self._down)
 
-    def asked(self) -> dict[str, Asked]:
+    def requested(self) -> dict[str, RequestedState]:
         """What was asked of every link, which traces do not change."""
         with self._lock:
             return {
-                name: Asked(link, self._changes.get(name), name not in self._down) for name, link in self._links.items()
+                name: RequestedState(link, self._changes.get(name), name not in self._down)
+                for name, link in self._links.items()
             }
 
     def states(self) -> dict[str, LinkState]:

@@ -67,7 +67,7 @@ class Namespaces:
         self.drop(list(self._held))
 
 
-def idle(workers: Iterable[Worker], files: Path | None = None) -> Iterator[ContainerRequest]:
+def idle_requests(workers: Iterable[Worker], files: Path | None = None) -> Iterator[ContainerRequest]:
     """Containers in which nothing runs until something is started; it then finds `files` there."""
     return (ContainerRequest(worker, None, files=files) for worker in workers)
 

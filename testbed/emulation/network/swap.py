@@ -15,7 +15,7 @@ from testbed.emulation.network.difference import Difference
 from testbed.emulation.network.routing import Routes
 from testbed.emulation.network.wiring import access_state
 from testbed.emulation.process import ProcessIdentity
-from testbed.emulation.shaping.access import limit_rate
+from testbed.emulation.shaping.tc import limit_rate
 from testbed.link import link_ends, link_name
 from testbed.spec.topology import Lan, Topology
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from testbed.emulation.network import device
 from testbed.emulation.network.node import Interface, NamespaceNode, Router, Veth, mac_of
 from testbed.emulation.network.switch import DEVICE, SWITCHES
-from testbed.emulation.shaping.access import limit_rate
 from testbed.emulation.shaping.base import Port, Shaper, distorted_by_offload
+from testbed.emulation.shaping.tc import limit_rate
 from testbed.link import LinkState, Queue
 from testbed.spec.topology import Lan, Link, SwitchName
 

@@ -69,7 +69,7 @@ class LinkCounters:
 
 
 #: States that are to come: when each is to be in force, in seconds on the monotonic clock, in that order.
-Coming = Sequence[tuple[float, LinkState]]
+FutureStates = Sequence[tuple[float, LinkState]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +105,14 @@ class Shaper(ABC):
         """
 
     @abstractmethod
-    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, Coming] | None = None) -> None:
+    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, FutureStates] | None = None) -> None:
         """Change the named links in place, as one batch; what waits is kept. KeyError: not attached.
 
         Of the links named in `coming`, what was to come is forgotten, and this comes instead.
         """
 
     @abstractmethod
-    def expect(self, coming: Mapping[str, Coming]) -> None:
+    def expect(self, coming: Mapping[str, FutureStates]) -> None:
         """Have states come after those that are to come already. KeyError: not attached."""
 
     @abstractmethod

@@ -36,7 +36,7 @@ from testbed.emulation.shaping import tc
 from testbed.emulation.shaping.base import (
     SUPER_PACKET_BYTES,
     Applied,
-    Coming,
+    FutureStates,
     LinkCounters,
     Port,
     Shaper,
@@ -45,7 +45,7 @@ from testbed.emulation.shaping.base import (
     passes,
     refuse_attached,
 )
-from testbed.emulation.shaping.timed import Batch, Timed, Timer, TimerAnswer
+from testbed.emulation.shaping.timer import Batch, TimedRequests, Timer, TimerAnswer
 from testbed.link import MTU_FRAME_BYTES, LinkState
 
 #: A bucket that fills in this time rides out the timer's lateness: 1.25 MB at 10 Gbit/s, two frames at 64
@@ -176,7 +176,7 @@ class NetemShaper(Shaper):
                     self.detach(port.link)
                 raise
 
-    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, Coming] | None = None) -> None:
+    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, FutureStates] | None = None) -> None:
         with self._lock:
             if coming:
                 self._note(self._its_timer().ask(Batch(forget=list(coming))))
@@ -199,15 +199,15 @@ class NetemShaper(Shaper):
             if coming:
                 self.expect(coming)
 
-    def expect(self, coming: Mapping[str, Coming]) -> None:
+    def expect(self, coming: Mapping[str, FutureStates]) -> None:
         with self._lock:
-            timed: dict[str, list[Timed]] = {}
+            timed: dict[str, list[TimedRequests]] = {}
             for link, states in coming.items():
                 tree, ours = self._trees[link], self._coming.setdefault(link, deque())
                 timed[link] = []
                 for due_s, state in states:
                     before = ours[-1][1] if ours else tree.state
-                    timed[link].append(Timed(due_s, tree.netns, tuple(tree.change(state, before))))
+                    timed[link].append(TimedRequests(due_s, tree.netns, tuple(tree.change(state, before))))
                     ours.append((due_s, state))
             self._note(self._its_timer().ask(Batch(coming=timed)))
 

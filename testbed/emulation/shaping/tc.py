@@ -10,11 +10,15 @@ import struct
 from dataclasses import dataclass
 
 from testbed.emulation.network.netlink import CREATE, REPLACE, Netlink, NetlinkRequest, attribute, attributes
+from testbed.emulation.shaping.base import SUPER_PACKET_BYTES
 from testbed.link import MTU_FRAME_BYTES, GilbertElliott
 
 ROOT = 0xFFFFFFFF
 #: The kernel's unit for times in qdisc parameters (PSCHED_SHIFT is 6).
 TICK_S = 64e-9
+
+#: What may wait for the card: ten milliseconds' worth, and never less than two super-packets.
+QUEUE_S = 0.010
 
 _RTM_NEWQDISC, _RTM_GETQDISC, _RTM_NEWTCLASS = 36, 38, 40
 _TCA_KIND, _TCA_OPTIONS, _TCA_STATS2 = 1, 2, 7
@@ -110,6 +114,16 @@ def tbf(index: int, own: int, rate_bps: float, burst_bytes: int, limit_bytes: in
     if rate > _MAX_U32:
         options += attribute(_TBF_RATE64, struct.pack("=Q", rate))
     return _qdisc("tbf", index, own, ROOT, options, create=True)
+
+
+def limit_rate(interface: int, rate_bps: float) -> NetlinkRequest:
+    """Let the interface (by index) send no faster than this; changed in place where it was limited before.
+
+    A super-packet that is longer than the bucket is cut up into single frames, each of which then costs every hop on
+    its way as much as the whole would have: a bucket of 64 KiB sent them all as frames at rates from 500 Mbit/s on.
+    """
+    limit = SUPER_PACKET_BYTES + max(int(rate_bps / 8 * QUEUE_S), 2 * SUPER_PACKET_BYTES)
+    return tbf(interface, handle(1), rate_bps, SUPER_PACKET_BYTES, limit)
 
 
 def _rate(bytes_per_second: int) -> bytes:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from testbed.emulation.network.netlink import Netlink
 from testbed.emulation.shaping.base import Applied
-from testbed.emulation.shaping.timed import ANSWER_TIMEOUT_S, Batch, Timed, TimerAnswer, receive, send
+from testbed.emulation.shaping.timer import ANSWER_TIMEOUT_S, Batch, TimedRequests, TimerAnswer, receive, send
 
 #: The real-time round-robin class, so that a busy host's workers do not delay a change; the lowest priority of it.
 REALTIME_PRIORITY = 1
@@ -26,7 +26,7 @@ class Timekeeper:
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
-        self._coming: dict[str, deque[Timed]] = {}
+        self._coming: dict[str, deque[TimedRequests]] = {}
         self._sockets: dict[Path, Netlink] = {}
         self._applied: list[Applied] = []
         self._refusal: str | None = None
@@ -68,7 +68,7 @@ class Timekeeper:
 
     def _apply(self, now: float) -> None:
         """Send what is due, all of a namespace at once."""
-        due: dict[Path, list[tuple[str, Timed]]] = {}
+        due: dict[Path, list[tuple[str, TimedRequests]]] = {}
         for link, coming in self._coming.items():
             while coming and coming[0].due_s <= now:
                 timed = coming.popleft()

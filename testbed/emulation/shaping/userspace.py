@@ -21,7 +21,7 @@ from typing import BinaryIO, ClassVar, NamedTuple
 
 from testbed.emulation.shaping.base import (
     Applied,
-    Coming,
+    FutureStates,
     LinkCounters,
     Port,
     Shaper,
@@ -134,14 +134,14 @@ class UserspaceShaper(Shaper):
                     self._detach(added)
                 raise
 
-    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, Coming] | None = None) -> None:
+    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, FutureStates] | None = None) -> None:
         with self._lock:
             lines = [f"set {self._queue(link)} {encode(state)}" for link, state in states.items()]
             forgotten = [f"forget {self._queue(link)}" for link in coming or {}]
             self._tell([*forgotten, *lines, *self._later(coming or {})])
             self._follow(states)
 
-    def expect(self, coming: Mapping[str, Coming]) -> None:
+    def expect(self, coming: Mapping[str, FutureStates]) -> None:
         with self._lock:
             self._tell(self._later(coming))
 
@@ -214,7 +214,7 @@ class UserspaceShaper(Shaper):
                 self._core.ask(f"follow {self._queue(link)} {what}", file.fileno())
             self._deliveries[link] = delivery
 
-    def _later(self, coming: Mapping[str, Coming]) -> list[str]:
+    def _later(self, coming: Mapping[str, FutureStates]) -> list[str]:
         """The commands by which states come."""
         return [
             f"later {self._queue(link)} {due_s!r} {encode(state)}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet, ProgramContainers, ScratchSpace
-from testbed.emulation.network.holders import idle
+from testbed.emulation.network.holders import idle_requests
 from testbed.emulation.testbed import Testbed
 from testbed.spec.experiment import Experiment
 
@@ -29,7 +29,7 @@ class ExperimentContainers:
 
     def requests(self) -> Iterator[ContainerRequest]:
         """Of each worker, in which nothing runs yet."""
-        return idle(self._workers, self._containers.files)
+        return idle_requests(self._workers, self._containers.files)
 
     def record(self, fleet: Fleet) -> dict[str, Any]:
         """For a manifest, once they are started."""

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager, suppress
 from testbed.emulation import cleanup
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import ProgramContainers
-from testbed.emulation.standing.answering import answering
+from testbed.emulation.daemon.subject import serve_network
 from testbed.emulation.testbed import Workers
 from testbed.emulation.undo import UndoStack
 from testbed.errors import in_full
@@ -32,7 +32,8 @@ def launch_over(topology: Topology, command: Command, containers: ProgramContain
     with _directory(topology.name, display) as directory, UndoStack() as stack:
         # Interrupted at the wrong moment, the way back may have missed something; this finds it by its label.
         stack.callback(cleanup.sweep, client, directory.id)
-        stack.enter_context(answering(topology, name=directory.id, backend="auto", workers=workers, step=display.step))
+        network = serve_network(topology, name=directory.id, backend="auto", workers=workers, step=display.step)
+        stack.enter_context(network)
         display.say(f"  {directory.id} is up meanwhile: `testbed status`, `testbed link 'A->B' --rate 5mbit`, …")
         return carry_out(directory.id, command, directory, display)
 

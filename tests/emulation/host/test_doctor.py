@@ -101,7 +101,7 @@ def test_on_a_bare_machine_every_complaint_has_its_remedy(tmp_path: Path, monkey
 def test_without_root_nothing_is_mended_and_each_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    findings = named(doctor.mend())
+    findings = named(doctor.fix_all())
     assert not findings["root"].fixable
     assert findings["Docker engine"].fixable
     assert not findings["Docker engine"].fixed

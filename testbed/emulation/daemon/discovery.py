@@ -11,12 +11,12 @@ from testbed.emulation import label
 SOCKET, RUN_SOCKET = "network.sock", "run.sock"
 
 
-def standing() -> list[str]:
+def networks_up() -> list[str]:
     """The networks that are up until they are taken down."""
     return _with(SOCKET)
 
 
-def running() -> list[str]:
+def networks_of_runs() -> list[str]:
     """The networks of runs that are under way."""
     return _with(RUN_SOCKET)
 

@@ -19,7 +19,7 @@ from testbed.emulation.testbed import Backend, Step
 from testbed.errors import FAILED, MOST_QUOTED, written_aside
 
 
-class NotUp(RuntimeError):
+class StartupError(RuntimeError):
     """The network is not up, and nothing of it is left; `exit_code` says whose fault it was."""
 
     def __init__(self, text: str, exit_code: int) -> None:
@@ -31,14 +31,14 @@ def bring_up(
     name: str, topology: Path, backend: Backend, containers: ProgramContainers, step: Step, door: Door | None = None
 ) -> str:
     """Bring a network up in the background, with such containers, and its API on a port of this machine where there is
-    a `door`; returns when all of it is, with what to say of the page. NotUp when it does not come up.
+    a `door`; returns when all of it is, with what to say of the page. StartupError when it does not come up.
 
     Interrupted meanwhile, it has everything taken away first.
     """
     with tempfile.TemporaryFile("w+", errors="replace") as complaints:
         owner = subprocess.Popen(
             [
-                *(sys.executable, "-m", "testbed.emulation.standing.owner"),
+                *(sys.executable, "-m", "testbed.emulation.daemon.owner"),
                 *("--name", name, "--backend", backend, "--containers", containers.to_json(), str(topology)),
                 *(() if door is None else ("--port", str(door.port))),
             ],
@@ -57,7 +57,7 @@ def bring_up(
                 _follow(words, step)
         except EOFError:
             complaints.seek(0)
-            raise NotUp(_broken_off(how_it_ended(owner.wait()), complaints.read()), FAILED) from None
+            raise StartupError(_broken_off(how_it_ended(owner.wait()), complaints.read()), FAILED) from None
         except BaseException:
             owner.terminate()
             owner.wait()
@@ -87,5 +87,5 @@ def _next(words: IO[str]) -> dict[str, Any]:
         raise EOFError
     word: dict[str, Any] = json.loads(line)
     if "failed" in word:
-        raise NotUp(word["failed"], word["code"])
+        raise StartupError(word["failed"], word["code"])
     return word

@@ -8,8 +8,8 @@ from mininet.cli import CLI
 from mininet.log import error, setLogLevel
 
 from testbed.emulation.containers.fleet import ProgramContainers
+from testbed.emulation.daemon.subject import serve_network
 from testbed.emulation.network.network import Network
-from testbed.emulation.standing.answering import answering
 from testbed.emulation.testbed import Backend, Step
 from testbed.spec.topology import Topology
 
@@ -46,5 +46,5 @@ def prompt_on(name: str, topology: Topology, backend: Backend, containers: Progr
 
     Raises what a testbed does where it does not come up.
     """
-    with answering(topology, name=name, backend=backend, workers=containers, step=step) as (testbed, _):
+    with serve_network(topology, name=name, backend=backend, workers=containers, step=step) as (testbed, _):
         Prompt(testbed.network)

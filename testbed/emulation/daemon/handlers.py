@@ -11,10 +11,10 @@ from typing import Protocol
 from testbed.api.models import LinkPatch
 from testbed.api.problem import CANNOT, FAILED, MISSING, NOT_HERE, STALE, WRONG, ApiProblem
 from testbed.emulation.containers import engine
+from testbed.emulation.daemon.status import tag_of
 from testbed.emulation.errors import EmulationError, ending_of
-from testbed.emulation.links.links import Asked
+from testbed.emulation.links.links import RequestedState
 from testbed.emulation.network.network import Network
-from testbed.emulation.standing.status import tag_of
 from testbed.emulation.testbed import Testbed
 from testbed.link import link_ends, pair_name
 from testbed.spec.errors import SpecError
@@ -28,13 +28,13 @@ log = logging.getLogger(__name__)
 VALUES = {"rate", "delay", "jitter", "loss"}
 
 
-def changes_of(patches: Mapping[str, LinkPatch], asked: Mapping[str, Asked]) -> list[LinkChange]:
+def changes_of(patches: Mapping[str, LinkPatch], requested: Mapping[str, RequestedState]) -> list[LinkChange]:
     """The changes of values that patches ask for, once everything is right with all of them. ApiProblem, SpecError."""
     changes = []
     for name, patch in patches.items():
-        if name not in asked:
-            raise ApiProblem(MISSING, f"no link {name} is up; there are {', '.join(sorted(asked))}")
-        if patch.tag is not None and patch.tag != (tag := tag_of(asked[name])):
+        if name not in requested:
+            raise ApiProblem(MISSING, f"no link {name} is up; there are {', '.join(sorted(requested))}")
+        if patch.tag is not None and patch.tag != (tag := tag_of(requested[name])):
             raise ApiProblem(STALE, f"{name} was changed since: its tag is {tag}, {patch.tag} no more; read it again")
         values = patch.model_dump(include=VALUES, exclude_unset=True)
         change = validate(LinkChange, {"link": name, **values}, Path(name))
@@ -48,14 +48,14 @@ def pairs_of(patches: Mapping[str, LinkPatch]) -> list[tuple[str, str, bool]]:
     return [(*link_ends(name), patch.up) for name, patch in patches.items() if patch.up is not None]
 
 
-class Happening(Protocol):
+class EventCallback(Protocol):
     """Hears what happens to a network: a change of a link has all values that are in force over its file or trace."""
 
     def __call__(self, kind: str, target: str, *, changed: Mapping[str, float | None] | None = None) -> None: ...
 
 
 def change_links(
-    network: Network, changes: Iterable[LinkChange], pairs: Iterable[tuple[str, str, bool]], happened: Happening
+    network: Network, changes: Iterable[LinkChange], pairs: Iterable[tuple[str, str, bool]], on_event: EventCallback
 ) -> None:
     """Change the values of links, which stay in force over their traces, and take physical pairs down or up.
 
@@ -63,14 +63,14 @@ def change_links(
         network: The network in force.
         changes: The values that change, by directed link.
         pairs: The two sites of each physical pair, and whether the pair is to be up.
-        happened: Called after each change.
+        on_event: Called after each change.
     """
     for change in changes:
         changed = network.links_in_force.change(change).values()
-        happened("change", change.link, changed=changed)
+        on_event("change", change.link, changed=changed)
     for a, b, up in pairs:
         network.take(a, b, up)
-        happened("up" if up else "down", pair_name(a, b))
+        on_event("up" if up else "down", pair_name(a, b))
 
 
 def check_file(file: Path) -> None:
@@ -88,7 +88,7 @@ def check_site(testbed: Testbed, site: str) -> None:
         raise ApiProblem(NOT_HERE, f"{site} has {MAX_WORKERS} workers, as many as its LAN has addresses for")
 
 
-def hold(testbed: Testbed, paused: bool) -> None:
+def pause_replay(testbed: Testbed, paused: bool) -> None:
     """Hold the replay of traces, or let it go on. ApiProblem where a trace is one of single packets' moments."""
     links = testbed.network.topology.links.values()
     if any(link.trace is not None and link.trace.opportunities is not None for link in links):
@@ -100,7 +100,7 @@ def hold(testbed: Testbed, paused: bool) -> None:
 
 
 @contextmanager
-def in_words() -> Iterator[None]:
+def as_api_problem() -> Iterator[None]:
     """What goes wrong inside, as an ApiProblem: whoever asks for what fails must not take the network down for
     others."""
     try:

@@ -1,4 +1,4 @@
-"""The process that keeps a network up: `python -m testbed.emulation.standing.owner --name N … TOPOLOGY`.
+"""The process that keeps a network up: `python -m testbed.emulation.daemon.owner --name N … TOPOLOGY`.
 
 It belongs to no terminal. While it builds, it says on its standard output how far it is, a JSON object a line:
 `{"step": title}`, `{"done": title}`, and at last `{"up": name}`, or `{"failed": text, "code": exit code}` when nothing
@@ -22,9 +22,9 @@ from typing import Any, get_args
 from testbed.api.entry import write_entry
 from testbed.emulation import label
 from testbed.emulation.containers.fleet import ProgramContainers
+from testbed.emulation.daemon.subject import serve_network
 from testbed.emulation.errors import ending_of
 from testbed.emulation.interrupt import Interrupted, interruptible
-from testbed.emulation.standing.answering import answering
 from testbed.emulation.testbed import Backend
 from testbed.errors import FAILED
 
@@ -35,7 +35,7 @@ LOG = "owner.log"
 log = logging.getLogger(__name__)
 
 
-class Teller:
+class ProgressPipe:
     """Says how far it is on what was the standard output, which no child inherits: the shaping core would keep
     whoever reads it waiting for the end.
     """
@@ -44,22 +44,22 @@ class Teller:
         self._words = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
 
-    def tell(self, word: dict[str, Any]) -> None:
+    def send(self, word: dict[str, Any]) -> None:
         """BrokenPipeError when nobody reads it any more."""
         print(json.dumps(word), file=self._words, flush=True)
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
         """Tell of a step and of its end."""
-        self.tell({"step": title})
+        self.send({"step": title})
         yield
-        self.tell({"done": title})
+        self.send({"done": title})
 
     def fail(self, code: int, text: str) -> int:
         """Tell of the failure, if anyone still listens; the exit code."""
         log.error("%s", text)
         with suppress(BrokenPipeError):
-            self.tell({"failed": text, "code": code})
+            self.send({"failed": text, "code": code})
         return code
 
     def close(self, path: Path) -> None:
@@ -72,7 +72,7 @@ class Teller:
 
 def main() -> int:
     """Keep a network up until a signal; the exit code."""
-    prog = "python -m testbed.emulation.standing.owner"
+    prog = "python -m testbed.emulation.daemon.owner"
     parser = argparse.ArgumentParser(prog=prog, description="Keeps a network up.")
     parser.add_argument("--name", required=True)
     parser.add_argument("--backend", choices=get_args(Backend), default="auto")
@@ -81,22 +81,22 @@ def main() -> int:
     parser.add_argument("topology", type=Path)
     args = parser.parse_args()
     label.leave()  # started from within another network's host, it must not end together with that network
-    teller = Teller()
+    progress = ProgressPipe()
     try:
         with interruptible():
-            _own(args, teller)
+            _own(args, progress)
     except BrokenPipeError:
         return FAILED  # whoever asked for the network has gone
     except Exception as error:
-        return teller.fail(*ending_of(error))
+        return progress.fail(*ending_of(error))
     except Interrupted:
         return DONE
     return DONE
 
 
-def _own(args: argparse.Namespace, teller: Teller) -> None:
-    with answering(
-        args.topology, name=args.name, backend=args.backend, workers=args.containers, step=teller.step, port=args.port
+def _own(args: argparse.Namespace, progress: ProgressPipe) -> None:
+    with serve_network(
+        args.topology, name=args.name, backend=args.backend, workers=args.containers, step=progress.step, port=args.port
     ) as (testbed, server):
         logging.basicConfig(
             filename=testbed.folder / LOG, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
@@ -104,8 +104,8 @@ def _own(args: argparse.Namespace, teller: Teller) -> None:
         log.info("%s is up as %s", args.topology, args.name)
         if server.port is not None:
             write_entry(testbed.folder, server.port, server.token)
-        teller.tell({"up": args.name})
-        teller.close(testbed.folder / LOG)
+        progress.send({"up": args.name})
+        progress.close(testbed.folder / LOG)
         threading.Event().wait()
 
 

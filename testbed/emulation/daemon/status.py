@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from testbed.api.models import NetworkStatus
-from testbed.emulation.links.links import Asked
+from testbed.emulation.links.links import RequestedState
 from testbed.emulation.network.network import Network
 from testbed.emulation.network.node import NamespaceNode
 from testbed.emulation.shaping import LinkCounters
@@ -54,12 +54,13 @@ def overview(testbed: Testbed, kind: str) -> dict[str, Any]:
 def sections(testbed: Testbed, kind: str) -> dict[str, dict[str, Any]]:
     """What it is now, section by section of the API's state."""
     network, topology = testbed.network, testbed.network.topology
-    counters, states, asked = network.shaper.counters(), network.links_in_force.states(), network.links_in_force.asked()
+    links = network.links_in_force
+    counters, states, requested = network.shaper.counters(), links.states(), links.requested()
     return {
         "network": overview(testbed, kind),
         "sites": _sites(topology),
         "hosts": _hosts(network, topology),
-        "links": {name: _link(name, states[name], asked[name]) for name in states if name in asked},
+        "links": {name: _link(name, states[name], requested[name]) for name in states if name in requested},
         "traffic": {name: _counts(counters[name]) for name in states if name in counters},
     }
 
@@ -98,32 +99,32 @@ def state_values(state: LinkState) -> dict[str, Any]:
     }
 
 
-def tag_of(asked: Asked) -> str:
+def tag_of(requested: RequestedState) -> str:
     """What tells what was asked of a link apart from all else that may be; what traces do does not change it."""
-    value = [_declared(asked), asked.link.trace is not None, _changed(asked), asked.up]
+    value = [_declared(requested), requested.link.trace is not None, _changed(requested), requested.up]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:TAG_DIGITS]
 
 
-def _link(name: str, state: LinkState, asked: Asked) -> dict[str, Any]:
+def _link(name: str, state: LinkState, requested: RequestedState) -> dict[str, Any]:
     source, target = link_ends(name)
     return {
         "source": source,
         "target": target,
         **state_values(state),
-        "replayed": asked.link.trace is not None,
-        "declared": _declared(asked),
-        "changed": _changed(asked),
-        "tag": tag_of(asked),
+        "replayed": requested.link.trace is not None,
+        "declared": _declared(requested),
+        "changed": _changed(requested),
+        "tag": tag_of(requested),
     }
 
 
-def _declared(asked: Asked) -> dict[str, float | None]:
-    state = asked.link.state
+def _declared(requested: RequestedState) -> dict[str, float | None]:
+    state = requested.link.state
     return {"rate_bps": state.rate_bps, "delay_s": state.delay_s, "jitter_s": state.jitter_s, "loss": state.loss}
 
 
-def _changed(asked: Asked) -> dict[str, float | None]:
-    return (asked.change or LinkChange(link=asked.link.name)).values()
+def _changed(requested: RequestedState) -> dict[str, float | None]:
+    return (requested.change or LinkChange(link=requested.link.name)).values()
 
 
 def _sites(topology: Topology) -> dict[str, dict[str, Any]]:

@@ -30,7 +30,7 @@ ANSWER_TIMEOUT_S = 10.0
 _LENGTH = 8
 
 
-class Timed(NamedTuple):
+class TimedRequests(NamedTuple):
     """Requests to a link's namespace that are due at a moment of the monotonic clock."""
 
     due_s: float
@@ -43,7 +43,7 @@ class Batch:
     """What is to be forgotten, by link, what is to come after that, and namespaces that are of no use any more."""
 
     forget: Sequence[str] = ()
-    coming: Mapping[str, Sequence[Timed]] = field(default_factory=dict)
+    coming: Mapping[str, Sequence[TimedRequests]] = field(default_factory=dict)
     leave: Sequence[Path] = ()
 
 
