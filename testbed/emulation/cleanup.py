@@ -56,7 +56,7 @@ def clean(client: docker.DockerClient | None, network: str | None = None) -> Cle
     try:
         containers = remove_containers(client, network) if client is not None else []
     except engine.ENGINE_ERRORS as error:
-        raise engine.EngineError(f"containers may be left: {error}") from error
+        raise engine.EngineError(f"some containers may not have been removed: {error}") from error
     finally:
         label.remove_state(network)
     return CleanupResult(tuple(names), tuple(containers), tuple(processes))
@@ -86,7 +86,7 @@ def clean_crashed(client: docker.DockerClient | None) -> CleanupResult:
         containers += removed
         processes += each.processes
     if failure is not None:
-        raise engine.EngineError(f"containers may be left: {failure}") from failure
+        raise engine.EngineError(f"some containers may not have been removed: {failure}") from failure
     return CleanupResult(tuple(networks), tuple(containers), tuple(processes))
 
 
@@ -123,7 +123,7 @@ def with_engine(action: Callable[[docker.DockerClient | None], T]) -> T:
     except engine.EngineError as error:
         done = action(None)
         if engine.is_expected():
-            raise engine.EngineError(f"containers were not looked for: {error}") from error
+            raise engine.EngineError(f"containers were not searched: {error}") from error
         return done
     return action(client)
 

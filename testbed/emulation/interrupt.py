@@ -65,7 +65,7 @@ class _Interrupt:
         if self._raised is not None and self._raised() is not None:
             with suppress(OSError):  # the terminal may have gone
                 # Not by `print`: a signal may come while that writes, and it can't be called again before it is done.
-                os.write(2, b"taking everything away; a moment\n")
+                os.write(2, b"removing the network, please wait\n")
             return
         raise self._made(number)
 

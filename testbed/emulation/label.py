@@ -98,7 +98,7 @@ def _claim(network: str) -> None:
 def _refuse_taken(network: str) -> None:
     if (running := owner(network)) is not None:
         remedy = f"`testbed clean --name {network}` takes it down"
-        raise FileExistsError(f"a network named {network} is up (process {running.pid}); {remedy}")
+        raise FileExistsError(f"a network named {network} is already up (process {running.pid}); {remedy}")
 
 
 def _clear(network: str) -> None:

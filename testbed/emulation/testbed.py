@@ -132,7 +132,7 @@ class Testbed:
     def open(self) -> None:
         """Make the name ours, and find what shapes links. FileExistsError, ShapingError, SwitchError."""
         if os.geteuid() != 0:
-            raise EmulationError("making networks needs root; run it with sudo")
+            raise EmulationError("building a network needs root; run the command with sudo")
         self._stack.enter_context(label.labelled(self.name))
         self.control.mkdir(mode=0o700)
         self._stack.callback(label.kill_processes, self.name)  # what was started in its hosts ends with it

@@ -50,6 +50,6 @@ class UndoStack:
                 if first is None:
                     first = failure
                 else:
-                    first.add_note(f"and then, as everything was taken away: {in_full(failure)}")
+                    first.add_note(f"the clean-up after this error failed too: {in_full(failure)}")
         if first is not None and first is not error:
             raise first

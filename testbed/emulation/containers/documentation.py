@@ -34,8 +34,8 @@ def described() -> dict[str, Any]:
         found: dict[str, Any] = json.loads((DOCUMENTATION / INDEX).read_text())
     except FileNotFoundError:
         raise DocumentationError(
-            f"The experiment learns from `dataset: documentation`, and {DOCUMENTATION} does not hold it: "
-            "`make documentation` prepares it from packages of Debian 12."
+            f"The experiment uses `dataset: documentation`, which is not in {DOCUMENTATION}: "
+            "run `make documentation` to prepare it from packages of Debian 12."
         ) from None
     return found
 

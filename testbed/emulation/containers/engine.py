@@ -73,7 +73,7 @@ class EngineGoneError(EngineError):
     def __init__(self, error: object) -> None:
         self.why = str(error)
         super().__init__(
-            f"The Docker engine at {address()} does not answer any more ({error}). See that it runs (`docker info`; "
+            f"The Docker engine at {address()} no longer answers ({error}). Check that it runs (`docker info`; "
             "`make setup` starts one), then try again."
         )
 
@@ -104,9 +104,9 @@ def explained(error: BaseException) -> EngineError:
     if isinstance(error, EngineError):
         return error
     if isinstance(error, APIError):
-        return EngineError(f"The Docker engine at {address()} refused: {error.explanation or error}")
+        return EngineError(f"The Docker engine at {address()} refused a request: {error.explanation or error}")
     if isinstance(error, DockerException):
-        return EngineError(f"The Docker engine at {address()} was not asked, or not understood: {error}")
+        return EngineError(f"A request to the Docker engine at {address()} failed in Docker's client: {error}")
     return EngineGoneError(error)
 
 
@@ -176,8 +176,8 @@ def connect() -> docker.DockerClient:
     where = address()
     if not where.startswith("unix://"):
         raise EngineError(
-            f"DOCKER_HOST is {where}, but containers must run on this machine: the emulated network is made "
-            "of their network namespaces. Unset DOCKER_HOST, or name a unix:// socket of a local engine."
+            f"DOCKER_HOST is {where}, but containers must run on this machine: the emulated network is built "
+            "from their network namespaces. Unset DOCKER_HOST, or set it to the unix:// socket of a local engine."
         )
     try:
         client = client_of(where)
@@ -204,7 +204,7 @@ def ensure_engine(progress: Callable[[str], None] = print) -> docker.DockerClien
     except EngineError:
         if not address().startswith("unix://"):
             raise
-    progress(f"no Docker engine answers at {address()}: starting one, its log is {LOG}")
+    progress(f"no Docker engine answers at {address()}: starting one (log: {LOG})")
     start_engine(address())
     return connect()
 
@@ -217,7 +217,7 @@ def start_engine(where: str, options: Sequence[str] = (), record: Path = RECORD,
     program = shutil.which("dockerd")
     if program is None:
         raise EngineError(
-            f"No Docker engine answers at {where} and there is no `dockerd` to start. Install Docker "
+            f"No Docker engine answers at {where}, and `dockerd` is not installed. Install Docker "
             "(Debian, Ubuntu: apt-get install docker.io) and try again."
         )
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -239,7 +239,7 @@ def start_engine(where: str, options: Sequence[str] = (), record: Path = RECORD,
             raise EngineError(_failed(f"dockerd {how_it_ended(process.returncode)} before it answered", log))
         if time.monotonic() > deadline:
             stop_engine(record)
-            raise EngineError(_failed(f"dockerd did not answer at {where} in {START_TIMEOUT_S:.0f} s", log))
+            raise EngineError(_failed(f"dockerd did not answer at {where} within {START_TIMEOUT_S:.0f} s", log))
         time.sleep(0.1)
     return engine
 
@@ -252,7 +252,7 @@ def own_engine(record: Path = RECORD) -> OwnEngine | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
-        log.warning("%s is no record of an engine (%r): an engine that runs counts as somebody else's", record, error)
+        log.warning("%s is not a valid engine record (%r): a running engine counts as not ours", record, error)
         return None
     return engine if engine.process.is_running else None
 
@@ -268,7 +268,7 @@ def stop_engine(record: Path = RECORD) -> bool:
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while engine.process.is_running:
             if time.monotonic() > deadline:
-                raise EngineError(f"dockerd (process {engine.process.pid}) did not end in {STOP_TIMEOUT_S:.0f} s.")
+                raise EngineError(f"dockerd (process {engine.process.pid}) did not end within {STOP_TIMEOUT_S:.0f} s.")
             time.sleep(0.1)
     record.unlink(missing_ok=True)
     return engine is not None
@@ -292,7 +292,7 @@ def _failed(what: str, log: Path) -> str:
     quoted = "\n".join(f"    {line}" for line in last_lines(log, LOG_TAIL_LINES))
     return (
         f"{what}. The end of {log}:\n{quoted}\n"
-        "Mend what it names, or start an engine yourself (systemctl start docker), and try again."
+        "Fix what the log names, or start an engine yourself (systemctl start docker), and try again."
     )
 
 
@@ -300,10 +300,10 @@ def main() -> int:
     """`python -m testbed.emulation.containers.engine [stop]`: see that one answers, or stop the one started here."""
     try:
         if sys.argv[1:] == ["stop"]:
-            print("stopped" if stop_engine() else "no engine of ours is running")
+            print("stopped" if stop_engine() else "no engine that was started here is running")
         else:
             version = ensure_engine().version()["Version"]
-            owner = "started here" if own_engine() else "was there"
+            owner = "started here" if own_engine() else "already running"
             print(f"Docker {version} at {address()} ({owner})")
     except Exception as error:
         code, text = ending_of(error)

@@ -163,7 +163,7 @@ class ProgramContainers:
     def check(self) -> None:
         """Raise SpecError where their user may not read what they are to see."""
         if self.files is not None and self.files.stat().st_mode & OPEN != OPEN:
-            rule = "the workers' user, who is nobody on this machine, may not read it"
+            rule = "is not readable for the workers' user, which is not a user of this machine"
             raise SpecError(self.files, [Fault("files", rule, f"chmod o+rx {self.files.resolve()}, or another folder")])
 
 
@@ -296,7 +296,7 @@ class Fleet:
             container.reload()
             return _how_it_ended(container)
         except NotFound:
-            return "with its container, which is gone"
+            return "together with its container, which was removed"
 
     def deaths(self) -> dict[str, str]:
         """The workers whose programs ended with an error, and how each did."""
@@ -351,7 +351,7 @@ class Fleet:
         except engine.ENGINE_ERRORS as error:
             self._kill_programs()
             raise engine.EngineError(
-                f"the containers of {self._network} are killed, but the engine did not remove them: {error}"
+                f"the containers of {self._network} were killed, but the engine did not remove them: {error}"
             ) from error
 
     def _kill_programs(self) -> None:
@@ -399,7 +399,7 @@ def _first_process(container: Container, worker: str) -> ProcessIdentity:
     container.reload()
     if container.status == "running":
         raise ForeignEngineError(str(container.id), pid, "this machine has no process of that number")
-    raise ContainerDied(f"{worker} ended as soon as it was started, {_how_it_ended(container)}")
+    raise ContainerDied(f"the container of {worker} ended right after its start, {_how_it_ended(container)}")
 
 
 def _how_it_ended(container: Container) -> str:

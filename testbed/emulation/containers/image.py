@@ -237,13 +237,13 @@ def _foreign_id(client: docker.DockerClient, name: str, progress: Progress) -> s
         image = client.images.get(name)
     except ImageNotFound:
         try:
-            with timed_progress(progress, f"{name}, which BASE_IMAGE names, from its registry"):
+            with timed_progress(progress, f"{name} (BASE_IMAGE), pulled from its registry"):
                 image = client.images.pull(name)
         except APIError as error:
             raise ImageError(
-                f"BASE_IMAGE names {name}, which is neither on this machine nor to be had: "
-                f"{error.explanation}. `docker pull {name}` brings one that the registry gives to you only. Name "
-                "another, or none, and a base is made with mmdebstrap."
+                f"BASE_IMAGE is {name}, which is not on this machine and could not be pulled: "
+                f"{error.explanation}. `docker pull {name}` fetches an image that needs your credentials. Set "
+                "BASE_IMAGE to another image, or unset it, and mmdebstrap builds a base."
             ) from error
     return str(image.id)
 
@@ -258,7 +258,7 @@ def import_base(client: docker.DockerClient, kind: str, recipe: str, packages: S
         archive = Path(scratch) / "base.tar"
         command(
             [str(CONTAINERS / "base.sh"), str(archive), *packages],
-            "The base is made of Debian packages: see that this machine reaches a Debian mirror, or set "
+            "The base is built from Debian packages: check that this machine reaches a Debian mirror, or set "
             "BASE_IMAGE to an image with Python that the Docker engine has or can pull.",
         )
         held = " ".join(sorted(archive.with_suffix(".packages").read_text().split()))
@@ -331,9 +331,9 @@ def wheelhouse(python: str, packages: Sequence[Locked]) -> dict[str, Path | None
             *(sys.executable, "-m", "pip", "download", *PIP_PLAIN, "--require-hashes", "--dest", str(directory)),
             *(*target, "--requirement", str(listed), "--constraint", str(ROOT / "requirements.lock")),
         ],
-        f"pip on this machine must be able to get {pinned(packages)} for Python {python}, and all they need, as "
-        "requirements.lock has them: check its settings (`pip config list`) and the network. A file that does not "
-        "match the hashes is none of those that the lock was made from: do not use it unless you know whose it is.",
+        f"pip on this machine must be able to download {pinned(packages)} for Python {python} and their dependencies "
+        "as in requirements.lock: check its settings (`pip config list`) and the network. A file whose hash does not "
+        "match is not the one that was locked: do not use it unless you know where it comes from.",
     )
     return {"wheelhouse": None} | {f"wheelhouse/{wheel.name}": wheel for wheel in sorted(directory.glob("*.whl"))}
 
@@ -528,10 +528,10 @@ def tail(output: str) -> str:
 @contextmanager
 def timed_progress(progress: Progress, what: str) -> Iterator[None]:
     """Say that something is being made, and how long it took."""
-    progress(f"making {what}")
+    progress(f"building {what}")
     started = time.monotonic()
     yield
-    progress(f"made {what} in {time.monotonic() - started:.1f} s")
+    progress(f"built {what} in {time.monotonic() - started:.1f} s")
 
 
 def main() -> int:

@@ -63,8 +63,8 @@ class ContainerLimits:
         free = available_bytes() - RESERVE_BYTES - sum(worker.memory or 0 for worker in workers)
         if others and free < others * LEAST_BYTES:
             raise EmulationError(
-                f"this host has too little memory: of {_mib(available_bytes())} that are available, the system is left "
-                f"{_mib(RESERVE_BYTES)} and {others} workers without a limit of their own would share {_mib(free)}; "
+                f"this host has too little memory: of {_mib(available_bytes())} available, {_mib(RESERVE_BYTES)} are "
+                f"reserved for the system, and {others} workers without a declared limit would share {_mib(free)}; "
                 "declare less `memory`, or fewer workers",
                 rule="memory",
             )
@@ -80,7 +80,7 @@ class ContainerLimits:
         keep."""
         if worker.memory and "memory" in self.missing:
             raise EmulationError(
-                f"{worker.name} has a limit on its memory, but {self.missing['memory']}",
+                f"{worker.name} declares `memory`, but {self.missing['memory']}",
                 rule="no-controller",
                 member=worker.name,
             )
@@ -113,10 +113,10 @@ class ContainerLimits:
 _NEEDED = {
     "memory": (
         "MemoryLimit",
-        "the kernel has no memory controller for the engine; boot it with `cgroup_enable=memory`",
+        "the kernel gives the engine no memory controller; boot it with `cgroup_enable=memory`",
     ),
-    "swap": ("SwapLimit", "the kernel does not count swap; boot it with `swapaccount=1`, or go without swap"),
-    "pids": ("PidsLimit", "the kernel has no pids controller for the engine; use one built with CONFIG_CGROUP_PIDS"),
+    "swap": ("SwapLimit", "the kernel does not count swap; boot it with `swapaccount=1`, or turn swap off"),
+    "pids": ("PidsLimit", "the kernel gives the engine no pids controller; use one built with CONFIG_CGROUP_PIDS"),
 }
 
 
@@ -130,7 +130,7 @@ def available_bytes() -> int:
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) << 10
-    raise EmulationError("this kernel does not say how much memory is available; use Linux 3.14 or newer")
+    raise EmulationError("/proc/meminfo has no MemAvailable; use Linux 3.14 or newer")
 
 
 def ended_for_memory(pid: int) -> int:

@@ -78,13 +78,13 @@ def program_image(
         with suppress(ImageNotFound):
             found = str(client.images.get(wanted).id)
             if renew:
-                rule, remedy = "is an image that the engine has, which is not made here", f"`docker pull {wanted}`"
+                rule, remedy = "is the engine's own image, which is not built here", f"`docker pull {wanted}`"
                 raise SpecError(wanted, [Fault("renew-image", rule, remedy)])
             return found
     remedy = "the path of a Dockerfile, of a folder with one or of a requirements file (*.txt), or an image's name"
     if is_name:
-        remedy += f" (`docker pull {wanted}` brings one)"
-    rule = "is neither a Dockerfile or requirements file nor an image that the engine has"
+        remedy += f" (`docker pull {wanted}` fetches one)"
+    rule = "is neither a Dockerfile, nor a requirements file, nor an image that the engine has"
     raise SpecError(wanted or "--image ''", [Fault("image", rule, remedy)])
 
 
@@ -169,8 +169,8 @@ def _downloaded(wanted: RequirementsFile, python: str, directory: Path, held: Ma
                 *("--only-binary=:all:", f"--python-version={python}", "--constraint", str(constraints)),
                 *("--requirement", str(listed), *(f"{name}=={version}" for name, version in usual.items())),
             ],
-            f"pip on this machine must be able to get all that {wanted.path} asks for as wheels for Python {python}, "
-            "beside the worker's own packages: see what it says above, and its settings (`pip config list`).",
+            f"pip on this machine must be able to download everything in {wanted.path} as wheels for Python {python}, "
+            "beside the worker's own packages: see its output above, and its settings (`pip config list`).",
         )
     except ImageError as error:
         raise ImageError(f"{error}{kept_versions(str(error), {**held, **usual})}") from None
@@ -196,7 +196,7 @@ def _wheel_of(source: Path, folder: Path, named: Path | None = None) -> Path:
             *(sys.executable, "-m", "pip", "wheel", *image.PIP_PLAIN, "--no-deps"),
             *("--wheel-dir", str(place), str(source)),
         ],
-        f"pip on this machine must be able to make a wheel of {named or source.name}: see what it says above.",
+        f"pip on this machine must be able to build a wheel of {named or source.name}: see its output above.",
     )
     return next(place.glob("*.whl"))
 
@@ -208,7 +208,7 @@ def kept_versions(said: str, held: Mapping[str, str]) -> str:
         return ""
     names = {canonical(name) for name in re.findall(r"(?<![\w.-])([\w.-]*\w)(?=[<>=!~ ])", quoted)}
     there = [f"{name} {version}" for name, version in sorted(held.items()) if name in names]
-    return f"\nThe image has {', '.join(there)} already and keeps that: ask for no other version." if there else ""
+    return f"\nThe image already has {', '.join(there)} and keeps it: do not ask for another version." if there else ""
 
 
 def _package(wheel: Path) -> str:
@@ -261,11 +261,11 @@ def _check_is_text(file: Path) -> None:
         said = decoded(data)
         data.decode("utf-8")
     except UnicodeDecodeError:
-        raise SpecError(file, [Fault("image", "is not in UTF-8, which is all that the engine reads", remedy)]) from None
+        raise SpecError(file, [Fault("image", "is not in UTF-8, the only encoding the engine reads", remedy)]) from None
     except ValueError as error:
         raise SpecError(file, [Fault("image", f"cannot be read: {error}", remedy)]) from None
     if file.name != ".dockerignore" and not said.strip():
-        raise SpecError(file, [Fault("image", "is empty", "FROM and what follows, as in any Dockerfile")])
+        raise SpecError(file, [Fault("image", "is empty", "a Dockerfile that begins with FROM")])
 
 
 def buildkit_hint(file: Path) -> str:
@@ -276,7 +276,7 @@ def buildkit_hint(file: Path) -> str:
     if needs is None:
         return ""
     return (
-        f"\n`{' '.join(needs[0].split())}` needs BuildKit, by which only Docker's own command builds. Write instead: "
+        f"\n`{' '.join(needs[0].split())}` needs BuildKit, which only Docker's own command uses. Write instead: "
         f"DOCKER_BUILDKIT=1 docker build -t NAME -f {file} {file.parent}, and then --image NAME"
     )
 

@@ -26,8 +26,8 @@ class ForeignEngineError(engine.EngineError):
         self.container, self.pid = container, pid
         super().__init__(
             f"The Docker engine at {engine.address()} says that process {pid} is in the container {container[:12]}, "
-            f"but {found}. So the engine counts processes in another PID namespace (Docker Desktop, Rancher Desktop, "
-            "a mounted docker.sock, a socket that ssh forwards), and its containers can't be put on an emulated "
+            f"but {found}. The engine runs in another PID namespace (Docker Desktop, Rancher Desktop, "
+            "a mounted docker.sock, a socket that ssh forwards), so its containers can't be attached to an emulated "
             "network from here. Nothing was changed. Run the testbed where the engine runs (a development container "
             f"needs --pid=host beside the socket), or unset DOCKER_HOST and let `{SETUP}` start an engine here."
         )
@@ -53,7 +53,7 @@ def proven_process(container: str, pid: int) -> ProcessIdentity | None:
     if is_ending(pid) or not process.is_running:  # what was read may be of a process that is ending, or the next one
         return None
     if not member:
-        raise ForeignEngineError(container, pid, "this machine's process of that number is not")
+        raise ForeignEngineError(container, pid, "this machine's process of that number is not in it")
     if shared:
-        raise ForeignEngineError(container, pid, "that process has this machine's own network")
+        raise ForeignEngineError(container, pid, "that process uses this machine's own network namespace")
     return process

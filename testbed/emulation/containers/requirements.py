@@ -94,7 +94,7 @@ def locked(*extras: str, root: Path = ROOT) -> list[Locked]:
     for requirement in wanted(*extras, root=root):
         name, least = name_and_least(requirement)
         if name not in lock or _numbers(lock[name].version) < _numbers(least):
-            has = f"has {lock[name].version}" if name in lock else "has none"
+            has = f"has {lock[name].version}" if name in lock else "lacks it"
             raise LockError(f"pyproject.toml asks for {name}>={least}, and requirements.lock {has}. Run: make update")
         found.append(lock[name])
     return found

@@ -144,7 +144,7 @@ def _follow(file: Path, above: tuple[Path, ...], texts: dict[Path, str], named: 
             chain = (*above, file)
             if found.path in chain:
                 circle = " → ".join(each.name for each in (*chain[chain.index(found.path) :], found.path))
-                raise _fault(file, number, found.kind, f"the files lead in a circle: {circle}", "a line less in one")
+                raise _fault(file, number, found.kind, f"the files include each other: {circle}", "one line removed")
             _follow(found.path, chain, texts, named)
 
 
@@ -159,16 +159,16 @@ def _named(line: str, file: Path, number: int) -> Named | None:
     written = line if len(line) <= 60 else f"{line[:59]}…"
     if kind in ("-r", "-c"):
         if not path.is_file():
-            raise _fault(file, number, kind, f"`{written}` names no file: {path}", "a file that is there")
+            raise _fault(file, number, kind, f"`{written}`: there is no file {path}", "a file that exists")
     elif kind == "-f":
         return Named(kind, path) if path.exists() else None  # pip passes over a folder that is not there
     elif path.is_dir():
         if not any((path / each).is_file() for each in ("pyproject.toml", "setup.py")):
-            rule = f"`{written}` names no project: {path} has neither pyproject.toml nor setup.py"
-            raise _fault(file, number, kind, rule, f"a project's folder; paths count from {file.parent}")
+            rule = f"`{written}` is not a project: {path} has neither pyproject.toml nor setup.py"
+            raise _fault(file, number, kind, rule, f"a project's folder; paths are relative to {file.parent}")
     elif not path.is_file():
-        rule = f"`{written}` names nothing that is there: {path}"
-        raise _fault(file, number, kind, rule, f"a project's folder or an archive; paths count from {file.parent}")
+        rule = f"`{written}`: {path} does not exist"
+        raise _fault(file, number, kind, rule, f"a project's folder or an archive; relative to {file.parent}")
     return Named(kind, path, rest)
 
 

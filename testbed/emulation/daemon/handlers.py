@@ -33,9 +33,9 @@ def changes_of(patches: Mapping[str, LinkPatch], requested: Mapping[str, Request
     changes = []
     for name, patch in patches.items():
         if name not in requested:
-            raise ApiProblem(MISSING, f"no link {name} is up; there are {', '.join(sorted(requested))}")
+            raise ApiProblem(MISSING, f"no link {name} is up; links: {', '.join(sorted(requested))}")
         if patch.tag is not None and patch.tag != (tag := tag_of(requested[name])):
-            raise ApiProblem(STALE, f"{name} was changed since: its tag is {tag}, {patch.tag} no more; read it again")
+            raise ApiProblem(STALE, f"{name} was changed meanwhile: its tag is {tag}, not {patch.tag}; read it again")
         values = patch.model_dump(include=VALUES, exclude_unset=True)
         change = validate(LinkChange, {"link": name, **values}, Path(name))
         if values:
@@ -76,23 +76,23 @@ def change_links(
 def check_file(file: Path) -> None:
     """Raise ApiProblem where a topology's file is not there."""
     if not file.is_file():
-        raise ApiProblem(MISSING, f"{file} is no file here; write the path of a topology file")
+        raise ApiProblem(MISSING, f"there is no file {file} on this machine; write the path of a topology file")
 
 
 def check_site(testbed: Testbed, site: str) -> None:
     """ApiProblem where a site that is to get a worker is not there, or is full."""
     sites = testbed.network.topology.sites
     if site not in sites:
-        raise ApiProblem(MISSING, f"no site {site} is there; there are {', '.join(sites)}")
+        raise ApiProblem(MISSING, f"the network has no site {site}; sites: {', '.join(sites)}")
     if sites[site].workers >= MAX_WORKERS:
-        raise ApiProblem(NOT_HERE, f"{site} has {MAX_WORKERS} workers, as many as its LAN has addresses for")
+        raise ApiProblem(NOT_HERE, f"{site} has {MAX_WORKERS} workers already, and its LAN has no further address")
 
 
 def pause_replay(testbed: Testbed, paused: bool) -> None:
     """Hold the replay of traces, or let it go on. ApiProblem where a trace is one of single packets' moments."""
     links = testbed.network.topology.links.values()
     if any(link.trace is not None and link.trace.opportunities is not None for link in links):
-        raise ApiProblem(NOT_HERE, "a trace of packet deliveries can't be held: the shaping core goes by its own clock")
+        raise ApiProblem(NOT_HERE, "a packet-delivery trace can't be paused: the shaping core replays it by itself")
     if paused:
         testbed.replay.pause()
     else:
@@ -114,4 +114,5 @@ def as_api_problem() -> Iterator[None]:
         raise ApiProblem(CANNOT, ending_of(error)[1]) from error
     except Exception as error:
         log.exception("a request failed")
-        raise ApiProblem(FAILED, f"{type(error).__name__}: {error}; the network may be half changed") from error
+        text = f"{type(error).__name__}: {error}; the change may be incomplete, see `testbed status`"
+        raise ApiProblem(FAILED, text) from error

@@ -24,9 +24,7 @@ class Prompt(CLI):
 
     def do_iperf(self, line: str) -> None:
         """Refuse Mininet's command, which ends every `iperf` of this machine."""
-        error(
-            f"iperf: Mininet's would end every iperf of this machine, also others'\n    write instead: {USES_IPERF3}\n"
-        )
+        error(f"iperf: Mininet's command kills every iperf process of this machine\n    write instead: {USES_IPERF3}\n")
 
     do_iperfudp = do_iperf
 

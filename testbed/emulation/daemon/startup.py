@@ -66,12 +66,12 @@ def bring_up(
 
 
 def _broken_off(ended: str, complained: str) -> str:
-    text = f"the network's owner {ended} before it was up"
+    text = f"the process that builds the network {ended} before the network was up"
     if not complained.strip():
         return text
     last = complained.strip().splitlines()[-1][:MOST_QUOTED]
     with suppress(OSError):  # the disk may be full
-        return f"{text}: {last}; all that it said is in {written_aside(complained)}"
+        return f"{text}: {last}; its whole output is in {written_aside(complained)}"
     return f"{text}: {last}"
 
 

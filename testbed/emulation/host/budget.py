@@ -98,12 +98,12 @@ class Need:
         if self.bits_per_second > usable:
             fits = scale * usable / self.bits_per_second
             shortages.append(
-                f"its links carry up to {self.bits_per_second / 1e6:.0f} Mbit/s together, this host "
+                f"its links carry up to {self.bits_per_second / 1e6:.0f} Mbit/s together, this host can carry "
                 f"{usable / 1e6:.0f} Mbit/s; a scale of {_two_digits_down(fits):g} would fit (now {scale:g})"
             )
         if self.cores > budget.cores:
             shortages.append(
-                f"its workers compute on {self.cores:.1f} cores, this host has {budget.cores}; declare a step time "
+                f"its workers need {self.cores:.1f} cores, this host has {budget.cores}; declare a step time "
                 f"{_two_digits_up(self.cores / budget.cores):g} times as long, or fewer workers"
             )
         return "; and ".join(shortages) or None
@@ -211,7 +211,7 @@ def _carry(name: str, backend: str) -> float:
     with Testbed(topology, name=name, backend=backend, workers="namespaces") as testbed:  # type: ignore[arg-type]
         carried = _fill(testbed.network)
     if not carried:
-        raise BudgetError("nothing arrived over the trial's links; `testbed doctor` says what this machine lacks")
+        raise BudgetError("no traffic arrived over the trial network; `testbed doctor` says what this machine lacks")
     return carried
 
 
@@ -244,7 +244,7 @@ def _await_listening(server: subprocess.Popen[bytes]) -> None:
     """Until an iperf3 says that it listens: one that is asked before refuses, and its flow would carry nothing."""
     assert server.stdout is not None
     if not any(b"listening" in line for line in server.stdout):
-        raise BudgetError("iperf3 ended before it listened; `testbed doctor` says what this machine lacks")
+        raise BudgetError("iperf3 exited before it was ready; `testbed doctor` says what this machine lacks")
 
 
 def _start(network: Network, worker: Worker, command: list[str]) -> subprocess.Popen[bytes]:
@@ -259,5 +259,5 @@ def _step_seconds() -> dict[str, float]:
     command = [sys.executable, "-m", "testbed.worker.cost", str(BATCH)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BudgetError(f"the cost of a training step could not be measured:\n{done.stderr.strip()}")
+        raise BudgetError(f"the duration of a training step could not be measured:\n{done.stderr.strip()}")
     return dict(json.loads(done.stdout))

@@ -122,7 +122,7 @@ def _attempt(check: Check) -> str:
     if check.fix is None or check.look(Probes()).ok:  # what was mended before may have changed it
         return ""
     if os.geteuid() != 0:
-        return "this needs root; run it with sudo"
+        return "this fix needs root; run `testbed doctor --fix` with sudo"
     try:
         return check.fix()
     except CannotFix as error:
@@ -135,7 +135,7 @@ def _attempt(check: Check) -> str:
 def _root(_: Probes) -> Finding:
     if os.geteuid() == 0:
         return Finding("root", "yes")
-    return Finding("root", "no", "run it with sudo: making networks and containers needs root", blocks=True)
+    return Finding("root", "no", "run it with sudo: building networks and containers needs root", blocks=True)
 
 
 def _missing_programs() -> list[str]:
@@ -151,14 +151,14 @@ def _programs(_: Probes) -> Finding:
     if not missing:
         return Finding("programs", ", ".join(PROGRAMS))
     remedy = f"apt-get install {' '.join(_packages_of(missing))}"
-    return Finding("programs", f"no {', '.join(missing)}", remedy, blocks=True)
+    return Finding("programs", f"missing: {', '.join(missing)}", remedy, blocks=True)
 
 
 def _mininet(_: Probes) -> Finding:
     if find_mininet():
         return Finding("mininet", "importable")
     remedy = "apt-get install mininet"
-    return Finding("mininet", f"not in this Python ({platform.python_version()})", remedy, blocks=True)
+    return Finding("mininet", f"not importable in Python {platform.python_version()}", remedy, blocks=True)
 
 
 def _forwarding(_: Probes) -> Finding:
@@ -170,7 +170,7 @@ def _forwarding(_: Probes) -> Finding:
     except OSError as error:
         complaint = str(error)
     if complaint is None:
-        return Finding("forwarding", "a namespace can be a router")
+        return Finding("forwarding", "a network namespace can forward packets")
     return Finding("forwarding", complaint, "as root: mount -o remount,bind,rw /proc/sys", blocks=True)
 
 
@@ -183,7 +183,7 @@ def _backend(probes: Probes, name: str) -> Finding:
     complaint, chosen = probes.backends[name], _first_working(probes.backends)
     if complaint is not None:
         return Finding(f"shaping: {name}", "no", complaint, blocks=chosen is None)
-    return Finding(f"shaping: {name}", "works; this is what `auto` takes" if name == chosen else "works")
+    return Finding(f"shaping: {name}", "works; `auto` chooses this one" if name == chosen else "works")
 
 
 def _switch(probes: Probes, name: SwitchName) -> Finding:
@@ -192,7 +192,7 @@ def _switch(probes: Probes, name: SwitchName) -> Finding:
     if complaint is not None:
         return Finding(f"switch: {name}", "no", complaint)
     chosen = _first_working(probes.switches)
-    return Finding(f"switch: {name}", "works; this is what `auto` takes" if name == chosen else "works")
+    return Finding(f"switch: {name}", "works; `auto` chooses this one" if name == chosen else "works")
 
 
 def _engine(_: Probes) -> Finding:
@@ -200,7 +200,7 @@ def _engine(_: Probes) -> Finding:
         client = engine.connect()
         return Finding("Docker engine", f"{client.version()['Version']} at {engine.address()}")
     except engine.ENGINE_ERRORS as error:
-        return Finding("Docker engine", "none answers", str(error), blocks=True)
+        return Finding("Docker engine", "no engine answers", str(error), blocks=True)
 
 
 def _limits(_: Probes) -> Finding:
@@ -208,27 +208,27 @@ def _limits(_: Probes) -> Finding:
     try:
         missing = missing_limits(engine.connect().info())
     except engine.ENGINE_ERRORS:
-        return Finding("container limits", "not known without an engine")
+        return Finding("container limits", "unknown without a Docker engine")
     if not missing:
-        return Finding("container limits", "memory without swap, processes and logs are bounded")
-    return Finding("container limits", f"none on {', '.join(missing)}", "; ".join(missing.values()))
+        return Finding("container limits", "memory, swap, processes and logs are limited")
+    return Finding("container limits", f"no limit on {', '.join(missing)}", "; ".join(missing.values()))
 
 
 def _gpus(_: Probes) -> Finding:
     try:
         runtimes = engine.connect().info().get("Runtimes", {})
     except engine.ENGINE_ERRORS:
-        return Finding("GPUs", "not known without an engine")
+        return Finding("GPUs", "unknown without a Docker engine")
     if "nvidia" in runtimes:
-        return Finding("GPUs", "the engine offers them to containers")
-    return Finding("GPUs", "none offered; workers compute on processors")
+        return Finding("GPUs", "the Docker engine offers GPUs to containers")
+    return Finding("GPUs", "the Docker engine offers no GPUs; workers compute on CPUs")
 
 
 def _leftovers(_: Probes) -> Finding:
     stale = fixes.stale_networks()
     if not stale:
         return Finding("leftovers", "none")
-    return Finding("leftovers", f"of {', '.join(stale)}, which ended without cleaning up", "testbed clean")
+    return Finding("leftovers", f"of {', '.join(stale)}, whose process ended without cleaning up", "testbed clean")
 
 
 def _working_backend() -> str | None:
@@ -242,9 +242,9 @@ def _working_backend() -> str | None:
 def _budget(probes: Probes) -> Finding:
     for name, complaint in probes.backends.items():
         if complaint is None and (kept := budget.host_budget(name)) is not None:
-            carries = f"{kept.bits_per_second / 1e6:.0f} Mbit/s over all links on {kept.cores} cores ({name})"
+            carries = f"{kept.bits_per_second / 1e6:.0f} Mbit/s summed over all links, {kept.cores} cores ({name})"
             return Finding("budget", carries)
-    return Finding("budget", "not measured yet", "the first `testbed run` measures it, in about five seconds")
+    return Finding("budget", "not measured yet", "the first `testbed run` measures it in about five seconds")
 
 
 # What mends it ---------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def install(packages: Iterable[str]) -> str:
     """Install packages of the distribution."""
     command = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
     if shutil.which(command[0]) is None:
-        raise CannotFix(f"there is no apt-get here; install {' '.join(packages)} by hand")
+        raise CannotFix(f"this machine has no apt-get; install {' '.join(packages)} by hand")
     _run(["apt-get", "update"])
     _run(command)
     importlib.invalidate_caches()  # a Python package may have come
@@ -40,14 +40,14 @@ def load_modules(modules: Sequence[str]) -> str:
         return f"loaded {', '.join(modules)}"
     package = kernel.package_here()
     if package is None:
-        raise CannotFix(f"{complaint}; and this kernel is none of the distribution's, so no package brings modules")
+        raise CannotFix(f"{complaint}; this kernel is not the distribution's, so no package has modules for it")
     done = install([package.name])
     if package.restart:
-        raise CannotFix(f"{done}: the modules come with that kernel; restart the machine with it")
+        raise CannotFix(f"{done}; the modules come with that kernel: restart the machine with it")
     complaint = kernel.load(modules)
     if complaint is not None:
         raise CannotFix(f"{done}, but {complaint}")
-    return f"{done}, and loaded {', '.join(modules)}"
+    return f"{done} and loaded {', '.join(modules)}"
 
 
 def let_settings_be_written() -> str:
@@ -64,7 +64,7 @@ def start_engine() -> str:
         engine.ensure_engine(lambda _: None)
     except engine.EngineError as error:
         raise CannotFix(f"{done}{error}") from error
-    return f"{done}started dockerd at {engine.address()}, its log is {engine.LOG}"
+    return f"{done}started dockerd at {engine.address()} (log: {engine.LOG})"
 
 
 def stale_networks() -> list[str]:
@@ -82,19 +82,19 @@ def take_leftovers_away() -> str:
     try:
         done = cleanup.with_engine(cleanup.clean_crashed)
     except engine.EngineError as error:
-        raise CannotFix(f"took away the rest of {names}, but {error}") from error
-    return f"took away what was left of {', '.join(done.networks)}"
+        raise CannotFix(f"removed processes and files of {names}, but {error}") from error
+    return f"removed what was left of {', '.join(done.networks)}"
 
 
 def measure_budget(backend: str | None) -> str:
     """Measure what this host carries, with a backend that works here."""
     if backend is None:
-        raise CannotFix("something else must be mended first")
+        raise CannotFix("other findings must be fixed first")
     try:
         measured = budget.measure_budget(backend)
     except (budget.BudgetError, OSError) as error:
         raise CannotFix(str(error)) from error
-    return f"measured {measured.bits_per_second / 1e6:.0f} Mbit/s over all links"
+    return f"measured {measured.bits_per_second / 1e6:.0f} Mbit/s summed over all links"
 
 
 def _run(command: Sequence[str]) -> None:

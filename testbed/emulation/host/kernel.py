@@ -48,6 +48,6 @@ def package_here() -> KernelPackage | None:
 def load(modules: Sequence[str]) -> str | None:
     """Load modules; None if the kernel has them all now, else what modprobe said."""
     if shutil.which("modprobe") is None:
-        return "there is no modprobe"
+        return "the program modprobe is not installed"
     done = subprocess.run(["modprobe", "--all", *modules], capture_output=True, text=True, check=False)
-    return (done.stderr.strip() or f"modprobe ended with {done.returncode}") if done.returncode else None
+    return (done.stderr.strip() or f"modprobe ended with exit code {done.returncode}") if done.returncode else None

@@ -152,7 +152,7 @@ class Links:
         """
         with self._lock:
             if change.link not in self._links:
-                raise KeyError(f"no link {change.link} is up; there are {', '.join(sorted(self._links))}")
+                raise KeyError(f"no link {change.link} is up; links: {', '.join(sorted(self._links))}")
             earlier = self._changes.get(change.link)
             self._changes[change.link] = change if earlier is None else change.after(earlier)
             self._collect()
@@ -166,7 +166,7 @@ class Links:
             names = list(names)
             for name in names:
                 if name not in self._links:
-                    raise KeyError(f"no link {name} is up; there are {', '.join(sorted(self._links))}")
+                    raise KeyError(f"no link {name} is up; links: {', '.join(sorted(self._links))}")
             (self._down.difference_update if up else self._down.update)([*names, *elsewhere])
             self._collect()
             self._apply(names)

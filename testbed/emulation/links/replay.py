@@ -90,7 +90,7 @@ class Replay:
         """What ended the replay before its time."""
         began = self._thread.ident is not None
         if self._failure is None and began and not self._stopped and not self._thread.is_alive():
-            return RuntimeError("the replay's thread has ended without a word")
+            return RuntimeError("the trace replay thread ended without an error")
         return self._failure
 
     def stop(self) -> None:

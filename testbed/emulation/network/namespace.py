@@ -35,7 +35,7 @@ class Namespace:
             self._holder.start()
             self._id = made.result()
         except OSError as error:
-            raise RuntimeError(f"no network namespace could be made: {error.strerror}; run as root") from error
+            raise RuntimeError(f"a network namespace could not be created: {error.strerror}; run as root") from error
         except BaseException:
             self._over.set()
             raise

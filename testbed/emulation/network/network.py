@@ -229,7 +229,7 @@ class Network(Mininet):
         Raises what went wrong. Up to when the routes have moved, everything is as it was then.
         """
         if holders is None and {one.name for one in topology.workers} != {one.name for one in self.topology.workers}:
-            raise ValueError(f"{topology.file}: a swap keeps the workers of {self.topology.file}; it has others")
+            raise ValueError(f"{topology.file}: this swap must keep the workers of {self.topology.file}")
         if any(map(needs_single_frames, topology.links.values())):
             self.use_single_frames()
         return SwapTransaction(self, topology, holders or {}).make(before_routes)

@@ -39,12 +39,12 @@ class SettingRefused(EmulationError):
     def __init__(self, setting: str, error: OSError) -> None:
         name, _, value = setting.partition("=")
         if error.errno == errno.ENOENT:
-            why = "this machine's kernel does not have it: use a kernel of version 5.4 or later, with networking whole"
+            why = "this machine's kernel does not have it: use Linux 5.4 or later, built with full networking"
         elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             why = f"{error.strerror}; `testbed doctor --fix` makes {SETTINGS} writable"
         else:
             why = f"the kernel refuses it ({error.strerror}); `testbed doctor` says what this machine can do"
-        super().__init__(f"the kernel setting {setting} can't be put in force: {why}", field=name, given=value)
+        super().__init__(f"the kernel setting {setting} can't be applied: {why}", field=name, given=value)
 
 
 def received_bytes(pid: int) -> dict[str, int]:

@@ -82,7 +82,7 @@ def tunnel_number(network: str, pair_number: int) -> int:
     Two networks between the same hosts have the same with a chance of 1 in 4,096; the kernel then refuses the second.
     """
     if pair_number >= PAIRS_AT_MOST:
-        raise ValueError(f"a network that is split has {PAIRS_AT_MOST} pairs of links at most")
+        raise ValueError(f"a network over several hosts can have at most {PAIRS_AT_MOST} pairs of links")
     return (zlib.crc32(network.encode()) & 0xFFF) << 12 | pair_number
 
 
@@ -101,8 +101,9 @@ def lay_tunnel(network: Network, topology: Topology, sites: tuple[str, str], wir
         host.apply(device.vxlan(far, mac, router.pid, number, here, there, TUNNEL_PORT))
     except OSError as error:
         raise RuntimeError(
-            f"no tunnel from {share.host} to {share.host_of[far]} (VXLAN {number}, {here} to {there}, UDP port "
-            f"{TUNNEL_PORT}): {error.strerror}; modprobe vxlan, and no other network of this name between these hosts"
+            f"the tunnel from {share.host} to {share.host_of[far]} (VXLAN {number}, {here} to {there}, UDP port "
+            f"{TUNNEL_PORT}) could not be created: {error.strerror}; run `modprobe vxlan`, and see that no other "
+            "network of this name is up between these hosts"
         ) from error
     finally:
         host.close()

@@ -156,7 +156,7 @@ class OpenVSwitch(Switch):
         assert said is not None
         word = said.readline()
         if word != b"ready\n":
-            raise SwitchError(f"Open vSwitch's database does not start: {(word + said.read()).decode().strip()}")
+            raise SwitchError(f"Open vSwitch's database did not start: {(word + said.read()).decode().strip()}")
 
     def _tell(self, *words: str) -> str:
         """What `ovs-vsctl` answers when all is done as told."""
@@ -165,7 +165,7 @@ class OpenVSwitch(Switch):
         if done.returncode:
             raise SwitchError(
                 f"Open vSwitch: `ovs-vsctl {' '.join(words)}` failed: {done.stderr.strip()}. "
-                "Write `switch: bridge` in the topology to do without."
+                "Write `switch: bridge` in the topology to do without Open vSwitch."
             )
         return done.stdout.strip()
 
@@ -212,11 +212,11 @@ def _complaint(name: SwitchName) -> str | None:
     if name == "bridge":
         return None
     if missing := missing_programs():
-        return f"there is no {', '.join(missing)}; apt-get install {PACKAGE}"
+        return f"{', '.join(missing)} not installed; apt-get install {PACKAGE}"
     if name == "openvswitch-user":
         return None if Path("/dev/net/tun").exists() else "there is no /dev/net/tun; modprobe tun"
     if os.geteuid() != 0:
-        return "trying it needs root; run it with sudo"
+        return "testing it needs root; run with sudo"
     # In a scratch namespace, which takes the datapath along. The kernel loads the module for it.
     try:
         with closing(Namespace()) as scratch:
@@ -227,4 +227,4 @@ def _complaint(name: SwitchName) -> str | None:
     if trial.returncode == 0:
         return None
     remedy = "modprobe openvswitch, or use a kernel with CONFIG_OPENVSWITCH"
-    return f"the kernel makes no datapath ({trial.stderr.strip().splitlines()[-1]}); {remedy}"
+    return f"the kernel created no datapath ({trial.stderr.strip().splitlines()[-1]}); {remedy}"

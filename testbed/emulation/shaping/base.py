@@ -159,7 +159,7 @@ def refuse_attached(ports: Iterable[Port], attached: Container[str]) -> None:
     for port in ports:
         if port.link in attached:
             raise ShapingError(
-                f"link {port.link} is attached already; detach it first", rule="attached", link=port.link
+                f"link {port.link} is already attached; detach it first", rule="attached", link=port.link
             )
 
 

@@ -72,9 +72,9 @@ def working_form() -> str:
             return form
         complaints.append(f"{form}: {complaint.splitlines()[0]}")
     raise ShapingError(
-        "no NFQUEUE rule can be added here. Install the tool (apt-get install iptables), and use a kernel "
+        "no NFQUEUE rule can be added on this machine. Install iptables (apt-get install iptables), and use a kernel "
         "with CONFIG_NETFILTER_XT_TARGET_NFQUEUE and CONFIG_NETFILTER_NETLINK_QUEUE (modules xt_NFQUEUE and "
-        f"nfnetlink_queue). What was tried: {'; '.join(complaints)}"
+        f"nfnetlink_queue). Tried: {'; '.join(complaints)}"
     )
 
 
@@ -90,8 +90,8 @@ def filter_bridged(namespaces: Iterable[Path]) -> None:
         if complaint is not None:
             tried = f"{complaint}; modprobe br_netfilter: {loading or 'done'}"
             raise ShapingError(
-                "what passes a bridge cannot be shaped here. Load the module br_netfilter (modprobe br_netfilter), or "
-                f"use a kernel with CONFIG_BRIDGE_NETFILTER. What was tried: {tried}"
+                "bridged packets cannot be shaped on this machine. Load the module br_netfilter (modprobe "
+                f"br_netfilter), or use a kernel with CONFIG_BRIDGE_NETFILTER. Tried: {tried}"
             )
 
 
@@ -113,7 +113,7 @@ def replace_rules(rules: Mapping[Path, Collection[Rule]]) -> None:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for netns, complaint in zip(rules, pool.map(_replace, rules, rules.values()), strict=True):
             if complaint is not None:
-                raise ShapingError(f"cannot set queue rules in {netns}: {complaint}")
+                raise ShapingError(f"NFQUEUE rules could not be set in {netns}: {complaint}")
 
 
 def _replace(netns: Path, rules: Collection[Rule]) -> str | None:

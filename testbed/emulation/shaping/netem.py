@@ -247,7 +247,7 @@ class NetemShaper(Shaper):
                 tree.control.apply(tree.delay(tree.state, dead=True))
             except OSError as error:
                 if error.errno not in (errno.ENODEV, errno.ENOENT, errno.EINVAL):  # the interface went first
-                    raise ShapingError(f"cannot stop {link}: {error.strerror}") from error
+                    raise ShapingError(f"link {link} could not be stopped: {error.strerror}") from error
             self._leave(tree.netns)
 
     def counters(self) -> dict[str, LinkCounters]:
@@ -278,7 +278,7 @@ class NetemShaper(Shaper):
             return self._planted(port, state)
         except OSError as error:
             self._leave(port.netns)
-            why = f"cannot shape {port.link} on {port.interface} in {port.netns}: {error.strerror}"
+            why = f"link {port.link} could not be shaped on {port.interface} in {port.netns}: {error.strerror}"
             raise ShapingError(why) from error
 
     def _planted(self, port: Port, state: LinkState) -> _Tree:

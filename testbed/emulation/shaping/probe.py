@@ -34,7 +34,7 @@ def open_shaper(choice: Literal["auto", "netem", "userspace"] = "auto") -> Shape
     if choice != "auto":
         complaint = _complaint(BACKENDS[choice])
         if complaint is not None:
-            raise ShapingError(f"the {choice} shaping backend does not work here: {complaint}")
+            raise ShapingError(f"the {choice} shaping backend does not work on this machine: {complaint}")
         return BACKENDS[choice]()
     complaints = {}
     for name, backend in BACKENDS.items():
@@ -42,13 +42,14 @@ def open_shaper(choice: Literal["auto", "netem", "userspace"] = "auto") -> Shape
         if complaint is None:
             return backend()
         complaints[name] = complaint
-    raise ShapingError("no shaping backend works here. " + " ".join(f"{n}: {c}" for n, c in complaints.items()))
+    listed = " ".join(f"{name}: {complaint}" for name, complaint in complaints.items())
+    raise ShapingError(f"no shaping backend works on this machine. {listed}")
 
 
 def _complaint(backend: type[Shaper]) -> str | None:
     """Shape and change two links of a scratch namespace; None if that went well, else the remedy."""
     if os.geteuid() != 0:
-        return "shaping links needs root; run it with sudo."
+        return "shaping links needs root; run with sudo."
     try:
         with closing(Namespace()) as scratch, backend() as shaper:
             _make_site(scratch)
@@ -60,7 +61,7 @@ def _complaint(backend: type[Shaper]) -> str | None:
     except ShapingError as error:
         return f"{error}. {_kernel_remedy()}" if backend is NetemShaper else str(error)
     except (RuntimeError, OSError) as error:
-        return f"no scratch network namespace with a bridge can be made: {error}"
+        return f"a scratch network namespace with a bridge could not be created: {error}"
     return None
 
 
@@ -80,4 +81,4 @@ def _kernel_remedy() -> str:
         how = f"install {package.name} and restart with that kernel"
     else:
         how = f"install {package.name} and run modprobe sch_netem"
-    return f"Kernel {release} lacks sch_netem or sch_htb; {how}; or use the userspace backend."
+    return f"Kernel {release} lacks sch_netem or sch_htb: {how}, or use the userspace backend."

@@ -82,14 +82,14 @@ class CoreProcess:
             said, *lines = self._answer(number).splitlines() or [""]
         except TimeoutError:
             raise ShapingError(
-                f"the shaping core did not answer within {ANSWER_TIMEOUT_S:g} s, so it may not have done what it was "
-                "asked; it was stopped, or this host has no time for it: let it run less at once",
+                f"the shaping core did not answer within {ANSWER_TIMEOUT_S:g} s, so the change may not be in force: "
+                "the process is stopped, or this host is overloaded; run less on this host at once",
                 rule="timeout",
             ) from None
         except OSError as error:
             raise ShapingError(self.failure() or f"the shaping core cannot be reached: {error}") from error
         if said != "ok":
-            raise ShapingError(said.removeprefix("error ") or self.failure() or "the shaping core has gone")
+            raise ShapingError(said.removeprefix("error ") or self.failure() or "the shaping core has ended")
         return lines
 
     def failure(self) -> str | None:
@@ -97,7 +97,7 @@ class CoreProcess:
         status = self._process.poll()
         if status is None:
             return None
-        return f"the shaping core {how_it_ended(status)}, so every link is dead; take the network down and up again"
+        return f"the shaping core {how_it_ended(status)}, so no link passes packets; take the network down and up again"
 
     def close(self) -> None:
         """End it. A second time does nothing."""

@@ -91,14 +91,15 @@ class Timer:
                 self._process.kill()
                 self._process.wait()
                 raise ShapingError(
-                    f"the process that replays traces did not answer within {ANSWER_TIMEOUT_S:g} s, so it was ended, "
-                    "and no link changes by itself any more; take the network down and up again",
+                    f"the process that replays traces did not answer within {ANSWER_TIMEOUT_S:g} s and was killed, "
+                    "so traces no longer change links; take the network down and up again",
                     rule="timeout",
                 ) from None
             except OSError as error:
-                raise ShapingError(self.failure() or f"the process that replays does not answer: {error}") from error
+                why = f"the process that replays traces does not answer: {error}"
+                raise ShapingError(self.failure() or why) from error
         if not isinstance(answer, TimerAnswer):
-            raise ShapingError(self.failure() or "the process that replays has gone")
+            raise ShapingError(self.failure() or "the process that replays traces has ended")
         return answer
 
     def failure(self) -> str | None:

@@ -117,7 +117,7 @@ class UserspaceShaper(Shaper):
             refuse_attached(ports, self._attached)
             if len(ports) > len(self._free):
                 raise ShapingError(
-                    f"more than {LINKS_AT_MOST} links at once; take some away first",
+                    f"the userspace backend shapes at most {LINKS_AT_MOST} links at once; remove some links",
                     rule="too-many",
                     given=LINKS_AT_MOST,
                 )
