@@ -1,4 +1,4 @@
-"""Taking away what a testbed left: only what carries our label, found by it, and ended by id."""
+"""Clean-up of what testbeds left: finds only what carries our label, and ends processes by their ids."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from testbed.emulation.process import ProcessIdentity
 
 T = TypeVar("T")
 
-#: A testbed that is told to end takes its network away itself; how long it may take for that.
+#: The seconds that a testbed's process gets to remove its network by itself before it is killed.
 OWNER_DEADLINE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class CleanupResult:
-    """What was found and taken away."""
+    """The networks, containers and processes that a clean-up removed."""
 
     networks: tuple[str, ...]
     containers: tuple[str, ...]
@@ -35,7 +35,11 @@ class CleanupResult:
 
 @dataclass(frozen=True, slots=True)
 class NetworkRemains:
-    """What of a network is on this machine. `owner` is the process that runs it, or None after a crash."""
+    """The containers and processes of one network on this machine.
+
+    Attributes:
+        owner: The process that runs the network, or None after a crash.
+    """
 
     network: str
     owner: ProcessIdentity | None
@@ -44,10 +48,13 @@ class NetworkRemains:
 
 
 def clean(client: docker.DockerClient | None, network: str | None = None) -> CleanupResult:
-    """Take away one network, or all of ours. Without an engine there can be no containers.
+    """Remove one network, or all networks of ours.
 
-    A testbed that still runs is asked to end first, so that it can write down what it had. Raises EngineError when the
-    engine fails; then all but containers is taken away.
+    Without an engine (`client` is None) there are no containers to remove. A testbed that still runs is asked to end
+    first, so that it can write its records.
+
+    Raises:
+        EngineError: The engine failed. Everything but the containers was removed.
     """
     names = [name for name in label.networks() if network in (None, name)]
     for name in names:
@@ -63,9 +70,10 @@ def clean(client: docker.DockerClient | None, network: str | None = None) -> Cle
 
 
 def clean_crashed(client: docker.DockerClient | None) -> CleanupResult:
-    """Take away what is left of networks whose owner has ended. A network whose owner runs is left as it is.
+    """Remove what is left of networks whose owner has ended. A network whose owner runs is left alone.
 
-    Raises EngineError when the engine fails; then all but containers is taken away.
+    Raises:
+        EngineError: The engine failed. Everything but the containers was removed.
     """
     failure = None
     try:
@@ -78,7 +86,7 @@ def clean_crashed(client: docker.DockerClient | None) -> CleanupResult:
             continue
         try:
             removed = _take_crashed(client, each.network)
-        except FileExistsError:  # another process has this name now, and took away what was left
+        except FileExistsError:  # another process has taken this name, and removed what was left
             continue
         except engine.ENGINE_ERRORS as error:
             removed, failure = [], error
@@ -91,16 +99,16 @@ def clean_crashed(client: docker.DockerClient | None) -> CleanupResult:
 
 
 def _take_crashed(client: docker.DockerClient | None, network: str) -> list[str]:
-    """Take away what a network without an owner left. Returns the names of its containers."""
+    """Remove what a network without an owner left, and return the names of its containers."""
     if not label.is_name(network):  # no folder may be made under it
         label.kill_processes(network)
         return remove_containers(client, network) if client is not None else []
-    with label.labelled(network):  # which ends its processes, and keeps the name from others meanwhile
+    with label.labelled(network):  # ends the network's processes, and keeps others from taking the name
         return remove_containers(client, network) if client is not None else []
 
 
 def find(client: docker.DockerClient | None) -> list[NetworkRemains]:
-    """Return what of each network is on this machine, by the networks' names."""
+    """Return what each network has on this machine, sorted by name."""
     containers, processes = defaultdict[str, list[str]](list), defaultdict[str, list[int]](list)
     if client is not None:
         for container in client.containers.list(all=True, filters={"label": label.LABEL}, ignore_removed=True):
@@ -114,9 +122,10 @@ def find(client: docker.DockerClient | None) -> list[NetworkRemains]:
 
 
 def with_engine(action: Callable[[docker.DockerClient | None], T]) -> T:
-    """Return what `action` returns for a client of the engine, or for None where there is no engine.
+    """Call `action` with a client of the Docker engine, or with None if there is no engine, and return its result.
 
-    Raises EngineError when an engine is there that can't be asked, after `action` with None.
+    Raises:
+        EngineError: An engine is expected but does not answer. `action` was called with None first.
     """
     try:
         client = engine.connect()
@@ -129,11 +138,11 @@ def with_engine(action: Callable[[docker.DockerClient | None], T]) -> T:
 
 
 def sweep(client: docker.DockerClient | None, network: str) -> None:
-    """Take away what the end of one's own network may have missed, and nothing of another process's of that name."""
-    if label.owner(network) == ProcessIdentity.of(os.getpid()):  # its end was cut short before it gave the name back
+    """Remove what the end of this process's own network may have missed; leave another process's of that name alone."""
+    if label.owner(network) == ProcessIdentity.of(os.getpid()):  # an interrupt cut the network's clean-up short
         clean(client, network)
         return
-    with suppress(FileExistsError), label.labelled(network):  # which ends its processes
+    with suppress(FileExistsError), label.labelled(network):  # ends the network's processes
         if client is not None:
             remove_containers(client, network)
 

@@ -1,1 +1,1 @@
-"""A network that stays up in the background, and what is asked of it."""
+"""The process that keeps a network up in the background, and its answers to the API."""

@@ -1,4 +1,4 @@
-"""What people ask of a testbed, checked before anything is done, and what goes wrong then, in words."""
+"""Requests that change a network: checked before anything is done, carried out, and their failures as API problems."""
 
 from __future__ import annotations
 
@@ -24,12 +24,21 @@ from testbed.spec.topology import MAX_WORKERS
 
 log = logging.getLogger(__name__)
 
-#: What of a patch is a value of the link's.
+#: The fields of a patch that are values of the link.
 VALUES = {"rate", "delay", "jitter", "loss"}
 
 
 def changes_of(patches: Mapping[str, LinkPatch], requested: Mapping[str, RequestedState]) -> list[LinkChange]:
-    """The changes of values that patches ask for, once everything is right with all of them. ApiProblem, SpecError."""
+    """Return the value changes that patches ask for, after checking all patches.
+
+    Args:
+        patches: The patch of each directed link.
+        requested: The state that was requested of each link before.
+
+    Raises:
+        ApiProblem: A link is not there, or its tag is outdated.
+        SpecError: A value is wrong.
+    """
     changes = []
     for name, patch in patches.items():
         if name not in requested:
@@ -44,12 +53,12 @@ def changes_of(patches: Mapping[str, LinkPatch], requested: Mapping[str, Request
 
 
 def pairs_of(patches: Mapping[str, LinkPatch]) -> list[tuple[str, str, bool]]:
-    """The physical pairs that patches take down or up: the two sites, and whether it is up."""
+    """Return the physical pairs that patches take down or up: the two sites, and whether the pair is to be up."""
     return [(*link_ends(name), patch.up) for name, patch in patches.items() if patch.up is not None]
 
 
 class EventCallback(Protocol):
-    """Hears what happens to a network: a change of a link has all values that are in force over its file or trace."""
+    """Receives each event of a network. `changed` has all of a link's values that override its file or trace."""
 
     def __call__(self, kind: str, target: str, *, changed: Mapping[str, float | None] | None = None) -> None: ...
 
@@ -57,7 +66,7 @@ class EventCallback(Protocol):
 def change_links(
     network: Network, changes: Iterable[LinkChange], pairs: Iterable[tuple[str, str, bool]], on_event: EventCallback
 ) -> None:
-    """Change the values of links, which stay in force over their traces, and take physical pairs down or up.
+    """Change the values of links, which override their traces, and take physical pairs down or up.
 
     Args:
         network: The network in force.
@@ -74,13 +83,13 @@ def change_links(
 
 
 def check_file(file: Path) -> None:
-    """Raise ApiProblem where a topology's file is not there."""
+    """Raise ApiProblem if a topology's file does not exist."""
     if not file.is_file():
         raise ApiProblem(MISSING, f"there is no file {file} on this machine; write the path of a topology file")
 
 
 def check_site(testbed: Testbed, site: str) -> None:
-    """ApiProblem where a site that is to get a worker is not there, or is full."""
+    """Raise ApiProblem if a site that is to get a worker does not exist, or is full."""
     sites = testbed.network.topology.sites
     if site not in sites:
         raise ApiProblem(MISSING, f"the network has no site {site}; sites: {', '.join(sites)}")
@@ -89,7 +98,7 @@ def check_site(testbed: Testbed, site: str) -> None:
 
 
 def pause_replay(testbed: Testbed, paused: bool) -> None:
-    """Hold the replay of traces, or let it go on. ApiProblem where a trace is one of single packets' moments."""
+    """Pause the replay of traces, or let it continue. Raises ApiProblem if a link has a packet-delivery trace."""
     links = testbed.network.topology.links.values()
     if any(link.trace is not None and link.trace.opportunities is not None for link in links):
         raise ApiProblem(NOT_HERE, "a packet-delivery trace can't be paused: the shaping core replays it by itself")
@@ -101,8 +110,7 @@ def pause_replay(testbed: Testbed, paused: bool) -> None:
 
 @contextmanager
 def as_api_problem() -> Iterator[None]:
-    """What goes wrong inside, as an ApiProblem: whoever asks for what fails must not take the network down for
-    others."""
+    """Turn any error inside the context into an ApiProblem, so that a failed request does not take the network down."""
     try:
         yield
     except ApiProblem:

@@ -1,9 +1,9 @@
 """The process that keeps a network up: `python -m testbed.emulation.daemon.owner --name N … TOPOLOGY`.
 
-It belongs to no terminal. While it builds, it says on its standard output how far it is, a JSON object a line:
-`{"step": title}`, `{"done": title}`, and at last `{"up": name}`, or `{"failed": text, "code": exit code}` when nothing
-is left of what it had begun. If nobody reads that any more, it takes everything away. From then on it answers requests,
-until SIGTERM, over the API's socket; what it has to say goes to `owner.log` in the network's state folder.
+It belongs to no terminal. While it builds the network, it reports progress on its standard output, one JSON object a
+line: `{"step": title}`, `{"done": title}`, and finally `{"up": name}`, or `{"failed": text, "code": exit code}` when
+nothing is left of what it had begun. If the reader of that output has gone, it removes everything. Once the network is
+up, it answers requests over the API's socket until SIGTERM, and logs to `owner.log` in the network's state folder.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ log = logging.getLogger(__name__)
 
 
 class ProgressPipe:
-    """Says how far it is on what was the standard output, which no child inherits: the shaping core would keep
-    whoever reads it waiting for the end.
+    """Reports progress on the original standard output.
+
+    No child inherits that output: the shaping core would keep it open, and its reader would wait for the end.
     """
 
     def __init__(self) -> None:
@@ -45,25 +46,25 @@ class ProgressPipe:
         os.dup2(2, 1)
 
     def send(self, word: dict[str, Any]) -> None:
-        """BrokenPipeError when nobody reads it any more."""
+        """Send one message. Raises BrokenPipeError if the reader has gone."""
         print(json.dumps(word), file=self._words, flush=True)
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
-        """Tell of a step and of its end."""
+        """Report the begin and the end of a step."""
         self.send({"step": title})
         yield
         self.send({"done": title})
 
     def fail(self, code: int, text: str) -> int:
-        """Tell of the failure, if anyone still listens; the exit code."""
+        """Log a failure, report it if the reader is still there, and return the exit code."""
         log.error("%s", text)
         with suppress(BrokenPipeError):
             self.send({"failed": text, "code": code})
         return code
 
     def close(self, path: Path) -> None:
-        """There is no more to tell: from here on it is the log's."""
+        """End the reports; from here on, output goes to the log file at `path`."""
         self._words.close()
         with path.open("ab") as file:
             for number in (1, 2):
@@ -71,7 +72,7 @@ class ProgressPipe:
 
 
 def main() -> int:
-    """Keep a network up until a signal; the exit code."""
+    """Keep a network up until a signal, and return the exit code."""
     prog = "python -m testbed.emulation.daemon.owner"
     parser = argparse.ArgumentParser(prog=prog, description="Keeps a network up.")
     parser.add_argument("--name", required=True)
@@ -80,13 +81,13 @@ def main() -> int:
     parser.add_argument("--port", type=int, help="the API on this port of 127.0.0.1 as well; 0 is any")
     parser.add_argument("topology", type=Path)
     args = parser.parse_args()
-    label.leave()  # started from within another network's host, it must not end together with that network
+    label.leave()  # started in another network's host, it would be killed together with that network
     progress = ProgressPipe()
     try:
         with interruptible():
             _own(args, progress)
     except BrokenPipeError:
-        return FAILED  # whoever asked for the network has gone
+        return FAILED  # the process that asked for the network has gone
     except Exception as error:
         return progress.fail(*ending_of(error))
     except Interrupted:

@@ -1,4 +1,4 @@
-"""Starting the process that keeps a network up, and following what it says until the network is up."""
+"""Starts the process that keeps a network up, and follows its progress until the network is up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from testbed.errors import FAILED, MOST_QUOTED, written_aside
 
 
 class StartupError(RuntimeError):
-    """The network is not up, and nothing of it is left; `exit_code` says whose fault it was."""
+    """The network did not come up, and nothing of it is left. `exit_code` says whose fault it was."""
 
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
@@ -30,10 +30,20 @@ class StartupError(RuntimeError):
 def bring_up(
     name: str, topology: Path, backend: Backend, containers: ProgramContainers, step: Step, door: Door | None = None
 ) -> str:
-    """Bring a network up in the background, with such containers, and its API on a port of this machine where there is
-    a `door`; returns when all of it is, with what to say of the page. StartupError when it does not come up.
+    """Bring a network up in the background, and return a line about its page (empty without a `door`).
 
-    Interrupted meanwhile, it has everything taken away first.
+    Args:
+        name: The network's name.
+        topology: The path of its topology file.
+        backend: The shaping backend.
+        containers: The workers' containers.
+        step: Opens a context for each step, given its title.
+        door: Also serve the API on a port of this machine, and show the page in a browser.
+
+    If it is interrupted, it waits until the network has been removed.
+
+    Raises:
+        StartupError: The network did not come up.
     """
     with tempfile.TemporaryFile("w+", errors="replace") as complaints:
         owner = subprocess.Popen(
@@ -44,12 +54,12 @@ def bring_up(
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            # Not ours: what it starts keeps that open, and whoever waits for the end of our output would wait for it.
+            # Not this process's stderr: the owner's children keep it open, and a pipe's reader would wait for them.
             stderr=complaints,
-            # Started from within another network's host, it must not end together with that network.
+            # Without the label of another network, in whose host this may run, and with which it would be killed.
             env={name: value for name, value in os.environ.items() if name != label.ENVIRONMENT},
             text=True,
-            start_new_session=True,  # it outlives this terminal, and Ctrl-C in it
+            start_new_session=True,  # it outlives this terminal, and does not get its Ctrl-C
         )
         assert owner.stdout is not None
         try:
@@ -78,7 +88,7 @@ def _broken_off(ended: str, complained: str) -> str:
 def _follow(words: IO[str], step: Step) -> None:
     while "up" not in (word := _next(words)):
         with step(word["step"]):
-            _next(words)  # that it is done
+            _next(words)  # the step is done
 
 
 def _next(words: IO[str]) -> dict[str, Any]:

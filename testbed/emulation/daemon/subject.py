@@ -46,12 +46,12 @@ from testbed.spec.topology import Topology
 
 log = logging.getLogger(__name__)
 
-#: So many of the last events are told to who comes later.
+#: A client that connects later gets at most this many of the last events.
 EVENTS = 1000
 
 
 class NetworkSubject(Subject):
-    """Carries out what is asked of a network that is up.
+    """Carries out the API's requests on a network that is up.
 
     Attributes:
         tell: Called when something has happened.
@@ -146,12 +146,24 @@ def _record(swapped: SwapResult) -> dict[str, Any]:
 def serve_network(
     topology: Topology | Path, *, name: str, backend: Backend, workers: Workers, step: Step, port: int | None = None
 ) -> Iterator[tuple[Testbed, ApiServer]]:
-    """A testbed that is up while inside, and the API over it, also on a `port` of this machine if one is given. Raises
-    what a testbed does where it does not come up, and PortTaken."""
+    """Keep a testbed up inside the context, and serve the API over it.
+
+    Args:
+        topology: The topology, or the path of its file.
+        name: The network's name.
+        backend: The shaping backend.
+        workers: What the workers are.
+        step: Opens a context for each step, given its title.
+        port: Serve the API on this TCP port of 127.0.0.1 as well.
+
+    Raises:
+        EmulationError, FileExistsError, SpecError: As a Testbed does.
+        PortTaken: The port is in use.
+    """
     history = History()
     testbed = Testbed(topology, name=name, backend=backend, workers=workers, observer=history.note, step=step)
-    # One thread for all verbs, and no other: the kernel ends a switch's daemons together with the thread that started
-    # them, so the sites that a swap adds live as long as this does.
+    # One thread runs all requests: the kernel ends a switch's daemons together with the thread that started them, so
+    # this thread must live as long as the sites that a swap adds.
     with testbed, ThreadPoolExecutor(1, "requests") as executor:
         subject = NetworkSubject(testbed, history, executor)
         with ApiServer(subject, testbed.folder / SOCKET, port) as server:

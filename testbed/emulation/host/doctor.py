@@ -1,7 +1,7 @@
-"""What this machine can do: checks, each with what mends it.
+"""Checks of what this machine can do, each with the fix for what is missing.
 
-A check is a value: how a thing is looked at, and the fix, where a program can do it. `examine` looks and changes
-nothing; `mend` applies the fixes of what is not well, in order, since later ones need earlier ones, and looks again.
+A check is a value: a function that looks at one thing, and a fix if a program can do it. `examine` looks and changes
+nothing. `fix_all` applies the fixes of failed checks in order, since later fixes need earlier ones, and looks again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from testbed.spec.topology import SwitchName
 
 Name = TypeVar("Name", bound=str)
 
-#: Programs the emulation calls, and the Debian package each comes in.
+#: Programs that the emulation calls, and the Debian package of each.
 PROGRAMS = {
     "ethtool": "ethtool",
     "ip": "iproute2",
@@ -44,21 +44,28 @@ PROGRAMS = {
     "tc": "iproute2",
 }
 
-#: What each backend needs of the kernel.
+#: The kernel modules that each backend needs.
 MODULES = {
     "netem": ("sch_netem", "sch_htb"),
     "userspace": ("xt_NFQUEUE", "nfnetlink_queue", "br_netfilter", "sch_htb"),
 }
 
-#: The same for the switches that are no part of every kernel.
+#: The kernel modules of the switches that are not part of every kernel.
 SWITCH_MODULES: dict[SwitchName, tuple[str, ...]] = {"openvswitch": ("openvswitch",), "openvswitch-user": ("tun",)}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. `remedy` is empty when all is well; `blocks` when nothing runs without it.
+    """The result of one check.
 
-    `fixable` says whether `mend` would try; afterwards `fix` says what it did, or why it could not.
+    Attributes:
+        name: What was looked at.
+        found: What was found.
+        remedy: What to do; empty if all is well.
+        blocks: Whether nothing runs until this is fixed.
+        fixable: Whether `fix_all` would try to fix it.
+        fixed: Whether `fix_all` fixed it.
+        fix: What `fix_all` did, or why it failed.
     """
 
     name: str
@@ -76,40 +83,40 @@ class Finding:
 
 
 class Probes:
-    """What is found out by trying, once for all the checks that want to know."""
+    """Results of trying out backends and switches, shared by all checks."""
 
     @cached_property
     def backends(self) -> dict[str, str | None]:
-        """Each shaping backend, and why it does not work here."""
+        """Each shaping backend, and why it does not work here (None if it works)."""
         return available_backends()
 
     @cached_property
     def switches(self) -> dict[SwitchName, str | None]:
-        """Each switch, and why it does not work here."""
+        """Each switch, and why it does not work here (None if it works)."""
         return available_switches()
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A thing to look at, and what mends it: says what it did, or raises CannotFix."""
+    """One check. `fix` repairs a failure and returns what it did, or raises CannotFix."""
 
     look: Callable[[Probes], Finding]
     fix: Callable[[], str] | None = None
 
     def finding(self, probes: Probes) -> Finding:
-        """What is found now."""
+        """Return the current result."""
         found = self.look(probes)
         return replace(found, fixable=self.fix is not None and not found.ok)
 
 
 def examine() -> list[Finding]:
-    """Look at everything; takes a second, changes nothing."""
+    """Run all checks; takes a second and changes nothing."""
     probes = Probes()
     return [check.finding(probes) for check in CHECKS]
 
 
 def fix_all() -> list[Finding]:
-    """Mend what can be, and look at everything again. Raises nothing: what could not be mended says why."""
+    """Fix what can be fixed and run all checks again. Raises nothing: a finding says why its fix failed."""
     attempts = [_attempt(check) for check in CHECKS]
     return [
         replace(found, fix=tried, fixed=bool(tried) and found.ok)
@@ -118,8 +125,8 @@ def fix_all() -> list[Finding]:
 
 
 def _attempt(check: Check) -> str:
-    """What a fix did, or why it could not; empty where there was nothing to mend, or nothing that could."""
-    if check.fix is None or check.look(Probes()).ok:  # what was mended before may have changed it
+    """Return what a fix did, or why it failed; empty if there was nothing to fix, or no fix."""
+    if check.fix is None or check.look(Probes()).ok:  # an earlier fix may have repaired it
         return ""
     if os.geteuid() != 0:
         return "this fix needs root; run `testbed doctor --fix` with sudo"
@@ -129,7 +136,7 @@ def _attempt(check: Check) -> str:
         return str(error)
 
 
-# What is looked at -----------------------------------------------------------------------------------------------
+# Checks ----------------------------------------------------------------------------------------------------------
 
 
 def _root(_: Probes) -> Finding:
@@ -162,7 +169,7 @@ def _mininet(_: Probes) -> Finding:
 
 
 def _forwarding(_: Probes) -> Finding:
-    """Whether a router can be made, tried in a scratch namespace: where /proc/sys is read-only it cannot."""
+    """Check that a namespace can forward, in a scratch namespace: it cannot where /proc/sys is read-only."""
     command = ["unshare", "--net", "sysctl", "--quiet", "--write", "net.ipv4.ip_forward=1"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -175,7 +182,7 @@ def _forwarding(_: Probes) -> Finding:
 
 
 def _first_working(complaints: Mapping[Name, str | None]) -> Name | None:
-    """What `auto` takes."""
+    """Return the name that `auto` chooses."""
     return next((name for name, complaint in complaints.items() if complaint is None), None)
 
 
@@ -187,7 +194,7 @@ def _backend(probes: Probes, name: str) -> Finding:
 
 
 def _switch(probes: Probes, name: SwitchName) -> Finding:
-    """None blocks: the bridge always works."""
+    """Check a switch. No finding blocks: the bridge always works."""
     complaint = probes.switches[name]
     if complaint is not None:
         return Finding(f"switch: {name}", "no", complaint)
@@ -204,7 +211,10 @@ def _engine(_: Probes) -> Finding:
 
 
 def _limits(_: Probes) -> Finding:
-    """None blocks: what can't be kept stands in a run's manifest, and a limit that a topology declares is refused."""
+    """Check the container limits.
+
+    No finding blocks: a run's manifest lists the missing limits, and a limit that a topology declares is refused.
+    """
     try:
         missing = missing_limits(engine.connect().info())
     except engine.ENGINE_ERRORS:
@@ -232,7 +242,7 @@ def _leftovers(_: Probes) -> Finding:
 
 
 def _working_backend() -> str | None:
-    """The backend to measure with; None while something that blocks is to be mended first."""
+    """Return the backend to measure with; None while a blocking finding has to be fixed first."""
     probes = Probes()
     if any(check.look(probes).blocks for check in CHECKS if check.look is not _budget):
         return None
@@ -247,7 +257,7 @@ def _budget(probes: Probes) -> Finding:
     return Finding("budget", "not measured yet", "the first `testbed run` measures it in about five seconds")
 
 
-# What mends it ---------------------------------------------------------------------------------------------------
+# Fixes -----------------------------------------------------------------------------------------------------------
 
 
 def _fix_backend(name: str) -> str:

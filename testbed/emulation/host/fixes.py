@@ -1,4 +1,4 @@
-"""What doctor mends. Each function does one thing and says what it did, or raises CannotFix with the reason."""
+"""The fixes of `testbed doctor --fix`. Each function fixes one thing and returns what it did, or raises CannotFix."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from testbed.emulation.containers import engine
 from testbed.emulation.host import budget, kernel
 from testbed.emulation.process import how_it_ended
 
-#: What of a failed command's output is quoted.
+#: The number of lines quoted from a failed command's output.
 OUTPUT_TAIL_LINES = 5
 
 
 class CannotFix(Exception):
-    """It could not be mended; the text says why."""
+    """A fix failed; the text says why."""
 
 
 def install(packages: Iterable[str]) -> str:
@@ -29,12 +29,12 @@ def install(packages: Iterable[str]) -> str:
         raise CannotFix(f"this machine has no apt-get; install {' '.join(packages)} by hand")
     _run(["apt-get", "update"])
     _run(command)
-    importlib.invalidate_caches()  # a Python package may have come
+    importlib.invalidate_caches()  # the packages may include a Python package
     return f"ran {shlex.join(command)}"
 
 
 def load_modules(modules: Sequence[str]) -> str:
-    """Load kernel modules, from the package that carries them where they are not there."""
+    """Load kernel modules; install the package that has them if they are missing."""
     complaint = kernel.load(modules)
     if complaint is None:
         return f"loaded {', '.join(modules)}"
@@ -58,7 +58,7 @@ def let_settings_be_written() -> str:
 
 
 def start_engine() -> str:
-    """Start a Docker engine, which is installed first where there is none."""
+    """Start a Docker engine, and install it first if there is none."""
     done = "" if shutil.which("dockerd") else f"{install(['docker.io'])}; "
     try:
         engine.ensure_engine(lambda _: None)
@@ -68,16 +68,16 @@ def start_engine() -> str:
 
 
 def stale_networks() -> list[str]:
-    """Return the networks of which something is there, but no longer the process that ran them."""
+    """Return the networks of which something is left although the process that ran them has ended."""
     try:
         found = cleanup.find(engine.connect())
     except engine.ENGINE_ERRORS:
-        found = cleanup.find(None)  # no engine, no containers that could be seen
+        found = cleanup.find(None)  # without an engine, containers cannot be listed
     return [each.network for each in found if each.owner is None]
 
 
 def take_leftovers_away() -> str:
-    """Take away what is left of networks whose process is gone."""
+    """Remove what is left of networks whose process has ended."""
     names = ", ".join(stale_networks())
     try:
         done = cleanup.with_engine(cleanup.clean_crashed)
@@ -87,7 +87,7 @@ def take_leftovers_away() -> str:
 
 
 def measure_budget(backend: str | None) -> str:
-    """Measure what this host carries, with a backend that works here."""
+    """Measure what this host carries, with this shaping backend."""
     if backend is None:
         raise CannotFix("other findings must be fixed first")
     try:
