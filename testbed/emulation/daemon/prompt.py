@@ -1,4 +1,4 @@
-"""Mininet's prompt for host names with dashes: Mininet's own reads `paris-w0 ping tokyo-w0` as a command named `paris`."""
+"""Mininet's prompt, for host names with dashes: Mininet reads `paris-w0 ping tokyo-w0` as a command `paris`."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def _hosts(network: Network, topology: Topology) -> dict[str, dict[str, Any]]:
 
 
 def _host(kind: str, site: str, address: str, node: NamespaceNode) -> dict[str, Any]:
-    """Return a host's entry. Its `pid` holds the namespace: a worker's first process, or for a router a thread of ours."""
+    """Return a host's entry. Its `pid` holds the namespace: a worker's first process, or a thread of ours."""
     held = {"pid": node.holder.pid, "start_ticks": node.holder.start_ticks, "running": node.held}
     return {"kind": kind, "site": site, "address": address, **held}
 
@@ -176,6 +176,6 @@ def _counts(counters: LinkCounters) -> dict[str, int]:
 
 
 def _p99_ms(lateness: Mapping[str, Iterable[float]]) -> float | None:
-    """Return the 99th percentile of the lateness over all links' remembered ticks in ms; None without replayed traces."""
+    """Return the 99th percentile over all links' remembered ticks in ms; None if nothing is replayed."""
     late = sorted(seconds for ticks in lateness.values() for seconds in ticks)
     return round(late[int(0.99 * (len(late) - 1))] * 1e3, 3) if late else None

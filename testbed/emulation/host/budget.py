@@ -247,7 +247,7 @@ def _fill(network: Network) -> float:
 
 
 def _await_listening(server: subprocess.Popen[bytes]) -> None:
-    """Wait until an iperf3 server listens. A client that connects earlier is refused, and its flow would carry nothing."""
+    """Wait until an iperf3 server listens: it refuses an earlier client, whose flow would carry nothing."""
     assert server.stdout is not None
     if not any(b"listening" in line for line in server.stdout):
         raise BudgetError("iperf3 exited before it was ready; `testbed doctor` says what this machine lacks")
