@@ -1,4 +1,4 @@
-"""`python -m testbed.emulation.shaping`: compile the shaping core, and print where it is."""
+"""`python -m testbed.emulation.shaping`: compile the shaping core and print its path."""
 
 from __future__ import annotations
 
