@@ -1,4 +1,4 @@
-"""The emulated network: Mininet nodes, containers as hosts, shaped links, the replay of traces, and clean-up."""
+"""The emulated network: Mininet nodes, worker containers, shaped links, trace replay and clean-up."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import importlib.util
 import sys
 from pathlib import Path
 
-#: Where Debian and Ubuntu put `python3-*` and Mininet; Mininet is Python alone and needs no other package of theirs.
+#: The folder of Debian's and Ubuntu's `python3-*` packages and Mininet, which needs no other package of them.
 DISTRIBUTION = Path("/usr/lib/python3/dist-packages")
 
 
 def find_mininet(distribution: Path = DISTRIBUTION) -> bool:
-    """Return whether `import mininet` works, after taking it from the distribution's packages where it must be.
+    """Return whether `import mininet` works, after adding the distribution's Mininet if the environment has none.
 
-    Mininet alone is taken: other packages of the distribution could hide those of the environment.
+    No other package of the distribution is added, because it could hide one of the environment's.
     """
     if importlib.util.find_spec("mininet") is not None:
         return True

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-#: include/uapi/linux/pidfd.h: a mask, then fields that this process does not ask for, and at the end the status.
+#: include/uapi/linux/pidfd.h: a mask, then fields that are not requested here, and the exit status at the end.
 _PIDFD_INFO_BYTES = 64
 _PIDFD_GET_INFO = 3 << 30 | _PIDFD_INFO_BYTES << 16 | 0xFF << 8 | 11
 _PIDFD_INFO_EXIT = 1 << 3

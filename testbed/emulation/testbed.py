@@ -1,7 +1,7 @@
 """Testbed: a context manager that builds one network with its workers, and removes all of it at the end.
 
 name -> shaper -> routers and links -> workers -> replay
-  everything taken away, in the reverse order  <-'
+      everything is removed in the reverse order  <-'
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Testbed:
         self._stack = ExitStack()
 
     def __enter__(self) -> Testbed:
-        """Build all of it.
+        """Build the whole network with its workers and start the replay.
 
         Raises:
             EmulationError: This machine cannot do it. Nothing is left.
@@ -187,7 +187,7 @@ class Testbed:
         self.network.join(holders.start(requests))
 
     def close(self) -> None:
-        """Remove all of it. Calling it twice is allowed."""
+        """Remove the network and all that belongs to it. Calling it twice is allowed."""
         self._stack.close()
 
     def _own_holders(self) -> Holders:

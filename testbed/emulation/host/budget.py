@@ -190,8 +190,8 @@ def known_budget(choice: Backend) -> Budget:
 
 
 def measure_budget(backend: str) -> Budget:
-    """Measure this host, about five seconds, and keep the result. BudgetError when the trial fails."""
-    # Two first runs may measure at once, and then get less each; the last one's figure stays.
+    """Measure this host's budget in about five seconds, and keep it. Raises BudgetError if the trial fails."""
+    # Two first runs may measure at the same time and get less each; the later figure is kept.
     meter = CpuMeter()
     time.sleep(LOOK_S)
     beside = meter.read()

@@ -1,4 +1,4 @@
-"""Each link's present and future state, computed from four sources, and its way into the shaper.
+"""The present and future state of each link, computed from four sources, and its way into the shaper.
 
 configured state  <-  trace row  <-  change asked for  <-  down
 
@@ -112,8 +112,8 @@ class Links:
                 self._shaper.apply({}, forgotten)
             self._apply(link.name for link in links)
 
-    def replay(self, rows: Mapping[str, Rows], anew: bool = False) -> None:
-        """Queue trace rows after those already queued; with `anew`, first drop the queued rows of all links.
+    def replay(self, rows: Mapping[str, Rows], replace_queued: bool = False) -> None:
+        """Queue trace rows after those already queued; with `replace_queued`, first drop the queued rows of all links.
 
         Links without a trace are skipped: rows may arrive while the network is swapped.
         """
@@ -126,11 +126,11 @@ class Links:
             }
             for name in known:
                 self._begin_delivery(name)
-            forgotten = [name for name, coming in self._coming.items() if coming] if anew else []
+            forgotten = [name for name, coming in self._coming.items() if coming] if replace_queued else []
             for name in forgotten:
                 self._coming[name].clear()
             sent = {name: self._foresee(name, its) for name, its in known.items()}
-            if anew:
+            if replace_queued:
                 self._shaper.apply({}, {**dict.fromkeys(forgotten, ()), **sent})
             elif sent:
                 self._shaper.expect(sent)

@@ -63,6 +63,7 @@ FLOOD_TOTAL_BPS = 200e6
 TURN_PACKETS = 64
 FLOOD_STEP_S = 0.001
 
+#: The buffer holds rate × delay of the fastest links (see `flood_socket`).
 FLOOD_BUFFER_BYTES = 1 << 28
 #: setsockopt(7) beyond the system's limit, for root; the socket module has no name for it.
 SO_SNDBUFFORCE = 32

@@ -52,14 +52,14 @@ class Replay:
             self._changes = {
                 link.name: _RowFeed(link.trace, self.elapsed_s) for link in links if link.trace is not None
             }
-            self._hand_over(anew=True)
+            self._hand_over(replace_queued=True)
 
     def pause(self) -> None:
         """Pause all traces: the states in force stay, and the traces' time stands still until `resume`."""
         with self._wake:
             if self._held_at_s is None:
                 self._held_at_s = self.elapsed_s
-                self._links.replay({}, anew=True)
+                self._links.replay({}, replace_queued=True)
 
     def resume(self, links: Iterable[Link]) -> None:
         """Continue these links' traces from where they were paused."""
@@ -103,7 +103,7 @@ class Replay:
         if self._thread.is_alive():
             self._thread.join()
         with suppress(ShapingError):  # a dead shaper puts no further states in force
-            self._links.replay({}, anew=True)
+            self._links.replay({}, replace_queued=True)
 
     def _run(self) -> None:
         try:
@@ -113,13 +113,13 @@ class Replay:
         except Exception as error:
             self._failure = error
 
-    def _hand_over(self, anew: bool = False) -> None:
+    def _hand_over(self, replace_queued: bool = False) -> None:
         """Send the links the rows of the next AHEAD_S that they do not have yet."""
         if self.paused:
             return
         began, until_s = self._began or 0.0, self.elapsed_s + AHEAD_S
         rows = {name: [(began + at_s, row) for at_s, row in its.until(until_s)] for name, its in self._changes.items()}
-        self._links.replay({name: its for name, its in rows.items() if its}, anew)
+        self._links.replay({name: its for name, its in rows.items() if its}, replace_queued)
 
 
 class _RowFeed:

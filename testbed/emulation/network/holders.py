@@ -18,16 +18,16 @@ class Holders(Protocol):
     """The interface that a testbed needs: containers or namespaces, one for each worker."""
 
     def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, ProcessIdentity]:
-        """Start one for each request; return the process or thread that holds the namespace, by worker name."""
+        """Start a container or namespace for each request; return the process or thread holding it, by worker."""
 
     def replacing(self, workers: Iterable[str]) -> AbstractContextManager[None]:
         """Allow replacements for these workers inside the context. An error in it restores the state before."""
 
     def drop(self, workers: Iterable[str]) -> None:
-        """Remove those of these workers."""
+        """Remove the containers or namespaces of these workers."""
 
     def remove(self) -> None:
-        """Remove all, including those that a broken start or a killed testbed of the same name left."""
+        """Remove all of them, including those that a broken start or a killed testbed of the same name left."""
 
 
 class Namespaces:

@@ -1,4 +1,4 @@
-"""Name resolution on workers: each worker's own name and its peers' names, both ways, and no other names.
+"""Name resolution on workers: a worker resolves its own name and its peers' names, both ways, and no other name.
 
 The emulated network has no name server. A lookup at this machine's servers would wait 5 s for an answer, once for each
 address that a program reverses: torchrun took 33 s to begin instead of 3 s. Therefore workers read a hosts file that

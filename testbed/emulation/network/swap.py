@@ -1,7 +1,7 @@
 """A network swap by difference, ordered so that no route ever leads to a missing link.
 
-what is new is built -> routes move over -> what is gone is removed
-          `----------------`--> what goes wrong up to here is undone
+new parts are built -> routes move over -> old parts are removed
+          `----------------`--> a failure up to here is undone
 """
 
 from __future__ import annotations

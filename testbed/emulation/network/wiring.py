@@ -156,7 +156,7 @@ class Wiring:
     def end_tunnel(
         self, end: Interface, addresses: tuple[IPv4Interface, IPv4Interface], name: str, state: LinkState
     ) -> None:
-        """Make a tunnel's end the beginning of a link; `addresses` are its own and the far end's."""
+        """Make a tunnel's end the begin of a link; `addresses` are its own and that of the other end."""
         own, far = addresses
         self._fit(end)
         end.setIP(str(own))
