@@ -32,7 +32,7 @@ from benchmarks.support.options import Options
 from benchmarks.support.reducers import Library, Outcome, Task
 from benchmarks.support.rendezvous import Rendezvous
 from benchmarks.support.table import Table, progress, show
-from testbed.emulation.network.holders import Namespaces, idle
+from testbed.emulation.network.holders import Namespaces, idle_requests
 from testbed.emulation.network.routing import Routes
 from testbed.emulation.testbed import Backend, Testbed
 from testbed.plan import Plan, Tree
@@ -162,7 +162,7 @@ def team(case: Case, backend: Backend) -> Iterator[Team]:
         # Step by step, for traces are not to be replayed: links stay as the plan was made for.
         testbed.open()
         testbed.build()
-        testbed.start(Namespaces(), idle(case.network.workers))
+        testbed.start(Namespaces(), idle_requests(case.network.workers))
         network, found = testbed.network, Team(interface="eth0")
         for worker in case.network.workers:
             found.entering[worker.name] = ["nsenter", "-t", str(network.container(worker.name).pid), "-n"]

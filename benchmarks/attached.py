@@ -31,7 +31,7 @@ from websockets.sync.client import unix_connect
 from benchmarks.support.options import Options
 from benchmarks.support.table import Table, progress, show
 from testbed.emulation import label
-from testbed.emulation.standing.standing import RUN_SOCKET, client
+from testbed.emulation.daemon.discovery import RUN_SOCKET, client
 from testbed.telemetry.store import read_records
 from tests.page.browser import Browser, Tab
 

@@ -25,7 +25,7 @@ from benchmarks.support import flood
 from benchmarks.support.options import Options
 from benchmarks.support.pairs import Pair, pairs
 from benchmarks.support.table import Table, progress, show
-from testbed.emulation.shaping.build import FLAGS
+from testbed.emulation.shaping.process import FLAGS
 from testbed.emulation.shaping.userspace import UserspaceShaper
 from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES, LinkState
 from testbed.telemetry.host import CpuMeter

@@ -31,7 +31,7 @@ from testbed.emulation.containers.image import (
     probe_python,
     python_packages,
     remove_superseded,
-    told,
+    timed_progress,
     wheelhouse,
 )
 from testbed.emulation.host.doctor import PROGRAMS
@@ -56,9 +56,9 @@ def ensure_ci_image(client: docker.DockerClient, progress: Progress = print) -> 
         return tag
     base = find(client, "ci-base", recipes["ci-base"])
     if base is None:
-        with told(progress, "CI base image with mmdebstrap"):
+        with timed_progress(progress, "CI base image with mmdebstrap"):
             base = import_base(client, "ci-base", recipes["ci-base"], DEBIAN_PACKAGES)
-    with told(progress, "CI image"):
+    with timed_progress(progress, "CI image"):
         python, _ = probe_python(client, base)
         packages = locked("base", "sync", "emulate")
         wheels = wheelhouse(python, packages)

@@ -58,10 +58,10 @@ def doctor(
     json_: Json = False,
 ) -> None:
     """Show what this machine can do, which shaping backend it gets, and what to install for more."""
-    from testbed.emulation.host.doctor import examine, mend
+    from testbed.emulation.host.doctor import examine, fix_all
 
     with interruptible_verb("; what was fixed until then stays fixed"):
-        findings = mend() if fix else examine()
+        findings = fix_all() if fix else examine()
     if json_:
         print(json.dumps([asdict(finding) | {"ok": finding.ok} for finding in findings], indent=1))
     else:

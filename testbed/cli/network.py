@@ -81,7 +81,7 @@ def up(
 def _up_in_background(
     name: str, topology: Topology, backend: Backend, workers: ProgramContainers, display: Display
 ) -> None:
-    from testbed.emulation.standing.background import bring_up
+    from testbed.emulation.daemon.startup import bring_up
 
     page = bring_up(name, topology.file, backend, workers, display.step, display.api_port)
     display.say(f"  {name} is up; `testbed status` shows it, `testbed down --name {name}` takes it down")
@@ -92,7 +92,7 @@ def _up_in_background(
 def _up_with_prompt(
     name: str, topology: Topology, backend: Backend, workers: ProgramContainers, display: Display
 ) -> None:
-    from testbed.emulation.network.prompt import prompt_on
+    from testbed.emulation.daemon.prompt import prompt_on
 
     prompt_on(name, topology, backend, workers, display.step)
 
@@ -174,18 +174,18 @@ def _with_engine(action: Callable[[docker.DockerClient | None], T]) -> T:
 
 def chosen_network(name: str | None) -> str:
     """Return the network of this name, or the only one that is up. Exit if there is none, or several and no name."""
-    from testbed.emulation.standing.standing import standing
+    from testbed.emulation.daemon.discovery import networks_up
 
     need_root()
-    return _chosen(name, standing())
+    return _chosen(name, networks_up())
 
 
 def chosen_network_or_run(name: str | None) -> str:
     """Return the same as `chosen_network`; the name may also be that of a run under way."""
-    from testbed.emulation.standing.standing import running, standing
+    from testbed.emulation.daemon.discovery import networks_of_runs, networks_up
 
     need_root()
-    return name if name is not None and name in running() else _chosen(name, standing())
+    return name if name is not None and name in networks_of_runs() else _chosen(name, networks_up())
 
 
 def _chosen(name: str | None, names: list[str]) -> str:

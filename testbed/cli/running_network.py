@@ -52,10 +52,10 @@ def status(name: Name = None, json_: Json = False) -> None:
     """Show the networks that are up: hosts with addresses, and links with their current state."""
     from testbed.cli.tables import print_status
     from testbed.emulation import label
-    from testbed.emulation.standing.standing import standing
+    from testbed.emulation.daemon.discovery import networks_up
 
     need_root()
-    names = standing() if name is None else [chosen_network_or_run(name)]
+    names = networks_up() if name is None else [chosen_network_or_run(name)]
     found = [_answer(each, lambda network: network.status()) for each in names]
     # A running experiment has a network too; a killed testbed may have left one.
     left = [other for other in label.networks() if name is None and other not in names]
@@ -166,6 +166,6 @@ def _answer(name: str, ask: Callable[[ApiClient], T]) -> T:
         RequestRefused: The request is wrong.
         RequestFailed: The request was not carried out, or nothing answers.
     """
-    from testbed.emulation.standing.standing import client
+    from testbed.emulation.daemon.discovery import client
 
     return ask(client(name))

@@ -1,4 +1,4 @@
-"""Taking away what a testbed left: only what carries our label, found by it, and ended by id."""
+"""Clean-up of what testbeds left: finds only what carries our label, and ends processes by their ids."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from testbed.emulation.process import ProcessIdentity
 
 T = TypeVar("T")
 
-#: A testbed that is told to end takes its network away itself; how long it may take for that.
+#: The seconds that a testbed's process gets to remove its network by itself before it is killed.
 OWNER_DEADLINE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaned:
-    """What was found and taken away."""
+class CleanupResult:
+    """The networks, containers and processes that a clean-up removed."""
 
     networks: tuple[str, ...]
     containers: tuple[str, ...]
@@ -34,8 +34,12 @@ class Cleaned:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What of a network is on this machine. `owner` is the process that runs it, or None after a crash."""
+class NetworkRemains:
+    """The containers and processes of one network on this machine.
+
+    Attributes:
+        owner: The process that runs the network, or None after a crash.
+    """
 
     network: str
     owner: ProcessIdentity | None
@@ -43,11 +47,14 @@ class Found:
     processes: tuple[int, ...] = ()
 
 
-def clean(client: docker.DockerClient | None, network: str | None = None) -> Cleaned:
-    """Take away one network, or all of ours. Without an engine there can be no containers.
+def clean(client: docker.DockerClient | None, network: str | None = None) -> CleanupResult:
+    """Remove one network, or all networks of ours.
 
-    A testbed that still runs is asked to end first, so that it can write down what it had. Raises EngineError when the
-    engine fails; then all but containers is taken away.
+    Without an engine (`client` is None) there are no containers to remove. A testbed that still runs is asked to end
+    first, so that it can write its records.
+
+    Raises:
+        EngineError: The engine failed. Everything but the containers was removed.
     """
     names = [name for name in label.networks() if network in (None, name)]
     for name in names:
@@ -56,16 +63,17 @@ def clean(client: docker.DockerClient | None, network: str | None = None) -> Cle
     try:
         containers = remove_containers(client, network) if client is not None else []
     except engine.ENGINE_ERRORS as error:
-        raise engine.EngineError(f"containers may be left: {error}") from error
+        raise engine.EngineError(f"some containers may not have been removed: {error}") from error
     finally:
         label.remove_state(network)
-    return Cleaned(tuple(names), tuple(containers), tuple(processes))
+    return CleanupResult(tuple(names), tuple(containers), tuple(processes))
 
 
-def clean_crashed(client: docker.DockerClient | None) -> Cleaned:
-    """Take away what is left of networks whose owner has ended. A network whose owner runs is left as it is.
+def clean_crashed(client: docker.DockerClient | None) -> CleanupResult:
+    """Remove what is left of networks whose owner has ended. A network whose owner runs is left alone.
 
-    Raises EngineError when the engine fails; then all but containers is taken away.
+    Raises:
+        EngineError: The engine failed. Everything but the containers was removed.
     """
     failure = None
     try:
@@ -78,7 +86,7 @@ def clean_crashed(client: docker.DockerClient | None) -> Cleaned:
             continue
         try:
             removed = _take_crashed(client, each.network)
-        except FileExistsError:  # another process has this name now, and took away what was left
+        except FileExistsError:  # another process has taken this name, and removed what was left
             continue
         except engine.ENGINE_ERRORS as error:
             removed, failure = [], error
@@ -86,21 +94,21 @@ def clean_crashed(client: docker.DockerClient | None) -> Cleaned:
         containers += removed
         processes += each.processes
     if failure is not None:
-        raise engine.EngineError(f"containers may be left: {failure}") from failure
-    return Cleaned(tuple(networks), tuple(containers), tuple(processes))
+        raise engine.EngineError(f"some containers may not have been removed: {failure}") from failure
+    return CleanupResult(tuple(networks), tuple(containers), tuple(processes))
 
 
 def _take_crashed(client: docker.DockerClient | None, network: str) -> list[str]:
-    """Take away what a network without an owner left. Returns the names of its containers."""
+    """Remove what a network without an owner left, and return the names of its containers."""
     if not label.is_name(network):  # no folder may be made under it
         label.kill_processes(network)
         return remove_containers(client, network) if client is not None else []
-    with label.labelled(network):  # which ends its processes, and keeps the name from others meanwhile
+    with label.labelled(network):  # ends the network's processes, and keeps others from taking the name
         return remove_containers(client, network) if client is not None else []
 
 
-def find(client: docker.DockerClient | None) -> list[Found]:
-    """Return what of each network is on this machine, by the networks' names."""
+def find(client: docker.DockerClient | None) -> list[NetworkRemains]:
+    """Return what each network has on this machine, sorted by name."""
     containers, processes = defaultdict[str, list[str]](list), defaultdict[str, list[int]](list)
     if client is not None:
         for container in client.containers.list(all=True, filters={"label": label.LABEL}, ignore_removed=True):
@@ -108,32 +116,33 @@ def find(client: docker.DockerClient | None) -> list[Found]:
     for pid, network in label.processes():
         processes[network].append(pid)
     return [
-        Found(name, label.owner(name), tuple(sorted(containers[name])), tuple(sorted(processes[name])))
+        NetworkRemains(name, label.owner(name), tuple(sorted(containers[name])), tuple(sorted(processes[name])))
         for name in sorted({*label.networks(), *containers, *processes})
     ]
 
 
 def with_engine(action: Callable[[docker.DockerClient | None], T]) -> T:
-    """Return what `action` returns for a client of the engine, or for None where there is no engine.
+    """Call `action` with a client of the Docker engine, or with None if there is no engine, and return its result.
 
-    Raises EngineError when an engine is there that can't be asked, after `action` with None.
+    Raises:
+        EngineError: An engine is expected but does not answer. `action` was called with None first.
     """
     try:
         client = engine.connect()
     except engine.EngineError as error:
         done = action(None)
         if engine.is_expected():
-            raise engine.EngineError(f"containers were not looked for: {error}") from error
+            raise engine.EngineError(f"containers were not searched: {error}") from error
         return done
     return action(client)
 
 
 def sweep(client: docker.DockerClient | None, network: str) -> None:
-    """Take away what the end of one's own network may have missed, and nothing of another process's of that name."""
-    if label.owner(network) == ProcessIdentity.of(os.getpid()):  # its end was cut short before it gave the name back
+    """Remove what the end of this process's own network may have missed; leave another process's of that name alone."""
+    if label.owner(network) == ProcessIdentity.of(os.getpid()):  # an interrupt cut the network's clean-up short
         clean(client, network)
         return
-    with suppress(FileExistsError), label.labelled(network):  # which ends its processes
+    with suppress(FileExistsError), label.labelled(network):  # ends the network's processes
         if client is not None:
             remove_containers(client, network)
 

@@ -1,4 +1,4 @@
-"""What every error of a machine that cannot emulate is."""
+"""The base class of errors that say why this machine cannot emulate a network."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from testbed.errors import CANNOT, DetailedError
 
 
 class EmulationError(DetailedError, RuntimeError):
-    """This machine cannot emulate what was asked for. The text says why, and what to do about it."""
+    """This machine cannot emulate what was asked for. The text says why and what to do."""
 
     exit_code = CANNOT
 
 
 def ending_of(error: BaseException) -> tuple[int, str]:
-    """Return the exit code for an error and its text, as `errors.ending_of`, also for an error of a Docker client."""
-    # Where no engine was ever spoken to, its module is not loaded, and need not be: that takes 0.2 s.
+    """Return an error's exit code and text: as `errors.ending_of`, and for errors of the Docker client too."""
+    # A process that never used the engine has not loaded its module, which would take 0.2 s.
     engine = sys.modules.get("testbed.emulation.containers.engine")
     if engine is not None and isinstance(error, engine.ENGINE_ERRORS):
         explained = engine.explained(error)

@@ -1,4 +1,4 @@
-"""Asked to end: what a program does that has made things and must take them away first."""
+"""Signals that end a program: the first one raises Interrupted, later ones wait until the clean-up is done."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """Ctrl-C, or a request to end."""
+    """Ctrl-C, or a request to end.
 
-    #: The directory with the records of the run that was interrupted, and its page if one could be made.
+    Attributes:
+        records: The directory with the records of the interrupted run, if there is one.
+        page: The run's page, if one could be made.
+    """
+
     records: Path | None = None
     page: Path | None = None
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """While inside, the first SIGINT or SIGTERM raises Interrupted; later ones wait for the clean-up to end.
+    """Raise Interrupted at the first SIGINT, SIGTERM or SIGHUP inside the context; later signals wait for the clean-up.
 
-    Once interrupted the program is to end, and stays deaf until it has: a signal between the clean-up and the exit
-    would make its exit code that of a program that was killed. (Ignored by the kernel, not by a handler: those the
-    interpreter takes away while it still has to end itself.)
+    After an interrupt the program is expected to end, so the signals stay ignored: a signal between the clean-up and
+    the exit would change the exit code to that of a killed program. (They are ignored by the kernel, not by a Python
+    handler, because the interpreter removes Python handlers before it exits.)
 
-    A SIGHUP that is ignored stays so: `nohup` was to keep the program up when its terminal goes.
+    A SIGHUP that was ignored before stays ignored: `nohup` keeps the program up when its terminal closes.
     """
     before = {number: signal.getsignal(number) for number in NUMBERS}
     if before[signal.SIGHUP] is signal.SIG_IGN:
@@ -52,10 +56,10 @@ def interruptible() -> Iterator[None]:
 
 
 class _Interrupt:
-    """The handler: it raises Interrupted, unless the one that it raised before is still under way.
+    """The signal handler. It raises Interrupted, unless the Interrupted that it raised before is still being handled.
 
-    The interpreter drops what is raised in a finalizer or a weak reference's callback. Then nothing is being taken
-    away, and the next signal is to be heard.
+    The interpreter drops an exception that is raised in a finalizer or in a weak reference's callback. Then no clean-up
+    is running, and the next signal raises again.
     """
 
     def __init__(self) -> None:
@@ -64,13 +68,13 @@ class _Interrupt:
     def __call__(self, number: int, _: FrameType | None) -> None:
         if self._raised is not None and self._raised() is not None:
             with suppress(OSError):  # the terminal may have gone
-                # Not by `print`: a signal may come while that writes, and it can't be called again before it is done.
-                os.write(2, b"taking everything away; a moment\n")
+                # Not with `print`: a signal may arrive while `print` writes, and `print` is not reentrant.
+                os.write(2, b"removing the network, please wait\n")
             return
         raise self._made(number)
 
     def _made(self, number: int) -> Interrupted:
-        # Not in the handler's own frame, which the error's traceback would keep, and so the frame the error.
+        # Made in a frame of its own: the handler's frame is kept by the error's traceback and would keep the error.
         interrupted = Interrupted(signal.Signals(number).name)
         self._raised = weakref.ref(interrupted)
         return interrupted

@@ -1,10 +1,10 @@
-"""What marks a thing as ours, and of which network: so that clean-up can find it, and touches nothing else.
+"""Labels that mark containers and processes as ours and name their network. Clean-up finds them and nothing else.
 
-Containers carry it as a Docker label. Processes carry it in their environment, where it survives an exec and shows
-in /proc. A program that is not ours may clear or overwrite that (`env -i`, setproctitle). So those of this machine that
-are started on a network get a UTS namespace, whose domain name has the marks of what they belong to, and all that they
-start is in that namespace too. Network namespaces and veths need none: they live exactly as long as the labelled
-processes that hold them.
+Containers carry a Docker label. Processes carry an environment variable, which survives an exec and shows in /proc. A
+foreign program may clear or overwrite its environment (`env -i`, setproctitle). Therefore programs of this machine that
+are started on a network also get a UTS namespace, whose domain name has the marks of their labels; their children are
+in that namespace too. Network namespaces and veths need no label: they live exactly as long as the labelled processes
+that hold them.
 """
 
 from __future__ import annotations
@@ -29,37 +29,41 @@ from testbed.telemetry.store import write_json
 
 LABEL = "testbed.network"
 ENVIRONMENT = "TESTBED_NETWORK"
-#: What the processes of one `testbed launch` carry beside it, which may end before their network does.
+#: The label of the processes of one `testbed launch`, which may end before their network does.
 LAUNCH = "TESTBED_LAUNCH"
 
-#: One folder a network that is up: sockets and state. On a tmpfs as a rule, so a reboot leaves none; where it is not,
-#: the boot in an owner's record tells that it is of before.
+#: One folder for each network that is up: sockets and state. It is usually on a tmpfs, so a reboot leaves nothing;
+#: where it is not, the boot ID in an owner's record shows that the record is from before the reboot.
 STATE_ROOT = Path("/run/testbed")
 
 OWNER = "owner.json"
 
-#: What a UTS namespace's domain name begins with where its processes are ours.
+#: The prefix of a UTS namespace's domain name if its processes are ours.
 DOMAIN = "testbed"
-#: In the place of a name of which only a mark is there.
+#: Stands for a label's value if only its mark is known.
 UNKNOWN = "?"
 
-#: A killed process is gone within milliseconds; one that waits for a broken device may never be.
+#: A killed process is gone within milliseconds; a process that waits for a broken device may never end.
 KILL_DEADLINE_S = 5.0
 
-#: The names of networks, and of runs, which begin with a date and a time.
+#: The names of networks and of runs; a run's name begins with a date and a time.
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 
-#: The flag of a thread of the kernel's in /proc/PID/stat (include/linux/sched.h).
+#: The flag of a kernel thread in /proc/PID/stat (include/linux/sched.h).
 PF_KTHREAD = 0x200000
 
 
 @contextmanager
 def labelled(network: str) -> Iterator[Path]:
-    """While inside, the name is this process's on this machine, and every process started carries it as a label; yields
-    the network's state folder.
+    """Claim the network's name for this process, and label every process started inside the context.
 
-    Raises FileExistsError when a network of this name is up, which is left as it is. Processes and files of one that
-    was killed are taken away.
+    Processes and files of a killed testbed of the same name are removed first.
+
+    Yields:
+        The network's state folder.
+
+    Raises:
+        FileExistsError: A network of this name is up; it is left alone.
     """
     _refuse_taken(network)
     outer = os.environ.get(ENVIRONMENT)
@@ -77,17 +81,17 @@ def labelled(network: str) -> Iterator[Path]:
 
 
 def owner(network: str) -> ProcessIdentity | None:
-    """The process that runs a network, if it still does."""
+    """Return the process that runs a network, or None if it has ended."""
     try:
         record = json.loads((state_folder(network) / OWNER).read_text())
         process = ProcessIdentity(int(record["pid"]), int(record["started"]), str(record.get("boot", "")))
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # none, or what a crash left is no record
+        return None  # no record, or a crash left a broken one
     return process if process.is_running else None
 
 
 def _claim(network: str) -> None:
-    """Make this process the network's owner. Of several that want to be at once, one is."""
+    """Make this process the network's owner. Of several processes that try at once, one succeeds."""
     with _locked():
         _refuse_taken(network)
         own = ProcessIdentity.of(os.getpid())
@@ -98,11 +102,11 @@ def _claim(network: str) -> None:
 def _refuse_taken(network: str) -> None:
     if (running := owner(network)) is not None:
         remedy = f"`testbed clean --name {network}` takes it down"
-        raise FileExistsError(f"a network named {network} is up (process {running.pid}); {remedy}")
+        raise FileExistsError(f"a network named {network} is already up (process {running.pid}); {remedy}")
 
 
 def _clear(network: str) -> None:
-    """Take away what a killed testbed left of a network that is this process's now."""
+    """Remove what a killed testbed left of a network that this process owns now."""
     kill_processes(network)
     for left in state_folder(network).iterdir():
         if left.name != OWNER:
@@ -111,7 +115,7 @@ def _clear(network: str) -> None:
 
 @contextmanager
 def _locked() -> Iterator[None]:
-    """While inside, no other process makes or removes a network's folder. A killed one holds nothing up."""
+    """Keep other processes from making or removing a network's folder. The lock of a killed process is released."""
     STATE_ROOT.mkdir(parents=True, exist_ok=True)
     with (STATE_ROOT / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -119,30 +123,35 @@ def _locked() -> Iterator[None]:
 
 
 def is_name(network: str) -> bool:
-    """Return whether a network may have this name, which is that of a folder too."""
+    """Return whether a network may have this name, which is also the name of a folder."""
     return NAME.fullmatch(network) is not None
 
 
 def networks() -> list[str]:
-    """The networks that are up, or that a killed testbed left a folder of."""
+    """Return the networks that are up, or of which a killed testbed left a folder."""
     folder = STATE_ROOT / "networks"
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
 def state_folder(network: str) -> Path:
-    """Where a network keeps its sockets while it is up."""
+    """Return the folder with a network's sockets and state while it is up."""
     return STATE_ROOT / "networks" / network
 
 
 def control_folder(network: str) -> Path:
-    """Where a network has a folder for each worker, and the files by which workers resolve names."""
+    """Return the folder with a subfolder for each worker, and the files by which workers resolve names."""
     return state_folder(network) / "control"
 
 
 def processes(wanted: str | None = None, label: str | None = None) -> Iterator[tuple[int, str]]:
-    """(pid, what it carries) of each process with a label of ours, in its environment or by its UTS namespace; of one
-    network or launch, or of all. Those in containers are among them. UNKNOWN stands for a value of which only the mark
-    is known."""
+    """Yield (pid, label value) for each process with a label of ours, in its environment or through its UTS namespace.
+
+    Args:
+        wanted: The network or launch to look for; None means all.
+        label: The label to look at; None means the network's.
+
+    Processes in containers are included. UNKNOWN stands for a value of which only the mark is known.
+    """
     pids = _others()
     marks = _marks(pids)
     for pid in pids:
@@ -154,20 +163,22 @@ def processes(wanted: str | None = None, label: str | None = None) -> Iterator[t
 
 
 def leave() -> None:
-    """Have this process belong to no network on which it was started. Called before it has other threads."""
+    """Detach this process from the network on which it was started. Call it before other threads start."""
     if Path("/proc/sys/kernel/domainname").read_text().startswith(f"{DOMAIN}."):
         call("unshare", CLONE_NEWUTS)
         call("setdomainname", b"", 0)
 
 
 def domain_name(labels: Mapping[str, str]) -> str:
-    """Return the domain name of a UTS namespace for processes with these labels. The kernel takes 64 characters, fewer
-    than a network's and a launch's names have."""
+    """Return the domain name of a UTS namespace for processes with these labels.
+
+    The kernel takes 64 characters, fewer than the names of a network and a launch may have, so the name has hashes.
+    """
     return ".".join([DOMAIN, *(_mark(label, value) for label, value in labels.items())])
 
 
 def marked(command: Sequence[str], labels: Mapping[str, str]) -> list[str]:
-    """Return a command that runs `command` in a UTS namespace with these labels' marks, and the same host name."""
+    """Return a command that runs `command` in a UTS namespace with these labels' marks and the same host name."""
     mark = 'echo "$0" > /proc/sys/kernel/domainname; exec "$@"'
     return ["unshare", "--uts", "sh", "-c", mark, domain_name(labels), *command]
 
@@ -177,13 +188,12 @@ def _mark(label: str, value: str) -> str:
 
 
 def _kind(label: str) -> str:
-    """What the marks of one label begin with."""
+    """Return the prefix of all marks of one label."""
     return hashlib.sha256(label.encode()).hexdigest()[:8]
 
 
 def _marked(marks: Sequence[str], wanted: str | None, label: str | None) -> str | None:
-    """Return what a process with these marks carries under a label: `wanted` or a network of which there is a folder,
-    or UNKNOWN for any other value."""
+    """Return the label value of a process with these marks: `wanted`, a known network, or UNKNOWN for another value."""
     name = label or ENVIRONMENT
     if not any(mark.startswith(_kind(name)) for mark in marks):
         return None
@@ -200,7 +210,7 @@ def _marks(pids: Iterable[int]) -> dict[int, Sequence[str]]:
                 members[inode].append(pid)
     if not members:
         return {}
-    # Only one that is in the namespace can ask for its name. A thread may go there, and ends afterwards.
+    # The name can be read only from inside the namespace, so a thread enters it and ends afterwards.
     names: dict[int, str] = {}
     asking = threading.Thread(target=_ask_names, args=(members, names))
     asking.start()
@@ -220,13 +230,13 @@ def _ask_names(members: Mapping[int, Sequence[int]], names: dict[int, str]) -> N
 
 
 def _others() -> list[int]:
-    """The processes that there are, without this one."""
+    """Return the ids of all processes but this one."""
     named = (folder.name for folder in Path("/proc").iterdir())
     return [int(name) for name in named if name.isdecimal() and int(name) != os.getpid()]
 
 
 def _carried(pid: int, label: str | None) -> str | None:
-    """What a process carries under a label, a network's where none is named."""
+    """Return the value of a label in a process's environment (None means the network's label), or None without one."""
     wanted = (label or ENVIRONMENT).encode()
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -237,7 +247,7 @@ def _carried(pid: int, label: str | None) -> str | None:
 
 
 def kill_processes(wanted: str | None = None, label: str | None = None) -> list[int]:
-    """End every process that carries the label, by id, until none is left; the ids of those that were there."""
+    """Kill every process that carries the label, until none is left, and return the ids of those that were killed."""
     ended: set[int] = set()
     deadline = time.monotonic() + KILL_DEADLINE_S
     while time.monotonic() < deadline:
@@ -253,8 +263,10 @@ def kill_processes(wanted: str | None = None, label: str | None = None) -> list[
 
 
 def orphans_of(first: ProcessIdentity, since_ticks: int, launch: str) -> list[ProcessIdentity]:
-    """Return the processes below a container's `first` one that started at `since_ticks` or later, without those of
-    other launches."""
+    """Return the processes below a container's `first` process that started at `since_ticks` or later.
+
+    Processes of other launches are excluded.
+    """
     found = {pid: fields for pid in _others() if (fields := stat_fields(pid)) is not None and fields[0] not in "ZX"}
     children = defaultdict[int, list[int]](list)
     for pid, fields in found.items():
@@ -270,20 +282,22 @@ def orphans_of(first: ProcessIdentity, since_ticks: int, launch: str) -> list[Pr
 
 
 def is_loading(pid: int) -> bool:
-    """Whether the program of a process is being loaded: the kernel shows no environment of it yet, though who started
-    it has been told that it runs."""
+    """Return whether a process's program is still being loaded.
+
+    The kernel shows no environment of such a process yet, though its parent has been told that it runs.
+    """
     try:
         if Path(f"/proc/{pid}/environ").read_bytes():
             return False
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return False  # it ended, or is none that may be looked into
+        return False  # the process ended, or may not be inspected
     state, flags, environment_ends = fields[0], int(fields[6]), int(fields[48])
     return not environment_ends and state not in "ZX" and not flags & (PF_EXITING | PF_KTHREAD)
 
 
 def _kill(pid: int, wanted: str | None, label: str | None) -> None:
-    descriptor = os.pidfd_open(pid)  # stays with the process, where its number may be given to another one
+    descriptor = os.pidfd_open(pid)  # refers to this process even if its number is reused
     try:
         carried = _carried(pid, label) or _marked(_marks([pid]).get(pid, ()), wanted, label)
         if carried is not None and wanted in (None, carried):
@@ -293,8 +307,7 @@ def _kill(pid: int, wanted: str | None, label: str | None) -> None:
 
 
 def remove_state(network: str | None = None) -> None:
-    """Remove the folder of one network, or those of all, unless it is another process's, which was quicker to claim the
-    name."""
+    """Remove the folder of one network, or of all networks, unless another process owns the name by now."""
     with _locked():
         for name in networks() if network is None else [network]:
             if owner(name) in (None, ProcessIdentity.of(os.getpid())):

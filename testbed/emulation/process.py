@@ -1,4 +1,4 @@
-"""Processes, named for good: a number alone may be given to another process."""
+"""Processes identified beyond their number, which the kernel may give to another process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-#: include/uapi/linux/pidfd.h: a mask, then fields that this process does not ask for, and at the end the status.
+#: include/uapi/linux/pidfd.h: a mask, then fields that are not requested here, and the exit status at the end.
 _PIDFD_INFO_BYTES = 64
 _PIDFD_GET_INFO = 3 << 30 | _PIDFD_INFO_BYTES << 16 | 0xFF << 8 | 11
 _PIDFD_INFO_EXIT = 1 << 3
@@ -22,11 +22,17 @@ BOOT = PROC / "sys/kernel/random/boot_id"
 #: The flag of a process that is ending, in /proc/PID/stat (include/linux/sched.h).
 PF_EXITING = 0x4
 
+#: `last_lines` reads at most this much of the end of a log.
+TAIL_BYTES = 64 << 10
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process as records name it. Where a `boot` is empty, as in records of earlier versions, every one is meant;
-    after another one, numbers and ticks have begun anew."""
+    """A process as records name it: its number, its start time and the boot.
+
+    Numbers and ticks start again after a reboot. An empty `boot`, as in records of earlier versions, matches every
+    boot.
+    """
 
     pid: int
     start_ticks: int
@@ -34,33 +40,33 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity | None:
-        """The process that has this number now; None when there is none, or only a zombie."""
+        """Return the process that has this number now; None if there is none, or only a zombie."""
         ticks = start_ticks(pid)
         return None if ticks is None else cls(pid, ticks, boot_id())
 
     @property
     def folder(self) -> Path:
-        """Its folder in /proc."""
+        """The process's folder in /proc."""
         return PROC / str(self.pid)
 
     @property
     def is_running(self) -> bool:
-        """Whether this very process still lives."""
+        """Whether this very process is alive."""
         return self.boot in ("", boot_id()) and start_ticks(self.pid) == self.start_ticks
 
     def opened(self) -> int | None:
-        """A descriptor that stays with this process, and is readable once it has ended; None where it already has."""
+        """Return a descriptor (pidfd) of this process, readable once it has ended; None if it has already ended."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return None
-        if self.is_running:  # so it was as the descriptor was opened
+        if self.is_running:  # so the descriptor is of this process
             return descriptor
         os.close(descriptor)
         return None
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal, if it still lives."""
+        """Send the process a signal, if it is alive."""
         descriptor = self.opened()
         if descriptor is None:
             return
@@ -73,7 +79,7 @@ class ProcessIdentity:
 
 
 def await_end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    """Wait for a child that was told to end, and kill it where it has not within `timeout_s`."""
+    """Wait for a child that was told to end, and kill it if it has not ended within `timeout_s`."""
     try:
         process.wait(timeout_s)
     except subprocess.TimeoutExpired:
@@ -82,13 +88,22 @@ def await_end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
 
 
 def how_it_ended(status: int) -> str:
-    """Return how a child of this process ended, by its `Popen.returncode`: below 0 is a signal's number."""
+    """Return how a child ended, in words, from its `Popen.returncode`: a negative number is a signal's."""
     return f"was ended by signal {signal_in_words(-status)}" if status < 0 else f"ended with exit code {status}"
 
 
+def last_lines(log: Path, count: int) -> list[str]:
+    """Return the last `count` lines of a text file, from its last TAIL_BYTES."""
+    with log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+        return file.read().decode(errors="replace").splitlines()[-count:]
+
+
 def wait_status(descriptor: int) -> int | None:
-    """Return what `waitpid` has told the parent of a process that has ended, by a descriptor of it (pidfd); None where
-    the parent has not waited yet, or before Linux 6.15."""
+    """Return the status that `waitpid` reported for an ended process, read through its pidfd.
+
+    Returns None if the parent has not waited yet, or before Linux 6.15.
+    """
     answer = bytearray(_PIDFD_INFO_BYTES)
     struct.pack_into("Q", answer, 0, _PIDFD_INFO_EXIT)
     try:
@@ -100,7 +115,7 @@ def wait_status(descriptor: int) -> int | None:
 
 
 def signal_in_words(number: int) -> str:
-    """Return a signal's number with its name, where it has one."""
+    """Return a signal's number with its name, if it has one."""
     try:
         return f"{number} ({signal.Signals(number).name})"
     except ValueError:
@@ -108,31 +123,31 @@ def signal_in_words(number: int) -> str:
 
 
 def boot_id() -> str:
-    """What tells this run of the kernel from those before and after it."""
+    """Return the ID of the current boot."""
     return BOOT.read_text().strip()
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when there is no such process, or only a zombie."""
+    """Return a process's start time in clock ticks since boot; None if there is no such process, or only a zombie."""
     fields = stat_fields(pid)
     return None if fields is None or fields[0] in "ZX" else int(fields[19])
 
 
 def now_ticks() -> int:
-    """Return the time since boot in clock ticks, as `start_ticks` has it."""
+    """Return the time since boot in clock ticks, comparable with `start_ticks`."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
 def is_ending(pid: int) -> bool:
-    """Return whether a process has ended or has begun to: by then it has left its control group and its namespaces."""
+    """Return whether a process has ended or is ending: then it has left its control group and its namespaces."""
     fields = stat_fields(pid)
     return fields is None or fields[0] in "ZX" or bool(int(fields[6]) & PF_EXITING)
 
 
 def stat_fields(pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat from the third, the state, on; None when there is no such process.
+    """Return the fields of /proc/PID/stat from the third one (the state) on; None if there is no such process.
 
-    The second field is the command in parentheses and may hold spaces (proc(5)).
+    The second field is the command in parentheses and may contain spaces (proc(5)).
     """
     try:
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()

@@ -1,7 +1,7 @@
-"""A testbed: one network, and all that belongs to it. Up on entry, and nothing left of it on leaving.
+"""Testbed: a context manager that builds one network with its workers, and removes all of it at the end.
 
 name -> shaper -> routers and links -> workers -> replay
-  everything taken away, in the reverse order  <-'
+      everything is removed in the reverse order  <-'
 """
 
 from __future__ import annotations
@@ -23,27 +23,32 @@ from testbed.emulation.links.live import LiveLinks
 from testbed.emulation.links.probe import LinkFidelity, measure_links
 from testbed.emulation.links.replay import Replay
 from testbed.emulation.network.difference import Difference
-from testbed.emulation.network.holders import Holders, Namespaces, expected_to_start, idle
+from testbed.emulation.network.holders import Holders, Namespaces, expected_to_start, idle_requests
 from testbed.emulation.network.names import Names
 from testbed.emulation.network.network import Network
 from testbed.emulation.shaping import Shaper, open_shaper
 from testbed.spec.topology import Topology, Worker
 from testbed.spec.units import count
 
-#: What shapes the links: the kernel's netem, a process of ours, or the first of them that works here.
+#: The link shaper: the kernel's netem, the userspace core, or (`auto`) the first of them that works on this machine.
 Backend = Literal["auto", "netem", "userspace"]
 
-#: Where workers are: in a container each, which may be described, or in a network namespace each, and nothing more.
+#: The workers: one container each, with default or given settings, or one network namespace each and nothing more.
 Workers = Literal["containers", "namespaces"] | ProgramContainers
 
-#: A step of the work: its title, told while it goes on.
+#: Opens a context for one step of the work, given its title.
 Step = Callable[[str], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Swapped:
-    """What a swap did. `lost_packets` are those that unchanged links dropped from a full queue meanwhile,
-    `unroutable_packets` those for which a router had no route."""
+class SwapResult:
+    """The result of a network swap.
+
+    Attributes:
+        unchanged_links: The number of links that the swap did not touch.
+        lost_packets: Packets that unchanged links dropped from a full queue during the swap.
+        unroutable_packets: Packets for which a router had no route during the swap.
+    """
 
     difference: Difference
     unchanged_links: int
@@ -57,26 +62,26 @@ def _silently(_: str) -> AbstractContextManager[None]:
 
 
 class Testbed:
-    """A wide-area network that is up while its context is, with its workers, and its traces replayed.
+    """A wide-area network with workers and replayed traces that is up while the context is open.
 
         with Testbed("topologies/quickstart.yaml") as testbed:
             testbed.links["toronto->tokyo"].change(rate="5mbit")
             network = testbed.network
             print(network["toronto-w0"].cmd("ping -c 3", network["tokyo-w0"].IP()))
 
-    Whatever ends the context, all that was made is taken away, and whatever was started in the network's hosts is
-    ended. Programs that this process starts meanwhile carry the network's label, and end with it too.
+    However the context ends, everything that was made is removed, and every program that was started in the network's
+    hosts is killed. Programs that this process starts meanwhile carry the network's label and are killed with it.
 
-    Who has something to do in between, as a run has, takes the steps one by one and ends with `close`:
-    `open`, `build`, `start`, and the replay's own start.
+    A caller that does something between the steps, as a run does, calls `open`, `build`, `start` and the replay's
+    `start` itself, and `close` at the end.
     """
 
     __test__ = False  # pytest would take it for a class of tests
 
     network: Network
     replay: Replay
-    #: Whether budgets of hosts were seen to as sites were placed on them.
-    placed: ClassVar[bool] = False
+    #: Whether the hosts' budgets were already checked, when sites were assigned to hosts.
+    budgets_checked: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -89,12 +94,19 @@ class Testbed:
         observer: Observer = lambda *_: None,
         step: Step = _silently,
     ) -> None:
-        """A topology, or the file it is in. `name` is the topology's own, unless another is given: two networks of the
-        same name cannot be up at once. Unless `fit_transport` is off, workers' TCP buffers fit the network's paths.
+        """Load the topology. Nothing is built yet.
 
-        `observer` is told of each state put in force: seconds on the monotonic clock when it was, link, state; `step`
-        opens a context for each step of the work, by its title. SpecError when there is something wrong in the file,
-        or containers may not read what they are to see.
+        Args:
+            topology: A topology, or the path of its file.
+            name: The network's name, by default the topology's. Two networks of one name cannot be up at once.
+            backend: The shaping backend.
+            workers: Containers, containers with these settings, or network namespaces.
+            fit_transport: Whether workers' TCP buffers are sized for the network's paths.
+            observer: Called for each state put in force: seconds on the monotonic clock, link, state.
+            step: Opens a context for each step of the work, given its title.
+
+        Raises:
+            SpecError: The file is wrong, or containers may not read the files they are given.
         """
         self._topology = topology if isinstance(topology, Topology) else Topology.load(Path(topology))
         self.name = name or self._topology.name
@@ -108,8 +120,12 @@ class Testbed:
         self._stack = ExitStack()
 
     def __enter__(self) -> Testbed:
-        """All of it. EmulationError when this machine cannot do it, FileExistsError when a network of this name is up;
-        then nothing is left."""
+        """Build the whole network with its workers and start the replay.
+
+        Raises:
+            EmulationError: This machine cannot do it. Nothing is left.
+            FileExistsError: A network of this name is up. Nothing is left.
+        """
         with ExitStack() as undo:
             undo.callback(self.close)
             holders = self._own_holders()
@@ -130,12 +146,18 @@ class Testbed:
     # Step by step -------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Make the name ours, and find what shapes links. FileExistsError, ShapingError, SwitchError."""
+        """Claim the name and open the shaper.
+
+        Raises:
+            FileExistsError: A network of this name is up.
+            ShapingError: No shaping backend works.
+            SwitchError: The topology's switch does not work.
+        """
         if os.geteuid() != 0:
-            raise EmulationError("making networks needs root; run it with sudo")
+            raise EmulationError("building a network needs root; run the command with sudo")
         self._stack.enter_context(label.labelled(self.name))
         self.control.mkdir(mode=0o700)
-        self._stack.callback(label.kill_processes, self.name)  # what was started in its hosts ends with it
+        self._stack.callback(label.kill_processes, self.name)  # programs that were started in the hosts
         with self._step("shaping backend, probed"):
             shaper = self._stack.enter_context(open_shaper(self._backend))
         self.network = self._network(self._topology, shaper)
@@ -147,25 +169,25 @@ class Testbed:
         return Network(self.name, topology, shaper, self._observer, self._fit_transport)
 
     def build(self) -> None:
-        """Make routers and links; they are as configured, or as their traces begin. ShapingError, SwitchError."""
+        """Build routers and links, configured or at the begin of their traces. Raises ShapingError, SwitchError."""
         sites, links = count(len(self._topology.sites), "site"), count(len(self._topology.links), "directed link")
         with self._step(f"{sites}, {links}, {self.network.shaper.name} shaping"):
             self.network.build()
 
     def start(self, holders: Holders, requests: Iterable[ContainerRequest]) -> None:
-        """Start what holds the workers, one request each, and give them their places on the network.
+        """Start the workers' containers or namespaces, one request each, and attach them to the network.
 
-        Raises what the holders do: ContainerDied for a program that ended at once.
+        Raises what `holders.start` raises: ContainerDied for a program that ended at once.
         """
         self._holders = holders
         self._stack.callback(holders.remove)
-        holders.remove()  # what a killed one left would be in the way
+        holders.remove()  # containers that a killed testbed of this name left
         self.network.names = Names(self.control)
         self.network.publish_names(self.network.topology)
         self.network.join(holders.start(requests))
 
     def close(self) -> None:
-        """Take all of it away. A second time does nothing."""
+        """Remove the network and all that belongs to it. Calling it twice is allowed."""
         self._stack.close()
 
     def _own_holders(self) -> Holders:
@@ -175,44 +197,44 @@ class Testbed:
             return Fleet.connected(self.name, self.control, self._programs)
 
     def _idle(self, workers: Iterable[Worker]) -> Iterator[ContainerRequest]:
-        return idle(workers, None if self._programs == "namespaces" else self._programs.files)
+        return idle_requests(workers, None if self._programs == "namespaces" else self._programs.files)
 
-    # What of it is other where a network is split over several hosts -------------------------------------------------
+    # Overridden where a network is split over several hosts ----------------------------------------------------------
 
     def measure(self, links: Iterable[str] | None = None) -> dict[str, LinkFidelity]:
-        """How near all links, or these, are to what was asked, measured while nobody uses them; see `measure_links`."""
+        """Measure how close all links, or these, are to their states. No other traffic may run; see `measure_links`."""
         return measure_links(self.network, lambda _: None, links)
 
     def record(self) -> dict[str, Any]:
-        """What more a manifest says of where the network is."""
+        """Return further entries for a manifest about the hosts of the network."""
         return {}
 
     def host_reasons(self) -> list[str]:
-        """Why figures cannot be trusted, of hosts beside this one and what is between them."""
+        """Return why figures cannot be trusted because of other hosts or the network between hosts."""
         return []
 
     # Asking and changing ------------------------------------------------------------------------------------------
 
     @property
     def folder(self) -> Path:
-        """Where the network keeps its sockets and its state while it is up."""
+        """The folder with the network's sockets and state while it is up."""
         return label.state_folder(self.name)
 
     @property
     def control(self) -> Path:
-        """The folder with a folder for each container, which that one sees as `/run/testbed`. No other user gets in."""
+        """The folder with a subfolder for each container, which sees it as `/run/testbed`. Only root may enter it."""
         return label.control_folder(self.name)
 
     @property
     def links(self) -> LiveLinks:
-        """The directed links that are up, by name; there each can be changed."""
+        """The directed links that are up, by name, for reading and changing them."""
         return LiveLinks(self.network)
 
-    def swap(self, topology: Topology | str | Path) -> Swapped:
+    def swap(self, topology: Topology | str | Path) -> SwapResult:
         """Become another network by difference: what stays the same keeps its connections.
 
-        A worker whose limits change gets another container. Raises what went wrong; then the network is as it was,
-        but for its changed workers' connections.
+        A worker whose limits change gets another container. If the swap fails, the error is raised and the network is
+        as before, except that changed workers lost their connections.
         """
         began = time.monotonic()
         if not isinstance(topology, Topology):
@@ -230,7 +252,7 @@ class Testbed:
             self.network.swap(topology, holders=fresh)
         self.replay.follow(topology.links.values())
         self._holders.drop(difference.workers.removed)
-        return Swapped(
+        return SwapResult(
             difference,
             len(unchanged),
             seconds=time.monotonic() - began,

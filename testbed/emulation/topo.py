@@ -1,4 +1,4 @@
-"""A topology file as a Mininet `Topo`, for programs that bring a Mininet of their own:
+"""A topology file as a Mininet `Topo`, for programs that run their own Mininet:
 
     from mininet.net import Mininet
     from testbed.emulation.topo import WanTopo
@@ -8,9 +8,10 @@
     print(net["toronto-w0"].cmd("ping -c 3", net["tokyo-w0"].IP()))
     net.stop()
 
-Workers are namespaces of the host's file system, not containers; links are as configured, or as their traces begin.
-Links are shaped by the backend that works here, also where the kernel lacks netem; where none does, ShapingError. So is
-a site's switch the one that works here, or the one the file names; SwitchError where that does not.
+Workers are namespaces with the host's file system, not containers. Links have their configured state, or the begin of
+their traces. The first shaping backend that works on this machine shapes them, also without netem in the kernel; if
+none works, ShapingError is raised. The site's switch is the first one that works, or the one that the file names; if
+that one does not work, SwitchError is raised.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from testbed.emulation.shaping import Shaper, open_shaper
 from testbed.link import LinkState, link_name
 from testbed.spec.topology import Lan, SwitchName, Topology, Worker
 
-#: Gives a worker's kernel the settings that the network needs.
+#: Applies the kernel settings that the network needs to a worker.
 Fit = Callable[[NamespaceHost], None]
 
 
 class WanTopo(Topo):
-    """Sites, workers and shaped links of a topology file. SpecError when there is something wrong in it."""
+    """Sites, workers and shaped links of a topology file. Raises SpecError if the file is wrong."""
 
     def build(self, file: str | Path) -> None:
         topology, addressing, shaping = Topology.load(Path(file)), Addressing(), _Shaping()
@@ -99,7 +100,7 @@ class WanTopo(Topo):
 
 
 class _Shaping:
-    """The shaper of a Topo's links: opened with the first of them, closed with the last."""
+    """The shaper of a Topo's links, opened with the first link and closed with the last."""
 
     def __init__(self) -> None:
         self._shaper: Shaper | None = None
@@ -107,7 +108,7 @@ class _Shaping:
         self._links: set[str] = set()
 
     def wiring(self, *links: str) -> Wiring:
-        """Where these links are to be laid."""
+        """Return the wiring to which these links are added."""
         if self._shaper is None or self._wiring is None:
             self._shaper = open_shaper()
             self._wiring = Wiring(self._shaper)
@@ -115,7 +116,7 @@ class _Shaping:
         return self._wiring
 
     def bring_up(self) -> None:
-        """Shape what was laid, and bring it up. What is up already stays as it is."""
+        """Shape and bring up the links that were added. Links that are already up stay unchanged."""
         if self._wiring is not None:
             self._wiring.bring_up()
 
@@ -145,7 +146,7 @@ class _TopoRouter(Router):
         set_up_router(self, gateway, switch)
 
     def config(self, **_: Any) -> dict[str, Any]:
-        """Mininet calls this when all links are there."""
+        """Bring up the links and set the routes. Mininet calls this when all links have been added."""
         self._shaping.bring_up()
         for lan, hop in self._ways.items():
             set_route(self, lan, hop)
@@ -154,7 +155,7 @@ class _TopoRouter(Router):
 
 class _TopoWorker(NamespaceHost):
     def config(self, **_: Any) -> dict[str, Any]:
-        return {}  # its link has done it
+        return {}  # the worker's link has configured it
 
 
 class _AccessLink(Veth):
@@ -175,7 +176,7 @@ class _AccessLink(Veth):
         fit(host)
 
     def stop(self) -> None:
-        """The interfaces go with their nodes' namespaces."""
+        """Detach the link; its interfaces go with their nodes' namespaces."""
         self._shaping.close(self._name)
 
 
@@ -194,5 +195,5 @@ class _WanLink(Veth):
         shaping.wiring(*self._names).join_routers(self, addresses, states.items())
 
     def stop(self) -> None:
-        """The interfaces go with their nodes' namespaces."""
+        """Detach both links; their interfaces go with their nodes' namespaces."""
         self._shaping.close(*self._names)

@@ -1,4 +1,4 @@
-"""Taking away what was made, in the reverse order, without losing sight of what went wrong first."""
+"""A stack of clean-up actions that runs in reverse order and keeps the first error."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ P = ParamSpec("P")
 
 
 class UndoStack:
-    """As an ExitStack, but the error that it raises is the first: what fails after that is a note of it.
+    """As an ExitStack, but raises the first error; later errors become notes of it.
 
-    An ExitStack raises the last one: a dead engine, which fails whatever is to be taken away, would be said in the
-    place of why a run ended.
+    An ExitStack raises the last error: when the engine dies, its failure during the clean-up would hide why a run
+    ended.
     """
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
 
     def callback(self, undo: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call this on leaving."""
+        """Register a call for the end of the context."""
         self._undo.append(partial(undo, *args, **kwargs))
 
     def enter_context(self, context: AbstractContextManager[T]) -> T:
-        """Enter a context; it is left, as without an error, on leaving."""
+        """Enter a context, and leave it at the end as if no error had occurred. Returns the context's value."""
         value = context.__enter__()
         self.callback(context.__exit__, None, None, None)
         return value
@@ -41,7 +41,7 @@ class UndoStack:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         first = error
-        failures = []  # kept until all is undone: an interrupt refuses the next one for as long as it is there
+        failures = []  # kept until all is undone: while an Interrupted object exists, no further one is raised
         while self._undo:
             try:
                 self._undo.pop()()
@@ -50,6 +50,6 @@ class UndoStack:
                 if first is None:
                     first = failure
                 else:
-                    first.add_note(f"and then, as everything was taken away: {in_full(failure)}")
+                    first.add_note(f"the clean-up after this error failed too: {in_full(failure)}")
         if first is not None and first is not error:
             raise first

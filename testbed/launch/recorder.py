@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from testbed.api.client import RequestFailed
+from testbed.emulation.daemon.discovery import client
 from testbed.emulation.network.node import received_bytes
-from testbed.emulation.standing.standing import client
 from testbed.launch import LaunchFailed
 from testbed.link import link_ends
 from testbed.telemetry.host import CpuMeter

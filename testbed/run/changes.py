@@ -29,7 +29,7 @@ from testbed.api.requests import (
 )
 from testbed.controller.client import ControllerClient
 from testbed.controller.model.spec import Newcomer
-from testbed.emulation.standing.orders import change_links, changes_of, check_file, check_site, hold, pairs_of
+from testbed.emulation.daemon.handlers import change_links, changes_of, check_file, check_site, pairs_of, pause_replay
 from testbed.emulation.testbed import Testbed
 from testbed.planning import Pair, PhysicalLink
 from testbed.run import view
@@ -111,13 +111,13 @@ class Changes:
         """
         match request:
             case ChangeLinks():
-                changes = changes_of(request.links, self._network.links_in_force.asked())
+                changes = changes_of(request.links, self._network.links_in_force.requested())
                 self.change_links(changes, pairs_of(request.links), by)
             case SwapNetwork():
                 check_file(request.file)
                 return self.swap(self._experiment.add_network(request.file), str(request.file), by)
             case PauseReplay():  # the events that are still due at a time wait as well
-                hold(self._testbed, request.paused)
+                pause_replay(self._testbed, request.paused)
                 self._tell("pause" if request.paused else "resume", self._network.topology.name, by)
             case AddWorker():
                 return self._add_worker(request.site, by)

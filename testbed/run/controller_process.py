@@ -12,8 +12,7 @@ from testbed.controller.model.spec import ControllerSpec
 from testbed.controller.server.member_server import SOCKET
 from testbed.controller.server.secret_file import write_secret
 from testbed.emulation.containers.fleet import CONTROL_FOLDER
-from testbed.emulation.containers.tail import last_lines
-from testbed.emulation.process import await_end, how_it_ended
+from testbed.emulation.process import await_end, how_it_ended, last_lines
 from testbed.run.errors import RunFailed
 
 #: A controller takes 2.5 s of processor time to start. If it ends, that is noticed at once; this is for one that hangs.

@@ -21,9 +21,9 @@ from testbed.api.server import ApiServer, PortTaken
 from testbed.api.subject import Subject
 from testbed.controller.client import ControllerClient, ControllerError
 from testbed.controller.run_records import RunRecords
-from testbed.emulation.standing import status
-from testbed.emulation.standing.orders import in_words
-from testbed.emulation.standing.standing import RUN_SOCKET
+from testbed.emulation.daemon import status
+from testbed.emulation.daemon.discovery import RUN_SOCKET
+from testbed.emulation.daemon.handlers import as_api_problem
 from testbed.emulation.testbed import Testbed
 from testbed.run.changes import Changes, WorkerPrograms
 from testbed.run.errors import CannotRun
@@ -132,7 +132,7 @@ class LiveRun(Subject):
 @contextmanager
 def _in_words() -> Iterator[None]:
     """Raise the errors of a request as ApiProblem."""
-    with in_words():
+    with as_api_problem():
         try:
             yield
         except ControllerError as error:

@@ -111,7 +111,7 @@ def build_and_measure(
     """
     testbed.open()
     network = testbed.network
-    fits = testbed.placed or fits_host(experiment, network.shaper.name, strict, display)
+    fits = testbed.budgets_checked or fits_host(experiment, network.shaper.name, strict, display)
     manifest = Manifest(
         directory,
         experiment,

@@ -11,13 +11,13 @@ from typing import Any, cast
 
 from testbed.api.requests import Request, Stop
 from testbed.api.server import ApiServer
+from testbed.emulation.daemon.subject import NetworkSubject
 from testbed.emulation.links.history import History
 from testbed.emulation.links.links import Links
 from testbed.emulation.links.replay import Replay
 from testbed.emulation.network.difference import Difference
 from testbed.emulation.network.network import Network
-from testbed.emulation.standing.subject import NetworkSubject
-from testbed.emulation.testbed import Swapped, Testbed
+from testbed.emulation.testbed import SwapResult, Testbed
 from testbed.link import link_name
 from testbed.spec.topology import Topology
 from tests.emulation.recorder import Recorder
@@ -47,13 +47,13 @@ class NetworkWithoutPackets:
             ),
         )
 
-    def swap(self, topology: Topology | Path) -> Swapped:
+    def swap(self, topology: Topology | Path) -> SwapResult:
         """As a testbed does, up to where it would build; of a file only what differs is told."""
         before = self.network.topology
         if isinstance(topology, Topology):
             self.network.topology = topology
         after = topology if isinstance(topology, Topology) else Topology.load(topology)
-        return Swapped(Difference.between(before, after), 0, 0.0, 0, 0)
+        return SwapResult(Difference.between(before, after), 0, 0.0, 0, 0)
 
     def _take(self, a: str, b: str, up: bool) -> None:
         self.links_in_force.take((link_name(a, b), link_name(b, a)), up)

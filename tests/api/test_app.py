@@ -20,8 +20,8 @@ from testbed.api.client import ApiClient, RequestFailed, RequestRefused, UnixCon
 from testbed.api.entry import write_entry
 from testbed.api.requests import AddWorker, KillWorker, RestartWorker
 from testbed.api.server import ApiServer, PortTaken
+from testbed.emulation.daemon.subject import NetworkSubject
 from testbed.emulation.shaping.base import LinkCounters
-from testbed.emulation.standing.subject import NetworkSubject
 from testbed.spec.topology import Topology
 from tests.api.network import answering
 from tests.spec.files import TOPOLOGY

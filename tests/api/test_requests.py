@@ -32,16 +32,16 @@ pytestmark = pytest.mark.pure
 #: The files below the command line that know a request: who does it. What is asked of a run or of a standing network
 #: has an executor for each; what a run passes on has the controller's beside the run's.
 EXECUTORS = {
-    ChangeLinks: {"run/changes.py", "emulation/standing/subject.py"},
-    SwapNetwork: {"run/changes.py", "emulation/standing/subject.py"},
-    PauseReplay: {"run/changes.py", "emulation/standing/subject.py"},
-    AddWorker: {"run/changes.py", "emulation/standing/subject.py"},
+    ChangeLinks: {"run/changes.py", "emulation/daemon/subject.py"},
+    SwapNetwork: {"run/changes.py", "emulation/daemon/subject.py"},
+    PauseReplay: {"run/changes.py", "emulation/daemon/subject.py"},
+    AddWorker: {"run/changes.py", "emulation/daemon/subject.py"},
     KillWorker: {"run/changes.py"},
     RestartWorker: {"run/changes.py"},
     ForcePolicy: {"run/changes.py", "controller/allreduce/coordinator.py"},
     ForcePlan: {"run/changes.py", "controller/allreduce/coordinator.py"},
     ChangeGraph: {"run/changes.py", "controller/gossip/coordinator.py"},
-    Stop: {"run/changes.py", "emulation/standing/subject.py", "controller/service.py"},
+    Stop: {"run/changes.py", "emulation/daemon/subject.py", "controller/service.py"},
 }
 
 #: What makes requests: commands and the experiment's events.

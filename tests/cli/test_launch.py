@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from testbed.cli import app
 from testbed.emulation import label
 from testbed.emulation.containers.image import hash_of
-from testbed.emulation.standing.standing import client
+from testbed.emulation.daemon.discovery import client
 from tests.cli.standing import ROOT, Standing, command, environment, left_of, testbed, up, write
 from tests.waiting import until
 

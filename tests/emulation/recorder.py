@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from testbed.emulation.shaping.base import Applied, Coming, LinkCounters, Port, Shaper, ShapingError
+from testbed.emulation.shaping.base import Applied, FutureStates, LinkCounters, Port, Shaper, ShapingError
 from testbed.link import LinkState
 
 
@@ -24,7 +24,7 @@ class Recorder(Shaper):
 
     def attach(self, ports: Mapping[Port, LinkState]) -> None: ...
 
-    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, Coming] | None = None) -> None:
+    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, FutureStates] | None = None) -> None:
         if self.broken:
             raise ShapingError("broken")
         for link in coming or {}:
@@ -33,7 +33,7 @@ class Recorder(Shaper):
             self.batches.append(dict(states))
         self.expect(coming or {})
 
-    def expect(self, coming: Mapping[str, Coming]) -> None:
+    def expect(self, coming: Mapping[str, FutureStates]) -> None:
         if self.broken:
             raise ShapingError("broken")
         for link, states in coming.items():

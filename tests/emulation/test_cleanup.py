@@ -16,7 +16,7 @@ import docker
 import pytest
 
 from testbed.emulation import label
-from testbed.emulation.cleanup import Cleaned, clean, clean_crashed, find, sweep
+from testbed.emulation.cleanup import CleanupResult, clean, clean_crashed, find, sweep
 from testbed.emulation.containers import engine
 from testbed.emulation.containers import fleet as containers
 from testbed.emulation.process import ProcessIdentity
@@ -102,7 +102,7 @@ def gone(pids: list[int]) -> bool:
 
 def test_a_running_testbed_is_asked_to_end_and_takes_its_network_away_itself(owned: Start) -> None:
     owner, routers = owned("one")
-    assert clean(None, "one") == Cleaned(("one",), (), ())
+    assert clean(None, "one") == CleanupResult(("one",), (), ())
     assert owner.wait(PATIENCE_S) == 0
     assert (label.STATE_ROOT / "in-order").exists()
     assert gone(routers)
@@ -123,7 +123,7 @@ def test_what_a_killed_testbed_leaves_is_taken_away(owned: Start) -> None:
     assert all(Path(f"/proc/{pid}").exists() for pid in others)
     assert clean(None).networks == ("two",)
     assert gone(others)
-    assert clean(None) == Cleaned((), (), ())
+    assert clean(None) == CleanupResult((), (), ())
 
 
 @pytest.mark.tour
@@ -156,7 +156,7 @@ def test_beside_a_network_that_runs_the_rest_of_a_crashed_one_is_taken_away(
         assert all(Path(f"/proc/{pid}").exists() for pid in routers)
         made["runs"].reload()
         assert label.networks() == ["runs"]
-        assert clean_crashed(client) == Cleaned((), (), ())
+        assert clean_crashed(client) == CleanupResult((), (), ())
     finally:
         for process in (stray, shell):
             process.kill()
@@ -230,7 +230,7 @@ def test_a_testbed_that_ends_just_now_is_no_error(monkeypatch: pytest.MonkeyPatc
     seen = iter([ProcessIdentity(ended.pid, 1), None, None])
     monkeypatch.setattr(label, "owner", lambda _: next(seen))
     (label.STATE_ROOT / "networks" / "one").mkdir(parents=True)
-    assert clean(None, "one") == Cleaned(("one",), (), ())
+    assert clean(None, "one") == CleanupResult(("one",), (), ())
     assert label.networks() == []
 
 

@@ -54,7 +54,7 @@ def test_later_signals_wait_for_the_clean_up(capfd: pytest.CaptureFixture[str]) 
                 signal.raise_signal(number)
             cleaned = True
     assert cleaned
-    assert capfd.readouterr().err == "taking everything away; a moment\n" * len(NUMBERS)
+    assert capfd.readouterr().err == "removing the network, please wait\n" * len(NUMBERS)
     signal.raise_signal(signal.SIGINT)  # deaf until the end
 
 
@@ -80,7 +80,7 @@ def test_a_signal_that_comes_as_things_are_taken_away_is_the_only_one() -> None:
             stack.callback(undo)
         raise OSError("the disk is full")
     assert undone == [1, 1]
-    assert raised.value.__notes__ == ["and then, as everything was taken away: SIGINT"]
+    assert raised.value.__notes__ == ["the clean-up after this error failed too: SIGINT"]
 
 
 def test_a_signal_as_the_error_output_is_being_written_to_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

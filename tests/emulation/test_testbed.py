@@ -16,7 +16,7 @@ import pytest
 from testbed.emulation import label
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.links.live import LiveLinks
-from testbed.emulation.network.holders import Namespaces, idle
+from testbed.emulation.network.holders import Namespaces, idle_requests
 from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.testbed import Testbed
 from testbed.link import LinkState
@@ -258,7 +258,7 @@ def test_step_by_step_there_is_time_in_between(line: Path) -> None:
         testbed.build()
         assert testbed.links["quito->lima"].state.up
         assert testbed.replay.elapsed_s == 0.0
-        testbed.start(Namespaces(), idle(testbed.network.topology.workers))
+        testbed.start(Namespaces(), idle_requests(testbed.network.topology.workers))
         assert_answered(testbed, "quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
     finally:
         testbed.close()

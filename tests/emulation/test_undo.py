@@ -24,8 +24,8 @@ def test_the_first_error_is_raised_and_the_others_are_its_notes() -> None:
             raise RuntimeError("the disk is full")
     assert undone == ["network"] and str(raised.value) == "the disk is full"
     assert raised.value.__notes__ == [
-        "and then, as everything was taken away: no logs",
-        "and then, as everything was taken away: no engine answers",
+        "the clean-up after this error failed too: no logs",
+        "the clean-up after this error failed too: no engine answers",
     ]
 
 
@@ -47,4 +47,4 @@ def test_what_fails_first_as_things_are_taken_away_is_raised_where_nothing_went_
             stack.callback(fail, "no engine answers")
             stack.callback(fail, "no logs")
     assert str(raised.value) == "no logs"
-    assert raised.value.__notes__ == ["and then, as everything was taken away: no engine answers"]
+    assert raised.value.__notes__ == ["the clean-up after this error failed too: no engine answers"]

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from testbed.compiler import compile_c
-from testbed.emulation.shaping.build import SOURCE
+from testbed.emulation.shaping.process import SOURCE
 from testbed.emulation.shaping.userspace import encode
 from testbed.link import GilbertElliott, LinkState, Queue
 

@@ -1,7 +1,7 @@
-"""The Docker engine: use the one that answers, else start one, and remember which of the two it was.
+"""The Docker engine: uses one that answers, or starts one, and records which it was.
 
-An engine that was there belongs to somebody: it is used and never touched. One that was started here is
-recorded with its process id and its start time, and only the process that matches both may be stopped.
+An engine that was already running belongs to somebody else: it is used and never stopped. An engine that was started
+here is recorded with its process id and start time, and only the process that matches both may be stopped.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from requests import PreparedRequest, Response
 from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
-from testbed.emulation.containers.tail import last_lines
 from testbed.emulation.errors import EmulationError, ending_of
 from testbed.emulation.label import STATE_ROOT
-from testbed.emulation.process import ProcessIdentity, how_it_ended
+from testbed.emulation.process import ProcessIdentity, how_it_ended, last_lines
 from testbed.resources import SETUP
 from testbed.telemetry.store import write_json
 
@@ -40,23 +39,23 @@ DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
 RECORD = STATE_ROOT / "engine.json"
 LOG = Path("/var/log/testbed-engine.log")
 
-#: An engine with an empty data root answers after 2 s on 2 cores, one with hundreds of images after 10.
+#: An engine with an empty data root answers after 2 s on 2 cores, one with hundreds of images after 10 s.
 START_TIMEOUT_S = 90.0
 #: An engine gives its containers 10 s to end, then ends itself.
 STOP_TIMEOUT_S = 60.0
-#: What of its log an engine that failed is quoted with.
+#: The number of log lines quoted when an engine failed.
 LOG_TAIL_LINES = 15
 
 log = logging.getLogger(__name__)
 
 
-#: The variable that names the folder of a Docker client's configuration.
+#: The variable with the folder of a Docker client's configuration.
 CONFIGURATION = "DOCKER_CONFIG"
 _CONFIGURING = threading.Lock()
-#: A client without any credentials reads the user's again before each build, so it has empty ones of no registry.
+#: A client without any credentials reads the user's again before each build, so it gets empty ones for no registry.
 NO_CREDENTIALS = '{"auths": {"none.invalid": {}}}'
 
-#: For manifests: what of the user's Docker client configuration counts.
+#: For manifests: the parts of the user's Docker client configuration that are used.
 CLIENT_RECORD = {
     "credentials": "none",
     "worker_proxies": "none",
@@ -65,7 +64,7 @@ CLIENT_RECORD = {
 
 
 class EngineError(EmulationError):
-    """There is no engine to work with; the text says why and what to do."""
+    """There is no working engine; the text says why and what to do."""
 
 
 class EngineGoneError(EngineError):
@@ -74,17 +73,17 @@ class EngineGoneError(EngineError):
     def __init__(self, error: object) -> None:
         self.why = str(error)
         super().__init__(
-            f"The Docker engine at {address()} does not answer any more ({error}). See that it runs (`docker info`; "
+            f"The Docker engine at {address()} no longer answers ({error}). Check that it runs (`docker info`; "
             "`make setup` starts one), then try again."
         )
 
 
-#: What a client raises when the engine refuses, is no longer there, or goes in the middle of an answer.
+#: The errors that a client raises when the engine refuses, is gone, or goes away in the middle of an answer.
 ENGINE_ERRORS = (EngineError, DockerException, RequestException, StreamParseError, HTTPError)
 
 
 class _Api(docker.APIClient):
-    """Docker's API, whose every request ends in an answer, a refusal (APIError) or EngineGoneError."""
+    """Docker's API, in which every request ends in an answer, a refusal (APIError) or EngineGoneError."""
 
     def send(self, request: PreparedRequest, **options: Any) -> Response:
         try:
@@ -94,34 +93,37 @@ class _Api(docker.APIClient):
 
 
 class _Client(docker.DockerClient):
-    """Docker's client over our API. Docker's own constructor makes an API of its own class."""
+    """Docker's client over `_Api`; Docker's own constructor would create another API class."""
 
     def __init__(self, **options: Any) -> None:
         self.api = _Api(**options)
 
 
 def explained(error: BaseException) -> EngineError:
-    """Return an error of ENGINE_ERRORS in words, with what to do about it."""
+    """Turn an error of ENGINE_ERRORS into an EngineError that says what to do."""
     if isinstance(error, EngineError):
         return error
     if isinstance(error, APIError):
-        return EngineError(f"The Docker engine at {address()} refused: {error.explanation or error}")
+        return EngineError(f"The Docker engine at {address()} refused a request: {error.explanation or error}")
     if isinstance(error, DockerException):
-        return EngineError(f"The Docker engine at {address()} was not asked, or not understood: {error}")
+        return EngineError(f"A request to the Docker engine at {address()} failed in Docker's client: {error}")
     return EngineGoneError(error)
 
 
 @dataclass(frozen=True, slots=True)
 class OwnEngine:
-    """An engine that was started here. A process id alone may have been given to another process since."""
+    """An engine that was started here, identified beyond its process id."""
 
     process: ProcessIdentity
     address: str
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> OwnEngine:
-        """As `to_json` made it, or an earlier version, which knew no boots. KeyError, TypeError or ValueError for what
-        is no engine's record."""
+        """Read a record of `to_json`, or of an earlier version without a boot ID.
+
+        Raises:
+            KeyError, TypeError, ValueError: It is not an engine's record.
+        """
         process = ProcessIdentity(int(value["pid"]), int(value["start_ticks"]), str(value.get("boot", "")))
         return cls(process, str(value["address"]))
 
@@ -130,15 +132,18 @@ class OwnEngine:
 
 
 def address() -> str:
-    """Where the engine is looked for: DOCKER_HOST, as every Docker client does."""
+    """Return the engine's address: DOCKER_HOST, as for every Docker client, or the default socket."""
     return os.environ.get("DOCKER_HOST") or DEFAULT_ADDRESS
 
 
 def client_of(where: str, **options: Any) -> docker.DockerClient:
-    """Return a client of the engine at `where` that takes nothing from the user's Docker client configuration.
+    """Return a client of the engine at `where` that ignores the user's Docker client configuration.
 
-    Its proxies would be in the environment of every worker, which reaches none of them, and a credential helper that is
-    no longer there would end every build. EngineGoneError or DockerException where no engine answers.
+    Its proxies would end up in the environment of every worker, where none is reachable, and a credential helper that
+    is no longer installed would break every build.
+
+    Raises:
+        EngineGoneError, DockerException: No engine answers.
     """
     with _CONFIGURING, tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(NO_CREDENTIALS)
@@ -146,7 +151,7 @@ def client_of(where: str, **options: Any) -> docker.DockerClient:
         os.environ[CONFIGURATION] = folder
         try:
             return _Client(base_url=where, **options)
-        except DockerException as error:  # of the first request, which asks for the API's version
+        except DockerException as error:  # from the first request, which asks for the API's version
             if isinstance(error.__cause__, EngineError):
                 raise error.__cause__ from None
             raise
@@ -158,27 +163,29 @@ def client_of(where: str, **options: Any) -> docker.DockerClient:
 
 
 def user_proxies() -> dict[str, str]:
-    """Return the proxies of the user's Docker client configuration, as variables: a Dockerfile's build with a network
-    may need them, and leaves none of them in the image."""
+    """Return the proxies of the user's Docker client configuration, as variables.
+
+    A Dockerfile's build with a network may need them; the image keeps none of them.
+    """
     try:
         proxies = load_general_config().get("proxies", {})
         wanted = ProxyConfig.from_dict(proxies.get(address()) or proxies.get("default", {}))
         return {str(name): str(value) for name, value in wanted.get_environment().items()}
     except (AttributeError, TypeError):
-        return {}  # the file is none of Docker's
+        return {}  # the file is not a Docker configuration
 
 
 def connect() -> docker.DockerClient:
-    """A client of the engine that answers.
+    """Return a client of the engine that answers.
 
-    Raises EngineError when none does, or when the engine is on another machine, whose containers have no
-    network namespaces here.
+    Raises:
+        EngineError: No engine answers, or it is on another machine, whose containers have no network namespaces here.
     """
     where = address()
     if not where.startswith("unix://"):
         raise EngineError(
-            f"DOCKER_HOST is {where}, but containers must run on this machine: the emulated network is made "
-            "of their network namespaces. Unset DOCKER_HOST, or name a unix:// socket of a local engine."
+            f"DOCKER_HOST is {where}, but containers must run on this machine: the emulated network is built "
+            "from their network namespaces. Unset DOCKER_HOST, or set it to the unix:// socket of a local engine."
         )
     try:
         client = client_of(where)
@@ -190,22 +197,22 @@ def connect() -> docker.DockerClient:
 
 
 def is_expected() -> bool:
-    """Whether there is to be an engine, also where none answers: DOCKER_HOST names one, or there is the socket of the
-    usual one."""
+    """Return whether an engine is expected: DOCKER_HOST is set, or the default socket exists."""
     return bool(os.environ.get("DOCKER_HOST")) or Path(DEFAULT_ADDRESS.removeprefix("unix://")).exists()
 
 
 def ensure_engine(progress: Callable[[str], None] = print) -> docker.DockerClient:
-    """A client of the engine that answers, or of one that is started for it.
+    """Return a client of the engine that answers, or start one.
 
-    Raises EngineError, with the end of the engine's log, when it does not come up.
+    Raises:
+        EngineError: The started engine did not come up. The text has the end of its log.
     """
     try:
         return connect()
     except EngineError:
         if not address().startswith("unix://"):
             raise
-    progress(f"no Docker engine answers at {address()}: starting one, its log is {LOG}")
+    progress(f"no Docker engine answers at {address()}: starting one (log: {LOG})")
     start_engine(address())
     return connect()
 
@@ -213,12 +220,13 @@ def ensure_engine(progress: Callable[[str], None] = print) -> docker.DockerClien
 def start_engine(where: str, options: Sequence[str] = (), record: Path = RECORD, log: Path = LOG) -> OwnEngine:
     """Start a `dockerd` that outlives this process, record it, and wait until it answers.
 
-    Raises EngineError when it ends early or does not answer in START_TIMEOUT_S.
+    Raises:
+        EngineError: It ended early, or did not answer within START_TIMEOUT_S.
     """
     program = shutil.which("dockerd")
     if program is None:
         raise EngineError(
-            f"No Docker engine answers at {where} and there is no `dockerd` to start. Install Docker "
+            f"No Docker engine answers at {where}, and `dockerd` is not installed. Install Docker "
             "(Debian, Ubuntu: apt-get install docker.io) and try again."
         )
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -228,7 +236,7 @@ def start_engine(where: str, options: Sequence[str] = (), record: Path = RECORD,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # a Ctrl-C meant for a run must not end the engine
+            start_new_session=True,  # Ctrl-C for a run must not end the engine
         )
     engine = OwnEngine(ProcessIdentity.of(process.pid) or ProcessIdentity(process.pid, -1), where)
     write_json(record, engine.to_json())
@@ -240,28 +248,31 @@ def start_engine(where: str, options: Sequence[str] = (), record: Path = RECORD,
             raise EngineError(_failed(f"dockerd {how_it_ended(process.returncode)} before it answered", log))
         if time.monotonic() > deadline:
             stop_engine(record)
-            raise EngineError(_failed(f"dockerd did not answer at {where} in {START_TIMEOUT_S:.0f} s", log))
+            raise EngineError(_failed(f"dockerd did not answer at {where} within {START_TIMEOUT_S:.0f} s", log))
         time.sleep(0.1)
     return engine
 
 
 def own_engine(record: Path = RECORD) -> OwnEngine | None:
-    """The engine that was started here, if it still runs. A record that cannot be read names none, and the log says so:
-    an engine that nobody knows to be ours is never stopped."""
+    """Return the engine that was started here, if it still runs.
+
+    An unreadable record counts as none and is logged: an engine that is not known to be ours is never stopped.
+    """
     try:
         engine = OwnEngine.from_json(json.loads(record.read_text()))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
-        log.warning("%s is no record of an engine (%r): an engine that runs counts as somebody else's", record, error)
+        log.warning("%s is not a valid engine record (%r): a running engine counts as not ours", record, error)
         return None
     return engine if engine.process.is_running else None
 
 
 def stop_engine(record: Path = RECORD) -> bool:
-    """Stop the engine that was started here, and no other; says whether there was one.
+    """Stop the engine that was started here, and no other; return whether there was one.
 
-    Raises EngineError when it does not end in STOP_TIMEOUT_S.
+    Raises:
+        EngineError: It did not end within STOP_TIMEOUT_S.
     """
     engine = own_engine(record)
     if engine is not None:
@@ -269,14 +280,14 @@ def stop_engine(record: Path = RECORD) -> bool:
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while engine.process.is_running:
             if time.monotonic() > deadline:
-                raise EngineError(f"dockerd (process {engine.process.pid}) did not end in {STOP_TIMEOUT_S:.0f} s.")
+                raise EngineError(f"dockerd (process {engine.process.pid}) did not end within {STOP_TIMEOUT_S:.0f} s.")
             time.sleep(0.1)
     record.unlink(missing_ok=True)
     return engine is not None
 
 
 def answers(where: str) -> bool:
-    """Whether an engine answers at this address."""
+    """Return whether an engine answers at this address."""
     try:
         client = client_of(where)
     except ENGINE_ERRORS:
@@ -293,18 +304,18 @@ def _failed(what: str, log: Path) -> str:
     quoted = "\n".join(f"    {line}" for line in last_lines(log, LOG_TAIL_LINES))
     return (
         f"{what}. The end of {log}:\n{quoted}\n"
-        "Mend what it names, or start an engine yourself (systemctl start docker), and try again."
+        "Fix what the log names, or start an engine yourself (systemctl start docker), and try again."
     )
 
 
 def main() -> int:
-    """`python -m testbed.emulation.containers.engine [stop]`: see that one answers, or stop the one started here."""
+    """Run `python -m testbed.emulation.containers.engine [stop]`: ensure an engine, or stop the one started here."""
     try:
         if sys.argv[1:] == ["stop"]:
-            print("stopped" if stop_engine() else "no engine of ours is running")
+            print("stopped" if stop_engine() else "no engine that was started here is running")
         else:
             version = ensure_engine().version()["Version"]
-            owner = "started here" if own_engine() else "was there"
+            owner = "started here" if own_engine() else "already running"
             print(f"Docker {version} at {address()} ({owner})")
     except Exception as error:
         code, text = ending_of(error)

@@ -1,9 +1,9 @@
-"""The workers' containers: started side by side, labelled, with no network but what is moved in.
+"""The workers' containers: started in parallel, labelled, and without any network but the emulated one.
 
-A container sees the emulated WAN and nothing else: network mode `none`, no capability, no new privileges, a user
-that is not root, a read-only root with small file systems in memory. Control goes through a Unix socket in a mounted
-folder that no other container sees. So nothing that it writes is on the host's disk but its log, which is bounded, as
-all that it takes (see `limits`). Whose image it is makes no difference.
+A container sees the emulated WAN and nothing else: network mode `none`, no capabilities, no new privileges, a user that
+is not root, a read-only root with small file systems in memory. Control goes through a Unix socket in a mounted folder
+that no other container sees. So the container writes nothing to the host's disk but its log, which is limited like
+everything else it takes (see `limits`). All images are treated alike.
 """
 
 from __future__ import annotations
@@ -25,49 +25,58 @@ from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
-from testbed.emulation.containers import engine, idle
+from testbed.compiler import C_FLAGS, CompilerError, compile_c
+from testbed.emulation.containers import engine
 from testbed.emulation.containers.image import ensure_worker_image, manifest_entry, record
 from testbed.emulation.containers.limits import LOG_BYTES, ContainerLimits
 from testbed.emulation.containers.program_image import program_image
 from testbed.emulation.containers.proof import ForeignEngineError, proven_process
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.label import LABEL
 from testbed.emulation.network.names import Names
 from testbed.emulation.process import ProcessIdentity
+from testbed.resources import BUILD
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.topology import Worker
 from testbed.spec.units import OUT_BYTES, SHM_BYTES, TMP_BYTES
 
-#: Where a container finds its control socket's folder. (A mounted socket file would go stale with its server.)
+#: The folder of the control socket in a container. (A mounted socket file would go stale with its server.)
 CONTROL_FOLDER = "/run/testbed"
 
 #: The engine handles this many starts at once; more only queue up in it.
 PARALLEL = 8
 
-#: Half of what a process gets by default (1024), so that the emulation itself is served first.
+#: Half of a process's default (1024), so that the emulation itself is served first.
 CPU_SHARES = 512
 
-#: Seconds within which an engine notices that a container's first process has ended. A busy one takes some tenths.
+#: The seconds within which an engine notices that a container's first process has ended. A busy one takes some tenths.
 NOTICED_S = 5.0
 
-#: So many of the last lines of a container's log are quoted where its program ended too early.
+#: The number of last log lines quoted when a container's program ended too early.
 QUOTED_LINES = 10
 
 
-#: A worker's programs are this user's, who is nobody on the host; images made here call it `worker`.
+#: The user of a worker's programs, unknown on the host; images made here call it `worker`.
 USER_ID = 10001
 USER = f"{USER_ID}:{USER_ID}"
 
-#: What a folder's mode has for everybody who may look into it.
+#: The mode bits by which everybody may read a folder.
 OPEN = stat.S_IROTH | stat.S_IXOTH
 
-#: Where a program finds the files that it was given, and begins.
+#: The folder in a container where a program starts and finds the files that it was given.
 FILES = "/work"
-#: Where a program's container has room for what it is to leave.
+#: The folder in a container for the files that a program is to leave.
 OUT = "/out"
-#: Where a container keeps what its programs change in FILES (`launch.working_folder`). Only root may look into it.
+#: The folder in a container with changes that programs make in FILES (`launch.working_folder`). Only root may read it.
 CHANGES = "/run/testbed-changes"
-#: Files in each of the two; each takes some 1 KiB of the kernel's memory.
+#: The number of files in each of the two; each takes some 1 KiB of the kernel's memory.
 MOST_FILES = 16_384
+
+
+#: The source and the binary of the program that does nothing, and its path in a container.
+IDLE_SOURCE = Path(__file__).with_name("idle.c")
+IDLE_BINARY = BUILD / "testbed-idle"
+IDLE_PROGRAM = "/testbed-idle"
 
 
 class ContainerDied(RuntimeError):
@@ -76,9 +85,14 @@ class ContainerDied(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """What one worker's container runs: `command` are the arguments of `entrypoint`, or of the image's own; None is
-    nothing, until something is started in it. It sees the folder `files` as FILES, which no program of it changes on
-    this machine."""
+    """The program and files of one worker's container.
+
+    Attributes:
+        worker: The worker.
+        command: The arguments of `entrypoint`, or of the image's own; None runs nothing until a program is started.
+        entrypoint: Replaces the image's entry point.
+        files: A folder of this machine, visible as FILES; the container's programs cannot change it.
+    """
 
     worker: Worker
     command: Sequence[str] | None
@@ -86,14 +100,14 @@ class ContainerRequest:
     files: Path | None = None
 
     def settings(self, control: Path) -> dict[str, Any]:
-        """What it runs and sees, as the engine's client takes it, with its control folder. EmulationError."""
+        """Return its program and mounts for the engine's client. Raises EmulationError."""
         mounts = {CONTROL_FOLDER: control, **Names(control.parent).mounts()}
         if self.files is not None:
             mounts[FILES] = self.files.resolve()
         entrypoint = self.entrypoint
         if self.command is None:
-            mounts[idle.PROGRAM] = idle.idle_program()
-            entrypoint = (idle.PROGRAM,)
+            mounts[IDLE_PROGRAM] = idle_program()
+            entrypoint = (IDLE_PROGRAM,)
         return {
             "command": list(self.command or ()),
             "entrypoint": list(entrypoint) if entrypoint else None,
@@ -103,9 +117,15 @@ class ContainerRequest:
 
 @dataclass(frozen=True, slots=True)
 class ScratchSpace:
-    """Where a container can write, in bytes each: file systems in memory, which count as the container's own. Without
-    `out_bytes` it has neither OUT nor CHANGES. Each of the image's `volumes` is as large as /tmp: by itself the engine
-    would put it on the host's disk, as large as that is."""
+    """The writable file systems of a container, in bytes. They are in memory and count as the container's own.
+
+    Attributes:
+        tmp_bytes: The size of /tmp.
+        shm_bytes: The size of /dev/shm.
+        out_bytes: The size of OUT and of CHANGES; with 0 there is neither.
+        volumes: The image's volumes, each as large as /tmp. Without this, the engine would put them on the host's disk,
+            without a limit.
+    """
 
     tmp_bytes: int = TMP_BYTES
     shm_bytes: int = SHM_BYTES
@@ -113,9 +133,9 @@ class ScratchSpace:
     volumes: tuple[str, ...] = ()
 
     def settings(self) -> dict[str, Any]:
-        """As the engine's client takes them."""
+        """Return the settings for the engine's client."""
         own = f"uid={USER_ID},gid={USER_ID},mode=755,nr_inodes={MOST_FILES}"
-        # Left to itself, the engine mounts noexec, and nothing compiled can be loaded: torch.compile, cpp_extension,
+        # By default the engine mounts noexec, and no compiled library can be loaded: torch.compile, cpp_extension,
         # Numba and cffi all put libraries below /tmp, which is HOME too. nosuid and nodev stay.
         tmpfs = dict.fromkeys(self.volumes, f"exec,size={self.tmp_bytes},{own}")
         tmpfs["/tmp"] = f"exec,size={self.tmp_bytes}"
@@ -127,10 +147,14 @@ class ScratchSpace:
 
 @dataclass(frozen=True, slots=True)
 class ProgramContainers:
-    """Containers for programs that are not ours: they find `files` in FILES, and may write to `scratch`.
+    """Containers for the user's own programs.
 
-    `image` is a name that the engine knows, or the path of a Dockerfile, its folder or a requirements file; None is the
-    usual one. With `renew`, a file's image is made again.
+    Attributes:
+        files: A folder of this machine, visible as FILES.
+        image: A name that the engine knows, or the path of a Dockerfile, its folder or a requirements file; None is the
+            default image.
+        scratch: The writable file systems.
+        renew: Whether to build the image of a file again.
     """
 
     files: Path | None = None
@@ -140,28 +164,28 @@ class ProgramContainers:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """As `to_json` made it."""
+        """Decode the text of `to_json`."""
         value = json.loads(text)
         files = Path(value["files"]) if value["files"] is not None else None
         return cls(files, value["image"], ScratchSpace(**value["scratch"]), value.get("renew", False))
 
     def to_json(self) -> str:
-        """For another process."""
+        """Encode for another process."""
         files = str(self.files.resolve()) if self.files is not None else None
         scratch = {**asdict(self.scratch), "volumes": list(self.scratch.volumes)}
         return json.dumps({"files": files, "image": self.image, "scratch": scratch, "renew": self.renew})
 
     def check(self) -> None:
-        """Raise SpecError where their user may not read what they are to see."""
+        """Raise SpecError if the containers' user may not read the files."""
         if self.files is not None and self.files.stat().st_mode & OPEN != OPEN:
-            rule = "the workers' user, who is nobody on this machine, may not read it"
+            rule = "is not readable for the workers' user, which is not a user of this machine"
             raise SpecError(self.files, [Fault("files", rule, f"chmod o+rx {self.files.resolve()}, or another folder")])
 
 
 class Fleet:
-    """The containers of one network. A context manager: leaving it removes them all, by label.
+    """The containers of one network. A context manager: leaving it removes all of them, found by label.
 
-    Each sees a folder of its own in the folder `control`, read-only, as CONTROL_FOLDER: so the controller knows it.
+    Each container sees a subfolder of `control`, read-only, as CONTROL_FOLDER, by which the controller identifies it.
     """
 
     def __init__(
@@ -174,14 +198,19 @@ class Fleet:
         self._control = control
         self._containers: dict[str, Container] = {}
         self._threads = f"start {network} "
-        self._removing = threading.Event()  # of what was started so far; set, nothing more of it begins
+        self._removing = threading.Event()  # once set, the starts submitted so far do not begin any more
         self._limits: ContainerLimits | None = None
         self._programs: dict[str, ProcessIdentity] = {}
 
     @classmethod
     def connected(cls, network: str, control: Path, programs: ProgramContainers | None = None) -> Self:
-        """Of the worker image, or as `programs` need them, on the engine that answers. EngineError or ImageError where
-        there is none, SpecError for an image that is not there."""
+        """Return a fleet on the engine that answers, of the worker image or as `programs` need it.
+
+        Raises:
+            EngineError: No engine answers.
+            ImageError: The image could not be built.
+            SpecError: The named image does not exist.
+        """
         client = engine.connect()
         if programs is None:
             return cls(client, network, ensure_worker_image(client, lambda _: None), control)
@@ -197,23 +226,25 @@ class Fleet:
 
     @property
     def client(self) -> docker.DockerClient:
-        """Of the engine that they are on."""
+        """The client of the engine that runs the containers."""
         return self._client
 
     def image_record(self) -> dict[str, Any]:
-        """For a manifest: the containers' image, when it was built, and the versions of what it holds, by name: of
-        Debian's packages and of Python's."""
+        """Return the containers' image for a manifest: its build time, and its Debian and Python packages' versions."""
         return manifest_entry(record(self._client, self.image))
 
     def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, ProcessIdentity]:
-        """Start them all; worker name → the container's first process, proven to be it. ContainerDied when one has
-        ended, ForeignEngineError when the engine's process numbers are not this machine's.
+        """Start all; return each worker's first process, proven to be in its container.
 
-        The first that are started share the host out among themselves; those that come later get no more.
+        The containers of the first start share the host's memory among themselves; later ones get the same share.
+
+        Raises:
+            ContainerDied: A container has ended.
+            ForeignEngineError: The engine's process ids are not this machine's.
         """
         requests = list(requests)
         if any(request.command is None for request in requests):
-            idle.idle_program()  # once, before several threads ask for it
+            idle_program()  # once, before several threads ask for it
         limits = self._limits = self._limits or ContainerLimits.of([r.worker for r in requests], self._client.info())
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix=self._threads) as pool:
             return dict(pool.map(partial(self._start, self._removing, limits), requests))
@@ -236,7 +267,7 @@ class Fleet:
             security_opt=["no-new-privileges"],
             read_only=True,
             user=USER,
-            healthcheck={"test": ["NONE"]},  # an image's own would take processor time that is nobody's
+            healthcheck={"test": ["NONE"]},  # an image's own would take unaccounted processor time
             cpu_shares=CPU_SHARES,
             nano_cpus=int(worker.cpus * 1e9) if worker.cpus else None,
             device_requests=[DeviceRequest(count=worker.gpus, capabilities=[["gpu"]])] if worker.gpus else None,
@@ -251,9 +282,9 @@ class Fleet:
 
     @contextmanager
     def replacing(self, workers: Iterable[str]) -> Iterator[None]:
-        """While inside, other containers may be started, also for these workers, whose own wait aside.
+        """Allow replacements for these workers inside the context; their present containers are set aside.
 
-        Left in order, it removes those; left by an error, it removes what was started and puts them back.
+        A normal end removes the containers set aside. An error removes what was started and puts them back.
         """
         before, aside = dict(self._containers), {worker: self._containers.pop(worker) for worker in workers}
         for worker, container in aside.items():
@@ -271,31 +302,30 @@ class Fleet:
             _remove(container)
 
     def kill(self, worker: str, sent: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to a worker's program: that which ends it at once, or SIGUSR1, at which ours writes into its
-        log where its threads stand."""
+        """Send a signal to a worker's program: SIGKILL, or SIGUSR1, at which our worker logs its threads' stacks."""
         self._containers[worker].kill(sent.name)
 
     @property
     def limits(self) -> ContainerLimits | None:
-        """What each container may take; None before the first start."""
+        """The limits of each container; None before the first start."""
         return self._limits
 
     def death(self, worker: str) -> str:
-        """How a worker's program ended, as the end of a sentence: its exit code, and the end of its log."""
+        """Return how a worker's program ended, as the end of a sentence: its exit code, and the end of its log."""
         container = self._containers[worker]
         try:
             container.reload()
             return _how_it_ended(container)
         except NotFound:
-            return "with its container, which is gone"
+            return "together with its container, which was removed"
 
     def deaths(self) -> dict[str, str]:
-        """The workers whose programs ended with an error, and how each did."""
+        """Return how each worker's program ended that ended with an error."""
         dead = [worker for worker, runs in self.running().items() if not runs]
         return {worker: self.death(worker) for worker in dead if self.exit_code(worker) != 0}
 
     def exit_code(self, worker: str) -> int | None:
-        """That of a worker's program, which has ended; None when its container is gone."""
+        """Return the exit code of a worker's program that has ended; None if its container is gone."""
         container = self._containers[worker]
         try:
             container.reload()
@@ -304,18 +334,18 @@ class Fleet:
         return int(container.attrs["State"]["ExitCode"])
 
     def restart(self, request: ContainerRequest) -> ProcessIdentity:
-        """Another container in the place of a worker's own, which has ended; its first process."""
+        """Start another container in place of a worker's ended one, and return its first process."""
         name = request.worker.name
-        _remove(self._containers[name])  # it stays known: where the engine then starts none, it is to be tried again
+        _remove(self._containers[name])  # the entry stays, so that a failed start can be tried again
         return self.start([request])[name]
 
     def logs(self, worker: str) -> bytes:
-        """What the worker has printed, or its end: LOG_BYTES at most."""
+        """Return the worker's output, or the last LOG_BYTES of it."""
         return _end_of_log(self._containers[worker])
 
     def running(self) -> dict[str, bool]:
-        """Worker → whether its container still runs."""
-        # Sparse: without a look at each, of which one may be gone by then.
+        """Return whether each worker's container is running."""
+        # Sparse: one request, without another for each container, which may be gone by then.
         found = self._client.containers.list(filters={"label": f"{LABEL}={self._network}"}, sparse=True)
         alive = {container.id for container in found}
         return {name: container.id in alive for name, container in self._containers.items()}
@@ -326,12 +356,13 @@ class Fleet:
             list(pool.map(_remove, [self._containers.pop(worker) for worker in workers]))
 
     def remove(self) -> None:
-        """Remove every container of this network, also one that a broken start left.
+        """Remove every container of this network, also those that a broken start left.
 
-        EngineError when no engine answers any more; then their programs are killed, so that nothing of theirs runs on.
+        Raises:
+            EngineError: The engine failed. The containers' programs were killed, so that none of them runs on.
         """
-        # Interrupted as it starts a thread, a pool loses sight of it: it ends when its container is there. One that is
-        # not yet alive may begin at any time, or never, and then finds that it is to start nothing any more.
+        # A pool that is interrupted while it starts a thread loses track of it. The thread ends when its container is
+        # started. A thread that is not alive yet may begin at any time, and then finds `removing` set.
         self._removing.set()
         self._removing = threading.Event()
         for thread in threading.enumerate():
@@ -342,7 +373,7 @@ class Fleet:
         except engine.ENGINE_ERRORS as error:
             self._kill_programs()
             raise engine.EngineError(
-                f"the containers of {self._network} are killed, but the engine did not remove them: {error}"
+                f"the containers of {self._network} were killed, but the engine did not remove them: {error}"
             ) from error
 
     def _kill_programs(self) -> None:
@@ -350,20 +381,30 @@ class Fleet:
             program.send(signal.SIGKILL)
 
 
+def idle_program() -> Path:
+    """Return the program that does nothing, compiled first if it must be. Raises EmulationError."""
+    try:
+        return compile_c([IDLE_SOURCE], [*C_FLAGS, "-static", "-s"], IDLE_BINARY)
+    except CompilerError as error:
+        raise EmulationError(str(error)) from None
+
+
 def container_name(network: str, worker: str) -> str:
-    """That of a worker's container. The dot is in no network's name: `a` with a worker `b-c-w0` and `a-b` with `c-w0`
-    are two."""
+    """Return the name of a worker's container.
+
+    A network's name has no dot, so network `a` with worker `b-c-w0` and network `a-b` with worker `c-w0` differ.
+    """
     return f"testbed-{network}.{worker}"
 
 
 def images_of(client: docker.DockerClient, network: str) -> list[dict[str, Any]]:
-    """For a manifest: the images of a network's containers, as `image.record`."""
+    """Return the images of a network's containers for a manifest, each as `image.record`."""
     found = client.api.containers(filters={"label": f"{LABEL}={network}"})
     return [record(client, identifier) for identifier in sorted({str(each["ImageID"]) for each in found})]
 
 
 def remove_containers(client: docker.DockerClient, network: str | None = None) -> list[str]:
-    """Remove the containers that carry our label, of one network or of all; their names."""
+    """Remove the containers with our label, of one network or of all, and return their names."""
     label = LABEL if network is None else f"{LABEL}={network}"
     found = client.containers.list(all=True, filters={"label": label}, ignore_removed=True)
     with ThreadPoolExecutor(PARALLEL) as pool:
@@ -372,17 +413,17 @@ def remove_containers(client: docker.DockerClient, network: str | None = None) -
 
 
 def _first_process(container: Container, worker: str) -> ProcessIdentity:
-    """Return the first process of a container that was just started. ContainerDied, ForeignEngineError."""
+    """Return the first process of a container that was just started. Raises ContainerDied, ForeignEngineError."""
     container.reload()
     pid = int(container.attrs["State"]["Pid"])
     if container.status == "running" and (process := proven_process(str(container.id), pid)) is not None:
         return process
-    with suppress(*engine.ENGINE_ERRORS):  # it goes on running
+    with suppress(*engine.ENGINE_ERRORS):  # raised if the container goes on running
         container.wait(timeout=NOTICED_S)
     container.reload()
     if container.status == "running":
         raise ForeignEngineError(str(container.id), pid, "this machine has no process of that number")
-    raise ContainerDied(f"{worker} ended as soon as it was started, {_how_it_ended(container)}")
+    raise ContainerDied(f"the container of {worker} ended right after its start, {_how_it_ended(container)}")
 
 
 def _how_it_ended(container: Container) -> str:
@@ -395,7 +436,7 @@ def _how_it_ended(container: Container) -> str:
 
 
 def _end_of_log(container: Container) -> bytes:
-    """The last LOG_BYTES of what it has printed, without ever holding more of it."""
+    """Return the last LOG_BYTES of a container's output, without holding more in memory."""
     kept = bytearray()
     for piece in container.logs(stream=True, follow=False):
         kept += piece
@@ -407,7 +448,7 @@ def _remove(container: Container) -> None:
     try:
         container.remove(force=True, v=True)
     except NotFound:
-        return  # it went by itself
+        return  # already removed
     except APIError as error:
-        if error.status_code != 409:  # its removal is under way
+        if error.status_code != 409:  # 409: its removal is under way
             raise

@@ -1,7 +1,7 @@
-/* The first process of a container in which nothing runs but what is put there.
+/* The first process of an idle container, in which programs are started later.
 
-   It waits until it is told to end, and takes in the orphans of what ran there. Any image can hold it, be it without a
-   shell: it is linked statically, and mounted. */
+   It waits for SIGTERM and reaps orphaned processes. It is linked statically and mounted, so it runs in any image,
+   even one without a shell. */
 #include <signal.h>
 #include <stddef.h>
 #include <sys/wait.h>

@@ -1,17 +1,18 @@
-"""The worker image, made on this machine without an image registry.
+"""The worker image, built on this machine without an image registry.
 
-Three images stand on one another, each tagged with a hash of what it holds:
+Three images build on one another, each tagged with a hash of its content:
 
     testbed-base    Debian with Python, made by mmdebstrap           its packages and their versions
     testbed-torch   + torch and msgspec, from wheels that pip got    + the wheels by their own hashes
     testbed-worker  + data, user, code                               + both, file by file; rebuilt in 2 s
 
-What an image holds is known once it is made, since Debian's mirror and pip's index move on. It is found by a label with
-the hash of its recipe: the files of this checkout that say how it is made. So it is made once, stays as it is while
-they do, and `make update` makes it of what the mirror has by then. Its labels tell the packages that it holds.
+An image's content is known only once it is built, because Debian's mirror and pip's index change. An image is found by
+a label with the hash of its recipe: the files of this checkout that define how it is built. So it is built once and
+stays the same while they do; `make update` builds it again from the mirror's present packages. Its labels list its
+packages.
 
-BASE_IMAGE in the environment names another base: any image with a `python3`. A torch that is in it (one with
-CUDA, say) is used instead of ours. It has to be named for a run as it was for set-up.
+BASE_IMAGE in the environment names another base: any image with a `python3`. If it has a torch (one with CUDA, say),
+that one is used instead of ours. It must be set to the same image for set-up and for runs.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ BUILD = resources.BUILD
 #: The command that installs the extra with scikit-learn.
 INSTALL = SETUP if resources.IS_CHECKOUT else "pip install wan-testbed[emulate]"
 
-#: What of the package goes into a worker: the sync library, the worker's program and the values they share.
+#: The part of the package that a worker gets: the sync library, the worker's program and their common modules.
 WORKER_CODE = (
     "__init__.py",
     "atomic_file.py",
@@ -72,37 +73,37 @@ WORKER_CODE = (
     "worker/**/*.py",
 )
 
-#: Which image it is, on every image made here; only what carries it is ever removed.
+#: The kind of an image, on every image made here; only images with this label are ever removed.
 KIND_LABEL = "testbed.image"
-#: What an engine may list in the place of tags.
+#: An engine may list this in place of tags.
 NO_TAG = "<none>:<none>"
-#: What the engine says where another process removes the layer that a build has just found in the cache. The build is
-#: made again then: the cache no longer has that layer.
+#: The engine's error when another process removes the layer that a build has just found in the cache. The build is then
+#: repeated: the cache no longer has that layer.
 LAYER_GONE, BUILD_ATTEMPTS = "failed to get digest", 3
 
-#: The checkout an image was made from, so that two on one machine do not remove each other's.
+#: The checkout from which an image was built, so that two checkouts do not remove each other's images.
 CHECKOUT_LABEL = "testbed.checkout"
-#: The hash of what an image is made from, by which it is found.
+#: The hash of an image's recipe, by which it is found.
 RECIPE_LABEL = "testbed.recipe"
-#: What packages it holds, each `name=version`, by who packed them.
+#: The packages in an image, each `name=version`, by packager.
 PACKAGES_LABELS = {"debian": "testbed.packages.debian", "python": "testbed.packages.python"}
 
-#: What of a failed command's output is quoted.
+#: The number of lines quoted from a failed command's output.
 OUTPUT_TAIL_LINES = 15
 
-#: pip's reason for a conflict. What follows is advice that is the same for any conflict.
+#: pip's reason for a conflict. The advice after it is the same for any conflict.
 PIP_CONFLICT = re.compile(r"(?ms)^ERROR: Cannot install .*?(?=^Additionally, |^To fix this |\Z)")
-#: Options of pip without which it prints more than a reason, or, with --quiet, no reason for a conflict.
+#: Options of pip without which it prints more than a reason or, with --quiet, no reason for a conflict.
 PIP_PLAIN = ("--progress-bar=off", "--disable-pip-version-check")
 
-#: Asks a base which Python it has, and what of that which workers and programs need is there already.
+#: Prints a base's Python version, and which of the packages that workers and programs need it has.
 PROBE = (
     "import importlib.util, json, sys; "
     "there = [name for name in ('msgspec', 'numpy', 'torch') if importlib.util.find_spec(name)]; "
     "print(json.dumps(['%d.%d' % sys.version_info[:2], there]))"
 )
 
-#: Asks an image which packages it has, of Python's (those that its `python3` finds) and of Debian's.
+#: Prints an image's packages: of Python (those that its `python3` finds) and of Debian.
 PACKAGES = r"""
 import importlib.metadata, json, pathlib, re
 python = {each.metadata["Name"]: each.version for each in importlib.metadata.distributions() if each.metadata["Name"]}
@@ -113,19 +114,19 @@ debian = {each["Package"]: each["Version"] for each in fields if len(each) == 2}
 print(json.dumps({"python": dict(sorted(python.items())), "debian": debian}))
 """
 
-#: In the place of a network's name, so that `testbed clean` finds a container that an interrupted probe left.
+#: The network label of probe containers, so that `testbed clean` finds one that an interrupted probe left.
 PROBE_NETWORK = "image-probe"
 
 Progress = Callable[[str], None]
 
 
 class ImageError(EmulationError):
-    """The worker image cannot be made; the text says why and what to do."""
+    """The worker image cannot be built; the text says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipes:
-    """The hashes of what the three images are made from, as it is now. Of a foreign base it is the image's id."""
+    """The hashes of the recipes of the three images at present. For a foreign base it is the image's ID."""
 
     base: str
     torch: str
@@ -133,9 +134,10 @@ class Recipes:
 
 
 def ensure_worker_image(client: docker.DockerClient, progress: Progress = print) -> str:
-    """The tag of the worker image for the code as it is now; made first, where it is not there yet.
+    """Return the tag of the worker image for the present code, built first if it does not exist.
 
-    Raises ImageError when a step fails.
+    Raises:
+        ImageError: A step failed.
     """
     foreign_base = os.environ.get("BASE_IMAGE")
     recipes = _recipes(client, foreign_base, progress)
@@ -149,9 +151,12 @@ def ensure_worker_image(client: docker.DockerClient, progress: Progress = print)
 
 
 def renew_worker_image(client: docker.DockerClient, progress: Progress = print) -> str:
-    """The tag of the worker image, made again if Debian's mirror has other versions by now of what its base holds.
+    """Return the tag of the worker image, built again if Debian's mirror has other versions of its base's packages.
 
-    A base that BASE_IMAGE names is not ours to renew. Raises ImageError when a step fails.
+    A base that BASE_IMAGE names is not renewed.
+
+    Raises:
+        ImageError: A step failed.
     """
     worker = ensure_worker_image(client, progress)
     if os.environ.get("BASE_IMAGE"):
@@ -173,14 +178,14 @@ def _recipes(client: docker.DockerClient, foreign_base: str | None, progress: Pr
 
 
 def base_recipe(packages: Sequence[str] = ()) -> str:
-    """The hash of what an image of Debian with these packages more is made from."""
+    """Return the hash of the recipe of a Debian image with these additional packages."""
     return hash_of([hash_of_file(CONTAINERS / "base.sh"), *packages])
 
 
 def find(client: docker.DockerClient, kind: str, recipe: str) -> str | None:
-    """The tag of an image of this recipe, the newest where a renewal made several; None where there is none."""
+    """Return the newest tag of an image of this recipe, or None."""
     labels = [f"{label}={value}" for label, value in ((KIND_LABEL, kind), (RECIPE_LABEL, recipe))]
-    # In one request: an image that another process removes meanwhile is listed or not, and is no error.
+    # In one request, so that an image that another process removes meanwhile causes no error.
     listed = client.api.images(filters={"label": labels})
     made = [(image["Created"], tag) for image in listed for tag in image["RepoTags"] or ()]
     named = [(created, tag) for created, tag in made if tag.startswith(f"testbed-{kind}:")]
@@ -188,10 +193,10 @@ def find(client: docker.DockerClient, kind: str, recipe: str) -> str | None:
 
 
 def packages_in(client: docker.DockerClient, tag: str) -> dict[str, dict[str, str]]:
-    """The versions of the packages that an image holds by name, by who packed them: `debian`, `python`.
+    """Return the versions of an image's packages by name, by packager: `debian`, `python`.
 
-    An image of a recipe of ours has them as labels. Any other is asked, in a container, and one without a Python holds
-    none that are known; of a foreign base below an image of ours, what it brought is not known.
+    An image built here has them as labels. Another image is asked in a container; without a Python it reports none. The
+    packages of a foreign base below an image of ours are not known.
     """
     found = client.images.get(tag)
     if RECIPE_LABEL not in found.labels:
@@ -203,7 +208,7 @@ def packages_in(client: docker.DockerClient, tag: str) -> dict[str, dict[str, st
 
 
 def record(client: docker.DockerClient, name: str) -> dict[str, Any]:
-    """Return what a manifest says of an image: its name and ID, when it was built, and its packages' versions."""
+    """Return an image's entry for a manifest: its name and ID, its build time, and its packages' versions."""
     found = client.images.get(name)
     return {
         "name": next(iter(found.tags), name),
@@ -214,19 +219,19 @@ def record(client: docker.DockerClient, name: str) -> dict[str, Any]:
 
 
 def manifest_entry(made: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record of an image as a run's manifest has it: the packages stand beside the image."""
+    """Return a record of an image as a run's manifest has it: the packages beside the image."""
     image = dict(made)
     return {"image_packages": image.pop("packages"), "image": image}
 
 
 def _packages_asked(client: docker.DockerClient, identifier: str) -> dict[str, dict[str, str]]:
-    """The packages of an image that has no labels of ours, kept by its ID, which names what it holds."""
+    """Return the packages of an image without our labels, cached by the image's ID."""
     kept = BUILD / f"packages-{identifier.rpartition(':')[2][:12]}.json"
     with suppress(OSError, ValueError):
         return dict(json.loads(kept.read_text(encoding="utf-8")))
     found: dict[str, dict[str, str]] = {packer: {} for packer in PACKAGES_LABELS}
-    with suppress(APIError, ContainerError, ValueError):  # it has no Python, or another one than is known
-        found |= json.loads(asked(client, identifier, PACKAGES))
+    with suppress(APIError, ContainerError, ValueError):  # it has no Python, or an unknown one
+        found |= json.loads(python_output(client, identifier, PACKAGES))
     BUILD.mkdir(exist_ok=True)
     write_json(kept, found)
     return found
@@ -237,28 +242,29 @@ def _foreign_id(client: docker.DockerClient, name: str, progress: Progress) -> s
         image = client.images.get(name)
     except ImageNotFound:
         try:
-            with told(progress, f"{name}, which BASE_IMAGE names, from its registry"):
+            with timed_progress(progress, f"{name} (BASE_IMAGE), pulled from its registry"):
                 image = client.images.pull(name)
         except APIError as error:
             raise ImageError(
-                f"BASE_IMAGE names {name}, which is neither on this machine nor to be had: "
-                f"{error.explanation}. `docker pull {name}` brings one that the registry gives to you only. Name "
-                "another, or none, and a base is made with mmdebstrap."
+                f"BASE_IMAGE is {name}, which is not on this machine and could not be pulled: "
+                f"{error.explanation}. `docker pull {name}` fetches an image that needs your credentials. Set "
+                "BASE_IMAGE to another image, or unset it, and mmdebstrap builds a base."
             ) from error
     return str(image.id)
 
 
 def import_base(client: docker.DockerClient, kind: str, recipe: str, packages: Sequence[str] = ()) -> str:
-    """Make an image of Debian with Python and these packages more, unless there is one that holds the same; its tag.
+    """Build an image of Debian with Python and additional packages, unless an equal one exists; return its tag.
 
-    Raises ImageError when mmdebstrap fails.
+    Raises:
+        ImageError: mmdebstrap failed.
     """
     BUILD.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
         archive = Path(scratch) / "base.tar"
         command(
             [str(CONTAINERS / "base.sh"), str(archive), *packages],
-            "The base is made of Debian packages: see that this machine reaches a Debian mirror, or set "
+            "The base is built from Debian packages: check that this machine reaches a Debian mirror, or set "
             "BASE_IMAGE to an image with Python that the Docker engine has or can pull.",
         )
         held = " ".join(sorted(archive.with_suffix(".packages").read_text().split()))
@@ -272,12 +278,12 @@ def import_base(client: docker.DockerClient, kind: str, recipe: str, packages: S
 
 
 def _make_base(client: docker.DockerClient, recipes: Recipes, progress: Progress) -> str:
-    with told(progress, "base image with mmdebstrap"):
+    with timed_progress(progress, "base image with mmdebstrap"):
         return import_base(client, "base", recipes.base)
 
 
 def _make_torch(client: docker.DockerClient, base: str, recipes: Recipes, progress: Progress) -> str:
-    with told(progress, "torch image"):
+    with timed_progress(progress, "torch image"):
         python, there = probe_python(client, base)
         wanted = [package for package in locked("sync") if package.name not in there]
         wheels = wheelhouse(python, wanted)
@@ -286,16 +292,20 @@ def _make_torch(client: docker.DockerClient, base: str, recipes: Recipes, progre
 
 
 def probe_python(client: docker.DockerClient, image: str) -> tuple[str, list[str]]:
-    """Which Python an image has (`3.11`), and which of the packages that workers and programs need."""
-    python, there = json.loads(asked(client, image, PROBE))
+    """Return an image's Python version (`3.11`), and which packages that workers and programs need it has."""
+    python, there = json.loads(python_output(client, image, PROBE))
     return python, there
 
 
-def asked(client: docker.DockerClient, image: str, program: str) -> bytes:
-    """What a Python program prints in a container of an image. APIError or ContainerError where it doesn't run."""
+def python_output(client: docker.DockerClient, image: str, program: str) -> bytes:
+    """Return what a Python program prints in a container of an image.
+
+    Raises:
+        APIError, ContainerError: The program did not run.
+    """
     words, labels = ["python3", "-c", program], {LABEL: PROBE_NETWORK}
     container = client.containers.create(image, entrypoint=words, labels=labels, network_mode="none")
-    try:  # `containers.run` leaves one that can't be started
+    try:  # `containers.run` would leave a container that can't be started
         container.start()
         code = container.wait()["StatusCode"]
         if code != 0:
@@ -306,21 +316,23 @@ def asked(client: docker.DockerClient, image: str, program: str) -> bytes:
 
 
 def wheelhouse(python: str, packages: Sequence[Locked]) -> dict[str, Path | None]:
-    """A build's `wheelhouse/`: these packages for a Python such as `3.11`, all they need, and pip's own wheel.
+    """Return a build's `wheelhouse/`: these packages for a Python such as `3.11`, their dependencies, and pip's wheel.
 
-    Each file has a hash that requirements.lock has. Empty when no package is asked for.
-    Raises ImageError when pip on this machine cannot get one.
+    Each file's hash is in requirements.lock. Without packages the folder is empty.
+
+    Raises:
+        ImageError: pip on this machine cannot download one.
     """
     if not packages:
         return {"wheelhouse": None}
     lock = requirements.read(ROOT)
-    packages = [*packages, lock["pip"]]  # which an image is built with, out of its own wheel
+    packages = [*packages, lock["pip"]]  # the build runs pip out of its wheel
     target = ("--only-binary=:all:", f"--python-version={python}")
     try:
         wanted = "".join(package.requirement for package in requirements.chosen(packages, *target))
     except LockError as error:
         raise ImageError(str(error)) from error
-    # A directory for every set of inputs: one that is left over would bring two versions of a package.
+    # A directory for every set of inputs: in a shared one there could be two versions of a package.
     needed = [package.requirement for package in requirements.closure(lock, packages)]
     directory = BUILD / f"wheelhouse-{hash_of([python, wanted, *needed])}"
     directory.mkdir(parents=True, exist_ok=True)
@@ -331,15 +343,15 @@ def wheelhouse(python: str, packages: Sequence[Locked]) -> dict[str, Path | None
             *(sys.executable, "-m", "pip", "download", *PIP_PLAIN, "--require-hashes", "--dest", str(directory)),
             *(*target, "--requirement", str(listed), "--constraint", str(ROOT / "requirements.lock")),
         ],
-        f"pip on this machine must be able to get {pinned(packages)} for Python {python}, and all they need, as "
-        "requirements.lock has them: check its settings (`pip config list`) and the network. A file that does not "
-        "match the hashes is none of those that the lock was made from: do not use it unless you know whose it is.",
+        f"pip on this machine must be able to download {pinned(packages)} for Python {python} and their dependencies "
+        "as in requirements.lock: check its settings (`pip config list`) and the network. A file whose hash does not "
+        "match is not the one that was locked: do not use it unless you know where it comes from.",
     )
     return {"wheelhouse": None} | {f"wheelhouse/{wheel.name}": wheel for wheel in sorted(directory.glob("*.whl"))}
 
 
 def locked(*extras: str) -> list[Locked]:
-    """Return the packages that extras of pyproject.toml ask for, as locked. ImageError where the lock lacks one."""
+    """Return the packages of extras of pyproject.toml, as locked. Raises ImageError if the lock lacks one."""
     try:
         return requirements.locked(*extras, root=ROOT)
     except LockError as error:
@@ -347,20 +359,19 @@ def locked(*extras: str) -> list[Locked]:
 
 
 def pinned(packages: Iterable[Locked]) -> str:
-    """These packages for pip's command line."""
+    """Return these packages for pip's command line."""
     return " ".join(f"{package.name}=={package.version}" for package in packages)
 
 
 def python_packages(wheels: Iterable[str], below: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-    """The label that tells which packages an image has: those `below` it, and those that these wheels of a wheelhouse
-    make of it, pip aside."""
+    """Return the label with an image's Python packages: those of the image below, and these wheels without pip."""
     names = [wheel.rpartition("/")[2].split("-")[:2] for wheel in wheels if wheel.endswith(".whl")]
     held = {**below, **{canonical(name): version for name, version in names if name != "pip"}}
     return {PACKAGES_LABELS["python"]: " ".join(f"{name}={version}" for name, version in held.items())}
 
 
 def _make_worker(client: docker.DockerClient, torch: str, recipes: Recipes, progress: Progress) -> str:
-    with told(progress, "worker image"):
+    with timed_progress(progress, "worker image"):
         digits = {f"digits/{path.name}": path for path in sorted(digits_folder().iterdir())}
         entries = digits | documentation.entries() | _worker_code()
         tag = build_image(client, "worker", recipes.worker, [torch], entries, {"RUNTIME": torch})
@@ -370,7 +381,7 @@ def _make_worker(client: docker.DockerClient, torch: str, recipes: Recipes, prog
 
 
 def digits_folder() -> Path:
-    """The digits as workers read them, made the first time."""
+    """Return the folder of the digits data set, made at first use."""
     BUILD.mkdir(exist_ok=True)  # the engine may have the images below from another checkout
     digits = BUILD / f"digits-{hash_of([hash_of_file(CONTAINERS / 'digits.py')])}"
     if not digits.exists():
@@ -383,7 +394,7 @@ def digits_folder() -> Path:
             try:
                 baked.rename(digits)
             except OSError:
-                if not digits.exists():  # else another process made the same meanwhile
+                if not digits.exists():  # otherwise another process made the same meanwhile
                     raise
     return digits
 
@@ -398,11 +409,23 @@ def build_image(
     labels: Mapping[str, str] = MappingProxyType({}),
     dockerfile: str | None = None,
 ) -> str:
-    """Build `containers/KIND.Dockerfile`, or that of another kind, without a network, out of a context of these entries
-    alone; its tag.
+    """Build `containers/KIND.Dockerfile` (or `dockerfile`'s) without a network, from these entries alone.
 
-    The tag is of the recipe, of the images `below` it, and of what the entries hold.
-    Raises ImageError with the end of its output when it fails.
+    Args:
+        client: The engine's client.
+        kind: The kind of image.
+        recipe: The hash of its recipe.
+        below: The images that it builds on.
+        entries: The files of the build's context by name; None is an empty folder.
+        arguments: The build arguments.
+        labels: Further labels.
+        dockerfile: The kind whose Dockerfile to use, if it is another one.
+
+    Returns:
+        The image's tag, a hash of the recipe, the images below and the entries' content.
+
+    Raises:
+        ImageError: The build failed; the text has the end of its output.
     """
     tag = f"testbed-{kind}:{hash_of([recipe, *below, *held_by(entries)])}"
     with _context({**entries, "Dockerfile": CONTAINERS / f"{dockerfile or kind}.Dockerfile"}) as context:
@@ -430,13 +453,13 @@ def build_image(
 
 
 def said(error: BuildError) -> str:
-    """What a build had said when it failed."""
+    """Return the output of a failed build."""
     return "".join(line.get("stream", "") for line in error.build_log)
 
 
 @contextmanager
 def _context(entries: Mapping[str, Path | None]) -> Iterator[IO[bytes]]:
-    """A tar of files by their names in it; None stands for an empty directory.
+    """Yield a tar of files by their names in it; None stands for an empty directory.
 
     Owners and times are left out, so that the same inputs find the same layers in the engine's cache.
     """
@@ -456,7 +479,7 @@ def _context(entries: Mapping[str, Path | None]) -> Iterator[IO[bytes]]:
 
 
 def remove_superseded(client: docker.DockerClient, wanted: Mapping[str, str | None]) -> None:
-    """Of each kind, remove what this checkout made before and no longer wants; what a container still uses stays."""
+    """Remove images of these kinds that this checkout built before and no longer needs; images in use stay."""
     for image in client.api.images(filters={"label": f"{CHECKOUT_LABEL}={ROOT}"}):  # in one request, as in `find`
         kind, tags = image["Labels"][KIND_LABEL], [tag for tag in image["RepoTags"] or () if tag != NO_TAG]
         if kind not in wanted or wanted[kind] in tags:
@@ -466,7 +489,7 @@ def remove_superseded(client: docker.DockerClient, wanted: Mapping[str, str | No
 
 
 def remove_unused(client: docker.DockerClient, name: str) -> None:
-    """Remove an image, unless a container or another image stands on it, or it has gone meanwhile."""
+    """Remove an image, unless a container or another image uses it, or it is gone already."""
     try:
         client.images.remove(name)
     except APIError as error:
@@ -484,7 +507,7 @@ def _worker_code() -> dict[str, Path]:
 
 
 def exists(client: docker.DockerClient, tag: str) -> bool:
-    """Whether the engine has an image of this name."""
+    """Return whether the engine has an image of this name."""
     try:
         client.images.get(tag)
     except ImageNotFound:
@@ -493,49 +516,49 @@ def exists(client: docker.DockerClient, tag: str) -> bool:
 
 
 def hash_of_file(path: Path) -> str:
-    """A digest of what a file holds."""
+    """Return a digest of a file's content."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def held_by(entries: Mapping[str, Path | None]) -> list[str]:
-    """The entries of a build by their names and what they hold, for a hash."""
+    """Return the names and content digests of a build's entries, for a hash."""
     return [part for name, path in sorted(entries.items()) for part in (name, hash_of_file(path) if path else "")]
 
 
 def hash_of(parts: Iterable[str]) -> str:
-    """A tag for what is made of these parts."""
+    """Return a tag derived from these parts."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
 def command(arguments: list[str], remedy: str) -> None:
-    """Run it. Raises ImageError with the end of its output, and the remedy, when it fails."""
+    """Run a command. Raises ImageError with the end of its output and the remedy if it fails."""
     done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         raise ImageError(f"{arguments[0]} {how_it_ended(done.returncode)}:\n{tail(done.stdout)}\n{remedy}")
 
 
 def tail(output: str) -> str:
-    """Return the end of a command's output, to be quoted; of pip's, the part that has the reason."""
+    """Return the end of a command's output for an error; for pip, the part with the reason."""
     if conflict := PIP_CONFLICT.search(output):
         output = conflict[0].rstrip()
     elif re.search(r"(?m)^ERROR: ", output):
-        output = re.sub(r"(?m)^WARNING: .*\n", "", output)  # of each index that it has asked
-    # Where a file does not match, pip lists every hash that would: of torch 32, after which its name is out of sight.
+        output = re.sub(r"(?m)^WARNING: .*\n", "", output)  # pip warns about each index that it asked
+    # For a mismatch, pip lists every hash that would match: 32 for torch, which would push its name out of the tail.
     output = re.sub(r"(?m)^ *Expected .* [0-9a-f]{64}\n", "", output)
     return "\n".join(f"    {line}" for line in output.splitlines()[-OUTPUT_TAIL_LINES:])
 
 
 @contextmanager
-def told(progress: Progress, what: str) -> Iterator[None]:
-    """Say that something is being made, and how long it took."""
-    progress(f"making {what}")
+def timed_progress(progress: Progress, what: str) -> Iterator[None]:
+    """Report that something is being built, and how long it took."""
+    progress(f"building {what}")
     started = time.monotonic()
     yield
-    progress(f"made {what} in {time.monotonic() - started:.1f} s")
+    progress(f"built {what} in {time.monotonic() - started:.1f} s")
 
 
 def main() -> int:
-    """`python -m testbed.emulation.containers.image`: see that the worker image is there, and print its tag."""
+    """Run `python -m testbed.emulation.containers.image`: ensure that the worker image exists, and print its tag."""
     try:
         print(ensure_worker_image(engine.connect()))
     except Exception as error:

@@ -1,6 +1,6 @@
-"""What a worker's container may take of the host: memory, processes, open files and log.
+"""Limits of a worker's container: memory, processes, open files and log.
 
-What a topology declares holds. Of the rest a worker's share is this:
+A memory limit declared in the topology is used as it is. Workers that declare none share the rest:
 
     memory available now - RESERVE_BYTES - what workers declare
     -----------------------------------------------------------      and no swap beyond it
@@ -19,34 +19,37 @@ from docker.types import LogConfig, Ulimit
 from testbed.emulation.errors import EmulationError
 from testbed.spec.topology import Worker
 
-#: What the system itself needs beside the workers, from now on: the run's process and its controller, the engine,
-#: packets that wait, and the files that the kernel keeps in memory.
+#: Memory for everything but the workers: the run's process and its controller, the engine, queued packets, and the
+#: kernel's file cache.
 RESERVE_BYTES = 1 << 30
 
-#: A program that does nothing takes 6 MiB, and the engine refuses less.
+#: A program that does nothing takes 6 MiB, and the engine refuses lower limits.
 LEAST_BYTES = 16 << 20
 
-#: Processes and threads: those of PyTorch and of the libraries below it, which start one a core, …
+#: Processes and threads of PyTorch and its libraries, which start one a core.
 PIDS = 512
-#: … and those that send to and hear from each other member, up to 16 streams each way.
+#: Threads that send to and receive from each other member, up to 16 streams each way.
 PIDS_A_MEMBER = 32
 
-#: Each connection to another member is one, and a thread beside it.
+#: Each connection to another member takes one, and a thread beside it.
 OPEN_FILES = 8192
 
-#: The engine keeps so many bytes of a container's log, in LOG_FILES files: the oldest goes first.
+#: The engine keeps this much of a container's log, in LOG_FILES files; the oldest is dropped first.
 LOG_BYTES = 4 << 20
 LOG_FILES = 2
 
-#: When the host has no memory left, its kernel ends workers before anything that has no such mark.
+#: If the host runs out of memory, its kernel kills workers before processes without such a score.
 OUT_OF_MEMORY_SCORE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerLimits:
-    """The limits of each container of a network: `memory_bytes` for workers that declare none, `pids` for each.
+    """The limits of each container of a network.
 
-    `missing` has those that are not in force on this host, each with the reason.
+    Attributes:
+        memory_bytes: The memory of each worker that declares none.
+        pids: The processes and threads of each container.
+        missing: The limits that this host does not enforce, each with the reason.
     """
 
     memory_bytes: int
@@ -55,32 +58,36 @@ class ContainerLimits:
 
     @classmethod
     def of(cls, workers: Sequence[Worker], info: Mapping[str, Any]) -> ContainerLimits:
-        """What this host shares out among these workers, where the engine says of itself what `info` has.
+        """Return the limits for these workers on this host. `info` is the engine's information about itself.
 
-        EmulationError when nothing is left for workers that declare nothing.
+        Raises:
+            EmulationError: Nothing is left for workers that declare nothing.
         """
         others = sum(worker.memory is None for worker in workers)
         free = available_bytes() - RESERVE_BYTES - sum(worker.memory or 0 for worker in workers)
         if others and free < others * LEAST_BYTES:
             raise EmulationError(
-                f"this host has too little memory: of {_mib(available_bytes())} that are available, the system is left "
-                f"{_mib(RESERVE_BYTES)} and {others} workers without a limit of their own would share {_mib(free)}; "
+                f"this host has too little memory: of {_mib(available_bytes())} available, {_mib(RESERVE_BYTES)} are "
+                f"reserved for the system, and {others} workers without a declared limit would share {_mib(free)}; "
                 "declare less `memory`, or fewer workers",
                 rule="memory",
             )
-        share = max(free // max(1, others), LEAST_BYTES)  # the least for those that come where all these declare it all
+        share = max(free // max(1, others), LEAST_BYTES)  # the minimum is for workers that are added later
         return cls(share, PIDS + PIDS_A_MEMBER * len(workers), missing_limits(info))
 
     def memory_of(self, worker: Worker) -> int:
-        """A worker's memory in bytes, as declared or its share."""
+        """Return a worker's memory in bytes, declared or shared."""
         return worker.memory or self.memory_bytes
 
     def settings(self, worker: Worker) -> dict[str, Any]:
-        """A worker's limits, as the engine's client takes them. EmulationError when it declares one that the host can't
-        keep."""
+        """Return a worker's limits for the engine's client.
+
+        Raises:
+            EmulationError: The worker declares a limit that this host can't enforce.
+        """
         if worker.memory and "memory" in self.missing:
             raise EmulationError(
-                f"{worker.name} has a limit on its memory, but {self.missing['memory']}",
+                f"{worker.name} declares `memory`, but {self.missing['memory']}",
                 rule="no-controller",
                 member=worker.name,
             )
@@ -98,7 +105,7 @@ class ContainerLimits:
         }
 
     def record(self, workers: Sequence[Worker]) -> dict[str, Any]:
-        """For a manifest: each figure, and what is not in force."""
+        """Return the entry for a manifest: each limit, and those that are not in force."""
         return {
             "memory_bytes": {worker.name: self.memory_of(worker) for worker in workers},
             "reserve_bytes": RESERVE_BYTES,
@@ -109,36 +116,36 @@ class ContainerLimits:
         }
 
 
-#: A limit, what the engine says of itself where it can keep it, and the reason where it can't, with the remedy.
+#: For each limit: the field of the engine's information that says whether it works, and the reason and remedy if not.
 _NEEDED = {
     "memory": (
         "MemoryLimit",
-        "the kernel has no memory controller for the engine; boot it with `cgroup_enable=memory`",
+        "the kernel gives the engine no memory controller; boot it with `cgroup_enable=memory`",
     ),
-    "swap": ("SwapLimit", "the kernel does not count swap; boot it with `swapaccount=1`, or go without swap"),
-    "pids": ("PidsLimit", "the kernel has no pids controller for the engine; use one built with CONFIG_CGROUP_PIDS"),
+    "swap": ("SwapLimit", "the kernel does not count swap; boot it with `swapaccount=1`, or turn swap off"),
+    "pids": ("PidsLimit", "the kernel gives the engine no pids controller; use one built with CONFIG_CGROUP_PIDS"),
 }
 
 
 def missing_limits(info: Mapping[str, Any]) -> dict[str, str]:
-    """The limits that an engine which says this of itself drops with a warning that nobody sees, and why."""
+    """Return the limits that the engine ignores with a hidden warning, and why."""
     return {limit: why for limit, (field, why) in _NEEDED.items() if not info.get(field)}
 
 
 def available_bytes() -> int:
-    """The memory that programs can have without any swapping: what others hold now is theirs."""
+    """Return the memory that programs can get without swapping; memory that others hold now is not included."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) << 10
-    raise EmulationError("this kernel does not say how much memory is available; use Linux 3.14 or newer")
+    raise EmulationError("/proc/meminfo has no MemAvailable; use Linux 3.14 or newer")
 
 
 def ended_for_memory(pid: int) -> int:
-    """Return how many processes the kernel has ended for the memory limit of a container, whose first process has this
-    number; 0 where it does not say. The engine's own flag tells of the first process alone.
+    """Return how many processes the kernel killed for a container's memory limit; 0 if it does not say.
 
-    A container sees its control group where it has mounted it: the first version's by its name, and the second's at the
-    root, or below it where it shares the host's namespace of control groups.
+    `pid` is the container's first process. The engine's own flag covers that process alone. The container sees its
+    control group where it has mounted it: version 1 by the controller's name, and version 2 at the root, or below it if
+    the container shares the host's cgroup namespace.
     """
     root = Path(f"/proc/{pid}/root/sys/fs/cgroup")
     try:
@@ -156,7 +163,7 @@ def ended_for_memory(pid: int) -> int:
 
 
 def oom_kills(text: str) -> int:
-    """Return the count in a control group's `memory.events` or `memory.oom_control` (the kernel's from 4.13 on)."""
+    """Return the count in a control group's `memory.events` or `memory.oom_control` (Linux 4.13 or later)."""
     counts = dict(line.split() for line in text.splitlines() if len(line.split()) == 2)
     return int(counts.get("oom_kill", 0))
 

@@ -1,13 +1,13 @@
-"""The images that programs which are not ours run in.
+"""The images in which the user's own programs run.
 
 testbed-program        the worker's, with python, torchrun, NumPy, the package's metadata    unless another is named
 testbed-requirements   the same, with what a requirements file asks for                      `requirements.txt`
 testbed-dockerfile     what a Dockerfile makes, with a network as any build has              `Dockerfile`, or its folder
 any other              as the engine has it                                                  `iperf3:3`
 
-An image of a requirements file is found again by what the file and all that it names hold; the names of packages that
-it does not pin are what an index had when the image was made, until it is renewed. A Dockerfile is built each time, and
-the engine finds again the steps whose files have not changed; renewed, all steps are done again.
+An image of a requirements file is found by the content of the file and everything that it names. Packages that it does
+not pin have the versions that an index had when the image was built, until it is renewed. A Dockerfile is built each
+time, and the engine reuses the steps whose files have not changed; renewing repeats all steps.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from testbed.spec.errors import Fault, SpecError
 from testbed.spec.program import holds, is_path
 from testbed.trace.text import bytes_of, decoded
 
-#: What PyTorch's own programs need beside it: `all_gather_object` does not work without NumPy.
+#: PyTorch's own programs need it: `all_gather_object` does not work without NumPy.
 ADDED = ("numpy",)
 
-#: What the builder of an engine's API does not know: options, texts within a Dockerfile, platforms by a variable.
+#: Syntax that the builder of an engine's API does not support: options, here-documents, platforms by a variable.
 BUILDKIT = re.compile(
     r"(?i)\s*(?:"
     r"(?:RUN|COPY|ADD)\s+(?:--\S+\s+)*?"
@@ -46,14 +46,14 @@ BUILDKIT = re.compile(
     r"|(?:RUN|COPY|ADD)\s(?:[^#]*\s)?<<-?['\"]?[A-Za-z_]\w*['\"]?"
     r"|FROM\s+--platform=\$\{?(?:BUILD|TARGET)\w+\}?)"
 )
-#: The names that an engine has for images: a registry and a path, a tag, a digest; or an image's ID.
+#: An engine's names for images: a registry and a path, a tag, a digest; or an image's ID.
 PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 REFERENCE = re.compile(rf"(?:[\w.-]+(?::\d+)?/)?{PART}(?:/{PART})*(?::\w[\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?")
 LONGEST_NAME = 255
 #: An engine's answer to a Dockerfile that it does not understand.
 BAD_REQUEST = 400
 
-#: Where this process puts its runs; below a project's folder, it is no part of the project.
+#: The folder in which this process puts its runs; it is not part of a project whose folder contains it.
 RUNS = Path("runs")
 
 TORCHRUN = '#!/bin/sh\nexec python3 -m torch.distributed.run "$@"\n'
@@ -62,10 +62,17 @@ TORCHRUN = '#!/bin/sh\nexec python3 -m torch.distributed.run "$@"\n'
 def program_image(
     client: docker.DockerClient, wanted: str | None = None, progress: Progress = print, renew: bool = False
 ) -> str:
-    """An image by what a user calls it: a requirements file (`*.txt`), a Dockerfile or its folder, or a name that the
-    engine knows; the usual one where none is named. Made first, where it must be, or where a file's is to `renew`.
+    """Return the image that a user's word names; None names the default image. It is built first if necessary.
 
-    Raises SpecError where there is no such image or file, ImageError when a step of making it fails.
+    Args:
+        client: The engine's client.
+        wanted: A requirements file (`*.txt`), a Dockerfile or its folder, or a name that the engine knows.
+        progress: Called with lines about builds.
+        renew: Whether to build the image of a file again.
+
+    Raises:
+        SpecError: There is no such image or file.
+        ImageError: A step of building it failed.
     """
     if wanted is None:
         return ensure_program_image(client, progress)
@@ -78,18 +85,18 @@ def program_image(
         with suppress(ImageNotFound):
             found = str(client.images.get(wanted).id)
             if renew:
-                rule, remedy = "is an image that the engine has, which is not made here", f"`docker pull {wanted}`"
+                rule, remedy = "is the engine's own image, which is not built here", f"`docker pull {wanted}`"
                 raise SpecError(wanted, [Fault("renew-image", rule, remedy)])
             return found
     remedy = "the path of a Dockerfile, of a folder with one or of a requirements file (*.txt), or an image's name"
     if is_name:
-        remedy += f" (`docker pull {wanted}` brings one)"
-    rule = "is neither a Dockerfile or requirements file nor an image that the engine has"
+        remedy += f" (`docker pull {wanted}` fetches one)"
+    rule = "is neither a Dockerfile, nor a requirements file, nor an image that the engine has"
     raise SpecError(wanted or "--image ''", [Fault("image", rule, remedy)])
 
 
 def file_of(wanted: str) -> Path | None:
-    """Return the requirements file or Dockerfile that a user's word for an image names; None where it names none."""
+    """Return the requirements file or Dockerfile that a user's word for an image names, or None."""
     file = Path(wanted)
     if is_path(wanted) and holds(file.is_dir):
         file /= "Dockerfile"
@@ -97,8 +104,10 @@ def file_of(wanted: str) -> Path | None:
 
 
 def digests_of(wanted: str) -> Iterator[str]:
-    """Yield what an image of a file depends on, as its content: all that a requirements file names, or the files that a
-    Dockerfile's folder gives to a build. SpecError as `program_image`."""
+    """Yield what an image of a file depends on: all that a requirements file names, or a Dockerfile's context.
+
+    Raises SpecError as `program_image` does.
+    """
     file = file_of(wanted)
     if file is None:
         return
@@ -114,13 +123,13 @@ def digests_of(wanted: str) -> Iterator[str]:
 
 
 def ensure_program_image(client: docker.DockerClient, progress: Progress = print) -> str:
-    """The tag of the usual image, for the code as it is now. Raises ImageError when a step fails."""
+    """Return the tag of the default image for the present code. Raises ImageError if a step fails."""
     worker = image.ensure_worker_image(client, progress)
     added, entries = _added(), _entries()
     recipe = image.hash_of([*_below(worker, entries), *(package.requirement for package in added)])
     if tag := image.find(client, "program", recipe):
         return tag
-    with image.told(progress, "image for programs"):
+    with image.timed_progress(progress, "image for programs"):
         python, there = image.probe_python(client, worker)
         wanted = [package for package in added if package.name not in there]
         wheels = image.wheelhouse(python, wanted)
@@ -136,8 +145,8 @@ def _with_requirements(client: docker.DockerClient, file: Path, progress: Progre
     recipe = image.hash_of([*_below(worker, entries), *wanted.digests(RUNS.resolve())])
     if not renew and (tag := image.find(client, "requirements", recipe)):
         return tag
-    # A folder of its own: one that was left over would bring two versions of a package.
-    with image.told(progress, f"image with {file}"), tempfile.TemporaryDirectory(dir=image.BUILD) as scratch:
+    # A folder of its own: in a shared one there could be two versions of a package.
+    with image.timed_progress(progress, f"image with {file}"), tempfile.TemporaryDirectory(dir=image.BUILD) as scratch:
         python, there = image.probe_python(client, worker)
         held = image.packages_in(client, worker)["python"]
         wheels = _downloaded(wanted, python, Path(scratch), held)
@@ -153,8 +162,10 @@ def _with_requirements(client: docker.DockerClient, file: Path, progress: Progre
 
 
 def _downloaded(wanted: RequirementsFile, python: str, directory: Path, held: Mapping[str, str]) -> list[Path]:
-    """The wheels of what a file asks for and of all that it needs, in a directory; of what is `held`, in that version.
-    Projects, and archives that are none, are made into wheels."""
+    """Download the wheels of everything that a file asks for, with dependencies, and return them.
+
+    Packages in `held` keep their version. Projects and source archives are built into wheels.
+    """
     constraints = directory / "constraints.txt"
     constraints.write_text("".join(f"{name}=={version.partition('+')[0]}\n" for name, version in held.items()))
     usual = {package.name: package.version for package in [*_added(), requirements.read(image.ROOT)["pip"]]}
@@ -169,19 +180,19 @@ def _downloaded(wanted: RequirementsFile, python: str, directory: Path, held: Ma
                 *("--only-binary=:all:", f"--python-version={python}", "--constraint", str(constraints)),
                 *("--requirement", str(listed), *(f"{name}=={version}" for name, version in usual.items())),
             ],
-            f"pip on this machine must be able to get all that {wanted.path} asks for as wheels for Python {python}, "
-            "beside the worker's own packages: see what it says above, and its settings (`pip config list`).",
+            f"pip on this machine must be able to download everything in {wanted.path} as wheels for Python {python}, "
+            "beside the worker's own packages: see its output above, and its settings (`pip config list`).",
         )
     except ImageError as error:
         raise ImageError(f"{error}{kept_versions(str(error), {**held, **usual})}") from None
     for archive in sorted(wheels.iterdir()):
-        if archive.suffix != ".whl":  # of a repository (`git+https:`), or a source archive by its URL
+        if archive.suffix != ".whl":  # from a repository (`git+https:`), or a source archive by its URL
             shutil.copy(_wheel_of(archive, made), wheels)
     return sorted(wheels.glob("*.whl"))
 
 
 def _wheel_of_project(project: Path, folder: Path) -> Path:
-    """A wheel of a project's folder, made of a copy."""
+    """Build a wheel of a copy of a project's folder."""
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         copy = Path(scratch) / project.name
         copy_project(project, copy, RUNS.resolve())
@@ -189,26 +200,26 @@ def _wheel_of_project(project: Path, folder: Path) -> Path:
 
 
 def _wheel_of(source: Path, folder: Path, named: Path | None = None) -> Path:
-    """A wheel that pip makes of an archive or a project. ImageError when it can't."""
+    """Build a wheel of an archive or a project with pip. Raises ImageError if pip fails."""
     place = Path(tempfile.mkdtemp(dir=folder))
     image.command(
         [
             *(sys.executable, "-m", "pip", "wheel", *image.PIP_PLAIN, "--no-deps"),
             *("--wheel-dir", str(place), str(source)),
         ],
-        f"pip on this machine must be able to make a wheel of {named or source.name}: see what it says above.",
+        f"pip on this machine must be able to build a wheel of {named or source.name}: see its output above.",
     )
     return next(place.glob("*.whl"))
 
 
 def kept_versions(said: str, held: Mapping[str, str]) -> str:
-    """Return a line about the packages that the image has, where they are those that pip found in a conflict."""
+    """Return a line about packages that the image keeps, if they are in pip's conflict; empty otherwise."""
     quoted = "\n".join(line[4:] for line in said.splitlines() if line.startswith("    "))
     if not image.PIP_CONFLICT.search(quoted):
         return ""
     names = {canonical(name) for name in re.findall(r"(?<![\w.-])([\w.-]*\w)(?=[<>=!~ ])", quoted)}
     there = [f"{name} {version}" for name, version in sorted(held.items()) if name in names]
-    return f"\nThe image has {', '.join(there)} already and keeps that: ask for no other version." if there else ""
+    return f"\nThe image already has {', '.join(there)} and keeps it: do not ask for another version." if there else ""
 
 
 def _package(wheel: Path) -> str:
@@ -216,15 +227,17 @@ def _package(wheel: Path) -> str:
 
 
 def _built(client: docker.DockerClient, file: Path, progress: Progress, renew: bool) -> str:
-    """What a Dockerfile makes of its folder. The engine finds again what has not changed, unless it is to `renew` all;
-    what it made before goes."""
+    """Build a Dockerfile in its folder, and remove the image it made before.
+
+    The engine reuses unchanged steps, unless `renew` repeats all.
+    """
     for each in (file, file.parent / ".dockerignore"):
         if each.is_file():
             _check_is_text(each)
     tag = f"testbed-dockerfile:{image.hash_of([str(file)])}"
     before = {str(found["Id"]) for found in client.api.images(name=tag)}
     labels = {image.KIND_LABEL: "dockerfile", image.CHECKOUT_LABEL: str(image.ROOT)}
-    with image.told(progress, f"image of {file}"):
+    with image.timed_progress(progress, f"image of {file}"):
         try:
             made, _ = client.images.build(
                 path=str(file.parent),
@@ -254,29 +267,31 @@ def _built(client: docker.DockerClient, file: Path, progress: Progress, renew: b
 
 
 def _check_is_text(file: Path) -> None:
-    """Raise SpecError where a file is no text in UTF-8, which is all that the engine reads, or says nothing."""
+    """Raise SpecError if a file is not UTF-8 text, the only encoding that the engine reads, or is empty."""
     remedy = "a text file in UTF-8"
     try:
         data = bytes_of(file, MOST_BYTES)
         said = decoded(data)
         data.decode("utf-8")
     except UnicodeDecodeError:
-        raise SpecError(file, [Fault("image", "is not in UTF-8, which is all that the engine reads", remedy)]) from None
+        raise SpecError(file, [Fault("image", "is not in UTF-8, the only encoding the engine reads", remedy)]) from None
     except ValueError as error:
         raise SpecError(file, [Fault("image", f"cannot be read: {error}", remedy)]) from None
     if file.name != ".dockerignore" and not said.strip():
-        raise SpecError(file, [Fault("image", "is empty", "FROM and what follows, as in any Dockerfile")])
+        raise SpecError(file, [Fault("image", "is empty", "a Dockerfile that begins with FROM")])
 
 
 def buildkit_hint(file: Path) -> str:
-    """Return a line about what of a Dockerfile needs BuildKit, with the way; empty where nothing does. The engine's own
-    builder, which is all that its API has, refuses that, each form in other words."""
+    """Return a line about a Dockerfile's syntax that needs BuildKit, with the remedy; empty if there is none.
+
+    The engine's own builder, the only one its API has, refuses each such form with another error.
+    """
     text = re.sub(r"\\\s*\n", lambda end: " " * len(end[0]), file.read_text(encoding="utf-8", errors="replace"))
     needs = next(filter(None, map(BUILDKIT.match, text.splitlines())), None)
     if needs is None:
         return ""
     return (
-        f"\n`{' '.join(needs[0].split())}` needs BuildKit, by which only Docker's own command builds. Write instead: "
+        f"\n`{' '.join(needs[0].split())}` needs BuildKit, which only Docker's own command uses. Write instead: "
         f"DOCKER_BUILDKIT=1 docker build -t NAME -f {file} {file.parent}, and then --image NAME"
     )
 
@@ -286,12 +301,12 @@ def _added() -> list[requirements.Locked]:
 
 
 def _below(worker: str, entries: Mapping[str, Path | None]) -> list[str]:
-    """What the images that stand on the worker's are made from, packages aside."""
+    """Return what images on top of the worker's are made from, without packages."""
     return [worker, image.hash_of_file(image.CONTAINERS / "program.Dockerfile"), *image.held_by(entries)]
 
 
 def _entries() -> dict[str, Path | None]:
-    """What they hold beside packages, as files of a build."""
+    """Return the files that these images hold beside packages, for a build."""
     texts = {"torchrun": TORCHRUN, **_metadata()}
     folder = image.BUILD / f"program-{image.hash_of(_flat(texts))}"
     for name, text in texts.items():
@@ -306,7 +321,7 @@ def _flat(texts: Mapping[str, str]) -> Iterable[str]:
 
 
 def _metadata() -> dict[str, str]:
-    """What tells a Python which package `testbed` is, by names in the build's context: no wheel was installed there."""
+    """Return the package's metadata files by name: no wheel of `testbed` is installed in the image."""
     project = tomllib.loads((image.ROOT / "pyproject.toml").read_text())["project"]
     name = project["name"]
     folder = f"metadata/{name.replace('-', '_')}-{__version__}.dist-info"

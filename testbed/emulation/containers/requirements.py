@@ -1,11 +1,11 @@
-"""Packages that pip installs: pyproject.toml has each one's range, requirements.lock the version and its files' hashes.
+"""Locked Python packages: pyproject.toml has each package's range, requirements.lock its version and its files' hashes.
 
-pip is given the lock as constraints: it takes the packages that are asked for, and of the others those that they need
-in the build it finds. So what torch needs for CUDA, 2.5 GB, comes with a torch built for CUDA and not without.
+pip gets the lock as constraints: it takes the packages that are asked for, and of the others those that the chosen
+build needs. So the CUDA packages of torch (2.5 GB) come with a torch built for CUDA and not without.
 
     python -m testbed.emulation.containers.requirements EXTRA...    prints what these extras ask for, as locked
 
-It needs the standard library and pip alone, since what it prints is what makes the environment.
+It needs the standard library and pip alone, because its output is used to create the environment.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from testbed.resources import SHARE
 
 ROOT = SHARE
 
-#: What comes in builds for different machines (`2.13.0+cpu`), among which pip's settings choose: an index, a folder.
+#: Packages with builds for different machines (`2.13.0+cpu`). pip's settings (an index, a folder) choose the build.
 BUILT = frozenset({"torch"})
 
-#: An entry as uv writes it: `name==1.2 ; marker \`, a line a hash, and in comments whose dependency it is.
+#: An entry as uv writes it: `name==1.2 ; marker \`, a line for each hash, and comments with the packages that need it.
 ENTRY = re.compile(r"^([\w.-]+)==([^\s;\\]+)(?: ; ([^\\\n]+?))?(?: \\)?\n((?:^ +.*\n)*)", re.MULTILINE)
 
 
@@ -36,7 +36,7 @@ class LockError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """A package of the lock: `needed_by` are names of packages, or of the file that pins it."""
+    """A package of the lock. `needed_by` has the packages that need it, or the file that pins it."""
 
     name: str
     version: str
@@ -46,7 +46,7 @@ class Locked:
 
     @property
     def requirement(self) -> str:
-        """It as pip reads it in a file of requirements."""
+        """The package as a requirements file has it, with hashes."""
         marker = f" ; {self.marker}" if self.marker else ""
         lines = [f"{self.name}=={self.version}{marker}", *(f"    --hash=sha256:{digest}" for digest in self.hashes)]
         return " \\\n".join(lines) + "\n"
@@ -59,7 +59,7 @@ Lock = dict[str, Locked]
 
 
 def parse(text: str) -> Lock:
-    """The packages of a lock by their names."""
+    """Return the packages of a lock by name."""
     lock = {}
     for name, version, marker, rest in ENTRY.findall(text):
         hashes = tuple(re.findall(r"--hash=sha256:([0-9a-f]{64})", rest))
@@ -69,14 +69,14 @@ def parse(text: str) -> Lock:
 
 
 def read(root: Path = ROOT) -> Lock:
-    """The lock of a checkout."""
+    """Read the lock of a checkout."""
     return parse((root / "requirements.lock").read_text())
 
 
 def wanted(*extras: str, root: Path = ROOT) -> list[str]:
-    """Return what extras of pyproject.toml ask for (`torch>=2.6`), of all extras where none is named.
+    """Return the requirements (`torch>=2.6`) of extras of pyproject.toml, or of all extras if none is named.
 
-    The extra `base` is what the package needs without any; `sync` is what a worker needs.
+    The extra `base` has the package's own dependencies; `sync` has a worker's.
     """
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     optional = {"base": project["dependencies"], **project["optional-dependencies"]}
@@ -84,7 +84,7 @@ def wanted(*extras: str, root: Path = ROOT) -> list[str]:
 
 
 def locked(*extras: str, root: Path = ROOT) -> list[Locked]:
-    """Return the packages that extras ask for, as they are locked.
+    """Return the packages of extras, as locked.
 
     Raises:
         LockError: The lock lacks a package, or has a version below the range of pyproject.toml.
@@ -94,17 +94,20 @@ def locked(*extras: str, root: Path = ROOT) -> list[Locked]:
     for requirement in wanted(*extras, root=root):
         name, least = name_and_least(requirement)
         if name not in lock or _numbers(lock[name].version) < _numbers(least):
-            has = f"has {lock[name].version}" if name in lock else "has none"
+            has = f"has {lock[name].version}" if name in lock else "lacks it"
             raise LockError(f"pyproject.toml asks for {name}>={least}, and requirements.lock {has}. Run: make update")
         found.append(lock[name])
     return found
 
 
 def chosen(packages: Iterable[Locked], *options: str) -> Iterator[Locked]:
-    """The packages, each in the build that pip takes by its settings, here or for the machine that these options name.
+    """Yield the packages in the build that pip's settings choose, for this machine or the one that `options` name.
 
-    Left to itself, pip prefers a file that an index lists with its hash: PyPI's torch, which is for CUDA, to a
-    build for the CPU in a folder, or to one whose hash the lock lacks. Raises LockError when pip finds no build.
+    By default pip prefers a file that an index lists with its hash: PyPI's torch, which is for CUDA, over a CPU build
+    in a folder, or over one whose hash the lock lacks.
+
+    Raises:
+        LockError: pip finds no build.
     """
     for package in packages:
         if package.name in BUILT:
@@ -119,10 +122,10 @@ def chosen(packages: Iterable[Locked], *options: str) -> Iterator[Locked]:
 
 
 def name_and_least(requirement: str) -> tuple[str, str]:
-    """Return the parts of `PyYAML>=6.0.1; python_version < '4'`, the name as an index spells it.
+    """Split `PyYAML>=6.0.1; python_version < '4'` into the name, as an index spells it, and the least version.
 
     Raises:
-        LockError: The requirement has another operator, whose range could not be held against the lock.
+        LockError: The requirement has another operator, whose range cannot be compared with the lock.
     """
     name, operator, least = requirement.partition(";")[0].strip().partition(">=")
     if not operator or not re.fullmatch(r"\d+(\.\d+)*", least):
@@ -135,12 +138,12 @@ def _numbers(version: str) -> list[int]:
 
 
 def canonical(name: str) -> str:
-    """A package's name as an index spells it."""
+    """Return a package's name as an index spells it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def closure(lock: Lock, wanted: Iterable[Locked]) -> list[Locked]:
-    """Some packages of the lock and all that they may need, in any build, by name."""
+    """Return packages of the lock and everything that they may need, in any build, sorted by name."""
     names = {package.name for package in wanted}
     while more := {package.name for package in lock.values() if names & set(package.needed_by)} - names:
         names |= more
@@ -148,14 +151,14 @@ def closure(lock: Lock, wanted: Iterable[Locked]) -> list[Locked]:
 
 
 def changes(old: dict[str, str], new: dict[str, str]) -> Iterator[str]:
-    """From versions by name to others, a line each: `name old → new`, with `none` where there is none."""
+    """Yield a line for each changed version: `name old → new`, with `none` for a missing one."""
     for name in sorted({*old, *new}):
         if old.get(name) != new.get(name):
             yield f"{name} {old.get(name, 'none')} → {new.get(name, 'none')}"
 
 
 def main(extras: list[str]) -> int:
-    """Print what these extras ask for, as it is locked; 3 where the lock or pip has not all of it."""
+    """Print what these extras ask for, as locked; return 3 if the lock or pip lacks a part of it."""
     try:
         print(*chosen(locked(*extras)), sep="", end="")
     except LockError as error:

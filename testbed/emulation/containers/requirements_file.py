@@ -1,7 +1,7 @@
 """A requirements file as pip reads it, with every file and folder that it names.
 
-An image of such a file is found again by what all of them hold: `-r` and `-c` lead to other files, and `./project`,
-`-e .` and `file:` to projects and archives. A relative path counts from the folder of the file that names it.
+An image of such a file is found by the content of all of them: `-r` and `-c` lead to other files, and `./project`, `-e
+.` and `file:` to projects and archives. A relative path is relative to the folder of the file that has it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from urllib.parse import unquote, urlsplit
 from testbed.spec.errors import Fault, SpecError
 from testbed.trace.text import text_of
 
-#: Of one file: `pip freeze` of a thousand packages, with their hashes.
+#: The largest file: `pip freeze` of a thousand packages with their hashes.
 MOST_BYTES = 2**20
 
-#: Options whose value is a file or folder, by what it is.
+#: Options whose value is a file or folder, by its kind.
 FILES = {**dict.fromkeys(("-r", "--requirement"), "-r"), **dict.fromkeys(("-c", "--constraint"), "-c")}
 PROJECTS = dict.fromkeys(("-e", "--editable"), "-e")
 FOLDERS = dict.fromkeys(("-f", "--find-links"), "-f")
@@ -30,26 +30,26 @@ OPTIONS = {**FILES, **PROJECTS, **FOLDERS}
 
 ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
-#: As pip: a `#` begins a comment at the begin of a line or after a space, and `${NAME}` is a variable.
+#: As in pip: a `#` begins a comment at the start of a line or after a space, and `${NAME}` is a variable.
 COMMENT = re.compile(r"(?:^|\s+)#.*$")
 VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
-#: `name[extras] @ file:…`, as PEP 508 has it.
+#: `name[extras] @ file:…` (PEP 508).
 DIRECT = re.compile(r"[\w.-]+\s*(?P<extras>\[[^\]]*\])?\s*@\s*(?P<url>file:\S+)\s*$")
 #: `name @ https:…`, with or without extras.
 ELSEWHERE = re.compile(r"[\w.-]+\s*(?:\[[^\]]*\])?\s*@")
 EXTRAS = re.compile(r"(?P<path>.+?)(?P<extras>\[[^\]]*\])$")
 
-#: Folders of a project that make no package: history, environments, caches.
+#: Folders of a project that are not part of its package: history, environments, caches.
 SKIPPED = {".git", ".hg", ".svn", ".venv", "venv", ".tox", ".nox", "__pycache__", "node_modules"}
 SKIPPED |= {".mypy_cache", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints"}
 
-#: Makes a wheel of a project's folder, at a place where it may leave other files; the wheel.
+#: Builds a wheel of a project's folder, beside other files, and returns the wheel's path.
 MakeWheel = Callable[[Path], Path]
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A file or folder that a line names: the kind of line, the path, and what pip is told after the path."""
+    """A file or folder that a line names: the kind of line, the path, and the text that pip gets after the path."""
 
     kind: str
     path: Path
@@ -58,20 +58,20 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class RequirementsFile:
-    """A requirements file with all that it names. `read` checks that all of it is there."""
+    """A requirements file with everything that it names. `read` checks that all of it exists."""
 
     path: Path
-    #: Each file's text, the first file's first, by resolved paths.
+    #: The text of each file by its resolved path; the first is the file itself.
     texts: Mapping[Path, str]
-    #: The paths that the lines of a file name, by the file and the line's number.
+    #: The paths that lines name, by the file and the line's number.
     named: Mapping[tuple[Path, int], Named] = field(default_factory=dict)
 
     @classmethod
     def read(cls, file: Path) -> RequirementsFile:
-        """Read a file and those that it leads to.
+        """Read a file and the files that it leads to.
 
         Raises:
-            SpecError: A file is not there or no text, or the files lead in a circle; says the file and the line.
+            SpecError: A file is missing or not text, or the files include each other; names the file and the line.
         """
         texts: dict[Path, str] = {}
         named: dict[tuple[Path, int], Named] = {}
@@ -79,8 +79,10 @@ class RequirementsFile:
         return cls(file, texts, named)
 
     def digests(self, ignored: Path) -> Iterator[str]:
-        """Yield what an image of it depends on: each file's text, and what its projects, archives and folders hold,
-        without the folder `ignored`."""
+        """Yield what an image of the file depends on, without the folder `ignored`.
+
+        That is each file's text, and the content of its projects, archives and folders.
+        """
         yield from self.texts.values()
         for each in self.named.values():
             if each.kind == "-f":
@@ -89,7 +91,7 @@ class RequirementsFile:
                 yield _digest(each.path, ignored)
 
     def write(self, folder: Path, wheel_of: MakeWheel) -> Path:
-        """Write files for pip into a folder, of which each path is absolute and each project is a wheel; the first."""
+        """Write files for pip into a folder, with absolute paths, and wheels in place of projects; return the first."""
         places = {path: folder / f"{number}-{path.name}" for number, path in enumerate(self.texts)}
         for path, text in self.texts.items():
             lines = [self._line(path, number, line, places, wheel_of) for number, line in logical_lines(text)]
@@ -107,9 +109,9 @@ class RequirementsFile:
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a requirements file that say something, each with the number of its first line in the text.
+    """Yield the lines of a requirements file that are not empty, each with the number of its first line.
 
-    A backslash at the end of a line joins the next line to it, and comments are left out.
+    A backslash at the end of a line joins the next line to it. Comments are removed.
     """
     begin, joined = 1, ""
     for number, line in enumerate([*text.splitlines(), ""], 1):
@@ -123,7 +125,7 @@ def logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def copy_project(project: Path, target: Path, ignored: Path) -> None:
-    """Copy what counts of a project: a build leaves files beside the sources, which are the user's."""
+    """Copy a project's folder, because a build leaves files beside the user's sources."""
     shutil.copytree(project, target, symlinks=True, ignore=lambda folder, names: _skipped(Path(folder), names, ignored))
 
 
@@ -144,12 +146,12 @@ def _follow(file: Path, above: tuple[Path, ...], texts: dict[Path, str], named: 
             chain = (*above, file)
             if found.path in chain:
                 circle = " → ".join(each.name for each in (*chain[chain.index(found.path) :], found.path))
-                raise _fault(file, number, found.kind, f"the files lead in a circle: {circle}", "a line less in one")
+                raise _fault(file, number, found.kind, f"the files include each other: {circle}", "one line removed")
             _follow(found.path, chain, texts, named)
 
 
 def _named(line: str, file: Path, number: int) -> Named | None:
-    """Return the path of this machine that a line names; None where it names none. SpecError where it is not there."""
+    """Return the local path that a line names, or None. Raises SpecError if it does not exist."""
     kind, value, rest = _path_in(line, file, number)
     if not value or _is_elsewhere(value):
         return None
@@ -159,21 +161,21 @@ def _named(line: str, file: Path, number: int) -> Named | None:
     written = line if len(line) <= 60 else f"{line[:59]}…"
     if kind in ("-r", "-c"):
         if not path.is_file():
-            raise _fault(file, number, kind, f"`{written}` names no file: {path}", "a file that is there")
+            raise _fault(file, number, kind, f"`{written}`: there is no file {path}", "a file that exists")
     elif kind == "-f":
-        return Named(kind, path) if path.exists() else None  # pip passes over a folder that is not there
+        return Named(kind, path) if path.exists() else None  # pip ignores a missing folder
     elif path.is_dir():
         if not any((path / each).is_file() for each in ("pyproject.toml", "setup.py")):
-            rule = f"`{written}` names no project: {path} has neither pyproject.toml nor setup.py"
-            raise _fault(file, number, kind, rule, f"a project's folder; paths count from {file.parent}")
+            rule = f"`{written}` is not a project: {path} has neither pyproject.toml nor setup.py"
+            raise _fault(file, number, kind, rule, f"a project's folder; paths are relative to {file.parent}")
     elif not path.is_file():
-        rule = f"`{written}` names nothing that is there: {path}"
-        raise _fault(file, number, kind, rule, f"a project's folder or an archive; paths count from {file.parent}")
+        rule = f"`{written}`: {path} does not exist"
+        raise _fault(file, number, kind, rule, f"a project's folder or an archive; relative to {file.parent}")
     return Named(kind, path, rest)
 
 
 def _path_in(line: str, file: Path, number: int) -> tuple[str, str, str]:
-    """Return the kind of a line, the path or URL that it may name, and what stands after that: extras and a marker."""
+    """Return the kind of a line, the path or URL that it may name, and the text after it: extras and a marker."""
     if line.startswith("-"):
         try:
             words = shlex.split(line)
@@ -199,7 +201,7 @@ def _path_in(line: str, file: Path, number: int) -> tuple[str, str, str]:
 
 
 def _marker(line: str) -> str:
-    """Return what a line says of where it counts (`; python_version < "3.12"`), as it follows a path."""
+    """Return a line's environment marker (`; python_version < "3.12"`), as it follows a path."""
     said = re.split(r"\s;|;\s", line, maxsplit=1)[1:]
     return f" ; {said[0].strip()}" if said else ""
 
@@ -210,7 +212,7 @@ def _without_extras(text: str) -> tuple[str, str]:
 
 
 def _is_elsewhere(value: str) -> bool:
-    """Return whether a value is a URL of another machine's, or of a repository."""
+    """Return whether a value is a URL of another machine or of a repository."""
     scheme = urlsplit(value).scheme
     return bool(scheme) and scheme != "file"
 
@@ -220,7 +222,7 @@ def _fault(file: Path, line: int, name: str, problem: str, remedy: str) -> SpecE
 
 
 def _digest(path: Path, ignored: Path) -> str:
-    """Return a digest of an archive, or of the files of a project's folder by their names."""
+    """Return a digest of an archive, or of a project's folder (its files by name)."""
     if path.is_file():
         return hashlib.sha256(path.read_bytes()).hexdigest()
     digest = hashlib.sha256()
@@ -239,6 +241,6 @@ def _skipped(folder: Path, names: list[str], ignored: Path) -> set[str]:
 
 
 def _listing(path: Path) -> str:
-    """Return what tells whether a folder of packages is still the same: names, sizes and times."""
+    """Return a text that changes with a folder of packages: names, sizes and times."""
     entries = sorted(path.iterdir()) if path.is_dir() else [path]
     return "\n".join(f"{each.name} {each.stat().st_size} {each.stat().st_mtime_ns}" for each in entries)

@@ -1,1 +1,1 @@
-"""This machine: what it can do, how much, and what mends it."""
+"""This machine: what it can do and how much, and fixes for what is missing."""

@@ -1,12 +1,13 @@
-"""What this host can carry, measured and kept: bits a second over all links, and steps of training.
+"""What this host can carry, measured once and kept: bits per second summed over all links, and training steps.
 
-The trial is a star of eight sites whose 16 directed links of 40 Mbit/s are all kept full by TCP, as a busy experiment
-would. What arrives over all links together, over the share of the processors that it took, is what the host carries
-when it does nothing else; what else runs on it meanwhile counts against it. (Fewer, faster links would flatter it:
-TCP makes larger super-packets at higher rates. Four flows over gigabit links showed 2.5 Gbit/s on two cores.)
+The trial network is a star of eight sites whose 16 directed links of 40 Mbit/s are all kept full by TCP, as in a busy
+experiment. The budget is the rate that arrives over all links together, divided by the share of the processors that it
+took: what the host carries when it does nothing else. Other work during the trial counts against it. (Fewer, faster
+links would flatter the host, because TCP makes larger super-packets at higher rates: four flows over gigabit links
+showed 2.5 Gbit/s on two cores.)
 
-Hosts change, and what is measured beside other work is not what the host can do. So a budget says when and beside what
-it was measured, and is measured again when it is old, or a run has shown that it is wrong.
+Hosts change, and other work distorts a measurement. So a budget records when it was measured and how much other work
+ran, and is measured again when it is old, or when a run has shown that it is wrong.
 """
 
 from __future__ import annotations
@@ -35,37 +36,42 @@ from testbed.telemetry.store import write_json
 
 KEPT = Path("/var/lib/testbed/budget.json")
 
-#: Of what the host carries when it does nothing else, this part is an experiment's: its workers compute, add and
-#: copy on the same cores.
+#: The share of the budget that an experiment may use: its workers compute, add and copy on the same cores.
 USABLE = 0.75
 
 PAIRS = 4
 LINK_RATE = "40mbit"
-#: What a budget is measured beside is seen over this time, before the trial begins.
+#: The seconds over which other work is observed before the trial begins.
 LOOK_S = 0.5
-#: A week: machines are moved, and share what they run on with others.
+#: A week: machines are moved, and share their hardware with others.
 OLD_S = 7 * 86400.0
-#: An hour. What a run lacked so soon after is what other work took: measured again, the budget would be the same.
+#: An hour. If a run lacks capacity so soon after a measurement, other work took it: a new measurement would show the
+#: same.
 FRESH_S = 3600.0
-#: A host whose processors were busy for less than this part was a quiet one.
+#: A host whose processors were busy for less than this share was quiet.
 QUIET = 0.1
 
 WARM_UP_S = 2.0
 WINDOW_S = 2.0
-#: The batch that a step's cost is measured with.
+#: The batch size with which a training step's duration is measured.
 BATCH = 32
 
 
 class BudgetError(EmulationError):
-    """The trial could not be made."""
+    """The budget could not be measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """`bits_per_second` is a sum over links; `step_seconds` what a step of each model takes on one core.
+    """A host's measured capacity.
 
-    `key` names the host it was measured on: kernel, cores, backend. Another host's is not used. It was measured at
-    `measured_s` (Unix time), when other work kept the part `beside` of all processors busy.
+    Attributes:
+        key: The host's kernel, cores and backend. A budget is used only where the key matches.
+        bits_per_second: The sum over all links.
+        step_seconds: The seconds of one training step of each model on one core.
+        cores: The number of cores.
+        measured_s: When it was measured, in Unix seconds.
+        beside: The share of all processors that other work used during the measurement.
     """
 
     key: str
@@ -77,7 +83,7 @@ class Budget:
 
     @property
     def age_s(self) -> float:
-        """How long ago it was measured."""
+        """The seconds since it was measured."""
         return time.time() - self.measured_s
 
     def __str__(self) -> str:
@@ -87,31 +93,31 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What an experiment may ask of the host at once: every link at its highest rate, every worker computing."""
+    """The most that an experiment asks of the host at once: every link at its highest rate, every worker computing."""
 
     bits_per_second: float
     cores: float
 
     def excess(self, budget: Budget, scale: float) -> str | None:
-        """Why the experiment does not fit and what would, everything it lacks; None when it fits."""
+        """Return why the experiment does not fit and what would fit, for every shortage; None if it fits."""
         shortages = []
         usable = budget.bits_per_second * USABLE
         if self.bits_per_second > usable:
             fits = scale * usable / self.bits_per_second
             shortages.append(
-                f"its links carry up to {self.bits_per_second / 1e6:.0f} Mbit/s together, this host "
+                f"its links carry up to {self.bits_per_second / 1e6:.0f} Mbit/s together, this host can carry "
                 f"{usable / 1e6:.0f} Mbit/s; a scale of {_two_digits_down(fits):g} would fit (now {scale:g})"
             )
         if self.cores > budget.cores:
             shortages.append(
-                f"its workers compute on {self.cores:.1f} cores, this host has {budget.cores}; declare a step time "
+                f"its workers need {self.cores:.1f} cores, this host has {budget.cores}; declare a step time "
                 f"{_two_digits_up(self.cores / budget.cores):g} times as long, or fewer workers"
             )
         return "; and ".join(shortages) or None
 
 
 def _two_digits_down(value: float) -> float:
-    """Rounded down to two significant digits, so that what is named fits."""
+    """Round down to two significant digits, so that the suggested value fits."""
     return float(Decimal(value).normalize(Context(prec=2, rounding=ROUND_DOWN)))
 
 
@@ -120,24 +126,24 @@ def _two_digits_up(value: float) -> float:
 
 
 def need(experiment: Experiment, budget: Budget) -> Need:
-    """The experiment's need, its networks to swap to and the rates that its links are to change to included."""
+    """Return an experiment's need, including the networks it swaps to and the rates that its events set."""
     networks = (experiment.topology, *experiment.networks.values())
     scale, events = experiment.spec.scale, experiment.spec.events
     changes = [event.change.scaled(scale) for event in events if event.change is not None]
     peak_bps = max(_peak(topology, changes) for topology in networks)
     step_time = experiment.spec.compute.step_time
     if experiment.spec.program is not None or not step_time:
-        return Need(peak_bps, cores=0.0)  # what a program computes, or a step that nobody declared, is not known
+        return Need(peak_bps, cores=0.0)  # the computation of a program, or of an undeclared step, is unknown
     train = experiment.spec.own_train
     cost = _step_cost(train.model, budget) * train.batch / BATCH
     return Need(peak_bps, cores=sum(cost * w.speed / step_time for w in experiment.topology.workers))
 
 
 def _step_cost(model: str, budget: Budget) -> float:
-    """Seconds of a step of BATCH samples on one core: measured, or from the largest model that was, by size.
+    """Return the seconds of a step of BATCH samples on one core, measured or scaled by size from the largest model.
 
-    A step is multiplications with every parameter; the figure is a little high for larger models, whose matrices
-    use a core better (2.9 times as long for 3.3 times the parameters). `synthetic` computes next to nothing.
+    A step multiplies with every parameter. The figure is a little high for larger models, whose matrices use a core
+    better (2.9 times as long for 3.3 times the parameters). `synthetic` computes next to nothing.
     """
     if model in budget.step_seconds or model not in PARAMETERS:
         return budget.step_seconds.get(model, 0.0)
@@ -146,7 +152,7 @@ def _step_cost(model: str, budget: Budget) -> float:
 
 
 def _peak(topology: Topology, changes: Iterable[LinkChange]) -> float:
-    """Bit/s of all links, each at the highest rate that its file, its trace or a change to it asks for."""
+    """Return the bit/s of all links, each at the highest rate of its file, its trace and the changes to it."""
     peaks = {}
     for name, link in topology.links.items():
         rows = link.trace.rows if link.trace else ()
@@ -158,13 +164,13 @@ def _peak(topology: Topology, changes: Iterable[LinkChange]) -> float:
 
 
 def host_budget(backend: str) -> Budget | None:
-    """The budget kept for this host and backend; None when none was measured, or too long ago."""
+    """Return the budget kept for this host and backend; None if there is none, or only an old one."""
     budget = _kept()
     return budget if budget and budget.key == _key(backend) and budget.age_s <= OLD_S else None
 
 
 def contradict() -> None:
-    """A run has shown that the budget kept is wrong: the next one measures it anew, unless it is fresh."""
+    """Drop the kept budget because a run has shown that it is wrong, unless it is fresh."""
     budget = _kept()
     if budget is None or budget.age_s > FRESH_S:
         KEPT.unlink(missing_ok=True)
@@ -178,15 +184,15 @@ def _kept() -> Budget | None:
 
 
 def known_budget(choice: Backend) -> Budget:
-    """That of this host under what shapes here, by this choice: kept, or measured now. ShapingError, BudgetError."""
+    """Return this host's budget for a choice of backend, measured now if needed. Raises ShapingError, BudgetError."""
     with open_shaper(choice) as shaper:
         backend = shaper.name
     return host_budget(backend) or measure_budget(backend)
 
 
 def measure_budget(backend: str) -> Budget:
-    """Measure this host, about five seconds, and keep the result. BudgetError when the trial fails."""
-    # Two first runs may measure at once, and then get less each; the last one's figure stays.
+    """Measure this host's budget in about five seconds, and keep it. Raises BudgetError if the trial fails."""
+    # Two first runs may measure at the same time and get less each; the later figure is kept.
     meter = CpuMeter()
     time.sleep(LOOK_S)
     beside = meter.read()
@@ -204,7 +210,7 @@ def _carry(name: str, backend: str) -> float:
     leaves = [f"leaf{i}" for i in range(2 * PAIRS)]
     value = {
         "name": "budget",
-        "switch": "bridge",  # the trial is of links, and this one takes no time to come up
+        "switch": "bridge",  # the trial measures links, and a bridge starts at once
         "sites": {"hub": {"workers": 0}} | {leaf: {"workers": 1} for leaf in leaves},
         "links": [{"between": ["hub", leaf], "rate": LINK_RATE, "delay": "5ms"} for leaf in leaves],
     }
@@ -212,12 +218,12 @@ def _carry(name: str, backend: str) -> float:
     with Testbed(topology, name=name, backend=backend, workers="namespaces") as testbed:  # type: ignore[arg-type]
         carried = _fill(testbed.network)
     if not carried:
-        raise BudgetError("nothing arrived over the trial's links; `testbed doctor` says what this machine lacks")
+        raise BudgetError("no traffic arrived over the trial network; `testbed doctor` says what this machine lacks")
     return carried
 
 
 def _fill(network: Network) -> float:
-    """Keep all links full for a while; bit/s that arrived, over the share of the processors that it took."""
+    """Keep all links full for a while; return the arrived bit/s divided by the share of the processors used."""
     workers = network.topology.workers
     pairs = list(zip(workers[::2], workers[1::2], strict=True))
     processes: list[subprocess.Popen[bytes]] = []
@@ -242,10 +248,10 @@ def _fill(network: Network) -> float:
 
 
 def _await_listening(server: subprocess.Popen[bytes]) -> None:
-    """Until an iperf3 says that it listens: one that is asked before refuses, and its flow would carry nothing."""
+    """Wait until an iperf3 server listens: it refuses an earlier client, whose flow would carry nothing."""
     assert server.stdout is not None
     if not any(b"listening" in line for line in server.stdout):
-        raise BudgetError("iperf3 ended before it listened; `testbed doctor` says what this machine lacks")
+        raise BudgetError("iperf3 exited before it was ready; `testbed doctor` says what this machine lacks")
 
 
 def _start(network: Network, worker: Worker, command: list[str]) -> subprocess.Popen[bytes]:
@@ -256,9 +262,9 @@ def _start(network: Network, worker: Worker, command: list[str]) -> subprocess.P
 
 
 def _step_seconds() -> dict[str, float]:
-    """Each model's step, measured in a process of its own, which imports PyTorch and goes."""
+    """Return the seconds of each model's training step, measured in a process of its own, which imports PyTorch."""
     command = [sys.executable, "-m", "testbed.worker.cost", str(BATCH)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BudgetError(f"the cost of a training step could not be measured:\n{done.stderr.strip()}")
+        raise BudgetError(f"the duration of a training step could not be measured:\n{done.stderr.strip()}")
     return dict(json.loads(done.stdout))

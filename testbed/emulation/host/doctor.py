@@ -1,7 +1,7 @@
-"""What this machine can do: checks, each with what mends it.
+"""Checks of what this machine can do, each with the fix for what is missing.
 
-A check is a value: how a thing is looked at, and the fix, where a program can do it. `examine` looks and changes
-nothing; `mend` applies the fixes of what is not well, in order, since later ones need earlier ones, and looks again.
+A check is a value: a function that looks at one thing, and a fix if a program can do it. `examine` looks and changes
+nothing. `fix_all` applies the fixes of failed checks in order, since later fixes need earlier ones, and looks again.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from functools import cached_property, partial
 from typing import TypeVar
 
 from testbed import compiler
+from testbed.emulation import find_mininet
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.limits import missing_limits
 from testbed.emulation.host import budget, fixes
 from testbed.emulation.host.fixes import CannotFix
-from testbed.emulation.mininet_package import find_mininet
 from testbed.emulation.network import switch
 from testbed.emulation.network.switch import available_switches
 from testbed.emulation.shaping import available_backends
@@ -28,7 +28,7 @@ from testbed.spec.topology import SwitchName
 
 Name = TypeVar("Name", bound=str)
 
-#: Programs the emulation calls, and the Debian package each comes in.
+#: Programs that the emulation calls, and the Debian package of each.
 PROGRAMS = {
     "ethtool": "ethtool",
     "ip": "iproute2",
@@ -44,21 +44,28 @@ PROGRAMS = {
     "tc": "iproute2",
 }
 
-#: What each backend needs of the kernel.
+#: The kernel modules that each backend needs.
 MODULES = {
     "netem": ("sch_netem", "sch_htb"),
     "userspace": ("xt_NFQUEUE", "nfnetlink_queue", "br_netfilter", "sch_htb"),
 }
 
-#: The same for the switches that are no part of every kernel.
+#: The kernel modules of the switches that are not part of every kernel.
 SWITCH_MODULES: dict[SwitchName, tuple[str, ...]] = {"openvswitch": ("openvswitch",), "openvswitch-user": ("tun",)}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. `remedy` is empty when all is well; `blocks` when nothing runs without it.
+    """The result of one check.
 
-    `fixable` says whether `mend` would try; afterwards `fix` says what it did, or why it could not.
+    Attributes:
+        name: What was looked at.
+        found: What was found.
+        remedy: What to do; empty if all is well.
+        blocks: Whether nothing runs until this is fixed.
+        fixable: Whether `fix_all` would try to fix it.
+        fixed: Whether `fix_all` fixed it.
+        fix: What `fix_all` did, or why it failed.
     """
 
     name: str
@@ -76,40 +83,40 @@ class Finding:
 
 
 class Probes:
-    """What is found out by trying, once for all the checks that want to know."""
+    """Results of trying out backends and switches, shared by all checks."""
 
     @cached_property
     def backends(self) -> dict[str, str | None]:
-        """Each shaping backend, and why it does not work here."""
+        """Each shaping backend, and why it does not work here (None if it works)."""
         return available_backends()
 
     @cached_property
     def switches(self) -> dict[SwitchName, str | None]:
-        """Each switch, and why it does not work here."""
+        """Each switch, and why it does not work here (None if it works)."""
         return available_switches()
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A thing to look at, and what mends it: says what it did, or raises CannotFix."""
+    """One check. `fix` repairs a failure and returns what it did, or raises CannotFix."""
 
     look: Callable[[Probes], Finding]
     fix: Callable[[], str] | None = None
 
     def finding(self, probes: Probes) -> Finding:
-        """What is found now."""
+        """Return the current result."""
         found = self.look(probes)
         return replace(found, fixable=self.fix is not None and not found.ok)
 
 
 def examine() -> list[Finding]:
-    """Look at everything; takes a second, changes nothing."""
+    """Run all checks; takes a second and changes nothing."""
     probes = Probes()
     return [check.finding(probes) for check in CHECKS]
 
 
-def mend() -> list[Finding]:
-    """Mend what can be, and look at everything again. Raises nothing: what could not be mended says why."""
+def fix_all() -> list[Finding]:
+    """Fix what can be fixed and run all checks again. Raises nothing: a finding says why its fix failed."""
     attempts = [_attempt(check) for check in CHECKS]
     return [
         replace(found, fix=tried, fixed=bool(tried) and found.ok)
@@ -118,24 +125,24 @@ def mend() -> list[Finding]:
 
 
 def _attempt(check: Check) -> str:
-    """What a fix did, or why it could not; empty where there was nothing to mend, or nothing that could."""
-    if check.fix is None or check.look(Probes()).ok:  # what was mended before may have changed it
+    """Return what a fix did, or why it failed; empty if there was nothing to fix, or no fix."""
+    if check.fix is None or check.look(Probes()).ok:  # an earlier fix may have repaired it
         return ""
     if os.geteuid() != 0:
-        return "this needs root; run it with sudo"
+        return "this fix needs root; run `testbed doctor --fix` with sudo"
     try:
         return check.fix()
     except CannotFix as error:
         return str(error)
 
 
-# What is looked at -----------------------------------------------------------------------------------------------
+# Checks ----------------------------------------------------------------------------------------------------------
 
 
 def _root(_: Probes) -> Finding:
     if os.geteuid() == 0:
         return Finding("root", "yes")
-    return Finding("root", "no", "run it with sudo: making networks and containers needs root", blocks=True)
+    return Finding("root", "no", "run it with sudo: building networks and containers needs root", blocks=True)
 
 
 def _missing_programs() -> list[str]:
@@ -151,18 +158,18 @@ def _programs(_: Probes) -> Finding:
     if not missing:
         return Finding("programs", ", ".join(PROGRAMS))
     remedy = f"apt-get install {' '.join(_packages_of(missing))}"
-    return Finding("programs", f"no {', '.join(missing)}", remedy, blocks=True)
+    return Finding("programs", f"missing: {', '.join(missing)}", remedy, blocks=True)
 
 
 def _mininet(_: Probes) -> Finding:
     if find_mininet():
         return Finding("mininet", "importable")
     remedy = "apt-get install mininet"
-    return Finding("mininet", f"not in this Python ({platform.python_version()})", remedy, blocks=True)
+    return Finding("mininet", f"not importable in Python {platform.python_version()}", remedy, blocks=True)
 
 
 def _forwarding(_: Probes) -> Finding:
-    """Whether a router can be made, tried in a scratch namespace: where /proc/sys is read-only it cannot."""
+    """Check that a namespace can forward, in a scratch namespace: it cannot where /proc/sys is read-only."""
     command = ["unshare", "--net", "sysctl", "--quiet", "--write", "net.ipv4.ip_forward=1"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -170,12 +177,12 @@ def _forwarding(_: Probes) -> Finding:
     except OSError as error:
         complaint = str(error)
     if complaint is None:
-        return Finding("forwarding", "a namespace can be a router")
+        return Finding("forwarding", "a network namespace can forward packets")
     return Finding("forwarding", complaint, "as root: mount -o remount,bind,rw /proc/sys", blocks=True)
 
 
 def _first_working(complaints: Mapping[Name, str | None]) -> Name | None:
-    """What `auto` takes."""
+    """Return the name that `auto` chooses."""
     return next((name for name, complaint in complaints.items() if complaint is None), None)
 
 
@@ -183,16 +190,16 @@ def _backend(probes: Probes, name: str) -> Finding:
     complaint, chosen = probes.backends[name], _first_working(probes.backends)
     if complaint is not None:
         return Finding(f"shaping: {name}", "no", complaint, blocks=chosen is None)
-    return Finding(f"shaping: {name}", "works; this is what `auto` takes" if name == chosen else "works")
+    return Finding(f"shaping: {name}", "works; `auto` chooses this one" if name == chosen else "works")
 
 
 def _switch(probes: Probes, name: SwitchName) -> Finding:
-    """None blocks: the bridge always works."""
+    """Check a switch. No finding blocks: the bridge always works."""
     complaint = probes.switches[name]
     if complaint is not None:
         return Finding(f"switch: {name}", "no", complaint)
     chosen = _first_working(probes.switches)
-    return Finding(f"switch: {name}", "works; this is what `auto` takes" if name == chosen else "works")
+    return Finding(f"switch: {name}", "works; `auto` chooses this one" if name == chosen else "works")
 
 
 def _engine(_: Probes) -> Finding:
@@ -200,39 +207,42 @@ def _engine(_: Probes) -> Finding:
         client = engine.connect()
         return Finding("Docker engine", f"{client.version()['Version']} at {engine.address()}")
     except engine.ENGINE_ERRORS as error:
-        return Finding("Docker engine", "none answers", str(error), blocks=True)
+        return Finding("Docker engine", "no engine answers", str(error), blocks=True)
 
 
 def _limits(_: Probes) -> Finding:
-    """None blocks: what can't be kept stands in a run's manifest, and a limit that a topology declares is refused."""
+    """Check the container limits.
+
+    No finding blocks: a run's manifest lists the missing limits, and a limit that a topology declares is refused.
+    """
     try:
         missing = missing_limits(engine.connect().info())
     except engine.ENGINE_ERRORS:
-        return Finding("container limits", "not known without an engine")
+        return Finding("container limits", "unknown without a Docker engine")
     if not missing:
-        return Finding("container limits", "memory without swap, processes and logs are bounded")
-    return Finding("container limits", f"none on {', '.join(missing)}", "; ".join(missing.values()))
+        return Finding("container limits", "memory, swap, processes and logs are limited")
+    return Finding("container limits", f"no limit on {', '.join(missing)}", "; ".join(missing.values()))
 
 
 def _gpus(_: Probes) -> Finding:
     try:
         runtimes = engine.connect().info().get("Runtimes", {})
     except engine.ENGINE_ERRORS:
-        return Finding("GPUs", "not known without an engine")
+        return Finding("GPUs", "unknown without a Docker engine")
     if "nvidia" in runtimes:
-        return Finding("GPUs", "the engine offers them to containers")
-    return Finding("GPUs", "none offered; workers compute on processors")
+        return Finding("GPUs", "the Docker engine offers GPUs to containers")
+    return Finding("GPUs", "the Docker engine offers no GPUs; workers compute on CPUs")
 
 
 def _leftovers(_: Probes) -> Finding:
     stale = fixes.stale_networks()
     if not stale:
         return Finding("leftovers", "none")
-    return Finding("leftovers", f"of {', '.join(stale)}, which ended without cleaning up", "testbed clean")
+    return Finding("leftovers", f"of {', '.join(stale)}, whose process ended without cleaning up", "testbed clean")
 
 
 def _working_backend() -> str | None:
-    """The backend to measure with; None while something that blocks is to be mended first."""
+    """Return the backend to measure with; None while a blocking finding has to be fixed first."""
     probes = Probes()
     if any(check.look(probes).blocks for check in CHECKS if check.look is not _budget):
         return None
@@ -242,21 +252,21 @@ def _working_backend() -> str | None:
 def _budget(probes: Probes) -> Finding:
     for name, complaint in probes.backends.items():
         if complaint is None and (kept := budget.host_budget(name)) is not None:
-            carries = f"{kept.bits_per_second / 1e6:.0f} Mbit/s over all links on {kept.cores} cores ({name})"
+            carries = f"{kept.bits_per_second / 1e6:.0f} Mbit/s summed over all links, {kept.cores} cores ({name})"
             return Finding("budget", carries)
-    return Finding("budget", "not measured yet", "the first `testbed run` measures it, in about five seconds")
+    return Finding("budget", "not measured yet", "the first `testbed run` measures it in about five seconds")
 
 
-# What mends it ---------------------------------------------------------------------------------------------------
+# Fixes -----------------------------------------------------------------------------------------------------------
 
 
-def _mend_backend(name: str) -> str:
+def _fix_backend(name: str) -> str:
     if name == "userspace" and shutil.which("cc") is None:
         return fixes.install(compiler.PACKAGES.split())
     return fixes.load_modules(MODULES[name])
 
 
-def _mend_switch(name: SwitchName) -> str:
+def _fix_switch(name: SwitchName) -> str:
     if switch.missing_programs():
         return fixes.install([switch.PACKAGE])
     return fixes.load_modules(SWITCH_MODULES[name])
@@ -267,9 +277,9 @@ CHECKS = (
     Check(_programs, lambda: fixes.install(_packages_of(_missing_programs()))),
     Check(_mininet, lambda: fixes.install(["mininet"])),
     Check(_forwarding, fixes.let_settings_be_written),
-    *(Check(partial(_backend, name=name), partial(_mend_backend, name)) for name in MODULES),
+    *(Check(partial(_backend, name=name), partial(_fix_backend, name)) for name in MODULES),
     Check(partial(_switch, name="bridge")),
-    *(Check(partial(_switch, name=name), partial(_mend_switch, name)) for name in SWITCH_MODULES),
+    *(Check(partial(_switch, name=name), partial(_fix_switch, name)) for name in SWITCH_MODULES),
     Check(_engine, fixes.start_engine),
     Check(_limits),
     Check(_gpus),

@@ -1,4 +1,4 @@
-"""What doctor mends. Each function does one thing and says what it did, or raises CannotFix with the reason."""
+"""The fixes of `testbed doctor --fix`. Each function fixes one thing and returns what it did, or raises CannotFix."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from testbed.emulation.containers import engine
 from testbed.emulation.host import budget, kernel
 from testbed.emulation.process import how_it_ended
 
-#: What of a failed command's output is quoted.
+#: The number of lines quoted from a failed command's output.
 OUTPUT_TAIL_LINES = 5
 
 
 class CannotFix(Exception):
-    """It could not be mended; the text says why."""
+    """A fix failed; the text says why."""
 
 
 def install(packages: Iterable[str]) -> str:
     """Install packages of the distribution."""
     command = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
     if shutil.which(command[0]) is None:
-        raise CannotFix(f"there is no apt-get here; install {' '.join(packages)} by hand")
+        raise CannotFix(f"this machine has no apt-get; install {' '.join(packages)} by hand")
     _run(["apt-get", "update"])
     _run(command)
-    importlib.invalidate_caches()  # a Python package may have come
+    importlib.invalidate_caches()  # the packages may include a Python package
     return f"ran {shlex.join(command)}"
 
 
 def load_modules(modules: Sequence[str]) -> str:
-    """Load kernel modules, from the package that carries them where they are not there."""
+    """Load kernel modules; install the package that has them if they are missing."""
     complaint = kernel.load(modules)
     if complaint is None:
         return f"loaded {', '.join(modules)}"
     package = kernel.package_here()
     if package is None:
-        raise CannotFix(f"{complaint}; and this kernel is none of the distribution's, so no package brings modules")
+        raise CannotFix(f"{complaint}; this kernel is not the distribution's, so no package has modules for it")
     done = install([package.name])
     if package.restart:
-        raise CannotFix(f"{done}: the modules come with that kernel; restart the machine with it")
+        raise CannotFix(f"{done}; the modules come with that kernel: restart the machine with it")
     complaint = kernel.load(modules)
     if complaint is not None:
         raise CannotFix(f"{done}, but {complaint}")
-    return f"{done}, and loaded {', '.join(modules)}"
+    return f"{done} and loaded {', '.join(modules)}"
 
 
 def let_settings_be_written() -> str:
@@ -58,43 +58,43 @@ def let_settings_be_written() -> str:
 
 
 def start_engine() -> str:
-    """Start a Docker engine, which is installed first where there is none."""
+    """Start a Docker engine, and install it first if there is none."""
     done = "" if shutil.which("dockerd") else f"{install(['docker.io'])}; "
     try:
         engine.ensure_engine(lambda _: None)
     except engine.EngineError as error:
         raise CannotFix(f"{done}{error}") from error
-    return f"{done}started dockerd at {engine.address()}, its log is {engine.LOG}"
+    return f"{done}started dockerd at {engine.address()} (log: {engine.LOG})"
 
 
 def stale_networks() -> list[str]:
-    """Return the networks of which something is there, but no longer the process that ran them."""
+    """Return the networks of which something is left although the process that ran them has ended."""
     try:
         found = cleanup.find(engine.connect())
     except engine.ENGINE_ERRORS:
-        found = cleanup.find(None)  # no engine, no containers that could be seen
+        found = cleanup.find(None)  # without an engine, containers cannot be listed
     return [each.network for each in found if each.owner is None]
 
 
 def take_leftovers_away() -> str:
-    """Take away what is left of networks whose process is gone."""
+    """Remove what is left of networks whose process has ended."""
     names = ", ".join(stale_networks())
     try:
         done = cleanup.with_engine(cleanup.clean_crashed)
     except engine.EngineError as error:
-        raise CannotFix(f"took away the rest of {names}, but {error}") from error
-    return f"took away what was left of {', '.join(done.networks)}"
+        raise CannotFix(f"removed processes and files of {names}, but {error}") from error
+    return f"removed what was left of {', '.join(done.networks)}"
 
 
 def measure_budget(backend: str | None) -> str:
-    """Measure what this host carries, with a backend that works here."""
+    """Measure what this host carries, with this shaping backend."""
     if backend is None:
-        raise CannotFix("something else must be mended first")
+        raise CannotFix("other findings must be fixed first")
     try:
         measured = budget.measure_budget(backend)
     except (budget.BudgetError, OSError) as error:
         raise CannotFix(str(error)) from error
-    return f"measured {measured.bits_per_second / 1e6:.0f} Mbit/s over all links"
+    return f"measured {measured.bits_per_second / 1e6:.0f} Mbit/s summed over all links"
 
 
 def _run(command: Sequence[str]) -> None:

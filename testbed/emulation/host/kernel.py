@@ -1,4 +1,4 @@
-"""Kernel modules: loading them, and which package of the distribution brings those that are not there."""
+"""Kernel modules: loading them, and the distribution's package that has missing ones."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KernelPackage:
-    """A package with modules: for the kernel that runs, or with a kernel to restart the machine with."""
+    """A package with kernel modules: for the running kernel, or (`restart`) with a kernel to boot instead."""
 
     name: str
     restart: bool = False
 
 
 def package_of_modules(release: str, distribution: str) -> KernelPackage | None:
-    """What brings modules that a kernel lacks; None for a kernel that is not the distribution's own.
+    """Return the package with modules that a kernel lacks; None if the kernel is not the distribution's own.
 
-    `release` is as `uname -r` has it, `distribution` the ID of os-release(5). Ubuntu keeps the rarer modules in a
-    package of their own. Debian's `cloud` kernels are built without them, so the other kernel has to be started.
+    Ubuntu keeps rare modules in a separate package. Debian builds its `cloud` kernels without them, so the other kernel
+    has to be booted.
+
+    Args:
+        release: The kernel's release as in `uname -r`.
+        distribution: The ID in os-release(5).
     """
     if distribution == "ubuntu" and re.fullmatch(r"\d+\.\d+\.\d+-\d+-[a-z][a-z0-9-]*", release):
         return KernelPackage(f"linux-modules-extra-{release}")
@@ -37,7 +41,7 @@ def package_of_modules(release: str, distribution: str) -> KernelPackage | None:
 
 
 def package_here() -> KernelPackage | None:
-    """As `package_of_modules`, for this machine."""
+    """Return `package_of_modules` for this machine."""
     try:
         distribution = platform.freedesktop_os_release()["ID"]
     except OSError:
@@ -46,8 +50,8 @@ def package_here() -> KernelPackage | None:
 
 
 def load(modules: Sequence[str]) -> str | None:
-    """Load modules; None if the kernel has them all now, else what modprobe said."""
+    """Load modules; return None if the kernel has them all now, else modprobe's error."""
     if shutil.which("modprobe") is None:
-        return "there is no modprobe"
+        return "the program modprobe is not installed"
     done = subprocess.run(["modprobe", "--all", *modules], capture_output=True, text=True, check=False)
-    return (done.stderr.strip() or f"modprobe ended with {done.returncode}") if done.returncode else None
+    return (done.stderr.strip() or f"modprobe ended with exit code {done.returncode}") if done.returncode else None

@@ -1,1 +1,1 @@
-"""What each link's state is to be, when, and what it measures to be."""
+"""The state of each link over time: changes, the replay of traces, recent history and measurement."""

@@ -1,4 +1,4 @@
-"""The states that a network's links had lately, for who asks from time to time and is to miss none."""
+"""The recent states of a network's links, for a client that polls and must not miss any."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from testbed.link import LinkState
 
-#: Half a minute of traces of 100 ms on the 26 links of netstorm9; who asks does it each second.
+#: Half a minute of traces of 100 ms on the 26 links of netstorm9; clients poll each second.
 REMEMBERED = 8192
 
 
 def link_record(at_s: float, link: str, state: LinkState) -> dict[str, Any]:
-    """A line of `links.jsonl`: the state that a link has since `at_s`, in Unix seconds."""
+    """Return a line of `links.jsonl`: the state that a link has since `at_s`, in Unix seconds."""
     return {
         "at_s": at_s,
         "link": link,
@@ -28,12 +28,12 @@ def link_record(at_s: float, link: str, state: LinkState) -> dict[str, Any]:
 
 
 def unix_seconds(clock_s: float) -> float:
-    """A moment on the monotonic clock, which files of several processes do not share, in Unix seconds."""
+    """Convert a moment of this machine's monotonic clock to Unix seconds, which other machines share."""
     return clock_s - time.monotonic() + time.time()
 
 
 class History:
-    """Remembers what a testbed's observer is told, and has `tell` called then. Any thread may tell and ask."""
+    """Remembers the states that a testbed's observer receives, and calls `tell` for each. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,7 +43,7 @@ class History:
         self.tell: Callable[[], None] = lambda: None
 
     def note(self, at_s: float, link: str, state: LinkState) -> None:
-        """A link has this state since `at_s`, on the monotonic clock."""
+        """Record that a link has this state since `at_s` on the monotonic clock."""
         with self._lock:
             self._latest[link] = (unix_seconds(at_s), link, state)
             self._recent.append(self._latest[link])
@@ -51,8 +51,10 @@ class History:
         self.tell()
 
     def since(self, count: int | None) -> tuple[list[dict[str, Any]], int]:
-        """The states after the first `count`, as far as they are remembered, or each link's last where it is None, as
-        records; and the count to ask with next."""
+        """Return the states after the first `count` as records, and the count to ask with next.
+
+        States that are no longer remembered are missing. With `count` None, the last state of each link is returned.
+        """
         with self._lock:
             if count is None:
                 found = list(self._latest.values())

@@ -1,9 +1,9 @@
-"""What each link's state is now and will be, from the four things that speak into it, and its way into the shaper.
+"""The present and future state of each link, computed from four sources, and its way into the shaper.
 
 configured state  <-  trace row  <-  change asked for  <-  down
 
-Rows of traces go to the shaper ahead of their time, which puts each in force by itself. What is asked for meanwhile
-holds over those on their way too: they are sent again.
+Rows of traces go to the shaper ahead of their time, and the shaper puts each in force at its moment. A change that is
+requested meanwhile overrides rows that were already sent: they are sent again.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from testbed.trace.trace import Row
 if TYPE_CHECKING:
     from testbed.emulation.shaping.base import Shaper
 
-#: Told of each state put in force: (seconds on the monotonic clock when it was, link, state).
+#: Called for each state that is put in force: (seconds on the monotonic clock, link, state).
 Observer = Callable[[float, str, LinkState], None]
 
-#: Rows and the moments at which they are to be in force, in seconds on the monotonic clock; None is the end of a trace
-#: that stops.
+#: Rows with the moments at which they take effect, in seconds on the monotonic clock; None is the end of a trace that
+#: stops.
 Rows = Sequence[tuple[float, Row | None]]
 
-#: The shaper says moments to the nanosecond, and takes them as they are written in decimals.
+#: The tolerance for comparing moments: the shaper reports them to the nanosecond and receives them as decimals.
 SAME_MOMENT_S = 1e-6
 
-#: How many rows of a link `lateness` can tell of: an hour of ticks of 100 ms.
+#: The number of a link's rows that `lateness` covers: an hour of ticks of 100 ms.
 REMEMBERED = 36_000
 
 
 class Clock(Protocol):
-    """What traces are replayed by."""
+    """The clock by which traces are replayed."""
 
     @property
     def elapsed_s(self) -> float: ...
@@ -47,8 +47,8 @@ class Clock(Protocol):
     def began_s(self) -> float | None: ...
 
 
-class Asked(NamedTuple):
-    """What was asked of a link: its file, the change over that and its trace, and whether it may pass packets."""
+class RequestedState(NamedTuple):
+    """The state requested of a link: its file's, the change over its file and trace, and whether it is up."""
 
     link: Link
     change: LinkChange | None
@@ -56,7 +56,7 @@ class Asked(NamedTuple):
 
 
 class _Coming(NamedTuple):
-    """A row that the shaper will put in force, and the state that it makes."""
+    """A row that the shaper will put in force, and the resulting state."""
 
     due_s: float
     row: Row | None
@@ -64,7 +64,7 @@ class _Coming(NamedTuple):
 
 
 class Links:
-    """The links of a network and the states in force. Any thread may speak to it; changes go in one batch each."""
+    """The links of a network and their states in force. Any thread may use it; each change is one batch."""
 
     def __init__(self, shaper: Shaper, observer: Observer) -> None:
         self._shaper = shaper
@@ -81,11 +81,11 @@ class Links:
         self._clock: Clock | None = None
 
     def follow(self, clock: Clock) -> None:
-        """From now on a link with a trace begins where the trace is at the clock's time, not where it begins."""
+        """Start new links where their traces are at the clock's time, instead of at the traces' begin."""
         self._clock = clock
 
     def add(self, link: Link) -> LinkState:
-        """Take a link in, not yet shaped; the state to attach it with."""
+        """Register a link that is not shaped yet, and return the state to attach it with."""
         with self._lock:
             self._configure(link)
             self._in_force[link.name] = self._desired(link.name)
@@ -93,7 +93,7 @@ class Links:
             return self._in_force[link.name]
 
     def remove(self, name: str) -> None:
-        """Forget a link that is gone, and what was asked of it."""
+        """Forget a link that was removed, and the changes requested of it."""
         with self._lock:
             self._collect()
             for table in (self._links, self._rows, self._coming, self._deliveries, self._changes, self._in_force):
@@ -101,8 +101,7 @@ class Links:
             self._down.discard(name)
 
     def configure(self, links: Iterable[Link]) -> None:
-        """Other configured states for links that are there; what was asked of them before is forgotten, and so are the
-        rows that were to come."""
+        """Set other configured states for existing links. Earlier requested changes and queued rows are dropped."""
         with self._lock:
             links = list(links)
             self._collect()
@@ -113,10 +112,10 @@ class Links:
                 self._shaper.apply({}, forgotten)
             self._apply(link.name for link in links)
 
-    def replay(self, rows: Mapping[str, Rows], anew: bool = False) -> None:
-        """Have trace rows come after those that are to come already; with `anew`, instead of those of any link.
+    def replay(self, rows: Mapping[str, Rows], replace_queued: bool = False) -> None:
+        """Queue trace rows after those already queued; with `replace_queued`, first drop the queued rows of all links.
 
-        A link that has no trace (any more) is passed over: rows may be on their way while the network is swapped.
+        Links without a trace are skipped: rows may arrive while the network is swapped.
         """
         with self._lock:
             self._collect()
@@ -127,32 +126,32 @@ class Links:
             }
             for name in known:
                 self._begin_delivery(name)
-            forgotten = [name for name, coming in self._coming.items() if coming] if anew else []
+            forgotten = [name for name, coming in self._coming.items() if coming] if replace_queued else []
             for name in forgotten:
                 self._coming[name].clear()
             sent = {name: self._foresee(name, its) for name, its in known.items()}
-            if anew:
+            if replace_queued:
                 self._shaper.apply({}, {**dict.fromkeys(forgotten, ()), **sent})
             elif sent:
                 self._shaper.expect(sent)
 
     def collect(self) -> None:
-        """Take note of the rows that the shaper has put in force; the observer hears of what they changed."""
+        """Record the rows that the shaper has put in force, and call the observer for each changed state."""
         with self._lock:
             self._collect()
 
     def change(self, change: LinkChange) -> LinkChange:
-        """Put values in force that stay over the trace.
+        """Put values in force that override the trace.
 
         Returns:
-            All values of the link that are in force over its file or trace by now.
+            All values of the link that now override its file or trace.
 
         Raises:
             KeyError: The link is not there.
         """
         with self._lock:
             if change.link not in self._links:
-                raise KeyError(f"no link {change.link} is up; there are {', '.join(sorted(self._links))}")
+                raise KeyError(f"no link {change.link} is up; links: {', '.join(sorted(self._links))}")
             earlier = self._changes.get(change.link)
             self._changes[change.link] = change if earlier is None else change.after(earlier)
             self._collect()
@@ -160,43 +159,47 @@ class Links:
             return self._changes[change.link]
 
     def take(self, names: Iterable[str], up: bool, elsewhere: Iterable[str] = ()) -> None:
-        """Take links up or down. KeyError for one that is not there. What is `elsewhere`, in a part of the network that
-        another host has, is only known to be so."""
+        """Take links down or up. Links `elsewhere`, which other hosts shape, are only recorded as down or up.
+
+        Raises:
+            KeyError: A link is not there.
+        """
         with self._lock:
             names = list(names)
             for name in names:
                 if name not in self._links:
-                    raise KeyError(f"no link {name} is up; there are {', '.join(sorted(self._links))}")
+                    raise KeyError(f"no link {name} is up; links: {', '.join(sorted(self._links))}")
             (self._down.difference_update if up else self._down.update)([*names, *elsewhere])
             self._collect()
             self._apply(names)
 
     @property
     def down(self) -> frozenset[str]:
-        """The links taken down."""
+        """The links that were taken down."""
         with self._lock:
             return frozenset(self._down)
 
-    def asked(self) -> dict[str, Asked]:
-        """What was asked of every link, which traces do not change."""
+    def requested(self) -> dict[str, RequestedState]:
+        """Return the requested state of every link. Traces do not change it."""
         with self._lock:
             return {
-                name: Asked(link, self._changes.get(name), name not in self._down) for name, link in self._links.items()
+                name: RequestedState(link, self._changes.get(name), name not in self._down)
+                for name, link in self._links.items()
             }
 
     def states(self) -> dict[str, LinkState]:
-        """The state in force on every link."""
+        """Return the state in force on every link."""
         with self._lock:
             self._collect()
             return dict(self._in_force)
 
     def lateness(self, last: int = REMEMBERED) -> dict[str, list[float]]:
-        """Seconds late, for each of the last rows of each link that came to be in force."""
+        """Return the seconds by which each link's last rows were late."""
         with self._lock:
             return {name: list(late)[-last:] for name, late in self._late.items()}
 
     def _configure(self, link: Link) -> None:
-        """A link with a trace is as its trace has it now, until the replay says otherwise."""
+        """Register a link, with its trace's row at the present time if it has a trace."""
         self._links[link.name] = link
         for table in (self._changes, self._rows, self._coming, self._deliveries):
             table.pop(link.name, None)
@@ -204,9 +207,9 @@ class Links:
             self._rows[link.name] = link.trace.at(self._clock.elapsed_s if self._clock else 0.0)
 
     def _begin_delivery(self, name: str) -> None:
-        """Serve a trace's single opportunities, if it has some, as from the replay's begin on.
+        """Start serving a packet-delivery trace, as from the replay's begin on.
 
-        Only once the replay speaks of the link: until then it keeps one state, in which it can be measured.
+        This waits for the link's first replayed row: until then the link keeps one state, in which it can be measured.
         """
         trace = self._links[name].trace
         if name in self._deliveries or trace is None or self._clock is None or self._clock.began_s is None:
@@ -216,13 +219,13 @@ class Links:
             self._apply([name])
 
     def _foresee(self, name: str, rows: Rows) -> list[tuple[float, LinkState]]:
-        """Note rows as coming; the states that they make, as a shaper takes them."""
+        """Queue rows, and return the states they result in, as a shaper takes them."""
         coming = [_Coming(due_s, row, self._made(name, row, row is None)) for due_s, row in rows]
         self._coming.setdefault(name, deque()).extend(coming)
         return [(one.due_s, one.state) for one in coming]
 
     def _collect(self) -> None:
-        """Rows that are in force now are those of their links."""
+        """Move the rows that the shaper has put in force from the queues to the present state."""
         for applied in self._shaper.applied():
             coming = self._coming.get(applied.link, ())
             while coming and coming[0].due_s <= applied.due_s + SAME_MOMENT_S:
@@ -236,8 +239,10 @@ class Links:
         return self._made(name, self._rows.get(name), ended=name in self._rows and self._rows[name] is None)
 
     def _made(self, name: str, row: Row | None, ended: bool) -> LinkState:
-        """The state that a row makes, or the trace's end. Copies a state only for what differs: each takes 4 µs, and
-        there are thousands of rows ahead."""
+        """Return the state that results from a row, or from the trace's end.
+
+        A state is copied only if something differs: a copy takes 4 µs, and thousands of rows are queued.
+        """
         state = self._links[name].state
         if row is not None:
             state = row.over(state)
@@ -249,7 +254,7 @@ class Links:
         return state if state.up == up else replace(state, up=up)
 
     def _apply(self, names: Iterable[str]) -> None:
-        """Put in force what differs from what is, and have what is to come be over it."""
+        """Apply the changed states now, and rebuild the queued future states on top of them."""
         names = list(names)
         desired = {name: self._desired(name) for name in names}
         changed = {name: state for name, state in desired.items() if self._in_force[name] != state}

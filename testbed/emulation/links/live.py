@@ -1,4 +1,4 @@
-"""The links of a network that is up, by name, for a program that looks at them and changes them."""
+"""The links of a network that is up, by name, for programs that read and change them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class LiveLink:
 
     @property
     def state(self) -> LinkState:
-        """What is in force now: `rate_bps` in bit/s of frames, `delay_s` and `jitter_s` in seconds, one way."""
+        """The state in force: `rate_bps` in bit/s of frames, `delay_s` and `jitter_s` in seconds, one way."""
         return self._network.links_in_force.states()[self.name]
 
     @property
     def counters(self) -> LinkCounters:
-        """What the link has carried and dropped since it was made, in packets, bytes and seconds."""
+        """The packets and bytes that the link has carried and dropped since it was made."""
         return self._network.shaper.counters()[self.name]
 
     def change(
@@ -38,10 +38,13 @@ class LiveLink:
         jitter: str | None = None,
         loss: str | None = None,
     ) -> LinkState:
-        """Put other values in force, in place: what waits in the link is kept. The state in force then.
+        """Change values in place, keep the packets waiting in the link, and return the state in force.
 
-        Values are written as in a topology file: `rate="5mbit"`, `delay="20ms"` (one way), `loss="0.1%"`. What is left
-        out stays. They hold over the link's trace until a swap changes the link. SpecError for a value that cannot be.
+        Values are written as in a topology file: `rate="5mbit"`, `delay="20ms"` (one way), `loss="0.1%"`. Omitted
+        values stay. The values override the link's trace until a swap changes the link.
+
+        Raises:
+            SpecError: A value is invalid.
         """
         given = {"rate": rate, "delay": delay, "jitter": jitter, "loss": loss}
         values = {name: value for name, value in given.items() if value is not None}
@@ -50,11 +53,11 @@ class LiveLink:
         return self.state
 
     def take_down(self) -> LinkState:
-        """Cut the physical pair that this link is one direction of; routes follow. The state in force then."""
+        """Take down the physical pair of which this link is one direction, update routes, and return the state."""
         return self._take(up=False)
 
     def bring_up(self) -> LinkState:
-        """Mend the physical pair, both directions of it; routes follow. The state in force then."""
+        """Bring both directions of the physical pair up, update routes, and return the state."""
         return self._take(up=True)
 
     def _take(self, up: bool) -> LinkState:
@@ -63,14 +66,16 @@ class LiveLink:
 
 
 class LiveLinks(Mapping[str, LiveLink]):
-    """The links that are up now, by name: `links["paris->tokyo"]`, also written `links["paris-tokyo"]` or
-    `links["paris", "tokyo"]`. A swap may add and remove some."""
+    """The links that are up, by name: `links["paris->tokyo"]`, `links["paris-tokyo"]` or `links["paris", "tokyo"]`.
+
+    A swap may add and remove links.
+    """
 
     def __init__(self, network: Network) -> None:
         self._network = network
 
     def __getitem__(self, name: str | Sequence[str]) -> LiveLink:
-        """Return a link. KeyError, which names those that there are, when this is none of them."""
+        """Return a link. A KeyError names the links that exist."""
         try:
             return LiveLink(find_link(name, self._network.topology.links), self._network)
         except NoSuchLink as error:

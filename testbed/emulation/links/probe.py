@@ -1,6 +1,6 @@
-"""Measuring links from outside, while they carry nothing else: round trips by ping, rates by a flood of UDP.
+"""Measures idle links from outside: round trips by ping, rates by a flood of UDP packets.
 
-The flood is counted by the kernel where it arrives, so neither the shaper nor the sender vouches for itself.
+The kernel counts the flood where it arrives, so the measurement trusts neither the shaper nor the sender.
 """
 
 from __future__ import annotations
@@ -23,59 +23,61 @@ from testbed.spec.units import count
 
 PINGS = 8
 PING_INTERVAL_S = 0.1
-#: An echo request of ping's usual size: 56 bytes of data behind headers of 8 (ICMP), 20 (IP) and 14.
+#: The frame of ping's default echo request: 56 bytes of data with headers of 8 (ICMP), 20 (IP) and 14 bytes (Ethernet).
 PING_FRAME_BYTES = 98
 
-#: Standard deviations that hold 99 % of a mean's scatter.
+#: The standard deviations that contain 99 % of a mean's scatter.
 WITHIN_99 = 2.576
-#: Where no answer at all is likelier than this by the links' own loss, silence proves nothing.
+#: If a link's own loss explains complete silence with at least this probability, silence proves nothing.
 LIKELY_SILENCE = 0.01
 
 #: A flood must fill the queue before it is counted, so it runs faster than the link, and for a while beforehand. It
-#: opens with a few packets at once: a bucket left idle would let its burst (two frames at least) pass unshaped, which
-#: on a slow link is a good part of what is counted.
+#: begins with a few packets at once: an idle token bucket would let its burst (at least two frames) pass unshaped,
+#: which on a slow link is a good part of what is counted.
 FLOOD_EXCESS = 1.25
 FLOOD_HEAD_PACKETS = 8
 FLOOD_WARM_UP_S = 0.3
 FLOOD_PORT = 9
-#: What a frame has around what is sent: headers of Ethernet, and of IP and UDP.
+#: The headers of a frame around its payload: of Ethernet, and of IP and UDP.
 ETHERNET_BYTES, IP_UDP_BYTES = 14, 28
 
-#: Counted for as long as so many packets take, each being 0.3 % of them; within these limits. The upper one tells
-#: 1 % at 400 kbit/s; what is slower is told less exactly (`rate_resolution`).
+#: A rate is counted over the time of this many packets, each 0.3 % of them, within these limits. The upper limit
+#: resolves 1 % at 400 kbit/s; slower links are measured less exactly (`rate_resolution`).
 COUNTED_PACKETS = 300
 MIN_WINDOW_S = 0.75
 MAX_WINDOW_S = 3.0
 
-#: Where the flood let a link run dry for more than this part of the time, its rate is not known. One sender in Python
+#: If the flood let a link run dry for more than this share of the time, its rate is unknown. One sender in Python
 #: offers some 100,000 packets a second, enough for about 1 Gbit/s; a busy host's pauses are longer than a short queue.
 DRY_AT_MOST = 0.05
 
-#: A busy host may pause who looks in the midst of it, and 45 ms of 0.75 s are 6 % of a rate: so each look is the
-#: quickest of so many, and how long it took counts as what it cannot tell.
+#: A busy host may pause the reader in the middle of a look, and 45 ms of 0.75 s are 6 % of a rate. So each look is the
+#: quickest of this many, and its duration counts as uncertainty.
 LOOKS = 4
 
-#: Links flooded at once carry no more than this together: 200 Mbit/s of full-size frames is 16,500 packets a second,
-#: which leaves a small host time to keep to the rates.
+#: The summed rate of links flooded at once: 200 Mbit/s of full-size frames is 16,500 packets a second, which leaves a
+#: small host time to keep the rates.
 FLOOD_TOTAL_BPS = 200e6
 
-#: A link's turn ends after so many packets, so that a fast one cannot keep the sender from the others.
+#: A link's turn ends after this many packets, so that a fast link does not starve the others.
 TURN_PACKETS = 64
 FLOOD_STEP_S = 0.001
 
+#: The buffer holds rate × delay of the fastest links (see `flood_socket`).
 FLOOD_BUFFER_BYTES = 1 << 28
-#: setsockopt(7) past the system's limit, for root; the socket module has no name for it.
+#: setsockopt(7) beyond the system's limit, for root; the socket module has no name for it.
 SO_SNDBUFFORCE = 32
 
 
 @dataclass(frozen=True, slots=True)
 class LinkFidelity:
-    """One link as asked and as measured; an error is None where it could not be measured.
+    """One link's measured errors. An error is None if it could not be measured.
 
-    `rate_error` is relative. It is None where the link passes nothing, or more than the flood could offer.
-    `rate_resolution` is what error of the rate so short a look cannot tell from none.
-    `rtt_error_s`, in seconds, is of the round trip, thus of the way back too: how far it is outside of what both links
-    make of a ping. It is None where one of them passes nothing, or loses so much that silence proves nothing.
+    Attributes:
+        rate_error: The relative error of the rate; None if the link passes nothing, or more than the flood could offer.
+        rtt_error_s: The seconds by which the round trip is outside of what both directions allow for a ping. None if
+            one direction passes nothing, or loses so much that silence proves nothing.
+        rate_resolution: The smallest rate error that so short a measurement can tell from none.
     """
 
     rate_error: float | None
@@ -86,9 +88,9 @@ class LinkFidelity:
 def measure_links(
     network: Network, progress: Callable[[str], None], names: Iterable[str] | None = None
 ) -> dict[str, LinkFidelity]:
-    """Measure every link that is up, or those named of them.
+    """Measure every link that is up, or those of them that are named.
 
-    Takes about two seconds per 200 Mbit/s of links, and up to four where there are links below 5 Mbit/s.
+    It takes about two seconds per 200 Mbit/s of links, and up to four if there are links below 5 Mbit/s.
     """
     in_force = {name: state for name, state in network.links_in_force.states().items() if state.up}
     chosen = [name for name in in_force if names is None or name in set(names)]
@@ -108,7 +110,7 @@ def measure_links(
 
 
 def _far_end(network: Network, link: str) -> str:
-    """The address that the link's source pings."""
+    """Return the address that the link's source pings."""
     return str(network.addressing.next_hop(*link_ends(link)))
 
 
@@ -120,10 +122,10 @@ def _lets_through(state: LinkState) -> bool:
 
 
 def round_trip_errors(network: Network, names: Iterable[str], states: Mapping[str, LinkState]) -> dict[str, float]:
-    """Errors of the idle round trips of links that begin here, in seconds, of those that have any; `states` has those
-    of the ways back, too.
+    """Return the errors of idle round trips in seconds, for links that begin here and can be measured.
 
-    ping prints single times of 100 ms and more in whole milliseconds, its closing line in microseconds.
+    `states` includes the reverse links. ping prints single times of 100 ms and more in whole milliseconds, but its
+    closing line in microseconds.
     """
     ways = {name: (states[name], states.get(_back(name))) for name in names}
     running = {
@@ -144,7 +146,7 @@ def round_trip_errors(network: Network, names: Iterable[str], states: Mapping[st
             measured_ms = float(closing[2 if there.jitter_s or back.jitter_s else 1])
             errors[name] = round_trip_error(measured_ms / 1e3, there, back)
         elif (1 - (1 - there.loss) * (1 - back.loss)) ** PINGS < LIKELY_SILENCE:
-            errors[name] = float("inf")  # no answer at all: not the link that was asked for
+            errors[name] = float("inf")  # no answer at all: the link does not work as requested
     return errors
 
 
@@ -154,10 +156,11 @@ def _back(name: str) -> str:
 
 
 def round_trip_error(measured_s: float, there: LinkState, back: LinkState) -> float:
-    """How far a round trip (the least of some, with jitter their mean) is outside of what it may be.
+    """Return the seconds by which a round trip is outside of the range that the links allow.
 
-    It may take the links' own time for the frame, 0.8 ms each way at 1 Mbit/s, or not: a token bucket lets a lone
-    frame pass at once. The mean of a few uniform draws of ±jitter scatters by jitter/√3 over the root of their number.
+    The measured value is the least of some pings, or their mean if there is jitter. It may include the links'
+    serialization time, 0.8 ms each way at 1 Mbit/s, or not: a token bucket lets a lone frame pass at once. The mean of
+    a few uniform draws of ±jitter scatters by jitter/√3 over the root of their number.
     """
     delay = there.delay_s + back.delay_s
     service = 8 * PING_FRAME_BYTES * (1 / there.rate_bps + 1 / back.rate_bps)
@@ -170,7 +173,7 @@ def round_trip_error(measured_s: float, there: LinkState, back: LinkState) -> fl
 
 
 def _batches(states: Mapping[str, LinkState]) -> Iterator[dict[str, LinkState]]:
-    """Links to flood side by side, the slow ones, which take longer, together."""
+    """Yield groups of links to flood together; slow links, which take longer, are grouped."""
     batch: dict[str, LinkState] = {}
     for name, state in sorted(states.items(), key=lambda item: item[1].rate_bps):
         if batch and sum(map(_needed_bps, batch.values())) + _needed_bps(state) > FLOOD_TOTAL_BPS:
@@ -182,7 +185,7 @@ def _batches(states: Mapping[str, LinkState]) -> Iterator[dict[str, LinkState]]:
 
 
 def _needed_bps(state: LinkState) -> float:
-    """What must be sent to keep a link full: what is lost is lost before it takes any of the link's time."""
+    """Return the rate that keeps a link full: lost packets are lost before they take any of the link's time."""
     return state.rate_bps / (1 - state.loss)
 
 
@@ -192,7 +195,7 @@ def window_s(state: LinkState) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Rate:
-    """What a flood has told: as in LinkFidelity, and when the last of it will have left the link."""
+    """The result of a flood: error and resolution as in LinkFidelity, and when its last packet leaves the link."""
 
     error: float | None
     resolution: float
@@ -201,7 +204,7 @@ class _Rate:
 
 @dataclass(frozen=True, slots=True)
 class FloodLook:
-    """What had happened by the moment `at`, give or take half of `took_s`; `dry_s` as in _Flood."""
+    """The counters at the moment `at`, within half of `took_s`; `dry_s` as in _Flood."""
 
     at: float
     took_s: float
@@ -211,9 +214,9 @@ class FloodLook:
 
 
 class _Flood:
-    """UDP over one link, a little more than it carries.
+    """A UDP flood over one link, slightly above its rate.
 
-    A queue as the link should have it is kept beside, so that it is known how long there was nothing to send on.
+    It models the link's queue, and so knows for how long the queue was empty.
     """
 
     def __init__(self, network: Network, link: str, state: LinkState) -> None:
@@ -238,21 +241,21 @@ class _Flood:
         self._sink.close()
 
     def offer(self, elapsed_s: float) -> bool:
-        """Send what is due by now, some packets at most; whether more is due."""
+        """Send the packets that are due, at most TURN_PACKETS, and return whether more are due."""
         due = FLOOD_HEAD_PACKETS + int(elapsed_s * _needed_bps(self.state) * FLOOD_EXCESS / 8 / self._frame_bytes)
         before = self._sent
         try:
             for _ in range(min(due - self._sent, TURN_PACKETS)):
                 self._socket.send(self._payload)
                 self._sent += 1
-        except BlockingIOError:  # all of the buffer is on its way or in the queue, so nothing runs dry
+        except BlockingIOError:  # the whole buffer is in flight or queued, so the link does not run dry
             due = self._sent
             self._queue(elapsed_s, self._full_s)
         self._queue(elapsed_s, (self._sent - before) * self._packet_s)
         return self._sent < due
 
     def _queue(self, elapsed_s: float, more_s: float) -> None:
-        """Bring the queue, in seconds of the link's time, up to date, and put more into it."""
+        """Advance the modelled queue, in seconds of the link's time, and add `more_s` to it."""
         passed = elapsed_s - self._elapsed_s
         self._elapsed_s = elapsed_s
         self._dry_s += max(passed - self._queued_s, 0.0)
@@ -260,16 +263,16 @@ class _Flood:
 
     @property
     def _packet_s(self) -> float:
-        """What a packet takes of the link's time, on average: one that is lost takes none."""
+        """The average link time of a packet in seconds; a lost packet takes none."""
         return 8 * self._frame_bytes / _needed_bps(self.state)
 
     @property
     def _full_s(self) -> float:
-        """What a full queue takes, the packet that the link is busy with included."""
+        """The link time of a full queue in seconds, including the packet in transmission."""
         return 8 * max(self.state.queue_bytes, MTU_FRAME_BYTES) / self.state.rate_bps
 
     def look(self) -> FloodLook:
-        """What has happened by now."""
+        """Return the counters now, from the quickest of LOOKS reads."""
         return min((self._look() for _ in range(LOOKS)), key=lambda look: look.took_s)
 
     def _look(self) -> FloodLook:
@@ -279,16 +282,16 @@ class _Flood:
         return FloodLook(began + took_s / 2, took_s, arrived, self._sent, self._dry_s)
 
     def judge(self, before: FloodLook, after: FloodLook, ended: FloodLook) -> _Rate:
-        """The rate between two looks, the last one taken when no more was sent."""
+        """Return the rate between two looks. `ended` was taken after the last packet was sent."""
         error, resolution = rate_error(self.state, before, after)
-        # What still waits: what was sent and not lost, less what has arrived, as far as the queue holds it.
+        # The packets still waiting: sent and not lost, minus arrived, at most as many as the queue holds.
         unseen_s = ended.packets_sent * self._packet_s - (ended.bytes_arrived - self._arrived) * 8 / self.state.rate_bps
         idle_at = ended.at + min(max(unseen_s, 0.0), self._full_s) + self.state.delay_s + self.state.jitter_s
         return _Rate(error, resolution, idle_at)
 
 
 def rate_error(state: LinkState, before: FloodLook, after: FloodLook) -> tuple[float | None, float]:
-    """The relative error of a flooded link's rate between two looks, None where it ran dry, and the resolution."""
+    """Return the relative rate error of a flooded link between two looks (None if it ran dry), and the resolution."""
     seconds = after.at - before.at
     expected = state.rate_bps / 8 * seconds
     error = (after.bytes_arrived - before.bytes_arrived) / expected - 1
@@ -298,7 +301,7 @@ def rate_error(state: LinkState, before: FloodLook, after: FloodLook) -> tuple[f
 
 
 def _flood(network: Network, states: Mapping[str, LinkState]) -> dict[str, _Rate]:
-    """The rates of links flooded side by side."""
+    """Measure the rates of links that are flooded at the same time."""
     floods: list[_Flood] = []
     ended = threading.Event()
     sender = threading.Thread(target=_send, args=(floods, ended))
@@ -321,7 +324,7 @@ def _flood(network: Network, states: Mapping[str, LinkState]) -> dict[str, _Rate
 
 
 def _send(floods: Sequence[_Flood], ended: threading.Event) -> None:
-    """Keep every link a little more than full, in steps of a millisecond, until told to end."""
+    """Keep every link slightly more than full, in steps of a millisecond, until `ended` is set."""
     began = time.monotonic()
     while not ended.is_set():
         now = time.monotonic() - began
@@ -331,9 +334,9 @@ def _send(floods: Sequence[_Flood], ended: threading.Event) -> None:
 
 
 def flood_socket(netns: Path) -> socket.socket:
-    """What a flood is sent by, in a router's namespace; it never waits.
+    """Open the non-blocking socket of a flood in a router's namespace.
 
-    What is on its way over the link still counts as in the sender's buffer: it must hold rate × delay.
+    Packets in flight over the link count as in the sender's buffer, which must therefore hold rate × delay.
     """
     opened = inside(netns, _udp_socket)
     opened.setblocking(False)

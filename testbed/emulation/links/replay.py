@@ -1,10 +1,10 @@
-"""The replay: hands each trace's rows to the links ahead of their moments; the shaper puts them in force.
+"""The replay of traces: sends each trace's rows to the links ahead of time; the shaper puts them in force.
 
     trace --rows of the next AHEAD_S--> links --states--> the shaper's own process --in force, and how late--> links
 
-So nothing that this process does makes a row late, as long as it comes to hand over rows at least once in AHEAD_S. When
-rows were put in force from a thread here, with real-time scheduling, the 99th percentile was 0.6 ms late on an idle
-host, and 7 to 21 ms as soon as something else took a processor: ordinary threads hold the interpreter's lock.
+So nothing that this process does makes a row late, as long as it sends rows at least once in AHEAD_S. When a thread of
+this process put rows in force, with real-time scheduling, the 99th percentile was 0.6 ms late on an idle host, and 7 to
+21 ms as soon as another program took a processor, because ordinary threads hold the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from testbed.emulation.shaping.base import ShapingError
 from testbed.spec.topology import Link
 from testbed.trace.trace import Row, Trace
 
-#: Rows are handed over so long before their moment: 1,300 states for 26 links in ticks of 100 ms.
+#: Rows are sent this long before their moment: 1,300 states for 26 links in ticks of 100 ms.
 AHEAD_S = 5.0
 
-#: How often rows are handed over, and what is in force by now is noted. Observers hear of it as late.
+#: The interval in which rows are sent and applied rows are recorded; observers are called with this delay.
 PERIOD_S = 0.25
 
 
 class Replay:
-    """Replays the traces of `links` from `start()` on, until `stop()`."""
+    """Replays the traces of `links` from `start()` to `stop()`."""
 
     def __init__(self, links: Links) -> None:
         self._links = links
@@ -41,28 +41,28 @@ class Replay:
         links.follow(self)
 
     def start(self, links: Iterable[Link], at_s: float | None = None) -> None:
-        """Begin: now is time 0 of all traces, or a moment of the monotonic clock that is to come."""
+        """Start the replay: time 0 of all traces is now, or `at_s`, a future moment of the monotonic clock."""
         self._began = time.monotonic() if at_s is None else at_s
         self.follow(links)
         self._thread.start()
 
     def follow(self, links: Iterable[Link]) -> None:
-        """Replay these links' traces instead, from the moment the replay has reached."""
+        """Replay these links' traces instead, from the time that the replay has reached."""
         with self._wake:
             self._changes = {
                 link.name: _RowFeed(link.trace, self.elapsed_s) for link in links if link.trace is not None
             }
-            self._hand_over(anew=True)
+            self._hand_over(replace_queued=True)
 
     def pause(self) -> None:
-        """Hold all traces: what is in force stays, and their time stands still until `resume`."""
+        """Pause all traces: the states in force stay, and the traces' time stands still until `resume`."""
         with self._wake:
             if self._held_at_s is None:
                 self._held_at_s = self.elapsed_s
-                self._links.replay({}, anew=True)
+                self._links.replay({}, replace_queued=True)
 
     def resume(self, links: Iterable[Link]) -> None:
-        """Have these links' traces go on from where they were held."""
+        """Continue these links' traces from where they were paused."""
         with self._wake:
             if self._held_at_s is not None:
                 self._began, self._held_at_s = time.monotonic() - self._held_at_s, None
@@ -70,31 +70,31 @@ class Replay:
 
     @property
     def paused(self) -> bool:
-        """Whether the traces are held."""
+        """Whether the replay is paused."""
         return self._held_at_s is not None
 
     @property
     def began_s(self) -> float | None:
-        """Time 0 of all traces, on the monotonic clock; None before."""
+        """Time 0 of all traces on the monotonic clock; None before the start."""
         return self._began
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the replay began, without those for which it was held; 0 before."""
+        """Seconds since the replay began, without pauses; 0 before the start."""
         if self._held_at_s is not None:
             return self._held_at_s
         return 0.0 if self._began is None else max(time.monotonic() - self._began, 0.0)
 
     @property
     def failure(self) -> Exception | None:
-        """What ended the replay before its time."""
+        """The error that ended the replay early, or None."""
         began = self._thread.ident is not None
         if self._failure is None and began and not self._stopped and not self._thread.is_alive():
-            return RuntimeError("the replay's thread has ended without a word")
+            return RuntimeError("the trace replay thread ended without an error")
         return self._failure
 
     def stop(self) -> None:
-        """End the replay; the states in force stay."""
+        """Stop the replay; the states in force stay."""
         with self._wake:
             if self._stopped:
                 return
@@ -102,8 +102,8 @@ class Replay:
             self._wake.notify()
         if self._thread.is_alive():
             self._thread.join()
-        with suppress(ShapingError):  # a shaper that is dead puts nothing in force any more
-            self._links.replay({}, anew=True)
+        with suppress(ShapingError):  # a dead shaper puts no further states in force
+            self._links.replay({}, replace_queued=True)
 
     def _run(self) -> None:
         try:
@@ -113,33 +113,33 @@ class Replay:
         except Exception as error:
             self._failure = error
 
-    def _hand_over(self, anew: bool = False) -> None:
-        """The rows of the time ahead that the links do not have yet."""
+    def _hand_over(self, replace_queued: bool = False) -> None:
+        """Send the links the rows of the next AHEAD_S that they do not have yet."""
         if self.paused:
             return
         began, until_s = self._began or 0.0, self.elapsed_s + AHEAD_S
         rows = {name: [(began + at_s, row) for at_s, row in its.until(until_s)] for name, its in self._changes.items()}
-        self._links.replay({name: its for name, its in rows.items() if its}, anew)
+        self._links.replay({name: its for name, its in rows.items() if its}, replace_queued)
 
 
 class _RowFeed:
-    """The rows of a trace, from a moment on, as they are handed over."""
+    """The rows of a trace from a moment on, each yielded once."""
 
     def __init__(self, trace: Trace, elapsed_s: float) -> None:
         self._rows = changes_from(trace, elapsed_s)
         self._next = next(self._rows, None)
 
     def until(self, until_s: float) -> Iterator[tuple[float, Row | None]]:
-        """Those up to a moment that were not handed over before."""
+        """Yield the rows up to a moment that were not yielded before."""
         while self._next is not None and self._next[0] <= until_s:
             yield self._next
             self._next = next(self._rows, None)
 
 
 def changes_from(trace: Trace, elapsed_s: float) -> Iterator[tuple[float, Row | None]]:
-    """The row in force at `elapsed_s`, as of that moment, then each change after it.
+    """Yield the row in force at `elapsed_s`, as of that moment, then each later change.
 
-    The laps of a loop that are over are left out: of one of 100 ms there are 36,000 in an hour.
+    Completed laps of a loop are skipped: a loop of 100 ms has 36,000 of them in an hour.
     """
     over = elapsed_s // trace.duration_s * trace.duration_s if trace.end == "loop" else 0.0
     changes = ((over + moment, row) for moment, row in trace.changes())

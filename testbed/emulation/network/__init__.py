@@ -1,1 +1,1 @@
-"""Nodes, namespaces, routes and links of the kernel: the network, and how it becomes another one."""
+"""Nodes, namespaces, routes and links in the kernel, and the swap of one network for another."""

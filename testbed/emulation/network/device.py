@@ -1,6 +1,6 @@
-"""What is asked of the kernel about interfaces, their addresses and neighbours, and routes: netlink requests.
+"""Netlink requests about interfaces, their addresses and neighbours, and routes.
 
-Interfaces are named by index (`Netlink.index`), except the ones to be made.
+Existing interfaces are named by index (`Netlink.index`), new ones by name.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def _made(head: bytes, kind: str, of_kind: bytes = b"") -> NetlinkRequest:
 
 
 def veth(name: str, mac: str | None, peer: str, peer_mac: str | None, namespace: int) -> NetlinkRequest:
-    """A pair of interfaces, one of them here and its peer in the namespace of a descriptor; both are down.
+    """Create a pair of interfaces, both down: `name` in this namespace, `peer` in the namespace of a descriptor.
 
-    Without a MAC address given, the kernel draws one.
+    Without a MAC address, the kernel draws one.
     """
     there = _interface() + _named(peer, peer_mac) + attribute(_NAMESPACE, struct.pack("=I", namespace))
     return _made(_named(name, mac), "veth", attribute(_PEER | _NESTED, there))
@@ -61,10 +61,10 @@ def veth(name: str, mac: str | None, peer: str, peer_mac: str | None, namespace:
 def vxlan(
     name: str, mac: str, pid: int, number: int, local: IPv4Address, remote: IPv4Address, port: int
 ) -> NetlinkRequest:
-    """An end of a tunnel to one other host, in the namespace of a process, down; its UDP socket is in this one.
+    """Create an end of a tunnel to one other host, down, in a process's namespace. Its UDP socket is in this namespace.
 
-    It learns no addresses, since there is one other end, and lets no packet be fragmented on the way: one that is too
-    long is lost, and seen to be.
+    It learns no addresses, since there is only one other end, and sets "don't fragment": a packet that is too long is
+    lost and counted as lost.
     """
     tunnel = attribute(_TUNNEL_ID, struct.pack("=I", number)) + attribute(_REMOTE, remote.packed)
     tunnel += attribute(_LOCAL_END, local.packed) + attribute(_LEARNING, b"\0")
@@ -73,7 +73,7 @@ def vxlan(
 
 
 def bridge(name: str, mac: str | None = None) -> NetlinkRequest:
-    """A bridge, down. Without a MAC address of its own it has the least of its ports'."""
+    """Create a bridge, down. Without a MAC address of its own it takes the smallest one of its ports."""
     return _made(_named(name, mac), "bridge")
 
 
@@ -83,12 +83,12 @@ def up(index: int) -> NetlinkRequest:
 
 
 def mac(index: int, address: str) -> NetlinkRequest:
-    """Give an interface another MAC address."""
+    """Set an interface's MAC address."""
     return NetlinkRequest(_SET_LINK, 0, _interface(index) + attribute(_MAC, _mac(address)))
 
 
 def mtu(index: int, value: int) -> NetlinkRequest:
-    """Let an interface send packets of so many bytes at most."""
+    """Set an interface's MTU in bytes."""
     return NetlinkRequest(_SET_LINK, 0, _interface(index) + attribute(_MTU, struct.pack("=I", value)))
 
 
@@ -98,32 +98,32 @@ def plugged(index: int, into: int) -> NetlinkRequest:
 
 
 def isolated(index: int) -> NetlinkRequest:
-    """Have a bridge pass nothing between this port and another one that is isolated."""
+    """Isolate a bridge's port: the bridge passes nothing between two isolated ports."""
     port = attribute(_PORT | _NESTED, attribute(_ISOLATED, b"\1"))
     return NetlinkRequest(_SET_LINK, 0, _interface(index, family=socket.AF_BRIDGE) + port)
 
 
 def gone(index: int) -> NetlinkRequest:
-    """Remove an interface, and with it its peer."""
+    """Remove an interface and its peer."""
     return NetlinkRequest(_DELETE_LINK, 0, _interface(index))
 
 
 def address(index: int, value: IPv4Interface) -> NetlinkRequest:
-    """Give an interface an address."""
+    """Add an address to an interface."""
     body = _ADDRESS_OF.pack(socket.AF_INET, value.network.prefixlen, 0, 0, index)
     body += attribute(_LOCAL, value.packed) + attribute(_ADDRESS, value.packed)
     return NetlinkRequest(_NEW_ADDRESS, CREATE | EXCLUSIVE, body)
 
 
 def neighbour(index: int, of: IPv4Address, at: str) -> NetlinkRequest:
-    """A permanent neighbour: this address is at that MAC address."""
+    """Add a permanent neighbour: the MAC address of an IP address."""
     body = _NEIGHBOUR_OF.pack(socket.AF_INET, index, _PERMANENT, 0, 0)
     body += attribute(_NEIGHBOUR, of.packed) + attribute(_NEIGHBOUR_MAC, _mac(at))
     return NetlinkRequest(_NEW_NEIGHBOUR, CREATE | REPLACE, body)
 
 
 def route(to: IPv4Network, via: IPv4Address, source: IPv4Address | None = None) -> NetlinkRequest:
-    """The way to a network, in place of the one there was; own packets bear the `source` where one is given."""
+    """Set the route to a network, replacing an earlier one. `source` is the source address of own packets."""
     body = _ROUTE.pack(socket.AF_INET, to.prefixlen, 0, 0, _MAIN_TABLE, _STATIC, _EVERYWHERE, _UNICAST, 0)
     body += _to(to) + attribute(_GATEWAY, via.packed)
     if source is not None:
@@ -132,7 +132,7 @@ def route(to: IPv4Network, via: IPv4Address, source: IPv4Address | None = None) 
 
 
 def no_route(to: IPv4Network) -> NetlinkRequest:
-    """No way to a network any more."""
+    """Remove the route to a network."""
     body = _ROUTE.pack(socket.AF_INET, to.prefixlen, 0, 0, _MAIN_TABLE, 0, _NOWHERE, 0, 0)
     return NetlinkRequest(_DELETE_ROUTE, 0, body + _to(to))
 

@@ -1,4 +1,4 @@
-"""What another topology would change in a network: what a swap adds, removes and changes, by name. Pure."""
+"""The difference between two topologies: which sites, workers and links a swap adds, removes and changes. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from testbed.spec.topology import Topology, Worker
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names of one kind of thing, each tuple in order."""
+    """Names of one kind of thing that were added, removed or changed; each tuple is sorted."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -18,7 +18,7 @@ class Names:
 
     @classmethod
     def between(cls, old: Mapping[str, object], new: Mapping[str, object]) -> Names:
-        """By name: what is only in the one or the other, and what is in both with another value."""
+        """Compare two mappings by key: keys in only one of them, and keys whose values differ."""
         return cls(
             added=tuple(sorted(new.keys() - old.keys())),
             removed=tuple(sorted(old.keys() - new.keys())),
@@ -31,9 +31,10 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A worker has changed when its container's limits have: that takes another container.
+    """The difference between two topologies.
 
-    A site as such does not change: what it has are its workers, and the LAN is the same for all.
+    A worker has changed if its container's limits have: that takes another container. A site itself never changes: its
+    content is its workers, and the LAN is the same for all sites.
     """
 
     sites: Names
@@ -43,7 +44,7 @@ class Difference:
 
     @classmethod
     def between(cls, old: Topology, new: Topology) -> Difference:
-        """From one network to another."""
+        """Compare two topologies."""
         return cls(
             sites=Names.between(dict.fromkeys(old.sites), dict.fromkeys(new.sites)),
             workers=Names.between(_limits(old), _limits(new)),

@@ -1,4 +1,4 @@
-"""What holds the workers' network namespaces: containers (`Fleet`), or nothing but the namespaces themselves."""
+"""Holders of the workers' network namespaces: containers (`Fleet`), or bare namespaces (`Namespaces`)."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from testbed.spec.topology import Worker
 
 
 class Holders(Protocol):
-    """What a testbed needs of them."""
+    """The interface that a testbed needs: containers or namespaces, one for each worker."""
 
     def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, ProcessIdentity]:
-        """Make one for each request; worker name → what holds its namespace, a process or a thread."""
+        """Start a container or namespace for each request; return the process or thread holding it, by worker."""
 
     def replacing(self, workers: Iterable[str]) -> AbstractContextManager[None]:
-        """While inside, others may be made, also for these workers. Left by an error, all is as it was before."""
+        """Allow replacements for these workers inside the context. An error in it restores the state before."""
 
     def drop(self, workers: Iterable[str]) -> None:
-        """Remove those of these workers."""
+        """Remove the containers or namespaces of these workers."""
 
     def remove(self) -> None:
-        """Remove all, also what a broken start or a killed testbed of the same name left."""
+        """Remove all of them, including those that a broken start or a killed testbed of the same name left."""
 
 
 class Namespaces:
-    """Workers that are network namespaces and nothing else: programs of this machine can run in them.
+    """Workers that are bare network namespaces, in which programs of this machine can run.
 
-    Nothing is started in them, and nothing limits what runs there.
+    Nothing is started in them, and nothing limits the programs that run in them.
     """
 
     def __init__(self) -> None:
@@ -67,19 +67,19 @@ class Namespaces:
         self.drop(list(self._held))
 
 
-def idle(workers: Iterable[Worker], files: Path | None = None) -> Iterator[ContainerRequest]:
-    """Containers in which nothing runs until something is started; it then finds `files` there."""
+def idle_requests(workers: Iterable[Worker], files: Path | None = None) -> Iterator[ContainerRequest]:
+    """Yield requests for containers in which nothing runs until a program is started; `files` are visible there."""
     return (ContainerRequest(worker, None, files=files) for worker in workers)
 
 
 @contextmanager
 def expected_to_start() -> Iterator[None]:
-    """Where a container that waits does not start, something is wrong with the engine or the worker's limits."""
+    """Turn any failure to start idle containers into an EngineError: the engine or a worker's limits are at fault."""
     try:
         yield
     except engine.EngineError:
         raise
     except ContainerDied as error:
-        raise engine.EngineError(f"a worker's container does not start: {error}") from error
+        raise engine.EngineError(f"a worker's container did not start: {error}") from error
     except engine.ENGINE_ERRORS as error:
-        raise engine.EngineError(f"a worker's container does not start: {engine.explained(error)}") from error
+        raise engine.EngineError(f"a worker's container did not start: {engine.explained(error)}") from error

@@ -1,8 +1,8 @@
-"""The names that programs on workers can resolve: each worker's own and its peers', both ways, and no others.
+"""Name resolution on workers: a worker resolves its own name and its peers' names, both ways, and no other name.
 
-No name server is on the emulated network. A lookup that went to this machine's servers would wait 5 s for an answer,
-once for each address that a program reverses: torchrun took 33 s to begin, where it takes 3 s. So workers read a hosts
-file of the network's, which follows it, and a resolver configuration that refuses every other name at once.
+The emulated network has no name server. A lookup at this machine's servers would wait 5 s for an answer, once for each
+address that a program reverses: torchrun took 33 s to begin instead of 3 s. Therefore workers read a hosts file that
+follows the network, and a resolver configuration that refuses every other name at once.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 
 from testbed.emulation.network.namespace import CLONE_NEWUTS, call
 
-#: The folder of these files, beside the workers' control folders, of which none is called so.
+#: The folder of these files, beside the workers' control folders; no worker has this name.
 FOLDER = ".names"
 HOSTS, RESOLVER, SOURCES = "hosts", "resolv.conf", "nsswitch.conf"
 
-#: Nothing listens there, so the kernel refuses what is asked.
+#: No server listens at this address, so the kernel refuses each query at once.
 RESOLVER_TEXT = "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"
 
-#: Variables by which programs look for proxies, in small letters.
+#: Variables that set a proxy, in lower case.
 PROXIES = {"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy", "grpc_proxy"}
 
 ETC = Path("/etc")
@@ -34,7 +34,7 @@ _MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
 def hosts_text(addresses: Mapping[str, str]) -> str:
     """Return a hosts file for these workers' addresses.
 
-    A socket that takes both families reports its peer as `::ffff:` and the address, which is reversed as it stands.
+    A socket of both address families reports its peer as `::ffff:` and the address, and programs look that up.
     """
     lines = ["127.0.0.1 localhost"]
     lines += [f"{prefix}{address} {name}" for name, address in addresses.items() for prefix in ("", "::ffff:")]
@@ -42,24 +42,26 @@ def hosts_text(addresses: Mapping[str, str]) -> str:
 
 
 def sources_text(own: str) -> str:
-    """Return an nsswitch.conf as `own`, by which hosts are looked up in files and by DNS alone: a resolver daemon of
-    this machine would answer by its own files, not by the worker's."""
+    """Return this machine's nsswitch.conf (`own`), changed to look hosts up in files and by DNS alone.
+
+    A resolver daemon of this machine would answer from its own files instead of the worker's.
+    """
     return re.sub(r"(?m)^hosts:.*$", "hosts: files dns", own)
 
 
 def without_proxies(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without the proxies of this machine, none of which is on the emulated network."""
+    """Return an environment without this machine's proxies, which are not reachable on the emulated network."""
     return {name: value for name, value in environment.items() if name.lower() not in PROXIES}
 
 
 class Names:
-    """The files of one network, in a `control` folder."""
+    """The name-resolution files of one network, in a `control` folder."""
 
     def __init__(self, control: Path) -> None:
         self._folder = control / FOLDER
 
     def write(self, addresses: Mapping[str, str]) -> None:
-        """Have workers resolve these names. The files stay the same ones, since containers have them mounted."""
+        """Make workers resolve these names. The files are rewritten in place, because containers have them mounted."""
         self._folder.mkdir(exist_ok=True)
         _rewrite(self._folder / HOSTS, hosts_text(addresses))
         _rewrite(self._folder / RESOLVER, RESOLVER_TEXT)
@@ -67,20 +69,24 @@ class Names:
             _rewrite(self._folder / SOURCES, sources_text((ETC / SOURCES).read_text()))
 
     def mounts(self) -> dict[str, Path]:
-        """Return where a container sees which file; nothing before any was written."""
+        """Return the files by their paths in a container; empty before the first `write`."""
         return _present(self._folder, (HOSTS, RESOLVER))
 
     def entering(self) -> list[str]:
-        """Return the words before a command that give it these files, in a mount namespace of its own."""
+        """Return the command prefix that gives a command these files, in a mount namespace of its own."""
         files = _present(self._folder, (HOSTS, RESOLVER, SOURCES))
         binds = [shlex.join(["mount", "--bind", str(file), at]) for at, file in files.items() if Path(at).exists()]
         return ["unshare", "--mount", "--propagation", "slave", "sh", "-ec", "; ".join([*binds, 'exec "$@"']), "sh"]
 
     def take_on(self, host: str, domain: str) -> None:
-        """Give this thread, and all that it starts, a host's name, a domain by which they are found, and these files.
+        """Give this thread and its children a host name, a domain name and these files.
 
-        They get a mount namespace and a UTS namespace of their own. Mounts that this machine gets later are seen there,
-        and what is mounted there is seen nowhere else.
+        They get a mount namespace and a UTS namespace of their own. Later mounts of this machine are visible there, and
+        mounts made there are visible nowhere else.
+
+        Args:
+            host: The host name.
+            domain: The domain name, by which clean-up finds the processes.
         """
         call("unshare", _CLONE_NEWNS | CLONE_NEWUTS)
         call("sethostname", host.encode(), len(host))

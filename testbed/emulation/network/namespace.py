@@ -1,4 +1,4 @@
-"""Network namespaces: holding one, and doing something in one. What is opened there stays there."""
+"""Network namespaces: creating one, and running a function in one. A socket that is opened there stays there."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ T = TypeVar("T")
 
 
 class Namespace:
-    """A network namespace, held by a thread of this process that does nothing else.
+    """A network namespace, held by an otherwise idle thread of this process.
 
-    So it is made in half a millisecond, where a process that holds it takes 13, and a killed testbed leaves no
+    Creating it takes half a millisecond, where a process that holds it takes 13 ms, and a killed testbed leaves no
     namespace behind.
     """
 
     def __init__(self) -> None:
-        """Raises RuntimeError when no namespace can be made."""
+        """Create the namespace. Raises RuntimeError if the kernel refuses."""
         self._over = threading.Event()
         made: Future[int] = Future()
         try:
@@ -35,30 +35,30 @@ class Namespace:
             self._holder.start()
             self._id = made.result()
         except OSError as error:
-            raise RuntimeError(f"no network namespace could be made: {error.strerror}; run as root") from error
+            raise RuntimeError(f"a network namespace could not be created: {error.strerror}; run as root") from error
         except BaseException:
             self._over.set()
             raise
 
     @property
     def pid(self) -> int:
-        """The thread that holds it. For /proc, netlink and `nsenter` a thread's id is as good as a process's."""
+        """The id of the thread that holds it. /proc, netlink and `nsenter` accept it like a process id."""
         return self._id
 
     @property
     def holder(self) -> ProcessIdentity:
-        """The same thread, named for good."""
+        """The thread that holds the namespace, identified beyond its number."""
         holder = ProcessIdentity.of(self._id)
         assert holder is not None, "the namespace is closed"
         return holder
 
     @property
     def path(self) -> Path:
-        """Its file."""
+        """The namespace's file in /proc."""
         return Path(f"/proc/{self.pid}/ns/net")
 
     def close(self) -> None:
-        """Let it go, and with it every interface in it. A second time does nothing."""
+        """Release the namespace, and with it every interface in it. Calling it twice is allowed."""
         self._over.set()
         self._holder.join()
 
@@ -71,26 +71,29 @@ def _hold(made: Future[int], over: threading.Event) -> None:
         return
     made.set_result(threading.get_native_id())
     over.wait()
-    # The kernel's thread ends a moment after Python's, and must not hold the namespace any longer.
+    # The kernel's thread ends a moment after Python's and must not hold the namespace until then.
     _enter(Path(f"/proc/{os.getpid()}/ns/net"))
 
 
 def held_by(pid: int) -> bool:
-    """Whether a process holds a network namespace: one that ends lets it go while it still counts as running, and is a
-    zombie a moment later."""
+    """Return whether a process holds a network namespace.
+
+    A process that ends releases its namespace while it still counts as running, and becomes a zombie a moment later.
+    """
     return Path(f"/proc/{pid}/ns/net").exists()
 
 
 def inside(netns: Path, make: Callable[[], T]) -> T:
-    """What `make` returns in a namespace, called in a thread of its own, the only one that enters.
+    """Call `make` in a namespace and return its result. A thread of its own enters the namespace.
 
-    Raises OSError when the namespace is gone or closed to us, and whatever `make` raises.
+    Raises:
+        OSError: The namespace is gone, or may not be entered. Errors of `make` are raised too.
     """
     return _made(lambda: _enter(netns), make)
 
 
 def inside_of(holder: ProcessIdentity, make: Callable[[], T]) -> T:
-    """The same in the namespace that a process, or a thread of one, holds. ProcessLookupError when it has ended."""
+    """Call `make` in the namespace that a process or thread holds. Raises ProcessLookupError if it has ended."""
     return _made(lambda: enter(holder), make)
 
 
@@ -102,7 +105,7 @@ def _made(enter_it: Callable[[], None], make: Callable[[], T]) -> T:
         try:
             enter_it()
             results.append(make())
-        except BaseException as error:  # it goes on in the caller's thread
+        except BaseException as error:  # raised again in the caller's thread
             errors.append(error)
 
     thread = threading.Thread(target=enter_and_make)
@@ -114,9 +117,10 @@ def _made(enter_it: Callable[[], None], make: Callable[[], T]) -> T:
 
 
 def enter(holder: ProcessIdentity) -> None:
-    """Have this thread go into the network namespace that a process, or a thread of one, holds, and stay there.
+    """Move this thread for good into the network namespace that a process or thread holds.
 
-    Raises ProcessLookupError when it has ended; another one may have its number by then.
+    Raises:
+        ProcessLookupError: The holder has ended; its number may belong to another process by now.
     """
     with opened(holder) as descriptor:
         call("setns", descriptor, _CLONE_NEWNET)
@@ -124,9 +128,10 @@ def enter(holder: ProcessIdentity) -> None:
 
 @contextmanager
 def opened(holder: ProcessIdentity) -> Iterator[int]:
-    """Yield a descriptor of the network namespace that a process, or a thread of one, holds.
+    """Yield a descriptor of the network namespace that a process or thread holds.
 
-    Raises ProcessLookupError when it has ended; another one may have its number by then.
+    Raises:
+        ProcessLookupError: The holder has ended; its number may belong to another process by now.
     """
     try:
         file = (holder.folder / "ns/net").open("rb")
@@ -144,7 +149,7 @@ def _enter(netns: Path) -> None:
 
 
 def call(function: str, *arguments: Any, about: str | None = None) -> None:
-    """A function of the C library that answers 0, or else leaves the reason in errno."""
+    """Call a function of the C library that returns 0 on success. Raises OSError with the errno otherwise."""
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, function)(*arguments) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), about)

@@ -1,8 +1,8 @@
-"""A routing-netlink socket that lives in another network namespace.
+"""A routing-netlink socket in another network namespace.
 
-Requests are bytes, so what is asked at once is one system call each way: 30 µs for a request that a general netlink
-library spends 0.5 to 0.9 ms of interpreter time on, after forking a child to open its socket in a namespace (7 ms).
-That is what a change to each of 26 links in every tick of 100 ms, and a network that is up in a moment, can bear.
+Requests are built as bytes and sent in batches, with one system call each way: 30 µs for a request on which a general
+netlink library spends 0.5 to 0.9 ms of interpreter time, after it has forked a child to open its socket in a namespace
+(7 ms). This makes it possible to change each of 26 links in every tick of 100 ms, and to build a network quickly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from testbed.emulation.process import ProcessIdentity
 
 CREATE, EXCLUSIVE, REPLACE = 0x400, 0x200, 0x100
 
-#: The kernel answers while it reads, and a socket's buffer (208 KiB) holds about 270 answers that nobody fetches yet.
+#: The kernel answers while it reads, and a socket's buffer (208 KiB) holds about 270 unread answers.
 AT_ONCE = 128
 
 _REQUEST, _ACKNOWLEDGE, _DUMP = 0x1, 0x4, 0x300
@@ -36,7 +36,7 @@ _INTERFACE = struct.Struct("=BxHiII")
 
 @dataclass(frozen=True, slots=True)
 class NetlinkRequest:
-    """One change: its message type, flags beside the usual ones, and its body."""
+    """One change: its message type, its flags beside the usual ones, and its body."""
 
     message: int
     flags: int
@@ -44,12 +44,12 @@ class NetlinkRequest:
 
 
 def attribute(kind: int, data: bytes) -> bytes:
-    """One attribute of a message."""
+    """Encode one attribute of a message."""
     return struct.pack("=HH", 4 + len(data), kind) + data + b"\0" * (-len(data) % 4)
 
 
 def attributes(data: bytes) -> dict[int, bytes]:
-    """Attributes by kind."""
+    """Decode attributes into a mapping by kind."""
     found, at = {}, 0
     while at + 4 <= len(data):
         size, kind = struct.unpack_from("=HH", data, at)
@@ -59,9 +59,9 @@ def attributes(data: bytes) -> dict[int, bytes]:
 
 
 class Netlink:
-    """A socket to the kernel's devices and routing tables, of one namespace. Any thread may use it.
+    """A socket to the kernel's devices and routing tables in one namespace. Any thread may use it.
 
-    The namespace is that of a file, or the one that a process holds. OSError: what the kernel answered.
+    The namespace is that of a file, or the one that a process holds. An OSError carries the kernel's refusal.
     """
 
     def __init__(self, netns: Path | ProcessIdentity) -> None:
@@ -71,27 +71,27 @@ class Netlink:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Let the namespace go: an open socket keeps it alive."""
+        """Close the socket, which would keep the namespace alive."""
         self._socket.close()
 
     def apply(self, *requests: NetlinkRequest) -> None:
-        """Send requests, many at once, and read an answer to each; then raise the first refusal, if any."""
+        """Send requests in batches and read an answer to each; then raise the first refusal, if there is one."""
         for begin in range(0, len(requests), AT_ONCE):
             self._ask(requests[begin : begin + AT_ONCE], _ACKNOWLEDGE)
 
     def dump(self, message: int, body: bytes) -> list[bytes]:
-        """The bodies of all that a request asks for."""
+        """Return the bodies of all entries that a request asks for."""
         return self._ask([NetlinkRequest(message, 0, body)], _DUMP)
 
     def index(self, interface: str) -> int:
-        """The kernel's number of an interface; OSError (ENODEV) when there is none of this name."""
+        """Return the kernel's index of an interface. Raises OSError (ENODEV) if there is none of this name."""
         body = _INTERFACE.pack(0, 0, 0, 0, 0) + attribute(_NAME, interface.encode() + b"\0")
         body += attribute(_EXTENT, struct.pack("=I", _WITHOUT_STATISTICS))
         (answer,) = self._ask([NetlinkRequest(_GET_LINK, 0, body)], _ACKNOWLEDGE)
         return int(_INTERFACE.unpack_from(answer)[2])
 
     def _ask(self, requests: Sequence[NetlinkRequest], flags: int) -> list[bytes]:
-        """Send all at once, and read until each is done or refused; what came in answer."""
+        """Send all requests at once, read until each is done or refused, and return the entries received."""
         found, refusal = [], 0
         with self._lock:
             waiting = self._send(requests, flags)
@@ -103,14 +103,14 @@ class Netlink:
                         found.append(body)
                         continue
                     waiting.remove(sequence)
-                    if kind == _ERROR:  # also says that all is well, by 0
+                    if kind == _ERROR:  # its code is 0 on success
                         refusal = refusal or -struct.unpack_from("=i", body)[0]
         if refusal:
             raise OSError(refusal, os.strerror(refusal))
         return found
 
     def _send(self, requests: Sequence[NetlinkRequest], flags: int) -> set[int]:
-        """The numbers that answers will bear."""
+        """Send requests and return their sequence numbers."""
         messages, numbers = [], set()
         for request in requests:
             number = next(self._sequence)
@@ -122,7 +122,7 @@ class Netlink:
         return numbers
 
     def _receive(self) -> list[tuple[int, int, bytes]]:
-        """Type, sequence and body of the messages in the next datagram."""
+        """Return type, sequence number and body of the messages in the next datagram."""
         data, at, messages = self._socket.recv(1 << 17), 0, []
         while at + _HEADER.size <= len(data):
             size, kind, _, sequence, _ = _HEADER.unpack_from(data, at)

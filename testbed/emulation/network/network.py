@@ -6,15 +6,15 @@
     +--------+          +----+-------------+---------+                 +---------+
                                              shaped: paris->tokyo        shaped: tokyo->paris
 
-The switch's ports are isolated from each other and the router answers for all (a private VLAN), so that what one
-worker sends another of its site passes the router too and is shaped like the rest.
+The switch's ports are isolated from each other and the router answers ARP for all (a private VLAN). So packets between
+two workers of one site pass the router too and are shaped like all others.
 
-A WAN link is shaped where it leaves a router, never on the host that sends: there TCP would see the queue and hold
-back. An interface comes up only after its shaping is in force.
+A WAN link is shaped where it leaves a router, never on the sending host: there TCP would see the queue and hold back.
+An interface comes up only after its shaping is in force.
 
-Workers hand super-packets of up to 64 KiB to their interface (segmentation offload), which is what makes high rates
-cheap. Where a link of the network loses at random or counts its queue in packets, all of them send single frames from
-then on, since such a link would treat 45 frames as one.
+Workers hand super-packets of up to 64 KiB to their interface (segmentation offload), which makes high rates cheap. As
+soon as a link of the network loses packets at random or counts its queue in packets, all workers send single frames,
+since such a link would treat a super-packet of 45 frames as one packet.
 """
 
 from __future__ import annotations
@@ -49,12 +49,13 @@ from testbed.spec.topology import Topology, Worker
 
 
 class Network(Mininet):
-    """A running WAN. `build` makes it, `swap` turns it into another, `stop` takes it away.
+    """A running WAN. `build` makes it, `swap` turns it into another, `stop` removes it.
 
-    `offload` says whether workers use segmentation offload; once it is off it stays so. `switch` is what every site
-    has, by name; a swap keeps it. Unless `fit_transport` is off, workers' TCP buffers fit the network, and follow it.
-    `pairs` has the wires between routers, by the two sites that they join. `names` has the files by which workers
-    resolve each other's names, where there are any.
+    Attributes:
+        offload: Whether workers use segmentation offload; once off, it stays off.
+        switch: The name of every site's switch; a swap keeps it.
+        pairs: The wires between routers, by the two sites that they join.
+        names: The files by which workers resolve each other's names, if there are any.
     """
 
     def __init__(
@@ -66,11 +67,21 @@ class Network(Mininet):
         fit_transport: bool = True,
         share: Share = WHOLE,
     ) -> None:
-        """Of a network that is split, `share` says what is here.
+        """Prepare a network; `build` makes it.
 
-        Raises SwitchError when the topology asks for a switch that does not work here."""
-        # Mininet's own start-up raises system-wide limits of the host (sysctl). What is here needs none of that,
-        # and the host is not ours to change.
+        Args:
+            name: The network's name, which labels its processes.
+            topology: The sites, workers and links.
+            shaper: Shapes the links.
+            observer: Called for each state that is put in force.
+            fit_transport: Whether workers' TCP buffers are sized for the network and follow it.
+            share: The part of the network on this host.
+
+        Raises:
+            SwitchError: The topology asks for a switch that does not work here.
+        """
+        # Mininet's own start-up raises system-wide limits of the host (sysctl). They are not needed here, and the
+        # host's settings are not ours to change.
         Mininet.inited = True
         super().__init__(topo=None, controller=None, build=False, cleanup=False)
         self.name = name
@@ -92,25 +103,27 @@ class Network(Mininet):
     # Building -----------------------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Make the sites and the links between them; workers come with `join`."""
+        """Create the sites and the links between them; workers are attached by `join`."""
         for site in self.topology.sites:
             self.add_site(site)
         self.add(self.topology, pairs=pairs_of(self.topology))
         self.set_routes(Routes.over(self.topology))
 
     def join(self, holders: Mapping[str, ProcessIdentity]) -> None:
-        """Give workers their places on the network; `holders` maps each to a process in its container."""
+        """Attach workers to the network. `holders` maps each worker to a process in its container."""
         self.add(self.topology, holders)
 
     def publish_names(self, *topologies: Topology) -> None:
-        """Have workers resolve the names of all workers of these topologies, where the network has a file for them."""
+        """Make workers resolve the names of all workers of these topologies, if the network has name files."""
         if self.names is not None:
             workers = (worker for topology in topologies for worker in topology.workers)
             self.names.write({worker.name: self.address(worker) for worker in workers})
 
     def leave(self, workers: Iterable[str]) -> None:
-        """Take workers off the network, as far as they are on it: one may have ended as it joined. Their containers
-        stay."""
+        """Detach workers from the network, if they are attached; their containers stay.
+
+        A worker may be missing here because it ended while it joined.
+        """
         for name in workers:
             if name not in self.nameToNode:
                 continue
@@ -122,7 +135,7 @@ class Network(Mininet):
             self.delHost(host)
 
     def add_site(self, site: str) -> None:
-        """Make a router, which nothing leads to as yet; none for a site that is on another host."""
+        """Create a site's router, to which no route leads yet. A site on another host is skipped."""
         if self.share.has(site):
             router = self.addHost(f"{site}-r", cls=Router, network=self.name)
             set_up_router(router, self.addressing.router(site), self.switch, self.share.mtu)
@@ -133,7 +146,7 @@ class Network(Mininet):
         holders: Mapping[str, ProcessIdentity] | None = None,
         pairs: Iterable[frozenset[str]] = (),
     ) -> None:
-        """Lay the wires of a topology's workers that are in `holders`, and of pairs of its links, and bring all up."""
+        """Lay wires to the topology's workers in `holders` and for these pairs of links, and bring them up together."""
         wiring = Wiring(self.shaper, self.share.mtu)
         for worker in topology.workers:
             if holders and worker.name in holders:
@@ -154,7 +167,7 @@ class Network(Mininet):
         self.transport.fit(host)
 
     def _add_pair(self, topology: Topology, pair: frozenset[str], wiring: Wiring) -> None:
-        """Nothing where both sites are on other hosts."""
+        """Lay the wire of a physical pair; a pair whose sites are both on other hosts is skipped."""
         a, b = sorted(pair)
         if not (self.share.has(a) and self.share.has(b)):
             for near, far in ((a, b), (b, a)):
@@ -168,7 +181,7 @@ class Network(Mininet):
         wiring.join_routers(wire, (self.addressing.wan(a, b), self.addressing.wan(b, a)), states)
 
     def remove_pair(self, pair: frozenset[str]) -> None:
-        """Remove a physical pair of links, as far as it is here. No route may lead over it any more."""
+        """Remove a physical pair of links, as far as it is on this host. No route may use it any more."""
         a, b = sorted(pair)
         names = (link_name(a, b), link_name(b, a))
         self.links_in_force.take((), up=True, elsewhere=set(names).difference(self.share.own(names)))
@@ -185,23 +198,26 @@ class Network(Mininet):
     # Asking -------------------------------------------------------------------------------------------------------
 
     def router(self, site: str) -> Router:
-        """The site's router."""
+        """Return the site's router."""
         return self.nameToNode[f"{site}-r"]
 
     def container(self, worker: str) -> ContainerHost:
-        """A worker as a Mininet host."""
+        """Return a worker as a Mininet host."""
         return self.nameToNode[worker]
 
     def address(self, worker: Worker) -> str:
-        """The worker's address on the emulated network."""
+        """Return the worker's address on the emulated network."""
         return str(self.addressing.worker(worker.site, int(worker.name.rpartition("-w")[2])).ip)
 
     def arrived_bytes(self) -> dict[str, int]:
-        """Link → bytes the kernel has counted where it ends. Any thread may ask, also while a swap goes on."""
+        """Return, for each link, the bytes that the kernel counted at its end.
+
+        Any thread may call it, also during a swap.
+        """
         received: dict[str, dict[str, int]] = {}
         for node in list(self.hosts):
             if isinstance(node, Router):
-                with contextlib.suppress(FileNotFoundError):  # a site that a swap is removing
+                with contextlib.suppress(FileNotFoundError):  # a swap is removing the site
                     received[node.name.removesuffix("-r")] = node.received_bytes()
         ends = (ends for pair in list(self.pairs) for ends in permutations(pair))
         return {link_name(a, b): received[b][a] for a, b in ends if a in received.get(b, {})}
@@ -209,7 +225,7 @@ class Network(Mininet):
     # Changing -----------------------------------------------------------------------------------------------------
 
     def take(self, a: str, b: str, up: bool) -> None:
-        """Take a physical pair down or up; the routes follow."""
+        """Take a physical pair down or up, and update the routes."""
         names = (link_name(a, b), link_name(b, a))
         own = self.share.own(names)
         self.links_in_force.take(own, up, elsewhere=set(names).difference(own))
@@ -221,15 +237,18 @@ class Network(Mininet):
         before_routes: BeforeRoutes = lambda _: None,
         holders: Mapping[str, ProcessIdentity] | None = None,
     ) -> NetworkSwap:
-        """Become another network, by difference: what stays the same is not touched.
+        """Become another network by difference: what stays the same is not touched.
 
-        `holders` maps each worker that is not on the network yet, or gets another container, to a process in its
-        container; without it the workers must be the same.
+        Args:
+            topology: The new topology.
+            before_routes: Called with the names of the new links, before any packet passes them.
+            holders: The process in the container of each worker that is new or gets another container. Without it, the
+                new topology must have the same workers.
 
-        Raises what went wrong. Up to when the routes have moved, everything is as it was then.
+        Re-raises any failure. A failure before the routes have moved rolls everything back.
         """
         if holders is None and {one.name for one in topology.workers} != {one.name for one in self.topology.workers}:
-            raise ValueError(f"{topology.file}: a swap keeps the workers of {self.topology.file}; it has others")
+            raise ValueError(f"{topology.file}: this swap must keep the workers of {self.topology.file}")
         if any(map(needs_single_frames, topology.links.values())):
             self.use_single_frames()
         return SwapTransaction(self, topology, holders or {}).make(before_routes)
@@ -241,22 +260,22 @@ class Network(Mininet):
         self._observer(at_s, link, state)
 
     def use_single_frames(self) -> None:
-        """From now on no worker here sends super-packets."""
+        """Turn off segmentation offload on all workers here."""
         if self.offload:
             self.offload = False
             for host in self._workers_there():
                 try:
                     send_single_frames(host)
                 except (OSError, RuntimeError):
-                    if host.held:  # else the worker has ended meanwhile
+                    if host.held:  # otherwise the worker has ended meanwhile
                         raise
 
     def _workers_there(self) -> list[ContainerHost]:
-        """Without those that have ended: they are on the network until another container takes their place."""
+        """Return the workers here that have not ended. An ended worker stays on the network until it is replaced."""
         return [host for host in list(self.hosts) if isinstance(host, ContainerHost) and host.held]
 
     def set_routes(self, routes: Routes) -> None:
-        """Every router's way to every other site's LAN: replaced in place, removed where there is none any more."""
+        """Set every router's route to every other site's LAN: changed routes are replaced, lost ones removed."""
         for site in filter(self.share.has, self.topology.sites):
             router, hops = self.router(site), routes.next_hops(site)
             old = self.routes.next_hops(site)
@@ -272,10 +291,10 @@ class Network(Mininet):
     # Ending -------------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Take the routers away; links go with them. Containers belong to the fleet.
+        """Remove the routers and, with them, the links. Containers belong to the fleet.
 
-        A tunnel goes before its router: the kernel takes a namespace down in its own time, and a tunnel's number is
-        taken up to then.
+        A tunnel is removed before its router: the kernel removes a namespace with a delay, and the tunnel's number
+        stays in use until then.
         """
         for wire in self.pairs.values():
             if not isinstance(wire, Veth):

@@ -1,8 +1,8 @@
-"""Mininet nodes whose namespace outlives no crash, and whose shell starts when first asked for.
+"""Mininet nodes that are bare network namespaces and start a shell only when one is needed.
 
-Mininet starts an interactive bash for every node and speaks to it for every setting: about 50 ms a node and 5 ms a
-command. Here a node is only its network namespace; interfaces, addresses and routes go through netlink, and the shell
-comes with the first `cmd()`, so Mininet's prompt and scripts work as ever.
+Mininet starts an interactive bash for every node and configures through it: about 50 ms a node and 5 ms a command. Here
+interfaces, addresses and routes go through netlink, and the shell starts with the first `cmd()`, so Mininet's prompt
+and scripts still work. The namespaces end with the process that holds them, so a crash leaves none.
 """
 
 from __future__ import annotations
@@ -29,42 +29,41 @@ from testbed.emulation.process import ProcessIdentity
 
 T = TypeVar("T")
 
-#: Where the kernel shows its settings, of the reader's own network namespace.
+#: The kernel's settings; those of networking are of the reader's own network namespace.
 SETTINGS = Path("/proc/sys")
 
 
 class SettingRefused(EmulationError):
-    """The kernel does not have a setting, or does not take its value. `field` is its name, `given` the value."""
+    """The kernel lacks a setting or rejects its value. `field` is the setting's name, `given` the value."""
 
     def __init__(self, setting: str, error: OSError) -> None:
         name, _, value = setting.partition("=")
         if error.errno == errno.ENOENT:
-            why = "this machine's kernel does not have it: use a kernel of version 5.4 or later, with networking whole"
+            why = "this machine's kernel does not have it: use Linux 5.4 or later, built with full networking"
         elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             why = f"{error.strerror}; `testbed doctor --fix` makes {SETTINGS} writable"
         else:
             why = f"the kernel refuses it ({error.strerror}); `testbed doctor` says what this machine can do"
-        super().__init__(f"the kernel setting {setting} can't be put in force: {why}", field=name, given=value)
+        super().__init__(f"the kernel setting {setting} can't be applied: {why}", field=name, given=value)
 
 
 def received_bytes(pid: int) -> dict[str, int]:
-    """Interface → bytes the kernel has received on it, in the network namespace of a process or thread."""
+    """Return the bytes that the kernel received on each interface in the namespace of a process or thread."""
     lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
     rows = (line.partition(":") for line in lines)
     return {name.strip(): int(counters.split()[0]) for name, _, counters in rows}
 
 
 def mac_of(address: IPv4Interface) -> str:
-    """A MAC address that follows from an IP address, locally administered."""
+    """Return the locally administered MAC address that is derived from an IP address."""
     return "02:00:" + address.ip.packed.hex(":")
 
 
 class NamespaceNode(Node):
-    """A node that is the network namespace that the process or thread `holder` holds. Nothing happens in it before it
-    is asked.
+    """A Mininet node that is the network namespace held by the process or thread `holder`.
 
-    What is started in it by `popen` or `cmd` is in a UTS namespace with the mark of its `network`, so it is found and
-    ended with that also where it has cleared its environment.
+    Programs started by `popen` or `cmd` run in a UTS namespace with the mark of the node's `network`. So they are found
+    and killed with the network even if they clear their environment.
     """
 
     def __init__(self, name: str, holder: ProcessIdentity, network: str = "", **params: Any) -> None:
@@ -75,16 +74,16 @@ class NamespaceNode(Node):
 
     @property
     def netns(self) -> Path:
-        """The namespace's file."""
+        """The namespace's file in /proc."""
         return self.holder.folder / "ns/net"
 
     @property
     def held(self) -> bool:
-        """Whether what holds the namespace is still there, and not another process that was given its number."""
+        """Whether the holder is still there, and its number does not belong to another process."""
         return self.holder.is_running and held_by(self.holder.pid)
 
     def inside(self, make: Callable[[], T]) -> T:
-        """What `make` returns in the namespace; ProcessLookupError when what holds it has ended."""
+        """Call `make` in the namespace and return its result. Raises ProcessLookupError if the holder has ended."""
         return inside_of(self.holder, make)
 
     @property
@@ -95,32 +94,34 @@ class NamespaceNode(Node):
         return self._netlink
 
     def interface_index(self, name: str) -> int:
-        """The kernel's index of an interface; OSError when there is none of this name."""
+        """Return the kernel's index of an interface. Raises OSError if there is none of this name."""
         return self.netlink.index(name)
 
     def configure(self, settings: Iterable[str]) -> None:
-        """Put kernel settings in force in the namespace, each as sysctl takes it: `net.ipv4.ip_forward=1`.
+        """Apply kernel settings in the namespace, written as for sysctl: `net.ipv4.ip_forward=1`.
 
-        A kernel without IPv6 needs none of those of IPv6.
+        Settings of IPv6 are skipped on a kernel without IPv6.
 
         Raises:
-            SettingRefused: The kernel has no such setting, or does not take the value.
+            SettingRefused: The kernel lacks the setting or rejects the value.
         """
         self.inside(lambda: _write_settings(settings))
 
     def received_bytes(self) -> dict[str, int]:
-        """Interface → bytes the kernel has received on it. A super-packet counts once, without the headers that
-        each of its segments would have had on a wire: 4 % less than the wire for full-size segments."""
+        """Return the bytes that the kernel received on each interface.
+
+        A super-packet counts once, without the headers that each of its segments would have on a wire: 4 % less than
+        the wire for full-size segments.
+        """
         return received_bytes(self.holder.pid)
 
     def unroutable_packets(self) -> int:
-        """Packets for which there was no route, of the node's own and of those it was to forward."""
+        """Return the number of packets without a route, both own and forwarded ones."""
         counts = self._counts("Ip")
         return counts["OutNoRoutes"] + counts["InAddrErrors"]
 
     def tcp_figures(self) -> dict[str, int]:
-        """What TCP has counted over all the namespace's sockets: segments sent, and of those sent again; connections
-        that are established now."""
+        """Return TCP's counters over all sockets: segments sent, segments retransmitted, connections established."""
         counts = self._counts("Tcp")
         return {
             "sent_segments": counts["OutSegs"],
@@ -136,7 +137,7 @@ class NamespaceNode(Node):
     # What Mininet calls -------------------------------------------------------------------------------------------
 
     def startShell(self, mnopts: str | None = None) -> None:
-        """Mininet starts the shell with the node; here that waits for `cmd`."""
+        """Skip Mininet's start of the shell; `cmd` starts it."""
         self.pid = self.holder.pid
 
     def _shell(self) -> None:
@@ -145,7 +146,7 @@ class NamespaceNode(Node):
             self.pid = self.holder.pid
 
     def _popen(self, cmd: list[str], **params: Any) -> subprocess.Popen[bytes]:
-        """Mininet would unshare a namespace for the shell; it joins the node's instead."""
+        """Replace Mininet's new namespace for the shell by the node's namespace."""
         if cmd[:2] == ["mnexec", "-cdn"]:
             cmd = [*self._entering(), "mnexec", "-cd", *cmd[2:]]
         return super()._popen(cmd, **params)
@@ -159,17 +160,17 @@ class NamespaceNode(Node):
         super().sendCmd(*args, **kwargs)
 
     def popen(self, *args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
-        """A process in the node's network namespace and the host's file system, so images need no tools."""
+        """Start a process in the node's network namespace and the host's file system, so images need no tools."""
         kwargs.setdefault("mncmd", self._entering())
         return super().popen(*args, **kwargs)
 
     def _entering(self) -> list[str]:
-        """Return the words before a command that is to run here. The command keeps the process number."""
+        """Return the command prefix that enters this node. The command keeps its process number."""
         enter = ["nsenter", f"--net={self.netns}", "--"]
         return [*enter, *label.marked([], self._labels)] if self._labels else enter
 
     def terminate(self) -> None:
-        """Close what was opened; the namespace goes with the process that holds it."""
+        """Close the netlink socket and the shell. The namespace ends with the process that holds it."""
         if self._netlink is not None:
             self._netlink.close()
             self._netlink = None
@@ -191,7 +192,7 @@ def _write_settings(settings: Iterable[str]) -> None:
 
 
 class NamespaceHost(NamespaceNode):
-    """A node with a namespace of its own."""
+    """A node that holds a namespace of its own."""
 
     def __init__(self, name: str, network: str = "", **params: Any) -> None:
         self._namespace = Namespace()
@@ -203,7 +204,7 @@ class NamespaceHost(NamespaceNode):
 
 
 class Router(NamespaceHost):
-    """A site's router and switch: one namespace that forwards, with a device `lan` for the workers' ports."""
+    """A site's router and switch: a forwarding namespace with a device `lan` for the workers' ports."""
 
     switch: Switch
 
@@ -216,7 +217,7 @@ class Router(NamespaceHost):
 class ContainerHost(NamespaceNode):
     """A worker's container as a Mininet host: the namespace is the container's, joined by its first process."""
 
-    #: What gives programs that are started here the workers' names.
+    #: The files that give programs started here the workers' names.
     names: Names | None = None
 
     def _entering(self) -> list[str]:
@@ -224,11 +225,11 @@ class ContainerHost(NamespaceNode):
 
 
 class Interface(Intf):
-    """An interface that is set up over netlink, not by ifconfig in a shell."""
+    """An interface that is configured over netlink instead of ifconfig in a shell."""
 
     @cached_property
     def index(self) -> int:
-        """The kernel's number of it, the same as long as it is there."""
+        """The kernel's index of the interface, constant as long as the interface exists."""
         return int(self.node.netlink.index(self.name))
 
     def config(self, **params: Any) -> dict[str, Any]:
@@ -241,27 +242,27 @@ class Interface(Intf):
         self.node.netlink.apply(device.address(self.index, given))
 
     def updateIP(self) -> str | None:
-        """What Mininet's prompt puts in the place of a name; it would ask ifconfig."""
+        """Return the address that Mininet's prompt substitutes for a name; Mininet's own would call ifconfig."""
         return str(self.ip) if self.ip else None
 
     def up(self) -> None:
-        """Bring it up. A link is shaped before this, so no packet ever passes it unshaped."""
+        """Bring the interface up. Its link is shaped before, so no packet ever passes it unshaped."""
         self.node.netlink.apply(device.up(self.index))
 
     def know(self, peer: IPv4Address, mac: str) -> None:
-        """Enter the peer as a permanent neighbour."""
+        """Add the peer as a permanent neighbour."""
         self.node.netlink.apply(device.neighbour(self.index, peer, mac))
 
     def carry(self, mtu: int) -> None:
-        """Let it send packets of so many bytes at most."""
+        """Set the MTU in bytes."""
         self.node.netlink.apply(device.mtu(self.index, mtu))
 
     def delete(self) -> None:
-        """Remove it, and with it its peer; nothing to do when the peer went first, or the node's namespace."""
+        """Remove the interface and its peer. Nothing happens if the peer or the node's namespace went first."""
         try:
             self.node.netlink.apply(device.gone(self.index))
         except ProcessLookupError:
-            pass  # what held the namespace has ended, and took the interface with it
+            pass  # the namespace's holder has ended, and the interface with it
         except OSError as error:
             if error.errno not in (errno.ENODEV, errno.ENOENT):
                 raise
@@ -270,7 +271,7 @@ class Interface(Intf):
 
 
 class Veth(Link):
-    """A veth pair made with each end in its node's namespace; both ends down."""
+    """A veth pair with each end created in its node's namespace; both ends are down."""
 
     def __init__(self, node1: NamespaceNode, node2: NamespaceNode, **params: Any) -> None:
         super().__init__(node1, node2, **{**params, "intf": Interface})

@@ -1,6 +1,6 @@
-"""Which way packets go between sites: shortest paths over the configured links. Pure.
+"""Routes between sites: shortest paths over the configured links. Pure.
 
-Traces never reroute, because routers do not see rates; a link going down or up and a network swap do.
+Traces never change routes, because routers do not see rates; a link that goes down or up and a network swap do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from testbed.spec.topology import Routing, Topology
 
 
 def _cost(routing: Routing, state: LinkState) -> float:
-    """A link's cost. Delay has a millisecond added, so that zero-delay links do not make detours free."""
+    """Return a link's cost. A millisecond is added to delays, so that detours over zero-delay links are not free."""
     if routing == "delay":
         return state.delay_s + 1e-3
     if routing == "inverse-rate":
@@ -25,20 +25,20 @@ def _cost(routing: Routing, state: LinkState) -> float:
 
 @dataclass(frozen=True)
 class Routes:
-    """`toward[target]` is each site that reaches the target, nearest first → the neighbour that it hands packets to.
+    """The routes of a network. `toward[target]` maps each site that reaches the target, nearest first, to its next hop.
 
-    A tree for each target, since every router along a path agrees on the rest of it: of 1,000 sites in a row it takes
-    33 MB, where the paths themselves would take three gigabytes.
+    There is one tree for each target, because all routers along a path agree on the rest of it. For 1,000 sites in a
+    row this takes 33 MB, where storing the paths would take three gigabytes.
     """
 
     toward: Mapping[str, Mapping[str, str]]
 
     @classmethod
     def over(cls, topology: Topology, down: Set[str] = frozenset()) -> Routes:
-        """Shortest paths (Dijkstra) by the topology's metric, without the links named in `down`.
+        """Return the shortest paths (Dijkstra) by the topology's metric, without the links in `down`.
 
-        Ties are broken by the order of the file, so the same file gives the same routes. The search runs backward
-        from each target: what it finds is a tree.
+        Ties are broken by the order of the file, so the same file gives the same routes. The search runs backward from
+        each target, so its result is a tree.
         """
         backward: dict[str, list[tuple[str, float]]] = {site: [] for site in topology.sites}
         for link in topology.links.values():
@@ -48,37 +48,38 @@ class Routes:
 
     @property
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """Each two sites, of which the first reaches the second; a path's rest comes before it."""
+        """Each two sites of which the first reaches the second, ordered so that a path's rest comes before the path."""
         return ((source, target) for target, sources in self.toward.items() for source in sources)
 
     def next_hop(self, source: str, target: str) -> str:
-        """The neighbour to which `source` hands packets for another site. KeyError when that is unreachable."""
+        """Return the neighbour to which `source` sends packets for `target`. Raises KeyError if it is unreachable."""
         return self.toward[target][source]
 
     def next_hops(self, site: str) -> dict[str, str]:
-        """Destination site → the neighbour that `site`'s router hands packets to."""
+        """Return, for each destination site, the neighbour to which `site`'s router sends packets."""
         return {target: sources[site] for target, sources in self.toward.items() if site in sources}
 
     def path(self, source: str, target: str) -> tuple[str, ...]:
-        """The sites along the way, both ends included. KeyError when unreachable."""
+        """Return the sites on the way, both ends included. Raises KeyError if the target is unreachable."""
         sites = [source]
         while sites[-1] != target:
             sites.append(self.next_hop(sites[-1], target))
         return tuple(sites)
 
     def links(self, source: str, target: str) -> tuple[str, ...]:
-        """The WAN links from one site to another, in order; none inside a site. KeyError when unreachable."""
+        """Return the WAN links on the way in order; none inside a site. Raises KeyError if it is unreachable."""
         return tuple(link_name(a, b) for a, b in pairwise(self.path(source, target)))
 
     def reach(self, source: str, target: str) -> bool:
-        """Whether packets get from one site to another."""
+        """Return whether packets get from one site to another."""
         return source == target or source in self.toward.get(target, {})
 
 
 def _tree(backward: Mapping[str, Sequence[tuple[str, float]]], target: str) -> dict[str, str]:
-    """Each site that reaches the target → its next hop, those of the fewest hops first (Dijkstra).
+    """Return the next hop of each site that reaches the target, sites with the fewest hops first (Dijkstra).
 
-    By predecessors alone: networkx keeps the path of each site, a tenth of a second for each target of 1,000 sites.
+    It keeps predecessors alone: networkx keeps the path of each site, which takes a tenth of a second for each target
+    of 1,000 sites.
     """
     next_hop: dict[str, str] = {}
     hops = {target: 0}

@@ -1,4 +1,4 @@
-"""The part of a network that is on this host, where the network is split over several.
+"""The part of a network on this host, if the network is split over several hosts.
 
     host north                                                 host south
     paris-r (namespace)                                        tokyo-r (namespace)
@@ -7,12 +7,13 @@
     +-----------------+                                        +-----------------+
              shaped: paris->tokyo                                shaped: tokyo->paris
 
-A host has whole sites: routers, switches, workers. A link whose two sites are on one host is a veth, as ever; one that
-is cut ends here in a tunnel's end, which lies in the router's namespace, while its UDP socket stays in the host's own.
-It is shaped like any other, where packets leave the router. There they are whole inner frames, and are counted as such
-by either backend: what the tunnel puts around them comes after the queueing disciplines, and after netfilter.
+A host has whole sites: routers, switches, workers. A link between two sites of one host is a veth, as usual. A link
+between hosts ends in a VXLAN tunnel, whose device lies in the router's namespace and whose UDP socket stays in the
+host's own namespace. The link is shaped like any other, where packets leave the router. There they are whole inner
+frames and are counted as such by either backend: the tunnel adds its headers after the queueing disciplines and after
+netfilter.
 
-Every host hands out addresses for the whole network in the same order, so all know where each router and worker is.
+Every host assigns addresses for the whole network in the same order, so all hosts agree on them.
 """
 
 from __future__ import annotations
@@ -34,23 +35,27 @@ if TYPE_CHECKING:
     from testbed.emulation.network.wiring import Wiring
     from testbed.spec.topology import Topology
 
-#: The UDP port of our tunnels. VXLAN's own is 4789: another one may use that, and each is to stop at its own.
+#: The UDP port of our tunnels. VXLAN's own port is 4789, which another program may use.
 TUNNEL_PORT = 14789
 
-#: A network's tunnels have numbers of 24 bits: 12 of its name, and one for each physical pair.
+#: A tunnel's number has 24 bits: 12 from the network's name, 12 for the physical pair.
 PAIRS_AT_MOST = 1 << 12
 
-#: This process's own network namespace: the host's.
+#: The network namespace of this process, which is the host's.
 OWN = Path("/proc/self/ns/net")
 
 
 @dataclass(frozen=True)
 class Share:
-    """What of a network is on this host; by default all of it.
+    """The part of a network that is on this host; by default all of it.
 
-    `network` is the name of the whole. `host_of` maps every site that it may ever have to its host, `addresses` each
-    host to its address on the hosts' network. `mtu` is that of all emulated interfaces, on every host. `underlay` is
-    the namespace that is the host's own.
+    Attributes:
+        host: This host.
+        network: The name of the whole network.
+        host_of: The host of every site that the network may ever have.
+        addresses: Each host's address on the hosts' network.
+        mtu: The MTU of all emulated interfaces, on every host.
+        underlay: The host's own network namespace.
     """
 
     host: str = ""
@@ -61,15 +66,15 @@ class Share:
     underlay: Path = OWN
 
     def has(self, site: str) -> bool:
-        """Whether a site is here."""
+        """Return whether a site is on this host."""
         return self.host_of.get(site, self.host) == self.host
 
     def has_link(self, link: str) -> bool:
-        """Whether a directed link begins here, and is shaped here."""
+        """Return whether a directed link begins, and is shaped, on this host."""
         return self.has(link_ends(link)[0])
 
     def own(self, links: Iterable[str]) -> list[str]:
-        """Those of some links that begin here."""
+        """Return the links that begin on this host."""
         return [link for link in links if self.has_link(link)]
 
 
@@ -77,19 +82,26 @@ WHOLE = Share()
 
 
 def tunnel_number(network: str, pair_number: int) -> int:
-    """The VXLAN network identifier of a physical pair. ValueError for more pairs than a network has numbers for.
+    """Return the VXLAN network identifier of a physical pair.
 
-    Two networks between the same hosts have the same with a chance of 1 in 4,096; the kernel then refuses the second.
+    Two networks between the same hosts share identifiers with a chance of 1 in 4,096; the kernel then refuses the
+    second.
+
+    Raises:
+        ValueError: The network has more pairs than numbers.
     """
     if pair_number >= PAIRS_AT_MOST:
-        raise ValueError(f"a network that is split has {PAIRS_AT_MOST} pairs of links at most")
+        raise ValueError(f"a network over several hosts can have at most {PAIRS_AT_MOST} pairs of links")
     return (zlib.crc32(network.encode()) & 0xFFF) << 12 | pair_number
 
 
 def lay_tunnel(network: Network, topology: Topology, sites: tuple[str, str], wiring: Wiring) -> None:
-    """The end here of a physical pair that is cut: `sites` are the one here and the one on another host.
+    """Create this host's end of a physical pair between hosts. `sites` are the one here and the one on the other host.
 
-    MAC addresses follow from the ends' addresses, so that neither has to ask. RuntimeError where the kernel makes none.
+    MAC addresses are derived from the ends' IP addresses, so neither host has to ask the other.
+
+    Raises:
+        RuntimeError: The kernel refused the tunnel.
     """
     (near, far), pair, share = sites, frozenset(sites), network.share
     addresses = (network.addressing.wan(near, far), network.addressing.wan(far, near))
@@ -101,8 +113,9 @@ def lay_tunnel(network: Network, topology: Topology, sites: tuple[str, str], wir
         host.apply(device.vxlan(far, mac, router.pid, number, here, there, TUNNEL_PORT))
     except OSError as error:
         raise RuntimeError(
-            f"no tunnel from {share.host} to {share.host_of[far]} (VXLAN {number}, {here} to {there}, UDP port "
-            f"{TUNNEL_PORT}): {error.strerror}; modprobe vxlan, and no other network of this name between these hosts"
+            f"the tunnel from {share.host} to {share.host_of[far]} (VXLAN {number}, {here} to {there}, UDP port "
+            f"{TUNNEL_PORT}) could not be created: {error.strerror}; run `modprobe vxlan`, and see that no other "
+            "network of this name is up between these hosts"
         ) from error
     finally:
         host.close()

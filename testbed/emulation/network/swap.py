@@ -1,7 +1,7 @@
-"""A network swap: another network by difference, in an order in which no route ever leads to a link that is not there.
+"""A network swap by difference, ordered so that no route ever leads to a missing link.
 
-what is new is built -> routes move over -> what is gone is removed
-          `----------------`--> what goes wrong up to here is undone
+new parts are built -> routes move over -> old parts are removed
+          `----------------`--> a failure up to here is undone
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from testbed.emulation.network.difference import Difference
 from testbed.emulation.network.routing import Routes
 from testbed.emulation.network.wiring import access_state
 from testbed.emulation.process import ProcessIdentity
-from testbed.emulation.shaping.access import limit_rate
+from testbed.emulation.shaping.tc import limit_rate
 from testbed.link import link_ends, link_name
 from testbed.spec.topology import Lan, Topology
 
 if TYPE_CHECKING:
     from testbed.emulation.network.network import Network
 
-#: Called with the names of the new links when they are there and nothing passes them yet.
+#: Called with the names of the new links, when they exist and no packet passes them yet.
 BeforeRoutes = Callable[[set[str]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkSwap:
-    """What a swap did to the links. `seconds` from its begin until all of it was in force."""
+    """The links that a swap added, removed and changed. `seconds` is the time until all of it was in force."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
@@ -37,12 +37,12 @@ class NetworkSwap:
 
 
 def pairs_of(topology: Topology) -> set[frozenset[str]]:
-    """The two sites of each physical pair of links."""
+    """Return the two sites of each physical pair of links."""
     return {frozenset(link_ends(name)) for name in topology.links}
 
 
 class SwapTransaction:
-    """One swap of a network to another topology. `holders` maps the workers that are new or get another container."""
+    """One swap of a network to another topology. `holders` maps workers that are new or get another container."""
 
     def __init__(self, network: Network, topology: Topology, holders: Mapping[str, ProcessIdentity]) -> None:
         self._network = network
@@ -55,7 +55,7 @@ class SwapTransaction:
         self._holders_before = {name: network.container(name).holder for name in changed}
 
     def make(self, before_routes: BeforeRoutes) -> NetworkSwap:
-        """Carry it out. Raises what went wrong; up to when the routes have moved, everything is as it was then."""
+        """Carry the swap out. Re-raises any failure; a failure before the routes have moved rolls everything back."""
         began = time.monotonic()
         links = self._difference.links
         try:
@@ -68,10 +68,10 @@ class SwapTransaction:
         self.remove()
         return NetworkSwap(links.added, links.removed, links.changed, seconds=time.monotonic() - began)
 
-    # Step by step: of a network that is split, every host is to have taken one before any takes the next. -----------
+    # Steps. In a network over several hosts, all hosts finish one step before any begins the next. ------------------
 
     def build(self) -> None:
-        """Make what the new network has more; take workers over to other containers."""
+        """Build what the new network adds, and move workers to their new containers."""
         network = self._network
         network.publish_names(self._old, self._new)
         for site in self._difference.sites.added:
@@ -82,14 +82,14 @@ class SwapTransaction:
         network.add(self._new, self._missing(self._new, self._holders), pairs_of(self._new) - pairs_of(self._old))
 
     def move_routes(self) -> None:
-        """Have the links that stay be as the new network has them, and packets take its ways."""
+        """Configure the remaining links as in the new network, and move the routes."""
         network, changed = self._network, self._network.share.own(self._difference.links.changed)
         network.links_in_force.configure(self._new.links[name] for name in changed)
         network.topology = self._new
         network.set_routes(Routes.over(self._new, network.links_in_force.down))
 
     def remove(self) -> None:
-        """Take away what the old network had more."""
+        """Remove what only the old network had."""
         network = self._network
         network.publish_names(self._new)
         for pair in pairs_of(self._old) - pairs_of(self._new):
@@ -99,9 +99,9 @@ class SwapTransaction:
             network.delHost(network.router(site))
 
     def undo(self) -> None:
-        """Take back what was done before `remove`.
+        """Undo all steps before `remove`.
 
-        Changes that were asked of links that the swap changed are forgotten.
+        Changes that were requested of links that the swap changed are lost.
         """
         network, difference = self._network, self._difference
         added = [name for name in difference.workers.added if name in network.nameToNode]
@@ -113,7 +113,7 @@ class SwapTransaction:
         if difference.lan:
             self._change_lan(self._old.lan)
         network.add(self._old, self._missing(self._old, self._holders_before))
-        network.routes = Routes({})  # some may have moved: all are set again
+        network.routes = Routes({})  # some routes may have moved, so all are set again
         network.set_routes(Routes.over(self._old, network.links_in_force.down))
         for pair in pairs_of(self._new) - pairs_of(self._old):
             network.remove_pair(pair)
@@ -122,13 +122,13 @@ class SwapTransaction:
                 network.delHost(network.router(site))
 
     def _missing(self, topology: Topology, holders: Mapping[str, ProcessIdentity]) -> dict[str, ProcessIdentity]:
-        """The topology's workers that are not on the network. KeyError for one that `holders` says nothing of."""
+        """Return the topology's workers that are not on the network. Raises KeyError if `holders` lacks one."""
         there, share = self._network.nameToNode, self._network.share
         missing = (worker.name for worker in topology.workers if worker.name not in there and share.has(worker.site))
         return {name: holders[name] for name in missing}
 
     def _change_lan(self, lan: Lan) -> None:
-        """Another LAN under workers that are there."""
+        """Change the LAN of workers that are attached."""
         network = self._network
         workers = [worker for worker in self._old.workers if worker.name in network.nameToNode]
         network.shaper.apply({link_name(worker.site, worker.name): access_state(lan) for worker in workers})

@@ -1,15 +1,15 @@
-"""A site's switch: a device named `lan` in the router's namespace, and ports that reach nothing but it.
+"""A site's switch: a device `lan` in the router's namespace, with ports that reach only this device.
 
     worker a --- w0 [ lan: the router's address ] w1 --- worker b
 
-A port does not pass anything to another port. What one worker sends another of its site goes to the router, which
-answers for all (a private VLAN), and comes back shaped like the rest.
+A port passes nothing to another port. Packets between two workers of a site go to the router, which answers ARP for all
+(a private VLAN), and come back shaped like all others.
 
-Three switches do this. `openvswitch` is Open vSwitch with the kernel's datapath, `openvswitch-user` with its own, for
-kernels without the module; `bridge` is Linux's. An Open vSwitch here has nothing to do with one that runs system-wide:
-each site has its own daemons, in the router's network namespace, whose kernel datapaths are apart from the host's, and
-in a mount namespace of their own, whose /run is theirs alone. So there is nothing of them in the file system, they
-carry the network's label, and they end with the process that started them.
+There are three switches. `openvswitch` is Open vSwitch with the kernel's datapath; `openvswitch-user` is Open vSwitch
+with its userspace datapath, for kernels without the module; `bridge` is a Linux bridge. These Open vSwitches are
+separate from one that runs system-wide: each site has its own daemons, in the router's network namespace, whose kernel
+datapaths are separate from the host's, and in a mount namespace with a /run of their own. So they leave nothing in the
+file system, carry the network's label, and end with the process that started them.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from testbed.spec.topology import SwitchChoice, SwitchName
 #: The router's device.
 DEVICE = "lan"
 
-#: Debian's package of Open vSwitch, and the programs of it that are used.
+#: Debian's package of Open vSwitch, and its programs that are used.
 PACKAGE = "openvswitch-switch"
 PROGRAMS = ("ovs-dpctl", "ovs-vsctl", "ovs-vswitchd", "ovsdb-server", "ovsdb-tool")
 
-#: What one switch daemon may take to do as it is told: 0.2 s here, some seconds on a host that is busy.
+#: The seconds in which a switch daemon must carry out a command: 0.2 s here, some seconds on a busy host.
 ANSWER_DEADLINE_S = 30
 
-#: A database of its own for a switch daemon. Whoever wants to talk to it enters the same two namespaces, where every
-#: tool finds it in its usual place: `nsenter -t PID --net --mount ovs-vsctl show`.
+#: A database of its own for a switch daemon. To talk to the daemon, enter the same two namespaces, where every tool
+#: finds it in its usual place: `nsenter -t PID --net --mount ovs-vsctl show`.
 _DATABASE = """
 set -e
 mount -t tmpfs tmpfs /run
@@ -54,29 +54,29 @@ exec ovsdb-server conf.db --remote=punix:db.sock --unixctl=database.ctl --no-chd
 
 
 class SwitchError(EmulationError):
-    """A switch cannot be made here. The text says what to do about it."""
+    """A switch cannot be created here. The text says what to do."""
 
 
 class Switch(ABC):
-    """One site's switch, from its making to `close`. `offload`: workers' frames may leave checksums to the device."""
+    """One site's switch. `offload` says whether workers may leave checksums to the device."""
 
     offload: ClassVar[bool] = True
 
     @abstractmethod
     def __init__(self, netns: Path, netlink: Netlink, mac: str) -> None:
-        """Make the router's device, with this MAC address, in a namespace. `netlink` is a socket in there."""
+        """Create the router's device with this MAC address in a namespace. `netlink` is a socket in that namespace."""
 
     @abstractmethod
     def plug(self, interface: str) -> None:
-        """Make an interface of the router's namespace a port. It is still to be shaped and brought up."""
+        """Make an interface of the router's namespace a port. The caller shapes it and brings it up later."""
 
     @abstractmethod
     def unplug(self, interface: str) -> None:
-        """Forget a port, whose interface may have gone."""
+        """Remove a port, whose interface may be gone already."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of it. A second time does nothing."""
+        """Release the switch. Calling it twice is allowed."""
 
 
 class Bridge(Switch):
@@ -92,19 +92,19 @@ class Bridge(Switch):
         self._netlink.apply(device.plugged(port, self._index), device.isolated(port))
 
     def unplug(self, interface: str) -> None:
-        """A bridge forgets a port with its interface."""
+        """Do nothing: a bridge forgets a port with its interface."""
 
     def close(self) -> None:
-        """It goes with the namespace."""
+        """Do nothing: the bridge goes with the namespace."""
 
 
 class OpenVSwitch(Switch):
-    """An Open vSwitch with its own two daemons, the kernel moving the packets."""
+    """An Open vSwitch with two daemons of its own and the kernel's datapath."""
 
     datapath: ClassVar[str] = "system"
 
     def __init__(self, netns: Path, netlink: Netlink, mac: str) -> None:
-        """Raises SwitchError when the daemons do not come up."""
+        """Start the daemons and create the device. Raises SwitchError if the daemons do not come up."""
         self._daemons: list[subprocess.Popen[bytes]] = []
         try:
             self._start(["nsenter", f"--net={netns}", "unshare", "--mount", "sh", "-c", _DATABASE])
@@ -113,7 +113,7 @@ class OpenVSwitch(Switch):
             self._start([*self._inside, "ovs-vswitchd", "--no-chdir", "-vconsole:emer", "-vsyslog:off"])
             settings = ("datapath_type=" + self.datapath, "fail_mode=standalone", f'other_config:hwaddr="{mac}"')
             self._tell("add-br", DEVICE, "--", "set", "bridge", DEVICE, *settings)
-            # A port's queueing disciplines the daemon would take for its own, and remove ours, but for this.
+            # Without this QoS type, the daemon would treat a port's queueing disciplines as its own and remove ours.
             self._hands_off = self._tell("create", "qos", "type=linux-noop")
         except BaseException:
             self.close()
@@ -135,37 +135,37 @@ class OpenVSwitch(Switch):
 
     @property
     def _inside(self) -> list[str]:
-        """What brings a program to the daemons."""
+        """The command prefix that enters the daemons' namespaces."""
         return ["nsenter", f"--target={self._daemons[0].pid}", "--net", "--mount"]
 
     def _start(self, command: Sequence[str]) -> None:
-        """A daemon that the kernel ends together with this process; it stays the child that it was started as."""
+        """Start a daemon that the kernel kills together with this process."""
         self._daemons.append(
             subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C in the terminal is for us alone
+                start_new_session=True,  # so that Ctrl-C in the terminal does not end it
             )
         )
 
     def _wait_for_database(self) -> None:
-        """Until it is in its own mount namespace: before, a tool sent there would find the host's Open vSwitch."""
+        """Wait until the daemon is in its mount namespace. Before, a tool would find the host's Open vSwitch."""
         said = self._daemons[0].stdout
         assert said is not None
         word = said.readline()
         if word != b"ready\n":
-            raise SwitchError(f"Open vSwitch's database does not start: {(word + said.read()).decode().strip()}")
+            raise SwitchError(f"Open vSwitch's database did not start: {(word + said.read()).decode().strip()}")
 
     def _tell(self, *words: str) -> str:
-        """What `ovs-vsctl` answers when all is done as told."""
+        """Run `ovs-vsctl` and return its output. Raises SwitchError if it fails."""
         command = [*self._inside, "ovs-vsctl", f"--timeout={ANSWER_DEADLINE_S}", *words]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise SwitchError(
                 f"Open vSwitch: `ovs-vsctl {' '.join(words)}` failed: {done.stderr.strip()}. "
-                "Write `switch: bridge` in the topology to do without."
+                "Write `switch: bridge` in the topology to do without Open vSwitch."
             )
         return done.stdout.strip()
 
@@ -173,8 +173,8 @@ class OpenVSwitch(Switch):
 class UserspaceOpenVSwitch(OpenVSwitch):
     """An Open vSwitch whose daemon moves the packets itself.
 
-    It passes on what a device left undone as it is, so a worker's frames must be whole when they leave it: with
-    checksums still to be filled in, every TCP connection hangs (while ping works).
+    It does not fill in checksums that were left to a device, so workers must send complete frames. Otherwise every TCP
+    connection hangs, while ping works.
     """
 
     datapath: ClassVar[str] = "netdev"
@@ -189,12 +189,15 @@ SWITCHES: dict[SwitchName, type[Switch]] = {
 
 
 def available_switches() -> dict[SwitchName, str | None]:
-    """Each switch, and None if it works here, else why not and what to do. Order: what `auto` takes first, first."""
+    """Return each switch with None if it works here, or else the reason and the remedy.
+
+    The order is the one in which `auto` tries them.
+    """
     return {name: _complaint(name) for name in SWITCHES}
 
 
 def choose_switch(choice: SwitchChoice) -> SwitchName:
-    """The switch for a topology's choice. Raises SwitchError when what is named does not work here."""
+    """Return the switch for a topology's choice. Raises SwitchError if the named one does not work here."""
     if choice == "auto":
         return next(name for name in SWITCHES if _complaint(name) is None)
     complaint = _complaint(choice)
@@ -204,7 +207,7 @@ def choose_switch(choice: SwitchChoice) -> SwitchName:
 
 
 def missing_programs() -> list[str]:
-    """The programs of Open vSwitch that are not on this machine."""
+    """Return the programs of Open vSwitch that this machine lacks."""
     return [program for program in PROGRAMS if shutil.which(program) is None]
 
 
@@ -212,12 +215,12 @@ def _complaint(name: SwitchName) -> str | None:
     if name == "bridge":
         return None
     if missing := missing_programs():
-        return f"there is no {', '.join(missing)}; apt-get install {PACKAGE}"
+        return f"{', '.join(missing)} not installed; apt-get install {PACKAGE}"
     if name == "openvswitch-user":
         return None if Path("/dev/net/tun").exists() else "there is no /dev/net/tun; modprobe tun"
     if os.geteuid() != 0:
-        return "trying it needs root; run it with sudo"
-    # In a scratch namespace, which takes the datapath along. The kernel loads the module for it.
+        return "testing it needs root; run with sudo"
+    # In a scratch namespace, which removes the datapath when it ends. The kernel loads the module by itself.
     try:
         with closing(Namespace()) as scratch:
             command = ["ovs-dpctl", "add-dp", "trial"]
@@ -227,4 +230,4 @@ def _complaint(name: SwitchName) -> str | None:
     if trial.returncode == 0:
         return None
     remedy = "modprobe openvswitch, or use a kernel with CONFIG_OPENVSWITCH"
-    return f"the kernel makes no datapath ({trial.stderr.strip().splitlines()[-1]}); {remedy}"
+    return f"the kernel created no datapath ({trial.stderr.strip().splitlines()[-1]}); {remedy}"

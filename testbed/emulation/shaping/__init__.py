@@ -1,4 +1,4 @@
-"""Links that behave as asked: one interface, two backends, chosen by trying and never by guessing."""
+"""Shaped links: one interface, two backends, chosen by trying them out."""
 
 from testbed.emulation.shaping.base import LinkCounters, Port, Shaper, ShapingError
 from testbed.emulation.shaping.probe import available_backends, open_shaper

@@ -1,4 +1,4 @@
-"""What shaping a link means, whatever does it."""
+"""The interface of link shaping, independent of the backend."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES, LinkState
 
 
 class ShapingError(EmulationError):
-    """A link cannot be shaped. The text says what to do about it; the link is dead, never unshaped."""
+    """A link cannot be shaped. The text says what to do; the link passes nothing rather than unshaped packets."""
 
 
-#: The largest packet that segmentation offload makes, 64 KiB of payload, as a qdisc counts it: with the headers that
-#: each of its frames will have, 66 bytes to 1,448.
+#: The largest packet of segmentation offload (64 KiB of payload) as a qdisc counts it: with the headers that each of
+#: its frames will have, 66 bytes for 1,448 of payload.
 SUPER_PACKET_BYTES = 65536 * MTU_FRAME_BYTES // TCP_PAYLOAD_BYTES
 
-#: A rate is told by this much steady time: a few bursts would mostly tell of their ends.
+#: The steady time that a rate needs to be known: in less, the ends of bursts dominate.
 RATE_KNOWN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """Where a directed link is shaped: everything sent through one interface, a router's towards another as a
-    rule.
+    """The place where a directed link is shaped: all packets sent through one interface, usually a router's.
 
-    A link from a router to one worker leaves through a port of the site's bridge. There the kernel's packet
-    filter sees only the bridge, so the port also says which, and the `address` of the worker: what is for
-    that address is the link's, whether the router sent it or another worker of the site.
+    A link from a router to one worker leaves through a port of the site's bridge. There the kernel's packet filter sees
+    only the bridge. So the port also names the `bridge` and the worker's `address`: packets for that address are the
+    link's, whether the router or another worker of the site sent them.
     """
 
     link: str
@@ -44,12 +43,15 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class LinkCounters:
-    """What a link has done since it was attached.
+    """A link's totals since it was attached.
 
-    Packets and bytes are of frames as on the wire: a super-packet counts as the frames it stands for, each
-    with its own headers. `busy_s` is the time during which packets left one right behind another because a queue had
-    formed. `steady_s` is the part of it in stretches long enough to tell a rate, `steady_bytes` what passed in that
-    time and `allowed_bytes` the rate in force summed over it.
+    Packets and bytes are those of frames on the wire: a super-packet counts as its frames, each with its own headers.
+
+    Attributes:
+        busy_s: The seconds in which packets left back to back because a queue had formed.
+        steady_s: The part of `busy_s` in stretches long enough to measure a rate.
+        steady_bytes: The bytes that passed during `steady_s`.
+        allowed_bytes: The rate in force, summed over `steady_s`.
     """
 
     packets: int = 0
@@ -64,17 +66,17 @@ class LinkCounters:
 
     @property
     def rate_error(self) -> float | None:
-        """Relative error of the rate while the link was busy; None if it hardly ever was."""
+        """The relative error of the rate while the link was busy; None if it hardly ever was."""
         return self.steady_bytes / self.allowed_bytes - 1 if self.steady_s >= RATE_KNOWN_S else None
 
 
-#: States that are to come: when each is to be in force, in seconds on the monotonic clock, in that order.
-Coming = Sequence[tuple[float, LinkState]]
+#: Future states in order, each with the moment at which it takes effect, in seconds on the monotonic clock.
+FutureStates = Sequence[tuple[float, LinkState]]
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A state that was to come and is in force: when it was due, and how late that was, in seconds."""
+    """A future state that took effect: when it was due, and how many seconds late it was."""
 
     link: str
     due_s: float
@@ -82,42 +84,48 @@ class Applied:
 
 
 class Shaper(ABC):
-    """Shapes all links of one network; a context manager, safe to call from any thread.
+    """Shapes all links of one network. A context manager; any thread may call it.
 
-    A link whose state is not `up`, or whose rate is 0, drops what arrives; what it already holds drains.
+    A link that is down, or whose rate is 0, drops what arrives; packets already in it drain.
 
-    States that are to come are put in force by a process of their own, so that nothing that this one does makes them
-    late: here any thread may hold the interpreter.
+    Future states are put in force by a separate process, so that nothing in this process makes them late: here any
+    thread may hold the interpreter's lock.
     """
 
     name: ClassVar[str]
 
     @property
     def realtime(self) -> bool | None:
-        """Whether the process that shapes goes in front of all ordinary ones; None where it is the kernel."""
+        """Whether the shaping process has real-time priority; None if the kernel shapes."""
         return None
 
     @abstractmethod
     def attach(self, ports: Mapping[Port, LinkState]) -> None:
-        """Start shaping ports, as one batch. From here to `detach` nothing passes them unshaped.
+        """Start shaping ports, as one batch. Until `detach`, nothing passes them unshaped.
 
-        Raises ShapingError when one of them cannot be shaped; then none of them is attached.
+        Raises:
+            ShapingError: A port cannot be shaped. None of them is attached.
         """
 
     @abstractmethod
-    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, Coming] | None = None) -> None:
-        """Change the named links in place, as one batch; what waits is kept. KeyError: not attached.
+    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, FutureStates] | None = None) -> None:
+        """Change links in place, as one batch; queued packets are kept.
 
-        Of the links named in `coming`, what was to come is forgotten, and this comes instead.
+        Args:
+            states: The new state of each link.
+            coming: Future states that replace all earlier ones of these links.
+
+        Raises:
+            KeyError: A link is not attached.
         """
 
     @abstractmethod
-    def expect(self, coming: Mapping[str, Coming]) -> None:
-        """Have states come after those that are to come already. KeyError: not attached."""
+    def expect(self, coming: Mapping[str, FutureStates]) -> None:
+        """Append future states to those already queued. Raises KeyError for a link that is not attached."""
 
     @abstractmethod
     def applied(self) -> list[Applied]:
-        """What came to be in force since the last call."""
+        """Return the future states that took effect since the last call."""
 
     @abstractmethod
     def detach(self, link: str) -> None:
@@ -125,15 +133,15 @@ class Shaper(ABC):
 
     @abstractmethod
     def counters(self) -> dict[str, LinkCounters]:
-        """Totals of every attached link since its `attach`."""
+        """Return the totals of every attached link since its `attach`."""
 
     @abstractmethod
     def failure(self) -> str | None:
-        """Why links are dead, or None while all is well."""
+        """Return why links are dead, or None if all is well."""
 
     @abstractmethod
     def close(self) -> None:
-        """Detach every link and let go of what this holds. A second time does nothing."""
+        """Detach every link and release all resources. Calling it twice is allowed."""
 
     def __enter__(self) -> Self:
         return self
@@ -145,24 +153,24 @@ class Shaper(ABC):
 
 
 def distorted_by_offload(state: LinkState) -> bool:
-    """Whether hosts that send over this link should do without segmentation offload.
+    """Return whether hosts that send over this link should not use segmentation offload.
 
-    A backend loses and queues a super-packet of up to 45 frames as one. That is what makes high rates cheap,
-    and averages hold; but where loss is random, a queue is counted in packets or each opportunity is for one
-    packet, single frames are what was asked for.
+    A backend loses and queues a super-packet of up to 45 frames as one packet. That makes high rates cheap, and
+    averages hold. But where loss is random, a queue is counted in packets, or each delivery opportunity is for one
+    packet, single frames are needed.
     """
     return state.loss > 0 or state.queue.unit == "packets" or state.delivery is not None
 
 
 def refuse_attached(ports: Iterable[Port], attached: Container[str]) -> None:
-    """ShapingError when one of the ports is of a link that is attached already."""
+    """Raise ShapingError if one of the ports' links is already attached."""
     for port in ports:
         if port.link in attached:
             raise ShapingError(
-                f"link {port.link} is attached already; detach it first", rule="attached", link=port.link
+                f"link {port.link} is already attached; detach it first", rule="attached", link=port.link
             )
 
 
 def passes(state: LinkState) -> bool:
-    """Whether a link in this state lets anything through."""
+    """Return whether a link in this state passes any packet."""
     return state.up and state.rate_bps > 0

@@ -1,15 +1,14 @@
-"""The rules that send a router's packets to the shaping core.
+"""The iptables rules that send a router's packets to the shaping core.
 
-nftables has a queue statement only where the kernel was built with it, so these are iptables rules, through
-whichever of its two forms this kernel accepts. All live in one chain of our own, which is replaced whole and
+nftables has a queue statement only if the kernel was built with it, so these are iptables rules, set through whichever
+of its two forms this kernel accepts. All rules are in one chain of our own, which is replaced as a whole and
 atomically:
 
     mangle POSTROUTING ─► testbed-shaping ─► -o paris-tokyo            -j NFQUEUE --queue-num 0
                                           ─► -o lan -d 10.0.0.2        -j NFQUEUE --queue-num 1
 
-None carries --queue-bypass: while nobody listens to a queue, its packets are dropped. An accepted packet goes
-on after the whole table, so it meets one rule only; rules with a destination therefore come before those
-without.
+No rule has --queue-bypass: while no program listens to a queue, its packets are dropped. An accepted packet skips the
+rest of the table, so it meets one rule only; therefore rules with a destination come first.
 """
 
 from __future__ import annotations
@@ -33,7 +32,10 @@ FORMS = ("iptables-nft", "iptables-legacy", "iptables")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What leaves through an interface, perhaps for one address only, goes to a queue; without one it is dropped."""
+    """Sends packets that leave through an interface to a queue; without a queue, drops them.
+
+    With a destination, it applies to packets for that address only.
+    """
 
     interface: str
     destination: str | None
@@ -46,7 +48,7 @@ class Rule:
 
 
 def _run(command: list[str], text: str | None = None) -> str | None:
-    """Run a command; None when it succeeded, else what it complained about."""
+    """Run a command; return None if it succeeded, or its error."""
     try:
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
@@ -55,7 +57,7 @@ def _run(command: list[str], text: str | None = None) -> str | None:
 
 
 def table_text(rules: Iterable[Rule], *, jump: bool = False) -> str:
-    """Input of iptables-restore that makes these the chain's only rules; with the jump to it, where that is missing."""
+    """Return input for iptables-restore that makes these the chain's only rules. `jump` adds the jump to the chain."""
     ordered = sorted(rules, key=lambda rule: rule.destination is None)
     way_in = [f"-A {' '.join(JUMP)}"] if jump else []
     return "\n".join(["*mangle", f":{CHAIN} - [0:0]", *map(str, ordered), *way_in, "COMMIT", ""])
@@ -63,7 +65,7 @@ def table_text(rules: Iterable[Rule], *, jump: bool = False) -> str:
 
 @cache
 def working_form() -> str:
-    """The form of iptables with which a queue rule can really be added here, tried in a scratch namespace."""
+    """Return the form of iptables that can add a queue rule here, tried in a scratch namespace."""
     complaints = []
     for form in FORMS:
         text = table_text([Rule("lo", "127.0.0.1", 0)])
@@ -72,15 +74,16 @@ def working_form() -> str:
             return form
         complaints.append(f"{form}: {complaint.splitlines()[0]}")
     raise ShapingError(
-        "no NFQUEUE rule can be added here. Install the tool (apt-get install iptables), and use a kernel "
+        "no NFQUEUE rule can be added on this machine. Install iptables (apt-get install iptables), and use a kernel "
         "with CONFIG_NETFILTER_XT_TARGET_NFQUEUE and CONFIG_NETFILTER_NETLINK_QUEUE (modules xt_NFQUEUE and "
-        f"nfnetlink_queue). What was tried: {'; '.join(complaints)}"
+        f"nfnetlink_queue). Tried: {'; '.join(complaints)}"
     )
 
 
 def filter_bridged(namespaces: Iterable[Path]) -> None:
-    """Have what one port of a bridge sends to another pass the rules too, which its frames otherwise go
-    round. Loads the kernel's module for that where it is not there yet. Raises ShapingError.
+    """Make frames between two ports of a bridge pass the rules too, which they otherwise bypass.
+
+    Loads the kernel's module for that if it is missing. Raises ShapingError.
     """
     for netns in namespaces:
         if _switch_on(netns) is None:
@@ -90,13 +93,13 @@ def filter_bridged(namespaces: Iterable[Path]) -> None:
         if complaint is not None:
             tried = f"{complaint}; modprobe br_netfilter: {loading or 'done'}"
             raise ShapingError(
-                "what passes a bridge cannot be shaped here. Load the module br_netfilter (modprobe br_netfilter), or "
-                f"use a kernel with CONFIG_BRIDGE_NETFILTER. What was tried: {tried}"
+                "bridged packets cannot be shaped on this machine. Load the module br_netfilter (modprobe "
+                f"br_netfilter), or use a kernel with CONFIG_BRIDGE_NETFILTER. Tried: {tried}"
             )
 
 
 def _switch_on(netns: Path) -> str | None:
-    """None when bridged frames pass the rules of a namespace from now on, else the complaint."""
+    """Make bridged frames pass the rules of a namespace; return None, or the error."""
     try:
         inside(netns, lambda: BRIDGED.write_text("1"))
     except OSError as error:
@@ -107,19 +110,20 @@ def _switch_on(netns: Path) -> str | None:
 def replace_rules(rules: Mapping[Path, Collection[Rule]]) -> None:
     """Make these rules the only ones of our chain in each namespace, several namespaces at a time.
 
-    Raises ShapingError when a namespace has not got its rules.
+    Raises:
+        ShapingError: The rules of a namespace could not be set.
     """
-    working_form()  # found out once, not by each thread
+    working_form()  # cached here, so that not every thread tries it out
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for netns, complaint in zip(rules, pool.map(_replace, rules, rules.values()), strict=True):
             if complaint is not None:
-                raise ShapingError(f"cannot set queue rules in {netns}: {complaint}")
+                raise ShapingError(f"NFQUEUE rules could not be set in {netns}: {complaint}")
 
 
 def _replace(netns: Path, rules: Collection[Rule]) -> str | None:
-    """None when the rules are set, and the jump to them is there; else the complaint, and nothing has changed.
+    """Set the rules and the jump to them; return None, or the error, after which nothing has changed.
 
-    The tools run where the thread that starts them is: in the namespace.
+    The tools run in the namespace, because the thread that starts them is in it.
     """
     form = working_form()
 

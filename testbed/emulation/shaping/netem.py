@@ -1,22 +1,22 @@
 """Shaping by the kernel's own queueing disciplines, changed in place.
 
     a router's egress interface
-    └─ 1:    netem   delay, jitter, loss; holds what is on its way
+    └─ 1:    netem   delay, jitter, loss; holds packets in flight
        └─ 2:    htb   everything to the default class
           └─ 2:1    class   rate = ceiling = the link's rate
              └─ 3:    bfifo   the bottleneck queue, limited in bytes
 
-netem outside and the rate inside, because only so is the bottleneck queue a queue of its own. The other way
-round (HTB with a netem leaf) one packet limit covers both what is on its way and what waits: a link of 100
-Mbit/s and 100 ms with a queue of 250 kB needs 826 + 165 packets, but the 826 are not kept for those on their
-way, so a burst arriving at twice the rate is cut long before 250 kB wait; and since it counts a super-packet
-of 45 frames as one, the limit means 45 times as much with segmentation offload as without. A bfifo counts
-bytes. Delay before or after the queue makes no difference from end to end.
+netem is outside and the rate inside, because only so is the bottleneck queue a queue of its own. The other way round
+(HTB with a netem leaf), one packet limit covers both packets in flight and queued packets. A link of 100 Mbit/s and 100
+ms with a queue of 250 kB needs 826 + 165 packets, but the 826 are not reserved for packets in flight, so a burst
+arriving at twice the rate is cut long before 250 kB wait. And since netem counts a super-packet of 45 frames as one,
+the limit means 45 times as much with segmentation offload as without. A bfifo counts bytes. Delay before or after the
+queue makes no difference from end to end.
 
-What is loose: netem counts packets, so its limit is set where a link at its full rate with the smallest
-frames stays below it, and only keeps a flood from taking the host's memory. A class refills its bucket when
-it is changed, so each change lends one burst (1 ms at the rate, at least two frames). A down link is netem
-with a loss of 100 %: what it already holds drains.
+What is loose: netem counts packets, so its limit is set where a link at its full rate with the smallest frames stays
+below it, and only keeps a flood from filling the host's memory. A class refills its bucket when it is changed, so each
+change lends one burst (1 ms at the rate, at least two frames). A down link is netem with a loss of 100 %: packets
+already in it drain.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from testbed.emulation.shaping import tc
 from testbed.emulation.shaping.base import (
     SUPER_PACKET_BYTES,
     Applied,
-    Coming,
+    FutureStates,
     LinkCounters,
     Port,
     Shaper,
@@ -45,45 +45,44 @@ from testbed.emulation.shaping.base import (
     passes,
     refuse_attached,
 )
-from testbed.emulation.shaping.timed import Batch, Timed, Timer, TimerAnswer
+from testbed.emulation.shaping.timer import Batch, TimedRequests, Timer, TimerAnswer
 from testbed.link import MTU_FRAME_BYTES, LinkState
 
-#: A bucket that fills in this time rides out the timer's lateness: 1.25 MB at 10 Gbit/s, two frames at 64
-#: kbit/s.
+#: A bucket that fills in this time bridges the timer's lateness: 1.25 MB at 10 Gbit/s, two frames at 64 kbit/s.
 BURST_S = 1e-3
 MIN_BURST_BYTES = 2 * MTU_FRAME_BYTES
 #: The smallest frame, and room for bursts above the rate that wait in the delay line.
 MIN_FRAME_BYTES = 64
 SPARE_PACKETS = 10_000
-#: A queue seen at both ends of this time was there throughout, or nearly.
+#: A queue that is there at both ends of this time was there throughout, or nearly.
 LOOK_S = 0.15
 
 _HTB, _CLASS, _QUEUE = tc.handle(2), tc.handle(2, 1), tc.handle(3)
 
 
 def burst_bytes(rate_bps: float) -> float:
-    """The bucket of a rate limiter."""
+    """Return the size of a rate limiter's bucket."""
     return max(rate_bps / 8 * BURST_S, MIN_BURST_BYTES)
 
 
 def delay_line_packets(state: LinkState) -> int:
-    """What netem must be able to hold: the smallest frames at full rate for the longest delay, queue
-    included.
-    """
+    """Return netem's packet limit: the smallest frames at full rate for the longest delay, and the queue."""
     on_the_way = state.rate_bps / 8 * (state.delay_s + state.jitter_s)
     return ceil((on_the_way + state.queue_bytes) / MIN_FRAME_BYTES) + SPARE_PACKETS
 
 
 def queue_limit(state: LinkState) -> int:
-    """Bytes for the bfifo. It drops whole what does not fit, so one that is shorter than a super-packet would let none
-    through, ever; where hosts send single frames it is as asked.
+    """Return the bfifo's limit in bytes.
+
+    A bfifo drops whole packets, so a limit below a super-packet would never let one through. If hosts send single
+    frames, the limit is the link's queue.
     """
     return state.queue_bytes if distorted_by_offload(state) else max(state.queue_bytes, SUPER_PACKET_BYTES)
 
 
 @dataclass(slots=True)
 class _Tree:
-    """One link's qdiscs, and what has been seen of it."""
+    """One link's qdiscs and what was counted of it."""
 
     control: tc.TrafficControl
     netns: Path
@@ -97,7 +96,7 @@ class _Tree:
     counted: LinkCounters = field(default_factory=LinkCounters)
 
     def enforce(self, now: float) -> None:
-        """Sum what the rate allowed up to now."""
+        """Sum up the bytes that the rate has allowed until now."""
         rate = self.state.rate_bps if passes(self.state) else 0.0
         self.allowed_bytes += rate / 8 * (now - self.since)
         self.since = now
@@ -121,7 +120,7 @@ class _Tree:
         return tc.bfifo(self.index, _QUEUE, _CLASS, queue_limit(state), create=create)
 
     def build(self) -> list[NetlinkRequest]:
-        """The whole tree in the place of what is there: dead first, alive with the last request."""
+        """Return requests that replace the present tree: it is dead at first, and alive with the last request."""
         return [
             self.delay(self.state, create=True, dead=True),
             tc.htb(self.index, _HTB, tc.handle(self.root >> 16, 1), default_class=1),
@@ -131,10 +130,9 @@ class _Tree:
         ]
 
     def change(self, state: LinkState, before: LinkState | None = None) -> list[NetlinkRequest]:
-        """Requests that make the tree behave as the new state says, after the one in force or `before`; only those that
-        change something.
+        """Return the requests that change the tree from `before` (by default the state in force) to a new state.
 
-        The rate of a link that goes down stays, so that what it holds drains.
+        A link that goes down keeps its rate, so that packets already in it drain.
         """
         before = before or self.state
         requests = []
@@ -148,7 +146,7 @@ class _Tree:
 
 
 class NetemShaper(Shaper):
-    """netem, HTB and bfifo on every port, over one netlink socket a namespace."""
+    """Shapes with netem, HTB and bfifo on every port, over one netlink socket for each namespace."""
 
     name: ClassVar[str] = "netem"
 
@@ -176,7 +174,7 @@ class NetemShaper(Shaper):
                     self.detach(port.link)
                 raise
 
-    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, Coming] | None = None) -> None:
+    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, FutureStates] | None = None) -> None:
         with self._lock:
             if coming:
                 self._note(self._its_timer().ask(Batch(forget=list(coming))))
@@ -199,15 +197,15 @@ class NetemShaper(Shaper):
             if coming:
                 self.expect(coming)
 
-    def expect(self, coming: Mapping[str, Coming]) -> None:
+    def expect(self, coming: Mapping[str, FutureStates]) -> None:
         with self._lock:
-            timed: dict[str, list[Timed]] = {}
+            timed: dict[str, list[TimedRequests]] = {}
             for link, states in coming.items():
                 tree, ours = self._trees[link], self._coming.setdefault(link, deque())
                 timed[link] = []
                 for due_s, state in states:
                     before = ours[-1][1] if ours else tree.state
-                    timed[link].append(Timed(due_s, tree.netns, tuple(tree.change(state, before))))
+                    timed[link].append(TimedRequests(due_s, tree.netns, tuple(tree.change(state, before))))
                     ours.append((due_s, state))
             self._note(self._its_timer().ask(Batch(coming=timed)))
 
@@ -219,19 +217,19 @@ class NetemShaper(Shaper):
             return found
 
     def _note(self, answer: TimerAnswer) -> None:
-        """What came to be in force is, from its moment on."""
+        """Take over the states that took effect."""
         self._refusal = self._refusal or answer.refusal
         for applied in answer.applied:
             tree, coming = self._trees.get(applied.link), self._coming.get(applied.link)
             if tree is None or not coming:
-                continue  # detached, or forgotten, meanwhile
+                continue  # the link was detached, or its future states replaced, meanwhile
             _, state = coming.popleft()
             tree.enforce(applied.due_s + applied.late_s)
             tree.state = state
             self._found.append(applied)
 
     def _its_timer(self) -> Timer:
-        """The process that puts states in force at their time, started when there is something for it."""
+        """Return the process that puts future states in force, started at first use."""
         if self._timer is None:
             self._timer = Timer()
         return self._timer
@@ -247,7 +245,7 @@ class NetemShaper(Shaper):
                 tree.control.apply(tree.delay(tree.state, dead=True))
             except OSError as error:
                 if error.errno not in (errno.ENODEV, errno.ENOENT, errno.EINVAL):  # the interface went first
-                    raise ShapingError(f"cannot stop {link}: {error.strerror}") from error
+                    raise ShapingError(f"link {link} could not be stopped: {error.strerror}") from error
             self._leave(tree.netns)
 
     def counters(self) -> dict[str, LinkCounters]:
@@ -278,7 +276,7 @@ class NetemShaper(Shaper):
             return self._planted(port, state)
         except OSError as error:
             self._leave(port.netns)
-            why = f"cannot shape {port.link} on {port.interface} in {port.netns}: {error.strerror}"
+            why = f"link {port.link} could not be shaped on {port.interface} in {port.netns}: {error.strerror}"
             raise ShapingError(why) from error
 
     def _planted(self, port: Port, state: LinkState) -> _Tree:
@@ -286,8 +284,8 @@ class NetemShaper(Shaper):
         if control is None:
             control = self._controls[port.netns] = tc.TrafficControl(port.netns)
         index = control.index(port.interface)
-        # Another handle than the present root's makes the kernel graft a new tree in one step; the same
-        # handle would change the old one. The interface is shaped, or dead, at every moment.
+        # With another handle than the present root's, the kernel grafts a new tree in one step; the same handle would
+        # change the old tree. So the interface is shaped, or dead, at every moment.
         present = {own for (at, own), (parent, _) in control.qdiscs().items() if at == index and parent == tc.ROOT}
         root = tc.handle(1) if tc.handle(1) not in present else tc.handle(4)
         now = time.monotonic()
@@ -296,7 +294,7 @@ class NetemShaper(Shaper):
         return tree
 
     def _leave(self, netns: Path) -> None:
-        """Close the namespace's socket with its last link."""
+        """Close the namespace's socket if no link is left in it."""
         if netns in self._controls and all(tree.netns != netns for tree in self._trees.values()):
             self._controls.pop(netns).close()
             if self._timer is not None:
@@ -304,10 +302,10 @@ class NetemShaper(Shaper):
 
 
 def _observe(tree: _Tree, now: float, seen: dict[int, tc.Statistics]) -> None:
-    """Bring a link's counters up to date.
+    """Update a link's counters.
 
-    The kernel does not say how long a queue was there. The time between two looks counts as busy if bytes waited at
-    both ends of it, and if it was short: over a longer one nobody knows.
+    The kernel does not report how long a queue existed. The time between two looks counts as busy if bytes waited at
+    both ends of it and it was short; over a longer time this is unknown.
     """
     tree.enforce(now)
     netem, htb, queue = seen[tree.root], seen[_HTB], seen[_QUEUE]
@@ -317,7 +315,7 @@ def _observe(tree: _Tree, now: float, seen: dict[int, tc.Statistics]) -> None:
         packets=htb.packets,
         bytes=htb.bytes,
         dropped_queue=queue.drops,
-        dropped_loss=max(netem.drops - queue.drops, 0),  # netem's count includes those of what is inside it
+        dropped_loss=max(netem.drops - queue.drops, 0),  # netem's count includes its inner qdiscs' drops
         backlog_bytes=queue.backlog_bytes,
     )
     if before.backlog_bytes > 0 and queue.backlog_bytes > 0 and now - tree.seen_at <= LOOK_S:

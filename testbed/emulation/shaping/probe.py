@@ -1,4 +1,4 @@
-"""Which backend this kernel can really run, found by trying, and opening it."""
+"""Chooses a backend that this kernel can run, by trying it out, and opens it."""
 
 from __future__ import annotations
 
@@ -18,23 +18,21 @@ from testbed.link import LinkState
 
 BACKENDS: dict[str, type[Shaper]] = {"netem": NetemShaper, "userspace": UserspaceShaper}
 
-#: Has every part of a state, so the probe meets what a run will ask for.
+#: A state with every kind of value, so that the probe covers what a run needs.
 _TRIAL = LinkState(rate_bps=10e6, delay_s=0.01, jitter_s=0.001, loss=0.01)
 
 
 def available_backends() -> dict[str, str | None]:
-    """Each backend's name, and None if it works here, else why not and what to do. Order: best first."""
+    """Return each backend with None if it works here, or else the reason and the remedy; the best comes first."""
     return {name: _complaint(backend) for name, backend in BACKENDS.items()}
 
 
 def open_shaper(choice: Literal["auto", "netem", "userspace"] = "auto") -> Shaper:
-    """A shaper that works here. Raises ShapingError, whose text is the remedy, rather than leave a link
-    unshaped.
-    """
+    """Return a shaper that works here. Raises ShapingError with the remedy if there is none."""
     if choice != "auto":
         complaint = _complaint(BACKENDS[choice])
         if complaint is not None:
-            raise ShapingError(f"the {choice} shaping backend does not work here: {complaint}")
+            raise ShapingError(f"the {choice} shaping backend does not work on this machine: {complaint}")
         return BACKENDS[choice]()
     complaints = {}
     for name, backend in BACKENDS.items():
@@ -42,13 +40,14 @@ def open_shaper(choice: Literal["auto", "netem", "userspace"] = "auto") -> Shape
         if complaint is None:
             return backend()
         complaints[name] = complaint
-    raise ShapingError("no shaping backend works here. " + " ".join(f"{n}: {c}" for n, c in complaints.items()))
+    listed = " ".join(f"{name}: {complaint}" for name, complaint in complaints.items())
+    raise ShapingError(f"no shaping backend works on this machine. {listed}")
 
 
 def _complaint(backend: type[Shaper]) -> str | None:
-    """Shape and change two links of a scratch namespace; None if that went well, else the remedy."""
+    """Shape and change two links of a scratch namespace; return None on success, else the remedy."""
     if os.geteuid() != 0:
-        return "shaping links needs root; run it with sudo."
+        return "shaping links needs root; run with sudo."
     try:
         with closing(Namespace()) as scratch, backend() as shaper:
             _make_site(scratch)
@@ -60,19 +59,19 @@ def _complaint(backend: type[Shaper]) -> str | None:
     except ShapingError as error:
         return f"{error}. {_kernel_remedy()}" if backend is NetemShaper else str(error)
     except (RuntimeError, OSError) as error:
-        return f"no scratch network namespace with a bridge can be made: {error}"
+        return f"a scratch network namespace with a bridge could not be created: {error}"
     return None
 
 
 def _make_site(scratch: Namespace) -> None:
-    """A site in small: a router's way out, `lo`, and a worker's port on its bridge."""
+    """Create a small site: a router's way out (`lo`) and a worker's port on its bridge."""
     with closing(Netlink(scratch.path)) as netlink, opened(scratch.holder) as there:
         netlink.apply(device.bridge("lan"), device.veth("w0", None, "eth0", None, there))
         netlink.apply(device.up(netlink.index("lo")), device.plugged(netlink.index("w0"), netlink.index("lan")))
 
 
 def _kernel_remedy() -> str:
-    """How this kernel may come to have netem, by who made it."""
+    """Return how to get netem for this kernel, by the distribution that built it."""
     release, package = platform.release(), package_here()
     if package is None:
         how = "rebuild it with CONFIG_NET_SCH_NETEM and CONFIG_NET_SCH_HTB"
@@ -80,4 +79,4 @@ def _kernel_remedy() -> str:
         how = f"install {package.name} and restart with that kernel"
     else:
         how = f"install {package.name} and run modprobe sch_netem"
-    return f"Kernel {release} lacks sch_netem or sch_htb; {how}; or use the userspace backend."
+    return f"Kernel {release} lacks sch_netem or sch_htb: {how}, or use the userspace backend."

@@ -1,4 +1,4 @@
-"""The shaping core's process, as its owner sees it.
+"""The shaping core: compiling it, running its process, and sending it commands.
 
 UserspaceShaper --"17", commands--> [ core/commands.c ] --"17 ok" or "17 error REASON"-->
 """
@@ -10,23 +10,41 @@ import socket
 import subprocess
 import time
 from itertools import count
+from pathlib import Path
 
+from testbed.compiler import C_FLAGS, CompilerError, compile_c
 from testbed.emulation.process import await_end, how_it_ended
 from testbed.emulation.shaping.base import ShapingError
-from testbed.emulation.shaping.build import build_core
+from testbed.resources import BUILD
+
+SOURCE = Path(__file__).with_name("core")
+#: The binary's name stands out in a process list.
+BINARY = BUILD / "testbed-shaper"
+#: The core parses packets and runs as root: a write beyond an object's end must kill it, and its addresses must not be
+#: predictable.
+HARDENING = ("-D_FORTIFY_SOURCE=2", "-fstack-protector-strong", "-fPIE", "-pie", "-Wl,-z,relro,-z,now")
+FLAGS = (*C_FLAGS, *HARDENING)
 
 ANSWER_BYTES = 1 << 18
 ANSWER_TIMEOUT_S = 10.0
 
 
-class CoreProcess:
-    """Requests go in one after the other, each with a number, and its answer comes with that.
+def build_core() -> Path:
+    """Return the compiled core, built first if its sources or flags have changed. Raises ShapingError."""
+    try:
+        return compile_c(sorted(SOURCE.glob("*.[ch]")), FLAGS, BINARY)
+    except CompilerError as error:
+        raise ShapingError(str(error)) from None
 
-    So what is answered after its caller has given up is taken for nothing else. Not for several threads at once.
+
+class CoreProcess:
+    """The core's process. Requests are sent one at a time, each with a number that its answer repeats.
+
+    So a late answer to a request that timed out is not taken for another's. Only one thread may use it.
     """
 
     def __init__(self) -> None:
-        """Start it. Raises ShapingError when it cannot be built."""
+        """Start the process. Raises ShapingError if it cannot be built."""
         core = build_core()
         self._numbers = count(1)
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -34,8 +52,7 @@ class CoreProcess:
             for end in (self._channel, theirs):
                 for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
                     end.setsockopt(socket.SOL_SOCKET, option, ANSWER_BYTES)
-            # In a session of its own: an interrupt from the terminal is for us, who then take the network
-            # down.
+            # In a session of its own: Ctrl-C in the terminal must not end it before the network is taken down.
             self._process = subprocess.Popen(
                 [core], stdin=theirs.fileno(), stdout=subprocess.DEVNULL, start_new_session=True
             )
@@ -46,17 +63,18 @@ class CoreProcess:
 
     @property
     def realtime(self) -> bool:
-        """Whether it goes in front of all ordinary processes."""
+        """Whether the process has real-time priority."""
         if self.failure() is not None:
             return False
-        self.ask("counters 0")  # what it asked the system for at its start it has by the time it answers
+        self.ask("counters 0")  # the core sets its priority before it answers
         return os.sched_getscheduler(self.pid) == os.SCHED_RR
 
     def ask(self, commands: str, *files: int) -> list[str]:
-        """Have commands done at one instant, with open files where one needs them; the lines of the answer.
+        """Carry out commands at one instant, with open files for those that need one, and return the answer's lines.
 
-        Raises ShapingError with the reason when one of them, and so the rest, was not done, or when no answer comes in
-        time: then they are done late or never.
+        Raises:
+            ShapingError: A command failed, and so did the rest; or no answer came in time, and the commands may be
+                carried out late or never.
         """
         number = next(self._numbers)
         try:
@@ -64,31 +82,31 @@ class CoreProcess:
             said, *lines = self._answer(number).splitlines() or [""]
         except TimeoutError:
             raise ShapingError(
-                f"the shaping core did not answer within {ANSWER_TIMEOUT_S:g} s, so it may not have done what it was "
-                "asked; it was stopped, or this host has no time for it: let it run less at once",
+                f"the shaping core did not answer within {ANSWER_TIMEOUT_S:g} s, so the change may not be in force: "
+                "the process is stopped, or this host is overloaded; run less on this host at once",
                 rule="timeout",
             ) from None
         except OSError as error:
             raise ShapingError(self.failure() or f"the shaping core cannot be reached: {error}") from error
         if said != "ok":
-            raise ShapingError(said.removeprefix("error ") or self.failure() or "the shaping core has gone")
+            raise ShapingError(said.removeprefix("error ") or self.failure() or "the shaping core has ended")
         return lines
 
     def failure(self) -> str | None:
-        """Why every link is dead; None while all is well."""
+        """Return why every link is dead; None if all is well."""
         status = self._process.poll()
         if status is None:
             return None
-        return f"the shaping core {how_it_ended(status)}, so every link is dead; take the network down and up again"
+        return f"the shaping core {how_it_ended(status)}, so no link passes packets; take the network down and up again"
 
     def close(self) -> None:
-        """End it. A second time does nothing."""
+        """End the process. Calling it twice is allowed."""
         self._channel.close()
-        # End of file is its signal to go; the kernel drops what it held.
+        # The core ends at end of file; the kernel drops the packets that it held.
         await_end(self._process, ANSWER_TIMEOUT_S)
 
     def _answer(self, number: int) -> str:
-        """The answer to a request; empty when the process has gone. Those before it are of callers that gave up."""
+        """Return the answer to a request; empty if the process has ended. Answers to earlier requests are skipped."""
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while (left_s := deadline - time.monotonic()) > 0:
             self._channel.settimeout(left_s)

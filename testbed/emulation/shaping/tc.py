@@ -1,7 +1,4 @@
-"""Traffic control: what shaping says to the kernel, as netlink requests.
-
-Five kinds of qdisc or class, and their statistics.
-"""
+"""Traffic control: netlink requests for qdiscs and classes, and their statistics."""
 
 from __future__ import annotations
 
@@ -10,11 +7,15 @@ import struct
 from dataclasses import dataclass
 
 from testbed.emulation.network.netlink import CREATE, REPLACE, Netlink, NetlinkRequest, attribute, attributes
+from testbed.emulation.shaping.base import SUPER_PACKET_BYTES
 from testbed.link import MTU_FRAME_BYTES, GilbertElliott
 
 ROOT = 0xFFFFFFFF
-#: The kernel's unit for times in qdisc parameters (PSCHED_SHIFT is 6).
+#: The kernel's unit of time in qdisc parameters (PSCHED_SHIFT is 6).
 TICK_S = 64e-9
+
+#: The queue of a worker's interface: ten milliseconds' worth, and never less than two super-packets.
+QUEUE_S = 0.010
 
 _RTM_NEWQDISC, _RTM_GETQDISC, _RTM_NEWTCLASS = 36, 38, 40
 _TCA_KIND, _TCA_OPTIONS, _TCA_STATS2 = 1, 2, 7
@@ -30,12 +31,12 @@ _TCMSG = struct.Struct("=BxxxiIII")
 
 
 def handle(major: int, minor: int = 0) -> int:
-    """`major:minor` as one number."""
+    """Return `major:minor` as one number."""
     return major << 16 | minor
 
 
 def _qdisc(kind: str, index: int, own: int, parent: int, options: bytes, create: bool) -> NetlinkRequest:
-    """With `create` it is grafted in the place of whatever is there; else an existing one is changed."""
+    """Return a request that grafts a qdisc (`create`), replacing any other, or changes an existing one."""
     body = _TCMSG.pack(socket.AF_UNSPEC, index, own, parent, 0)
     body += attribute(_TCA_KIND, kind.encode() + b"\0") + attribute(_TCA_OPTIONS, options)
     return NetlinkRequest(_RTM_NEWQDISC, CREATE | REPLACE if create else 0, body)
@@ -52,12 +53,12 @@ def netem(
     limit_packets: int,
     create: bool = False,
 ) -> NetlinkRequest:
-    """Delay and loss at the root of an interface.
+    """Set delay and loss at the root of an interface.
 
-    netem reorders packets under jitter unless it also has a rate, in which case it never lets one overtake
-    another: so with jitter it is given the highest rate its field holds, 34 Gbit/s, which adds 0.4 µs to a
-    full frame, unless `reorder` asks for what it does without. Of a chain it takes the loss of the good state and,
-    of the bad one, what is not lost.
+    Under jitter, netem reorders packets unless it also has a rate, which makes it keep their order. So with jitter it
+    gets the highest rate that its field holds, 34 Gbit/s, which adds 0.4 µs to a full frame, unless `reorder` asks for
+    reordering. Of a Gilbert-Elliott chain, netem takes the loss in the good state and, for the bad state, the share
+    that is not lost.
     """
     random = 0.0 if isinstance(loss, GilbertElliott) else loss
     options = struct.pack("=6I", 0, min(limit_packets, _MAX_U32), _share(random), 0, 0, 0)
@@ -72,12 +73,12 @@ def netem(
 
 
 def _share(probability: float) -> int:
-    """A probability as the kernel holds it."""
+    """Return a probability as the kernel stores it."""
     return round(probability * _MAX_U32)
 
 
 def htb(index: int, own: int, parent: int, default_class: int) -> NetlinkRequest:
-    """A classful rate limiter; unclassified packets go to the default class."""
+    """Create a classful rate limiter; unclassified packets go to the default class."""
     options = attribute(_HTB_INIT, struct.pack("=5I", 3, 10, default_class, 0, 0))
     return _qdisc("htb", index, own, parent, options, create=True)
 
@@ -85,10 +86,10 @@ def htb(index: int, own: int, parent: int, default_class: int) -> NetlinkRequest
 def htb_class(
     index: int, own: int, parent: int, rate_bps: float, burst_bytes: float, *, create: bool = False
 ) -> NetlinkRequest:
-    """A class with the same rate and ceiling.
+    """Set a class whose rate and ceiling are equal.
 
-    `quantum` only matters between siblings, but unset the kernel derives one from the rate, and complains
-    above 16 Mbit/s that it is big.
+    `quantum` only matters between siblings. Without it the kernel derives one from the rate, and warns above 16 Mbit/s
+    that it is big.
     """
     rate = max(int(rate_bps / 8), 1)
     spec = _rate(rate)
@@ -103,7 +104,7 @@ def htb_class(
 
 
 def tbf(index: int, own: int, rate_bps: float, burst_bytes: int, limit_bytes: int) -> NetlinkRequest:
-    """A token bucket at the root of an interface, put there or changed in place."""
+    """Set a token bucket at the root of an interface, changed in place if it is there."""
     rate = int(rate_bps / 8)
     parms = _rate(rate) + _rate(0) + struct.pack("=3I", limit_bytes, 0, 0)
     options = attribute(_TBF_PARMS, parms) + attribute(_TBF_BURST, struct.pack("=I", burst_bytes))
@@ -112,19 +113,37 @@ def tbf(index: int, own: int, rate_bps: float, burst_bytes: int, limit_bytes: in
     return _qdisc("tbf", index, own, ROOT, options, create=True)
 
 
+def limit_rate(interface: int, rate_bps: float) -> NetlinkRequest:
+    """Limit the rate of a worker's own interface (by index), like a network card; change an earlier limit in place.
+
+        eth0 --- root tbf: rate, a burst of one super-packet, and a queue of 10 ms
+
+    Unlike a WAN link's queue, this one may be on the sending host: a real card of this rate holds TCP back in the same
+    way.
+
+    A super-packet that is longer than the bucket is split into single frames, each of which then costs every hop as
+    much as the whole super-packet would: a bucket of 64 KiB split all of them at rates from 500 Mbit/s on.
+    """
+    limit = SUPER_PACKET_BYTES + max(int(rate_bps / 8 * QUEUE_S), 2 * SUPER_PACKET_BYTES)
+    return tbf(interface, handle(1), rate_bps, SUPER_PACKET_BYTES, limit)
+
+
 def _rate(bytes_per_second: int) -> bytes:
-    """A rate as the kernel holds it; one that its field cannot is in an attribute of its own beside it."""
+    """Return a rate as the kernel stores it; a rate too high for this field has an attribute of its own."""
     return struct.pack("=BBHhHI", 0, _ETHERNET_LINK_LAYER, 0, 0, 0, min(bytes_per_second, _MAX_U32))
 
 
 def bfifo(index: int, own: int, parent: int, limit_bytes: int, *, create: bool = False) -> NetlinkRequest:
-    """A queue limited in bytes."""
+    """Set a queue limited in bytes."""
     return _qdisc("bfifo", index, own, parent, struct.pack("=I", min(limit_bytes, _MAX_U32)), create)
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What a qdisc has sent, dropped and holds; drops count a super-packet once, packets as its frames."""
+    """The counters of a qdisc.
+
+    `drops` counts a super-packet once, `packets` counts its frames.
+    """
 
     bytes: int = 0
     packets: int = 0
@@ -140,10 +159,10 @@ def _statistics(attribute: bytes) -> Statistics:
 
 
 class TrafficControl(Netlink):
-    """A netlink socket that also tells what qdiscs there are. OSError: what the kernel answered."""
+    """A netlink socket that can also list qdiscs. An OSError carries the kernel's refusal."""
 
     def qdiscs(self) -> dict[tuple[int, int], tuple[int, Statistics]]:
-        """Parent and statistics of every qdisc, by interface index and handle."""
+        """Return parent and statistics of every qdisc, by interface index and handle."""
         found = {}
         for body in self.dump(_RTM_GETQDISC, _TCMSG.pack(0, 0, 0, 0, 0)):
             _, index, own, parent, _ = _TCMSG.unpack_from(body)

@@ -1,6 +1,6 @@
 """Sends netlink requests at their moments: `python -m testbed.emulation.shaping.timekeeper SOCKET`.
 
-It has nothing else to do, and goes in front of ordinary processes; see `timed` for what it is told.
+This process does nothing else and has real-time priority; `timer` has its messages.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from pathlib import Path
 
 from testbed.emulation.network.netlink import Netlink
 from testbed.emulation.shaping.base import Applied
-from testbed.emulation.shaping.timed import ANSWER_TIMEOUT_S, Batch, Timed, TimerAnswer, receive, send
+from testbed.emulation.shaping.timer import ANSWER_TIMEOUT_S, Batch, TimedRequests, TimerAnswer, receive, send
 
-#: The real-time round-robin class, so that a busy host's workers do not delay a change; the lowest priority of it.
+#: The lowest priority of the real-time round-robin class, so that a busy host's workers do not delay a change.
 REALTIME_PRIORITY = 1
 
 
 class Timekeeper:
-    """One loop that waits for the next moment, or for its owner."""
+    """A loop that waits for the next moment or the next message."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
-        self._coming: dict[str, deque[Timed]] = {}
+        self._coming: dict[str, deque[TimedRequests]] = {}
         self._sockets: dict[Path, Netlink] = {}
         self._applied: list[Applied] = []
         self._refusal: str | None = None
 
     def run(self) -> None:
-        """Until its owner has gone."""
+        """Run until the owner has gone."""
         while True:
             due_s = min((coming[0].due_s for coming in self._coming.values() if coming), default=None)
             left_s = None if due_s is None else max(due_s - time.monotonic(), 0.0)
@@ -47,7 +47,7 @@ class Timekeeper:
             self._take(batch)
 
     def _wait(self) -> bool:
-        """Whether the owner says something, or has gone, before the next moment."""
+        """Return whether a message (or the owner's end) arrives before the next moment."""
         try:
             self._channel.recv(1, socket.MSG_PEEK)
         except TimeoutError:
@@ -55,7 +55,7 @@ class Timekeeper:
         return True
 
     def _take(self, batch: Batch) -> None:
-        self._apply(time.monotonic())  # what was due before it comes before it
+        self._apply(time.monotonic())  # requests that were due before the batch are sent first
         for link in batch.forget:
             self._coming.pop(link, None)
         for netns in batch.leave:
@@ -67,8 +67,8 @@ class Timekeeper:
         send(self._channel, TimerAnswer(applied, self._refusal))
 
     def _apply(self, now: float) -> None:
-        """Send what is due, all of a namespace at once."""
-        due: dict[Path, list[tuple[str, Timed]]] = {}
+        """Send the requests that are due, all of one namespace at once."""
+        due: dict[Path, list[tuple[str, TimedRequests]]] = {}
         for link, coming in self._coming.items():
             while coming and coming[0].due_s <= now:
                 timed = coming.popleft()
@@ -85,7 +85,7 @@ class Timekeeper:
 
 
 def _ask_for_realtime() -> None:
-    """Real-time scheduling where the host grants it, else a higher priority, else neither: lateness is recorded."""
+    """Get real-time scheduling if the host grants it, or a higher priority, or neither; lateness is recorded."""
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(REALTIME_PRIORITY))
     except PermissionError:

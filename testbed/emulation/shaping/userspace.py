@@ -1,9 +1,7 @@
-"""Shaping outside the kernel, for kernels without sch_netem: packets wait in NFQUEUE until the core lets them
-go.
+"""Shaping outside the kernel, for kernels without sch_netem: packets wait in NFQUEUE until the core releases them.
 
-Rate, queue, delay, jitter and loss are all the core's (see core/main.c, which says the model). Here is its life
-and its port into each namespace. The core's end, for whatever reason, leaves every link dead, since the rules
-stay.
+The core does rate, queue, delay, jitter and loss (core/main.c has the model). This module runs the core and sets the
+rules in each namespace. If the core ends, for whatever reason, every link is dead, because the rules stay.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from typing import BinaryIO, ClassVar, NamedTuple
 
 from testbed.emulation.shaping.base import (
     Applied,
-    Coming,
+    FutureStates,
     LinkCounters,
     Port,
     Shaper,
@@ -33,21 +31,21 @@ from testbed.emulation.shaping.iptables import Rule, filter_bridged, replace_rul
 from testbed.emulation.shaping.process import CoreProcess
 from testbed.link import Delivery, LinkState, Opportunities
 
-#: Links at once: as many queues as the core has room for.
+#: The number of links at once, which is the core's number of queues.
 LINKS_AT_MOST = 4096
-#: Commands in one message, each of at most 200 bytes: a message may have 256 KiB.
+#: The commands in one message. Each has at most 200 bytes, and a message may have 256 KiB.
 LINES_AT_ONCE = 1000
 
 
 class Attached(NamedTuple):
-    """A link that is shaped: where, and the number of its queue, by which the core knows it."""
+    """A link that is shaped: its port, and its queue's number, by which the core knows it."""
 
     port: Port
     queue: int
 
 
 def encode(state: LinkState) -> str:
-    """A state as the core reads it: bytes/s, bytes, seconds, seconds, a flag, four probabilities."""
+    """Encode a state for the core: bytes/s, bytes, seconds, seconds, a flag, four probabilities."""
     rate = state.rate_bps / 8 if passes(state) else 0.0
     bursts = state.bursts
     chain = (bursts.good, bursts.bad, bursts.p, bursts.r) if bursts else (state.loss, 1.0, 0.0, 1.0)
@@ -56,13 +54,13 @@ def encode(state: LinkState) -> str:
 
 
 def _attachment(queue: int, port: Port, state: LinkState) -> str:
-    """The command that attaches a port; its link's name is the seed of what is drawn at random."""
+    """Return the command that attaches a port. The link's name is the seed of its random draws."""
     seed = zlib.crc32(port.link.encode())
     return f"attach {queue} {seed} {encode(state)} {port.bridge or port.interface} {port.netns}"
 
 
 def moments_file(opportunities: Opportunities) -> BinaryIO:
-    """The moments as the core maps them, in memory; closing the file leaves the core its own view of it."""
+    """Return the delivery moments as a file in memory. The core maps it and keeps its view when it is closed."""
     file = os.fdopen(os.memfd_create("moments"), "wb")
     array("Q", opportunities.moments_ms).tofile(file)
     file.flush()
@@ -70,7 +68,7 @@ def moments_file(opportunities: Opportunities) -> BinaryIO:
 
 
 def decode(fields: list[str]) -> LinkCounters:
-    """Counters as the core writes them."""
+    """Decode counters of the core."""
     packets, size, dropped_queue, dropped_loss, backlog, busy, steady, steady_bytes, allowed = fields
     return LinkCounters(
         packets=int(packets),
@@ -86,15 +84,15 @@ def decode(fields: list[str]) -> LinkCounters:
 
 
 class UserspaceShaper(Shaper):
-    """NFQUEUE and one compiled process for all links of the network.
+    """Shapes with NFQUEUE and one compiled process for all links of the network.
 
-    The number of a link that is detached is given out again, the one that has been free for longest first.
+    Numbers of detached links are reused, the one that has been free for longest first.
     """
 
     name: ClassVar[str] = "userspace"
 
     def __init__(self) -> None:
-        """Start the core. Raises ShapingError when it cannot be built."""
+        """Start the core. Raises ShapingError if it cannot be built."""
         self._lock = threading.RLock()
         self._free = deque(range(LINKS_AT_MOST))
         self._attached: dict[str, Attached] = {}
@@ -104,7 +102,7 @@ class UserspaceShaper(Shaper):
 
     @property
     def pid(self) -> int:
-        """The core's process."""
+        """The core's process id."""
         return self._core.pid
 
     @property
@@ -117,7 +115,7 @@ class UserspaceShaper(Shaper):
             refuse_attached(ports, self._attached)
             if len(ports) > len(self._free):
                 raise ShapingError(
-                    f"more than {LINKS_AT_MOST} links at once; take some away first",
+                    f"the userspace backend shapes at most {LINKS_AT_MOST} links at once; remove some links",
                     rule="too-many",
                     given=LINKS_AT_MOST,
                 )
@@ -125,7 +123,7 @@ class UserspaceShaper(Shaper):
             added = {port.link: Attached(port, self._free.popleft()) for port in ports}
             self._attached.update(added)
             try:
-                # The rules first: from then on the ports are dead, until the core listens.
+                # The rules come first: from then on the ports pass nothing, until the core listens.
                 self._set_rules(added.values())
                 self._tell(_attachment(added[port.link].queue, port, state) for port, state in ports.items())
                 self._follow({port.link: state for port, state in ports.items()})
@@ -134,14 +132,14 @@ class UserspaceShaper(Shaper):
                     self._detach(added)
                 raise
 
-    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, Coming] | None = None) -> None:
+    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, FutureStates] | None = None) -> None:
         with self._lock:
             lines = [f"set {self._queue(link)} {encode(state)}" for link, state in states.items()]
             forgotten = [f"forget {self._queue(link)}" for link in coming or {}]
             self._tell([*forgotten, *lines, *self._later(coming or {})])
             self._follow(states)
 
-    def expect(self, coming: Mapping[str, Coming]) -> None:
+    def expect(self, coming: Mapping[str, FutureStates]) -> None:
         with self._lock:
             self._tell(self._later(coming))
 
@@ -185,22 +183,22 @@ class UserspaceShaper(Shaper):
         return self._attached[link].queue
 
     def _links(self) -> dict[int, str]:
-        """By number. The core may know one more, where it was stopped for so long that no `detach` could be sent."""
+        """Return the links by number. The core may know one more, if it did not answer a `detach` in time."""
         return {attached.queue: link for link, attached in self._attached.items()}
 
     def _detach(self, links: Collection[str]) -> None:
-        """Forget links, and have the core do so. Their numbers are free again once it has."""
+        """Forget links, here and in the core. Their numbers are free once the core has forgotten them."""
         gone = [self._attached.pop(link) for link in links]
         for port, queue in gone:
             self._deliveries.pop(port.link, None)
             rules, place = self._rules[port.netns], _place(port)
-            if rules[place].queue == queue:  # else it is another link's by now
+            if rules[place].queue == queue:  # otherwise the rule is another link's by now
                 rules[place] = replace(rules[place], queue=None)
         self._tell(f"detach {queue}" for _, queue in gone)
         self._free.extend(queue for _, queue in gone)
 
     def _follow(self, states: Mapping[str, LinkState]) -> None:
-        """Have links serve the opportunities that came with their states, or their rate again."""
+        """Make links serve the delivery opportunities in their states, or their rate again."""
         for link, state in states.items():
             delivery = state.delivery
             if delivery is self._deliveries.get(link):
@@ -214,8 +212,8 @@ class UserspaceShaper(Shaper):
                 self._core.ask(f"follow {self._queue(link)} {what}", file.fileno())
             self._deliveries[link] = delivery
 
-    def _later(self, coming: Mapping[str, Coming]) -> list[str]:
-        """The commands by which states come."""
+    def _later(self, coming: Mapping[str, FutureStates]) -> list[str]:
+        """Return the commands that queue future states."""
         return [
             f"later {self._queue(link)} {due_s!r} {encode(state)}"
             for link, states in coming.items()
@@ -223,11 +221,11 @@ class UserspaceShaper(Shaper):
         ]
 
     def _set_rules(self, added: Collection[Attached]) -> None:
-        """Send ports to their queues.
+        """Send ports' packets to their queues.
 
-        Rules outlive `detach`, so that a port nobody shapes is dead: its packets go to a queue that nobody listens to.
-        That number may be another port's from here on, so with the rules of those others are set, what is left of it in
-        their namespaces drops what it meets. A port attached again takes its rule over.
+        Rules outlive `detach`, so that a port nobody shapes passes nothing: its packets go to a queue without a
+        listener. That queue's number may be reused for another port, so together with the new rules, stale rules in
+        their namespaces are turned into drops. A port that is attached again takes its rule over.
         """
         namespaces = {attached.port.netns for attached in added}
         for port, queue in added:
@@ -235,7 +233,7 @@ class UserspaceShaper(Shaper):
         replace_rules({netns: self._rules[netns].values() for netns in namespaces})
 
     def _tell(self, lines: Iterable[str]) -> None:
-        """Send commands, as many at once as a message holds. Raises what went wrong."""
+        """Send commands, as many at once as a message holds. Raises ShapingError."""
         rest = list(lines)
         while rest:
             self._core.ask("\n".join(rest[:LINES_AT_ONCE]))
@@ -243,5 +241,5 @@ class UserspaceShaper(Shaper):
 
 
 def _place(port: Port) -> tuple[str, str | None]:
-    """By what a rule tells the port's packets from others of its namespace."""
+    """Return what distinguishes the port's packets from others of its namespace."""
     return port.bridge or port.interface, port.address

@@ -11,7 +11,7 @@ import docker
 
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet, ProgramContainers, ScratchSpace
-from testbed.emulation.network.holders import idle
+from testbed.emulation.network.holders import idle_requests
 from testbed.emulation.network.node import ContainerHost
 from testbed.emulation.testbed import Testbed
 from testbed.launch import BadCommand, LaunchFailed
@@ -204,7 +204,7 @@ class ExperimentContainers:
 
     def requests(self) -> Iterator[ContainerRequest]:
         """Yield the request of each worker's container, in which nothing runs yet."""
-        return idle(self._workers, self._containers.files)
+        return idle_requests(self._workers, self._containers.files)
 
     def record(self, fleet: Fleet) -> dict[str, Any]:
         """Return the image and the limits for the manifest, once the containers are started."""

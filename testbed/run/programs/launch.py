@@ -11,7 +11,7 @@ from typing import Any
 from testbed.emulation import cleanup
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import ProgramContainers, images_of
-from testbed.emulation.standing.answering import answering
+from testbed.emulation.daemon.subject import serve_network
 from testbed.emulation.testbed import Workers
 from testbed.emulation.undo import UndoStack
 from testbed.errors import in_full
@@ -53,7 +53,8 @@ def launch_over(topology: Topology, command: Command, containers: ProgramContain
     with _directory(topology.name, display) as directory, UndoStack() as stack:
         # An interrupted clean-up may have missed something, which this finds by its label.
         stack.callback(cleanup.sweep, client, directory.id)
-        stack.enter_context(answering(topology, name=directory.id, backend="auto", workers=workers, step=display.step))
+        network = serve_network(topology, name=directory.id, backend="auto", workers=workers, step=display.step)
+        stack.enter_context(network)
         display.say(
             f"  {directory.id} is up during the launch: `testbed status`, `testbed link 'A->B' --rate 5mbit`, …"
         )

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet
 from testbed.emulation.links.links import Observer
 from testbed.emulation.links.probe import LinkFidelity, measure_links
-from testbed.emulation.network.holders import Holders, Namespaces, idle
+from testbed.emulation.network.holders import Holders, Namespaces, idle_requests
 from testbed.emulation.network.network import Network
 from testbed.emulation.network.share import Share
 from testbed.emulation.network.swap import SwapTransaction
@@ -165,7 +165,7 @@ class HostPart:
             self.held = Namespaces()
         else:
             self.held = Fleet.connected(self.testbed.name, self.testbed.control)
-        self.testbed.start(self.held, idle(own) if requests is None else requests)
+        self.testbed.start(self.held, idle_requests(own) if requests is None else requests)
 
     def begin(self, at_s: float) -> None:
         """Replay this part's traces from a future moment on."""

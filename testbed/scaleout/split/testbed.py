@@ -21,7 +21,7 @@ from testbed.emulation.network.routing import Routes
 from testbed.emulation.network.share import OWN
 from testbed.emulation.network.swap import BeforeRoutes, NetworkSwap
 from testbed.emulation.process import ProcessIdentity
-from testbed.emulation.shaping.base import Applied, Coming, LinkCounters, Port, Shaper, ShapingError
+from testbed.emulation.shaping.base import Applied, FutureStates, LinkCounters, Port, Shaper, ShapingError
 from testbed.emulation.testbed import Step, Testbed
 from testbed.link import LinkState, link_ends, link_name
 from testbed.scaleout.split.cut_links import measure_cut_links
@@ -41,7 +41,7 @@ class SplitTestbed(Testbed):
     """A Testbed whose every step is one of all hosts."""
 
     network: SplitNetwork
-    placed = True
+    budgets_checked = True
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class SplitLinks(Links):
     def change(self, change: LinkChange) -> LinkChange:
         """Change a link on its host. Raises the host's error, and then nothing has changed."""
         own = self._host_of[link_ends(change.link)[0]]
-        if change.link in self.asked():
+        if change.link in self.requested():
             state = self._hosts.call(own, "part.change", change)
             for other in self._hosts.hosts.keys() - {own}:
                 self._hosts.call(other, "part.note", change.link, state)
@@ -277,10 +277,10 @@ class HostsShaper(Shaper):
     def attach(self, ports: Mapping[Port, LinkState]) -> None:
         pass
 
-    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, Coming] | None = None) -> None:
+    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, FutureStates] | None = None) -> None:
         pass
 
-    def expect(self, coming: Mapping[str, Coming]) -> None:
+    def expect(self, coming: Mapping[str, FutureStates]) -> None:
         pass
 
     def applied(self) -> list[Applied]:

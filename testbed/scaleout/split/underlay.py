@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from testbed.emulation.shaping.base import Applied, Coming, LinkCounters, Port, Shaper, ShapingError
+from testbed.emulation.shaping.base import Applied, FutureStates, LinkCounters, Port, Shaper, ShapingError
 from testbed.link import LinkState, Queue
 from testbed.spec.topology import Link, Topology
 
@@ -118,11 +118,11 @@ class TunnelShaper(Shaper):
     def attach(self, ports: Mapping[Port, LinkState]) -> None:
         self._inner.attach({port: self._enforced(port.link, state) for port, state in ports.items()})
 
-    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, Coming] | None = None) -> None:
+    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, FutureStates] | None = None) -> None:
         enforced = {link: self._enforced(link, state) for link, state in states.items()}
         self._inner.apply(enforced, None if coming is None else self._enforced_later(coming))
 
-    def expect(self, coming: Mapping[str, Coming]) -> None:
+    def expect(self, coming: Mapping[str, FutureStates]) -> None:
         self._inner.expect(self._enforced_later(coming))
 
     def applied(self) -> list[Applied]:
@@ -140,7 +140,7 @@ class TunnelShaper(Shaper):
     def close(self) -> None:
         self._inner.close()
 
-    def _enforced_later(self, coming: Mapping[str, Coming]) -> dict[str, Coming]:
+    def _enforced_later(self, coming: Mapping[str, FutureStates]) -> dict[str, FutureStates]:
         return {
             link: [(due_s, self._enforced(link, state)) for due_s, state in states] for link, states in coming.items()
         }

@@ -19,7 +19,7 @@ from testbed.emulation.containers.limits import LOG_BYTES, RESERVE_BYTES, Contai
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.host import doctor
 from testbed.emulation.label import LABEL
-from testbed.emulation.network.holders import idle
+from testbed.emulation.network.holders import idle_requests
 from testbed.spec.topology import Worker
 from tests.waiting import PATIENCE_S
 
@@ -163,11 +163,11 @@ def still_works(container: Container) -> bool:
 def test_a_fork_bomb_an_endless_log_and_hogs_in_one_worker_leave_all_others_alone(fleets: tuple[Fleet, Fleet]) -> None:
     attacker, innocent, other = worker(0, memory=MEMORY), worker(1), worker(2)
     one, two = fleets
-    two.start(idle([other]))
+    two.start(idle_requests([other]))
     pids = limits.PIDS + 2 * limits.PIDS_A_MEMBER
     figures = f"PIDS, MEMORY, LOG_BYTES = {pids}, {MEMORY}, {LOG_BYTES}\n"
     attack = ContainerRequest(attacker, ["-c", figures + ATTACKS], entrypoint=["python3"])
-    one.start([attack, *idle([innocent])])
+    one.start([attack, *idle_requests([innocent])])
     attacked = container_of("one", attacker)
 
     deadline, most = time.monotonic() + PATIENCE_S, 0
@@ -202,7 +202,7 @@ def test_a_worker_that_wants_too_much_memory_is_said_to_have(fleets: tuple[Fleet
 
 @pytest.mark.system
 def test_the_limits_are_what_the_engine_was_told(fleets: tuple[Fleet, Fleet]) -> None:
-    fleets[0].start(idle([worker(0)]))
+    fleets[0].start(idle_requests([worker(0)]))
     shared = fleets[0].limits
     assert shared is not None and not shared.missing
     told: dict[str, Any] = container_of("one", worker(0)).attrs["HostConfig"]

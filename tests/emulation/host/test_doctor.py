@@ -44,7 +44,7 @@ def test_an_engine_that_goes_as_it_is_looked_at_is_none(tmp_path: Path, monkeypa
     monkeypatch.setattr(label, "STATE_ROOT", tmp_path)
     looks = (doctor._engine, doctor._limits, doctor._gpus, doctor._leftovers)
     found = [look(doctor.Probes()).found for look in looks]
-    assert found == ["none answers", *["not known without an engine"] * 2, "none"]
+    assert found == ["no engine answers", *["unknown without a Docker engine"] * 2, "none"]
 
 
 @pytest.mark.tour
@@ -54,7 +54,7 @@ def test_a_machine_that_is_set_up_lacks_nothing() -> None:
     assert not [finding for finding in findings if finding.blocks]
     found = named(findings)
     assert {"root", "programs", "mininet", "Docker engine", "budget"} <= found.keys()
-    taken = [finding.name.partition(":")[0] for finding in findings if "this is what `auto` takes" in finding.found]
+    taken = [finding.name.partition(":")[0] for finding in findings if "`auto` chooses" in finding.found]
     assert taken == ["shaping", "switch"]
     assert found["budget"].remedy
 
@@ -101,7 +101,7 @@ def test_on_a_bare_machine_every_complaint_has_its_remedy(tmp_path: Path, monkey
 def test_without_root_nothing_is_mended_and_each_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    findings = named(doctor.mend())
+    findings = named(doctor.fix_all())
     assert not findings["root"].fixable
     assert findings["Docker engine"].fixable
     assert not findings["Docker engine"].fixed

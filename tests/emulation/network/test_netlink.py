@@ -16,7 +16,7 @@ import pytest
 from testbed.emulation.network import device
 from testbed.emulation.network.namespace import Namespace, inside, opened
 from testbed.emulation.network.netlink import AT_ONCE, Netlink
-from testbed.emulation.shaping.access import limit_rate
+from testbed.emulation.shaping.tc import limit_rate
 
 pytestmark = pytest.mark.system
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from testbed.emulation.shaping import build
+from testbed.emulation.shaping import process
 
 FLAGS = (
-    *(flag for flag in build.FLAGS if flag not in ("-O2", *build.HARDENING)),
+    *(flag for flag in process.FLAGS if flag not in ("-O2", *process.HARDENING)),
     *("-O1", "-g", "-Werror", "-fno-omit-frame-pointer"),
     *("-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"),
 )
@@ -23,6 +23,6 @@ FLAGS = (
 def sanitized(folder: Path) -> Iterator[Path]:
     """While this is open `build_core` makes this one, in a folder of its own; its file."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "FLAGS", FLAGS)
-        patch.setattr(build, "BINARY", folder / "testbed-shaper")
-        yield build.build_core()
+        patch.setattr(process, "FLAGS", FLAGS)
+        patch.setattr(process, "BINARY", folder / "testbed-shaper")
+        yield process.build_core()

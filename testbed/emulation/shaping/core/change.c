@@ -1,8 +1,8 @@
-/* States that are put in force at their moments, by this process itself.
+/* Future states, which this process puts in force at their moments.
  *
- * The model is brought to the moment before it changes, whenever we wake: a packet half served at the old rate keeps the
- * half that was served by then. So what a late wake-up makes late are releases, as it always does, and not the change.
- * How late we were is said all the same.
+ * The model is advanced to the moment before it changes, whenever the process wakes: a packet half served at the old rate
+ * keeps the half that was served by then. So a late wake-up delays releases, as it always does, but not the change. The
+ * lateness is reported all the same.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 /* The longest line of a report. */
 enum { CHANGE_LINE = 64 };
 
-/* A change that was put in force, for the parent to ask for. */
+/* A change that took effect and was not reported to the parent yet. */
 struct done {
     int link;
     double moment, late;
@@ -22,7 +22,7 @@ struct done {
 static struct done *done;
 static size_t done_count, done_room;
 
-/* Double the room of an array. Without memory every link goes dead, and the parent says so. */
+/* Double the room of an array. Without memory the process aborts: every link is dead, and the parent reports it. */
 static void *grown(void *array, size_t *room, size_t each)
 {
     *room = *room ? 2 * *room : 64;
@@ -32,7 +32,7 @@ static void *grown(void *array, size_t *room, size_t each)
     return array;
 }
 
-/* From where the model stands on. What is down keeps its rate, so that what it holds drains. */
+/* Put a state in force at the model's time. A link that goes down keeps its rate, so that packets already in it drain. */
 void enforce(struct link *l, const struct state *s)
 {
     l->up = s->rate > 0;
@@ -44,7 +44,7 @@ void enforce(struct link *l, const struct state *s)
     fit_kernel_queue(l);
 }
 
-/* A change after all that are to come. */
+/* Append a future change. */
 void expect(struct link *l, const struct change *c)
 {
     if (l->change == l->changes_end)
@@ -59,7 +59,7 @@ void forget_changes(struct link *l)
     l->change = l->changes_end = 0;
 }
 
-/* Nothing that was put in force on it is reported any more: its number may be another's before that is asked for. */
+/* Drop the link's unreported changes: its number may be another link's before the parent asks for them. */
 void forget_link(const struct link *l)
 {
     size_t kept = 0;
@@ -69,13 +69,13 @@ void forget_link(const struct link *l)
     done_count = kept;
 }
 
-/* When the next one is due; INFINITY when none is to come. */
+/* The moment of the next change; INFINITY if there is none. */
 double next_change(const struct link *l)
 {
     return l->change < l->changes_end ? l->changes[l->change].moment : INFINITY;
 }
 
-/* Put in force what is due, each at its moment. */
+/* Put the changes that are due in force, each at its moment. */
 void change_due(struct link *l, double now)
 {
     for (; next_change(l) <= now; l->change++) {
@@ -88,8 +88,8 @@ void change_due(struct link *l, double now)
     }
 }
 
-/* Write a line for each change that was put in force and not reported yet, as many as there is room for; how many bytes.
- * Moments are on the monotonic clock. */
+/* Write a line for each unreported change, as many as there is room for, and return the number of bytes. Moments are on
+ * the monotonic clock. */
 size_t report_changes(char *text, size_t room)
 {
     double zero = (double)epoch.tv_sec + (double)epoch.tv_nsec * 1e-9;
@@ -98,7 +98,7 @@ size_t report_changes(char *text, size_t room)
         used += (size_t)snprintf(text + used, room - used, "\n%d %.9f %.9f", done[told].link, zero + done[told].moment,
                                  done[told].late);
     done_count -= told;
-    if (told)   /* else there may be no array yet */
+    if (told)   /* otherwise there may be no array yet */
         memmove(done, done + told, done_count * sizeof *done);
     return used;
 }

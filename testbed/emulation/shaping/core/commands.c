@@ -21,14 +21,14 @@
 /* The longest line of counters, and one more than the digits of the longest number of a message. */
 enum { COUNTERS_LINE = 512, NUMBER_DIGITS = 20 };
 
-/* Of a schedule, in ms: a double holds it exactly. */
+/* The largest moment of a schedule in ms, which a double holds exactly. */
 static const uint64_t MOMENT_AT_MOST = (uint64_t)1 << 53;
 
 static char answer[COMMAND_BYTES];
 static size_t number_length;   /* of the answer's beginning: the message's number */
 static int came_along;         /* the file that came with the message, or -1 */
 
-/* Begin the answer to the message of this number: all is well. */
+/* Begin a successful answer to the message of this number. */
 static void answer_to(const char *number, size_t length)
 {
     memcpy(answer, number, length);
@@ -36,7 +36,7 @@ static void answer_to(const char *number, size_t length)
     number_length = length;
 }
 
-/* Say why not, instead of what the answer says. False, for the caller to return. */
+/* Replace the answer by an error. Returns false, for the caller to return. */
 __attribute__((format(printf, 1, 2))) static bool fail(const char *format, ...)
 {
     va_list arguments;
@@ -47,7 +47,7 @@ __attribute__((format(printf, 1, 2))) static bool fail(const char *format, ...)
     return false;
 }
 
-/* While inside the namespace: what frames the port sends, and that it sends no IPv6, which no rule would catch. */
+/* Inside the namespace: read the port's MTU, and turn off IPv6, which no rule would catch. */
 static bool prepare_interface(struct link *l, const char *interface)
 {
     struct ifreq request = {0};
@@ -116,7 +116,7 @@ static void leave_namespace(struct link *l)
     }
 }
 
-/* A number that a command has: its name in main.c's list, and its bounds. */
+/* A number in a command: its name in main.c's list, and its bounds. */
 struct field {
     const char *name;
     double least, most;
@@ -127,20 +127,20 @@ static const struct field LINK_FIELD = {"LINK", 0, LINKS_AT_MOST - 1, true};
 static const struct field SEED_FIELD = {"SEED", 0, UINT32_MAX, true};
 static const struct field MOMENT_FIELD = {"MOMENT", -1e12, 1e12};
 
-/* Past what files may ask for: 100 Gbit/s, a million bandwidth-delay products, a minute. */
+/* The bounds exceed those of files: 100 Gbit/s, a million bandwidth-delay products, a minute. */
 static const struct field STATE_FIELDS[] = {
     {"RATE", 0, 1e12}, {"LIMIT", 0, 1e19}, {"DELAY", 0, 3600}, {"JITTER", 0, 3600}, {"REORDER", 0, 1, true},
     {"GOOD", 0, 1},    {"BAD", 0, 1},      {"P", 0, 1},        {"R", 0, 1},
 };
 
-/* Read a number; the text after it, or NULL with the reason. NULL goes through, so that fields can be read in a row. */
+/* Read a number; return the text after it, or NULL after fail(). NULL is passed through, so that reads can be chained. */
 static const char *read_number(const char *text, const struct field *f, double *value)
 {
     if (!text)
         return NULL;
     char *end;
     *value = strtod(text, &end);
-    bool within = *value >= f->least && *value <= f->most;   /* of what is no number neither is true */
+    bool within = *value >= f->least && *value <= f->most;   /* both are false for NaN */
     if (end != text && (*end == ' ' || !*end) && within && !(f->whole && *value != floor(*value)))
         return end + strspn(end, " ");
     fail("%s must be a %s from %g to %g, here: %.40s", f->name, f->whole ? "whole number" : "number", f->least, f->most,
@@ -148,7 +148,7 @@ static const char *read_number(const char *text, const struct field *f, double *
     return NULL;
 }
 
-/* Read a state; the text after it, or NULL with the reason. */
+/* Read a state; return the text after it, or NULL after fail(). */
 static const char *read_state(const char *text, struct state *s)
 {
     double reorder = 0;
@@ -161,7 +161,7 @@ static const char *read_state(const char *text, struct state *s)
     return text;
 }
 
-/* Read a word into room of `size`; the text after it, or NULL with the reason. */
+/* Read a word of less than `size` bytes; return the text after it, or NULL after fail(). */
 static const char *read_word(const char *text, const char *name, char *word, size_t size)
 {
     if (!text)
@@ -176,7 +176,7 @@ static const char *read_word(const char *text, const char *name, char *word, siz
     return text + length + strspn(text + length, " ");
 }
 
-/* Whether a command that was read so far was all right and ends here. */
+/* Return whether a command was read without error and ends here. */
 static bool ends(const char *text)
 {
     return text && (!*text || fail("more than the command has: %.40s", text));
@@ -194,7 +194,7 @@ static void end_schedule(struct link *l)
     l->schedule = (struct schedule){0};
 }
 
-/* Nothing is left of a link that is attached, or that was to be. */
+/* Release everything of a link that is attached, or whose attachment failed. */
 static void clear(struct link *l)
 {
     leave_namespace(l);
@@ -271,8 +271,8 @@ static bool unfollow(struct link *l, const char *rest)
     return true;
 }
 
-/* Map the moments that came with the message. They rise, so that a search finds its place among them, and the last is
- * not 0, or a loop would never end. */
+/* Map the file of moments that came with the message. They must rise, for the search, and the last one must not be 0,
+ * or a loop would never end. */
 static bool map_moments(struct schedule *s)
 {
     struct stat status;
@@ -318,13 +318,13 @@ static bool detach(struct link *l, const char *rest)
         return false;
     if (!l->namespace)
         return true;
-    bool unbound = configure_queue(l, NFQNL_CFG_CMD_UNBIND); /* the kernel drops what it held */
+    bool unbound = configure_queue(l, NFQNL_CFG_CMD_UNBIND); /* the kernel drops the packets it held */
     int reason = errno;
     clear(l);
     return unbound ? true : fail("unbinding NFQUEUE %d: %s", number_of(l), strerror(reason));
 }
 
-/* A line for each link from this one on, as many as there is room for. */
+/* Write a line for each link from this one on, as many as there is room for. */
 static bool report_counters(struct link *from, const char *rest)
 {
     if (!ends(rest))
@@ -335,7 +335,7 @@ static bool report_counters(struct link *from, const char *rest)
         if (!l->namespace)
             continue;
         advance(l, now);
-        bool steady = l->stretch.time >= STEADY;   /* the one that goes on counts too */
+        bool steady = l->stretch.time >= STEADY;   /* the present one counts too */
         used += (size_t)snprintf(answer + used, sizeof answer - used,
                                  "\n%d %lu %lu %lu %lu %.0f %.9f %.9f %.0f %.0f",
                                  number_of(l), l->count.packets, l->count.bytes, l->count.dropped_queue,
@@ -352,7 +352,7 @@ static bool execute(const char *line)
     static const struct {
         const char *verb;
         bool (*run)(struct link *l, const char *rest);
-        bool of_any;   /* also of a link that is not attached */
+        bool of_any;   /* allowed for a link that is not attached */
     } commands[] = {
         {"attach", attach, true}, {"detach", detach, true}, {"counters", report_counters, true},
         {"set", set, false}, {"later", later, false}, {"forget", forget, false},
@@ -379,7 +379,7 @@ static bool execute(const char *line)
     return fail("no such command: %s", verb);
 }
 
-/* Take one message: its text, ended by a 0, and the file that came along, if one did. Its length, 0 at the end. */
+/* Receive one message: its text, ended by a 0, and its file, if there is one. Returns its length, 0 at end of file. */
 static size_t take_message(char *text, size_t size)
 {
     union {
@@ -399,7 +399,7 @@ static size_t take_message(char *text, size_t size)
     return whole;
 }
 
-/* Execute one message, the first line of which is its number. False: the parent has gone. */
+/* Execute one message, whose first line is its number. Returns false if the parent has gone. */
 bool serve_command(void)
 {
     static char batch[COMMAND_BYTES];
@@ -422,6 +422,6 @@ bool serve_command(void)
     }
     if (came_along >= 0)
         close(came_along);
-    /* A parent that does not read gets no answer, rather than every link waiting for it. */
+    /* A parent that does not read gets no answer: waiting for it would stop every link. */
     return send(STDIN_FILENO, answer, strlen(answer), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 || errno == EAGAIN;
 }

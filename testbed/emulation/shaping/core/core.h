@@ -1,4 +1,4 @@
-/* What the parts of the shaping core share; main.c says what it is. */
+/* Declarations shared by the parts of the shaping core, which main.c describes. */
 #ifndef TESTBED_CORE_H
 #define TESTBED_CORE_H
 
@@ -20,14 +20,14 @@ enum {
     READS_A_PASS = 16,       /* so that a flood at one router cannot starve the others' releases */
     VERDICT_BYTES = 8192,
     RECEIVE_BUFFER = 6 << 20,    /* the kernel doubles it; a message there weighs 832 bytes: 15,123 packets not yet read */
-    UNREAD_AT_MOST = 1 << 14,    /* more than these, so that the buffer is full first: what it has no room for is counted */
-    KERNEL_QUEUE = 1 << 20,      /* packets the kernel holds of one link at most, whatever its queue is set to */
-    CHANGES_AT_MOST = 1 << 16,   /* to come, of one link: rows each 10 ms for ten minutes */
+    UNREAD_AT_MOST = 1 << 14,    /* more than these, so that the buffer fills first: packets without room in it are counted */
+    KERNEL_QUEUE = 1 << 20,      /* packets of one link that the kernel holds at most, whatever its queue */
+    CHANGES_AT_MOST = 1 << 16,   /* future ones of one link: rows each 10 ms for ten minutes */
     COMMAND_BYTES = 1 << 18,
 };
 
-/* Releases are up to a grain early or late, so a stretch of this length tells the rate to within 0.5 %. Bursts of a
- * chunk or two, of 10 ms each, would show errors of 2.5 % that are only those of their ends. */
+/* Releases are up to a grain early or late, so a stretch of this many seconds gives the rate to within 0.5 %. Bursts of a
+ * chunk or two, of 10 ms each, would show errors of 2.5 % that come from their ends alone. */
 static const double STEADY = 0.05;
 
 enum end { LOOP, HOLD, STOP };
@@ -41,21 +41,21 @@ struct schedule {
     enum end end;
 };
 
-/* Gilbert-Elliott: in each of two states packets are lost with another probability. */
+/* A Gilbert-Elliott chain: each of its two states has its own loss probability. */
 struct chain {
     double good, bad;          /* loss */
     double p, r;               /* after each packet: from good to bad, and back */
     bool is_bad;
 };
 
-/* What a link is set to: bytes a second, bytes, seconds. A rate of 0 means down. */
+/* A link's state: bytes a second, bytes, seconds. A rate of 0 means down. */
 struct state {
     double rate, limit, delay, jitter;
     bool reorder;
     struct chain loss;
 };
 
-/* A state that is to be in force from a moment on. */
+/* A future state and its moment. */
 struct change {
     double moment;             /* on our clock */
     struct state state;
@@ -65,14 +65,14 @@ struct packet {
     uint32_t id;       /* the kernel's number, increasing within a queue */
     uint32_t wire;     /* bytes of its frames */
     uint16_t frames;   /* more than 1 for a super-packet */
-    bool passed;       /* had its verdict before its turn, on a link that reorders */
-    bool queued;       /* came while another was in the queue: its service follows its predecessor's at once */
+    bool passed;       /* got its verdict out of order, on a link that reorders */
+    bool queued;       /* arrived while another was in the queue: its service follows its predecessor's at once */
     double left;       /* bytes not yet served */
     double service;    /* seconds its service took */
     double release;    /* when it is due at the far end; known once served */
 };
 
-/* Time in which packets left one right behind another: what passed, and what the rate would have let pass. */
+/* A time in which packets left back to back: the bytes that passed, and those that the rate allowed. */
 struct stretch {
     double time, bytes, allowed;
 };
@@ -80,7 +80,7 @@ struct stretch {
 struct counters {
     uint64_t packets, bytes, dropped_queue, dropped_loss;
     double busy;             /* seconds of all stretches */
-    struct stretch steady;   /* the sum of those long enough to tell a rate */
+    struct stretch steady;   /* the sum of those long enough to measure a rate */
 };
 
 struct link {
@@ -89,19 +89,19 @@ struct link {
     bool up, reorder;
     struct chain loss;
     struct schedule schedule;
-    struct change *changes;        /* [change, changes_end) are to come, in the order of their moments */
+    struct change *changes;        /* [change, changes_end) are future, in the order of their moments */
     size_t change, changes_end, changes_room;
     uint32_t mtu;
     uint32_t kernel_queue;         /* packets the kernel may hold */
     uint64_t random;
     struct packet *ring;           /* [head, serving) is in the pipe, [serving, tail) is in the queue */
     uint32_t size, head, serving, tail;
-    double clock;                  /* the model stands at this time */
+    double clock;                  /* the model's time */
     double backlog;                /* bytes of [serving, tail) */
     double last_release;           /* of the model */
     double last_passed;            /* when the last packet really was let through */
     uint32_t last_id;
-    struct stretch stretch;        /* the one that goes on */
+    struct stretch stretch;        /* the present one */
     struct counters count;
 };
 
@@ -120,19 +120,19 @@ extern struct namespace namespaces[NAMESPACES_AT_MOST];
 extern int link_count, namespace_count;   /* one more than the highest index used */
 extern int poller, home;                  /* epoll instance; our own network namespace */
 extern struct timespec epoch;             /* our clock's 0, on the monotonic one */
-extern double early;                      /* by how much a packet may go before it is due; main.c sets it */
+extern double early;                      /* seconds by which a packet may leave before it is due; main.c sets it */
 
 /* main.c */
 double clock_now(void);
 
-/* model.c: a link's packets, from their arrival until they are let go. */
+/* model.c: a link's packets, from their arrival until their release. */
 void pass_over(struct schedule *s, double now);
 void advance(struct link *l, double now);
 void arrive(struct link *l, uint32_t id, uint32_t wire, uint16_t frames, double now);
 double due(struct link *l);
 void release(struct link *l, double now);
 
-/* change.c: states that are put in force at their moments. */
+/* change.c: future states, put in force at their moments. */
 void enforce(struct link *l, const struct state *s);
 void expect(struct link *l, const struct change *c);
 void forget_changes(struct link *l);
@@ -150,7 +150,7 @@ int read_packets(struct namespace *n, uint32_t sequence);
 void give_verdict(struct link *l, uint8_t scope, uint32_t id, uint32_t verdict);
 void flush_verdicts(struct namespace *n);
 
-/* commands.c: what the parent asks for. */
+/* commands.c: commands of the parent. */
 bool serve_command(void);
 
 #endif

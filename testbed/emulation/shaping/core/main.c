@@ -12,11 +12,11 @@
  *       may exceed the limit by its own length, and a queue shorter than one super-packet still passes traffic.
  *     - The server sends `rate` bytes a second, one packet after the other, and never idles while one waits.
  *     - Or it serves a schedule: at each of its moments up to `bytes` of what waits, several small packets as well as
- *       part of a large one, which goes on at the next. A moment at which nothing waits is lost (as in Mahimahi).
+ *       part of a large one, which continues at the next. A moment without waiting packets is lost (as in Mahimahi).
  *     - A packet leaves the pipe `delay` (± `jitter`, uniform) after its service, and never before its predecessor
  *       unless the link reorders.
- *     - Loss is drawn on arrival, as netem does: a lost packet takes no service. It is a Gilbert-Elliott chain, of
- *       which random loss is the one that stays good. A link that is down loses all; what it already holds drains.
+ *     - Loss is drawn on arrival, as netem does: a lost packet takes no service. It is a Gilbert-Elliott chain;
+ *       random loss is a chain that stays good. A link that is down loses all; packets already in it drain.
  *
  * Worked numbers: 10 Mbit/s is 1.25e6 bytes a second, so a full frame of 1,514 bytes takes 1.2112 ms. Ten of them
  * arriving together at t = 0 on a link with 40 ms leave at 41.2, 42.4, … 52.1 ms. If at t = 6.056 ms, when five
@@ -28,15 +28,17 @@
  * (segmentation offload) stands for ⌈payload / (MTU − headers)⌉ frames and pays the headers of each: 65,212 bytes of
  * IP with 52 bytes of TCP/IP headers on a 1,500-byte MTU is 45 frames, 65,212 + 44 × 52 + 45 × 14 = 68,130 bytes.
  *
- * Why verdicts are in order: what is let go in one pass goes as one batch message, on all packets up to the last of them.
+ * Why verdicts are in order: all packets released in one pass get one batch message, which covers all packets up to the
+ * last of them.
  *
- * Why what is dropped goes at once, by a message of its own: in line until its turn, a flood of 1 Gbit/s into 64 kbit/s
- * left 83,000 packets there each second, 2 KB each and more; and a kernel that finds packets by a hash (6.18.44 does) keeps
- * 65,536 of a queue, then drops what the model would let through. An older one looks a packet up from the head of its
- * list, so there this is a walk over what the link holds; but no more than that, since nothing dropped is among it.
+ * Why a dropped packet gets a verdict of its own at once: if it waited for its turn, a flood of 1 Gbit/s into 64 kbit/s
+ * would leave 83,000 packets a second in the kernel, of 2 KB and more each; and a kernel that finds packets by a hash
+ * (6.18.44 does) keeps 65,536 of a queue, then drops packets that the model would let through. An older kernel looks a
+ * packet up from the head of its list, so this walks over the packets that the link holds, but no further, since no
+ * dropped packet is among them.
  *
- * Why a dead link when this process ends: the rules do not carry --queue-bypass, and the kernel drops what is sent
- * to a queue that nobody listens to.
+ * Why links are dead when this process ends: the rules have no --queue-bypass, and the kernel drops packets sent to a
+ * queue that nobody listens to.
  *
  * Commands arrive on standard input, a SOCK_SEQPACKET socket. One message is one batch, executed at one instant: a line
  * with the number of the message, then one for each command, until one fails:
@@ -44,20 +46,20 @@
  *     attach LINK SEED STATE INTERFACE NAMESPACE   queue number LINK of that namespace
  *     set LINK STATE                               RATE LIMIT DELAY JITTER REORDER GOOD BAD P R: bytes/s, bytes, s, s,
  *                                                  0 or 1, and four probabilities: two of loss, two of a change
- *     later LINK MOMENT STATE                      the same, by itself, at that moment of the monotonic clock, in s; moments
- *                                                  of a link come in their order
- *     forget LINK                                  what was to come later does not
- *     applied                                      what came to be in force so, since the last time
- *     follow LINK BEGAN BYTES END                  a schedule: where 0 is on the monotonic clock, in s; what each moment
- *                                                  is for; loop, hold (the rate) or stop. Its moments, as 64-bit ms, are
- *                                                  a file whose descriptor comes with the message
- *     unfollow LINK                                the rate again
- *     detach LINK                                  if it is attached
- *     counters LINK                                of links from this on
+ *     later LINK MOMENT STATE                      set the state at that moment of the monotonic clock, in s; a link's
+ *                                                  moments must be in order
+ *     forget LINK                                  drop the link's future states
+ *     applied                                      report the future states that took effect since the last call
+ *     follow LINK BEGAN BYTES END                  serve a schedule: its time 0 on the monotonic clock, in s; the bytes of
+ *                                                  each moment; loop, hold (the rate) or stop. Its moments, as 64-bit ms,
+ *                                                  are a file whose descriptor comes with the message
+ *     unfollow LINK                                serve the rate again
+ *     detach LINK                                  stop serving the link, if it is attached
+ *     counters LINK                                report the counters of this link and the following ones
  *
- * The answer is one message: NUMBER "ok", or NUMBER "error" REASON, with the number of what it answers. With `counters` a
- * line a link follows, with `applied` one for each change: LINK MOMENT LATE, in s. What has no room comes when it is asked
- * for again. A rate of 0 means down.
+ * The answer is one message: NUMBER "ok", or NUMBER "error" REASON, with the number of the message it answers. `counters`
+ * adds a line for each link, `applied` one for each change: LINK MOMENT LATE, in s. Lines without room are sent when the
+ * command is repeated. A rate of 0 means down.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -71,16 +73,16 @@
 
 #include "core.h"
 
-/* A pass over all that is waiting and due costs some 10 µs, so there are at most 4,000 a second, of which 64 may
- * follow each other at once: a few packets meet no added delay, and under load each pass serves a grain's worth of
- * packets. Arrivals are then seen half a grain late on average, so releases go half a grain early. */
+/* A pass over all waiting and due packets costs some 10 µs, so there are at most 4,000 a second, of which 64 may follow
+ * each other at once: a few packets get no added delay, and under load each pass serves a grain's worth of packets.
+ * Arrivals are then seen half a grain late on average, so releases go half a grain early. */
 static const double GRAIN = 250e-6;
 static const double PASSES_AT_ONCE = 64;
 
 /* Without load, waking takes a while: 20 µs on a desktop, 150 to 250 µs in a virtual machine whose processors sleep. It
- * is measured at every timer: half of the times it takes longer than `wake`. A packet's arrival is seen as late as that,
- * and its release would be again, so the timer is set twice as much ahead, and a grain at most. Of a path of six such
- * links a ping took 0.4 ms more than was asked for, where it took 1.7 ms more with 20 µs. */
+ * is measured at every timer: half of the wake-ups take longer than `wake`. A packet's arrival is seen that late, and its
+ * release would be as late again, so the timer is set ahead by twice that time, and by a grain at most. Over a path of
+ * six such links a ping took 0.4 ms more than configured, and 1.7 ms more with `wake` fixed at 20 µs. */
 static const double WAKE_STEP = 2e-6;
 static double wake = 20e-6;
 
@@ -89,7 +91,7 @@ static void learn_to_wake(double late)
     wake = fmin(fmax(wake + (late > wake ? WAKE_STEP : -WAKE_STEP), 0), GRAIN);
 }
 
-/* How often the parent is looked for when nothing else happens. The control socket's end of file says it sooner,
+/* The interval in seconds for checking the parent if nothing else happens. The control socket's end of file comes sooner,
  * unless a process the parent forked still holds a copy. (PR_SET_PDEATHSIG would not do: it fires when the thread
  * that started us ends, not the process.) */
 static const double PARENT_CHECK = 0.5;
@@ -101,7 +103,7 @@ int poller, home;
 struct timespec epoch;
 double early;
 
-/* Seconds since the start: small numbers keep a double exact to well below a nanosecond. */
+/* Seconds since the start; small numbers keep a double exact to well below a nanosecond. */
 double clock_now(void)
 {
     struct timespec t;
@@ -115,7 +117,7 @@ static struct timespec duration(double seconds)
     return (struct timespec){.tv_sec = (time_t)whole, .tv_nsec = (long)((fmax(seconds, 0) - whole) * 1e9)};
 }
 
-/* Be on time where the system lets us: in front of ordinary processes, never paged out, timers unrounded. */
+/* Get real-time priority, locked memory and exact timers, as far as the system permits. */
 static void take_priority(void)
 {
     prctl(PR_SET_TIMERSLACK, 1);

@@ -1,4 +1,4 @@
-/* The model of a link, and letting go of what it says is due. */
+/* The model of a link, and the release of packets that are due by it. */
 #define _GNU_SOURCE
 #include <linux/netfilter.h>
 #include <linux/netfilter/nfnetlink_queue.h>
@@ -6,7 +6,7 @@
 
 #include "core.h"
 
-/* Where a frame needs several moments whose bytes are no whole number, sums are off by this little. */
+/* The rounding error in bytes if a frame takes several moments whose bytes are not a whole number. */
 static const double ROUNDING = 1e-6;
 
 /* Uniform in [0, 1): splitmix64, one state a link, so links do not disturb each other's sequence. */
@@ -23,13 +23,13 @@ static struct packet *packet_at(struct link *l, uint32_t position)
     return &l->ring[position & (l->size - 1)];
 }
 
-/* The packet to be served, or NULL. Positions wrap at 2^32, the ring's size is a power of two. */
+/* The next packet to serve, or NULL. Positions wrap at 2^32; the ring's size is a power of two. */
 static struct packet *first_in_queue(struct link *l)
 {
     return l->serving != l->tail ? packet_at(l, l->serving) : NULL;
 }
 
-/* The first in the queue has been served, at the time where the model stands. */
+/* Move the first packet of the queue, served at the model's time, into the pipe. */
 static void put_into_pipe(struct link *l, struct packet *p)
 {
     double jitter = l->jitter > 0 ? l->jitter * (2 * chance(l) - 1) : 0;
@@ -41,7 +41,7 @@ static void put_into_pipe(struct link *l, struct packet *p)
     l->serving++;
 }
 
-/* Serve at the link's rate what can have been served by `now`. */
+/* Serve packets at the link's rate until `now`. */
 static void serve(struct link *l, double now)
 {
     for (struct packet *p; (p = first_in_queue(l));) {
@@ -77,7 +77,7 @@ static void take_moment(struct schedule *s)
     }
 }
 
-/* Pass over the moments up to `now`. A link may have been idle for long, so they are not counted off. */
+/* Skip the moments up to `now`, by search: after a long idle time there may be many. */
 void pass_over(struct schedule *s, double now)
 {
     if (s->end == LOOP && now - s->began >= period(s)) {
@@ -124,7 +124,7 @@ static void deliver(struct link *l, double now)
     l->clock = now;
 }
 
-/* Bring the model to `now`. */
+/* Advance the model to `now`. */
 void advance(struct link *l, double now)
 {
     struct schedule *s = &l->schedule;
@@ -140,7 +140,7 @@ static void grow(struct link *l)
     uint32_t size = l->size ? 2 * l->size : 64;
     struct packet *ring = malloc(size * sizeof *ring);
     if (!ring)
-        abort(); /* every link goes dead, and the parent says so */
+        abort(); /* every link is dead, and the parent reports it */
     for (uint32_t i = l->head; i != l->tail; i++)
         ring[i & (size - 1)] = *packet_at(l, i);
     free(l->ring);
@@ -148,7 +148,7 @@ static void grow(struct link *l)
     l->size = size;
 }
 
-/* Whether the next packet is lost. One whose chain never turns bad costs one draw, one without loss none. */
+/* Return whether the next packet is lost. A chain that stays good costs one random draw, a link without loss none. */
 static bool is_lost(struct link *l)
 {
     struct chain *c = &l->loss;
@@ -162,7 +162,7 @@ static bool is_lost(struct link *l)
 void arrive(struct link *l, uint32_t id, uint32_t wire, uint16_t frames, double now)
 {
     advance(l, now);
-    /* The kernel numbers a packet, then drops it if our receive buffer is full: a gap is such drops. */
+    /* The kernel numbers a packet, then drops it if our receive buffer is full: a gap is the number of such drops. */
     l->count.dropped_queue += id - l->last_id - 1;
     l->last_id = id;
     if (!l->up || is_lost(l)) {
@@ -184,7 +184,7 @@ void arrive(struct link *l, uint32_t id, uint32_t wire, uint16_t frames, double 
     l->tail++;
 }
 
-/* When the first in the queue is served, or a moment that cannot be later. */
+/* The time when the first packet of the queue is served, or an earlier bound. */
 static double served(struct link *l)
 {
     const struct schedule *s = &l->schedule;
@@ -195,7 +195,7 @@ static double served(struct link *l)
     return l->clock + packet_at(l, l->serving)->left / l->rate;
 }
 
-/* When the link next has something to let through; with jitter, the earliest it can be. */
+/* The time of the link's next release; with jitter, the earliest possible one. */
 double due(struct link *l)
 {
     double earliest = INFINITY;
@@ -214,7 +214,7 @@ double due(struct link *l)
     return earliest;
 }
 
-/* The stretch is over: it counts towards the rate if it was long enough. */
+/* End the stretch; it counts towards the rate if it was long enough. */
 static void end_stretch(struct link *l)
 {
     if (l->stretch.time >= STEADY) {
@@ -225,9 +225,9 @@ static void end_stretch(struct link *l)
     l->stretch = (struct stretch){0};
 }
 
-/* A packet passes. The rate that comes out is measured here, on the real clock: over stretches in which each packet had
- * waited behind another, bytes passed against (time that really passed) × (the rate it was served at). One that shared
- * its moment with its predecessor took no time. */
+/* Count a released packet. The output rate is measured here, on the real clock: over stretches in which each packet had
+ * waited behind another, it compares the bytes passed with (real time) × (the rate of service). A packet that shared its
+ * moment with its predecessor took no time. */
 static void count(struct link *l, const struct packet *p, double now)
 {
     l->count.packets += p->frames;
@@ -244,8 +244,8 @@ static void count(struct link *l, const struct packet *p, double now)
     l->last_passed = now;
 }
 
-/* Let go of what is due, from the head on: one verdict on all of it. What the model dropped is out of the kernel's list
- * already, or its verdict goes before this one. */
+/* Release the packets that are due, from the head on, with one verdict. Packets that the model dropped have left the
+ * kernel's list already, or their verdicts precede this one. */
 static void release_in_order(struct link *l, double now)
 {
     const struct packet *last = NULL;
@@ -262,9 +262,8 @@ static void release_in_order(struct link *l, double now)
         give_verdict(l, NFQNL_MSG_VERDICT_BATCH, last->id, NF_ACCEPT);
 }
 
-/* Let go of what is due, wherever in the pipe it is. This walks the pipe, and the kernel walks its list for each
- * verdict: what reordering costs, and only where it is asked for. What is due in one pass leaves in the order in which
- * it came. */
+/* Release the packets that are due, wherever they are in the pipe. This walks the pipe, and the kernel walks its list for
+ * each verdict, which only links with reordering pay. Packets that are due in one pass leave in the order of arrival. */
 static void release_out_of_order(struct link *l, double now)
 {
     for (uint32_t i = l->head; i != l->serving; i++) {

@@ -17,8 +17,8 @@
 
 #include "core.h"
 
-/* Send what was said to the kernel, which does it before this returns. Were a drop lost, a later verdict on all up to some
- * packet would let it through: then rather every link goes dead, and the parent says so. */
+/* Send the collected messages; the kernel has carried them out when this returns. If a drop were lost, a later batch
+ * verdict would let its packet through, so a failure aborts: every link is dead, and the parent reports it. */
 void flush_verdicts(struct namespace *n)
 {
     if (n->verdict_bytes && send(n->socket, n->verdicts, n->verdict_bytes, 0) < 0) {
@@ -28,7 +28,7 @@ void flush_verdicts(struct namespace *n)
     n->verdict_bytes = 0;
 }
 
-/* Say something to the kernel with the next flush, after what was said before. */
+/* Add a message to those of the next flush. */
 static void say(struct namespace *n, const struct nlmsghdr *message)
 {
     if (n->verdict_bytes + message->nlmsg_len > sizeof n->verdicts)
@@ -78,7 +78,7 @@ static void parse(const struct nlmsghdr *message, struct attributes *found)
     }
 }
 
-/* An attribute's data; NULL where it is not there, or has less than `least` bytes. */
+/* An attribute's data; NULL if it is missing or has less than `least` bytes. */
 static const void *attribute(const struct attributes *a, int type, size_t least)
 {
     return a->length[type] >= least ? a->data[type] : NULL;
@@ -112,7 +112,7 @@ static void read_packet(const struct namespace *n, const struct nlmsghdr *messag
     parse(message, &a);
     const struct nfqnl_msg_packet_hdr *header = attribute(&a, NFQA_PACKET_HDR, sizeof *header);
     uint16_t index = ntohs(queue->res_id);
-    if (!header || index >= LINKS_AT_MOST || links[index].namespace != n)   /* who had the number before was elsewhere */
+    if (!header || index >= LINKS_AT_MOST || links[index].namespace != n)   /* of the number's previous link */
         return;
     struct link *l = &links[index];
     uint32_t length = number(&a, NFQA_CAP_LEN, a.length[NFQA_PAYLOAD]);
@@ -126,9 +126,9 @@ static void read_packet(const struct namespace *n, const struct nlmsghdr *messag
     arrive(l, ntohl(header->packet_id), wire, (uint16_t)frames, now);
 }
 
-/* Read packets that wait at a namespace. The kernel's answer to request `sequence`, if it is among them, is
- * returned: 0 or an errno. Answers to verdicts (sequence 0) are errors only and of no interest: the kernel itself
- * drops the packets of an interface that goes away, and then does not know them any more. */
+/* Read the packets waiting in a namespace. Returns the kernel's answer to request `sequence` if it is among them: 0 or an
+ * errno. Answers to verdicts (sequence 0) are always errors and are ignored: the kernel itself drops the packets of an
+ * interface that is removed, and then rejects verdicts on them. */
 int read_packets(struct namespace *n, uint32_t sequence)
 {
     static _Alignas(NLMSG_ALIGNTO) char buffers[MESSAGES_A_READ][MESSAGE_BYTES];
@@ -157,7 +157,7 @@ int read_packets(struct namespace *n, uint32_t sequence)
     return result;
 }
 
-/* A message about a link's queue, to which attributes are put. */
+/* A message about a link's queue, to which attributes are added. */
 struct request {
     struct nlmsghdr netlink;
     struct nfgenmsg queue;
@@ -187,8 +187,8 @@ static void put_number(struct request *r, uint16_t type, uint32_t value)
     put(r, type, &(uint32_t){htonl(value)}, sizeof value);
 }
 
-/* Let the kernel hold what the link's own queue and pipe may, in the smallest packets, and what we may not have read yet.
- * It only grows, by twice at least: what an earlier state let in may be there still, and traces change it often. */
+/* Let the kernel hold as many packets as the link's queue and pipe may, in the smallest size, and those not read yet. The
+ * limit only grows, at least twofold: packets of an earlier state may still be there, and traces change it often. */
 void fit_kernel_queue(struct link *l)
 {
     double smallest = ETHERNET_HEADER + sizeof(struct iphdr);
@@ -197,16 +197,17 @@ void fit_kernel_queue(struct link *l)
     if (l->kernel_queue >= wanted)
         return;
     l->kernel_queue = (uint32_t)fmin(exp2(ceil(log2(wanted))), KERNEL_QUEUE);
-    if (!l->namespace)   /* it is told with the binding */
+    if (!l->namespace)   /* binding sends the limit */
         return;
     struct request r = request_for(l);
     put_number(&r, NFQA_CFG_QUEUE_MAXLEN, l->kernel_queue);
     say(l->namespace, &r.netlink);
 }
 
-/* Bind or unbind a link's queue, and wait for the kernel's answer. False: errno says why.
+/* Bind or unbind a link's queue, and wait for the kernel's answer. Returns false with errno set on failure.
  *
- * Verdicts go before it and what is given meanwhile right after, so that none meets a later owner of the number. */
+ * Pending verdicts are sent before it, and those given meanwhile right after, so that none meets the number's next
+ * link. */
 bool configure_queue(struct link *l, uint8_t command)
 {
     struct namespace *n = l->namespace;

@@ -1,6 +1,6 @@
-"""Netlink requests that are sent at their moments, by a process of their own (`timekeeper`), as its owner sees it.
+"""The process that sends netlink requests at their moments (`timekeeper`), as its owner sees it.
 
-Beside netem, which is in the kernel, nothing of the shaper's runs by itself.
+netem is in the kernel and cannot change by itself at a given moment.
 
     NetemShaper --batches--> [ requests by moment ] --netlink, in each namespace--> qdiscs
                 <--which were sent, and how late--
@@ -23,14 +23,14 @@ from testbed.emulation.network.netlink import NetlinkRequest
 from testbed.emulation.process import await_end, how_it_ended
 from testbed.emulation.shaping.base import Applied, ShapingError
 
-#: What a batch may have: some 1,300 states ahead are 400 KB.
+#: The largest message: some 1,300 future states take 400 KB.
 MESSAGE_BYTES = 8 << 20
 ANSWER_TIMEOUT_S = 10.0
 
 _LENGTH = 8
 
 
-class Timed(NamedTuple):
+class TimedRequests(NamedTuple):
     """Requests to a link's namespace that are due at a moment of the monotonic clock."""
 
     due_s: float
@@ -40,26 +40,32 @@ class Timed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is to be forgotten, by link, what is to come after that, and namespaces that are of no use any more."""
+    """A message to the process, done at one instant.
+
+    Attributes:
+        forget: The links whose queued requests are dropped first.
+        coming: The requests to queue after that, by link.
+        leave: Namespaces that are no longer used.
+    """
 
     forget: Sequence[str] = ()
-    coming: Mapping[str, Sequence[Timed]] = field(default_factory=dict)
+    coming: Mapping[str, Sequence[TimedRequests]] = field(default_factory=dict)
     leave: Sequence[Path] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TimerAnswer:
-    """What came to be in force since the last answer; `refusal` is the first of the kernel's, if there was one."""
+    """The states that took effect since the last answer. `refusal` is the kernel's first refusal, if there was one."""
 
     applied: Sequence[Applied]
     refusal: str | None
 
 
 class Timer:
-    """The process, as its owner sees it. ShapingError when it does not answer.
+    """The process, as its owner sees it. Raises ShapingError if the process does not answer.
 
-    Then it is ended: what comes late would be taken for the answer to what is asked next, and of a batch that was sent
-    in part the rest would never come.
+    Then the process is killed: a late answer would be taken for the answer to the next message, and the rest of a
+    partly sent batch would never arrive.
     """
 
     def __init__(self) -> None:
@@ -67,22 +73,22 @@ class Timer:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._channel.settimeout(ANSWER_TIMEOUT_S)
         with theirs:
-            # In a session of its own: an interrupt from the terminal is for us.
+            # In a session of its own, so that Ctrl-C in the terminal does not end it.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "testbed.emulation.shaping.timekeeper", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        self.ask(Batch())  # it is there, with its priority
+        self.ask(Batch())  # once it answers, it has its priority
 
     @property
     def realtime(self) -> bool:
-        """Whether it goes in front of all ordinary processes."""
+        """Whether the process has real-time priority."""
         return self._process.poll() is None and os.sched_getscheduler(self._process.pid) == os.SCHED_RR
 
     def ask(self, batch: Batch) -> TimerAnswer:
-        """Have a batch done at one instant; what was in force before it."""
+        """Carry out a batch at one instant, and return the states that took effect before it."""
         with self._lock:
             try:
                 send(self._channel, batch)
@@ -91,23 +97,24 @@ class Timer:
                 self._process.kill()
                 self._process.wait()
                 raise ShapingError(
-                    f"the process that replays traces did not answer within {ANSWER_TIMEOUT_S:g} s, so it was ended, "
-                    "and no link changes by itself any more; take the network down and up again",
+                    f"the process that replays traces did not answer within {ANSWER_TIMEOUT_S:g} s and was killed, "
+                    "so traces no longer change links; take the network down and up again",
                     rule="timeout",
                 ) from None
             except OSError as error:
-                raise ShapingError(self.failure() or f"the process that replays does not answer: {error}") from error
+                why = f"the process that replays traces does not answer: {error}"
+                raise ShapingError(self.failure() or why) from error
         if not isinstance(answer, TimerAnswer):
-            raise ShapingError(self.failure() or "the process that replays has gone")
+            raise ShapingError(self.failure() or "the process that replays traces has ended")
         return answer
 
     def failure(self) -> str | None:
-        """Why nothing that is to come will; None while all is well."""
+        """Return why no queued state will take effect; None if all is well."""
         status = self._process.poll()
         return None if status is None else f"the process that replays traces {how_it_ended(status)}"
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._channel.close()
         await_end(self._process, ANSWER_TIMEOUT_S)
 
@@ -119,11 +126,11 @@ def send(channel: socket.socket, value: object) -> None:
 
 
 def receive(channel: socket.socket) -> object:
-    """The next message; None at the end."""
+    """Return the next message; None at the end."""
     head = _exactly(channel, _LENGTH)
     if not head or (length := int.from_bytes(head)) > MESSAGE_BYTES:
         return None
-    return pickle.loads(_exactly(channel, length))  # from our own parent
+    return pickle.loads(_exactly(channel, length))  # safe: the other end is our own parent or child
 
 
 def _exactly(channel: socket.socket, count: int) -> bytes:

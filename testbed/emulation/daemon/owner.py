@@ -1,9 +1,9 @@
-"""The process that keeps a network up: `python -m testbed.emulation.standing.owner --name N … TOPOLOGY`.
+"""The process that keeps a network up: `python -m testbed.emulation.daemon.owner --name N … TOPOLOGY`.
 
-It belongs to no terminal. While it builds, it says on its standard output how far it is, a JSON object a line:
-`{"step": title}`, `{"done": title}`, and at last `{"up": name}`, or `{"failed": text, "code": exit code}` when nothing
-is left of what it had begun. If nobody reads that any more, it takes everything away. From then on it answers requests,
-until SIGTERM, over the API's socket; what it has to say goes to `owner.log` in the network's state folder.
+It belongs to no terminal. While it builds the network, it reports progress on its standard output, one JSON object a
+line: `{"step": title}`, `{"done": title}`, and finally `{"up": name}`, or `{"failed": text, "code": exit code}` when
+nothing is left of what it had begun. If the reader of that output has gone, it removes everything. Once the network is
+up, it answers requests over the API's socket until SIGTERM, and logs to `owner.log` in the network's state folder.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any, get_args
 from testbed.api.entry import write_entry
 from testbed.emulation import label
 from testbed.emulation.containers.fleet import ProgramContainers
+from testbed.emulation.daemon.subject import serve_network
 from testbed.emulation.errors import ending_of
 from testbed.emulation.interrupt import Interrupted, interruptible
-from testbed.emulation.standing.answering import answering
 from testbed.emulation.testbed import Backend
 from testbed.errors import FAILED
 
@@ -35,35 +35,36 @@ LOG = "owner.log"
 log = logging.getLogger(__name__)
 
 
-class Teller:
-    """Says how far it is on what was the standard output, which no child inherits: the shaping core would keep
-    whoever reads it waiting for the end.
+class ProgressPipe:
+    """Reports progress on the original standard output.
+
+    No child inherits that output: the shaping core would keep it open, and its reader would wait for the end.
     """
 
     def __init__(self) -> None:
         self._words = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
 
-    def tell(self, word: dict[str, Any]) -> None:
-        """BrokenPipeError when nobody reads it any more."""
+    def send(self, word: dict[str, Any]) -> None:
+        """Send one message. Raises BrokenPipeError if the reader has gone."""
         print(json.dumps(word), file=self._words, flush=True)
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
-        """Tell of a step and of its end."""
-        self.tell({"step": title})
+        """Report the begin and the end of a step."""
+        self.send({"step": title})
         yield
-        self.tell({"done": title})
+        self.send({"done": title})
 
     def fail(self, code: int, text: str) -> int:
-        """Tell of the failure, if anyone still listens; the exit code."""
+        """Log a failure, report it if the reader is still there, and return the exit code."""
         log.error("%s", text)
         with suppress(BrokenPipeError):
-            self.tell({"failed": text, "code": code})
+            self.send({"failed": text, "code": code})
         return code
 
     def close(self, path: Path) -> None:
-        """There is no more to tell: from here on it is the log's."""
+        """End the reports; from here on, output goes to the log file at `path`."""
         self._words.close()
         with path.open("ab") as file:
             for number in (1, 2):
@@ -71,8 +72,8 @@ class Teller:
 
 
 def main() -> int:
-    """Keep a network up until a signal; the exit code."""
-    prog = "python -m testbed.emulation.standing.owner"
+    """Keep a network up until a signal, and return the exit code."""
+    prog = "python -m testbed.emulation.daemon.owner"
     parser = argparse.ArgumentParser(prog=prog, description="Keeps a network up.")
     parser.add_argument("--name", required=True)
     parser.add_argument("--backend", choices=get_args(Backend), default="auto")
@@ -80,23 +81,23 @@ def main() -> int:
     parser.add_argument("--port", type=int, help="the API on this port of 127.0.0.1 as well; 0 is any")
     parser.add_argument("topology", type=Path)
     args = parser.parse_args()
-    label.leave()  # started from within another network's host, it must not end together with that network
-    teller = Teller()
+    label.leave()  # started in another network's host, it would be killed together with that network
+    progress = ProgressPipe()
     try:
         with interruptible():
-            _own(args, teller)
+            _own(args, progress)
     except BrokenPipeError:
-        return FAILED  # whoever asked for the network has gone
+        return FAILED  # the process that asked for the network has gone
     except Exception as error:
-        return teller.fail(*ending_of(error))
+        return progress.fail(*ending_of(error))
     except Interrupted:
         return DONE
     return DONE
 
 
-def _own(args: argparse.Namespace, teller: Teller) -> None:
-    with answering(
-        args.topology, name=args.name, backend=args.backend, workers=args.containers, step=teller.step, port=args.port
+def _own(args: argparse.Namespace, progress: ProgressPipe) -> None:
+    with serve_network(
+        args.topology, name=args.name, backend=args.backend, workers=args.containers, step=progress.step, port=args.port
     ) as (testbed, server):
         logging.basicConfig(
             filename=testbed.folder / LOG, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
@@ -104,8 +105,8 @@ def _own(args: argparse.Namespace, teller: Teller) -> None:
         log.info("%s is up as %s", args.topology, args.name)
         if server.port is not None:
             write_entry(testbed.folder, server.port, server.token)
-        teller.tell({"up": args.name})
-        teller.close(testbed.folder / LOG)
+        progress.send({"up": args.name})
+        progress.close(testbed.folder / LOG)
         threading.Event().wait()
 
 

@@ -1,4 +1,4 @@
-"""Starting the process that keeps a network up, and following what it says until the network is up."""
+"""Starts the process that keeps a network up, and follows its progress until the network is up."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from testbed.emulation.testbed import Backend, Step
 from testbed.errors import FAILED, MOST_QUOTED, written_aside
 
 
-class NotUp(RuntimeError):
-    """The network is not up, and nothing of it is left; `exit_code` says whose fault it was."""
+class StartupError(RuntimeError):
+    """The network did not come up, and nothing of it is left. `exit_code` says whose fault it was."""
 
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
@@ -35,26 +35,36 @@ def bring_up(
     step: Step,
     api_port: ApiPort | None = None,
 ) -> str:
-    """Bring a network up in the background, with such containers, and its API on a port of this machine where there is
-    a `api_port`; returns when all of it is, with what to say of the page. NotUp when it does not come up.
+    """Bring a network up in the background, and return a line about its page (empty without a `api_port`).
 
-    Interrupted meanwhile, it has everything taken away first.
+    Args:
+        name: The network's name.
+        topology: The path of its topology file.
+        backend: The shaping backend.
+        containers: The workers' containers.
+        step: Opens a context for each step, given its title.
+        api_port: Also serve the API on a port of this machine, and show the page in a browser.
+
+    If it is interrupted, it waits until the network has been removed.
+
+    Raises:
+        StartupError: The network did not come up.
     """
     with tempfile.TemporaryFile("w+", errors="replace") as complaints:
         owner = subprocess.Popen(
             [
-                *(sys.executable, "-m", "testbed.emulation.standing.owner"),
+                *(sys.executable, "-m", "testbed.emulation.daemon.owner"),
                 *("--name", name, "--backend", backend, "--containers", containers.to_json(), str(topology)),
                 *(() if api_port is None else ("--port", str(api_port.port))),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            # Not ours: what it starts keeps that open, and whoever waits for the end of our output would wait for it.
+            # Not this process's stderr: the owner's children keep it open, and a pipe's reader would wait for them.
             stderr=complaints,
-            # Started from within another network's host, it must not end together with that network.
+            # Without the label of another network, in whose host this may run, and with which it would be killed.
             env={name: value for name, value in os.environ.items() if name != label.ENVIRONMENT},
             text=True,
-            start_new_session=True,  # it outlives this terminal, and Ctrl-C in it
+            start_new_session=True,  # it outlives this terminal, and does not get its Ctrl-C
         )
         assert owner.stdout is not None
         try:
@@ -62,7 +72,7 @@ def bring_up(
                 _follow(words, step)
         except EOFError:
             complaints.seek(0)
-            raise NotUp(_broken_off(how_it_ended(owner.wait()), complaints.read()), FAILED) from None
+            raise StartupError(_broken_off(how_it_ended(owner.wait()), complaints.read()), FAILED) from None
         except BaseException:
             owner.terminate()
             owner.wait()
@@ -71,19 +81,19 @@ def bring_up(
 
 
 def _broken_off(ended: str, complained: str) -> str:
-    text = f"the network's owner {ended} before it was up"
+    text = f"the process that builds the network {ended} before the network was up"
     if not complained.strip():
         return text
     last = complained.strip().splitlines()[-1][:MOST_QUOTED]
     with suppress(OSError):  # the disk may be full
-        return f"{text}: {last}; all that it said is in {written_aside(complained)}"
+        return f"{text}: {last}; its whole output is in {written_aside(complained)}"
     return f"{text}: {last}"
 
 
 def _follow(words: IO[str], step: Step) -> None:
     while "up" not in (word := _next(words)):
         with step(word["step"]):
-            _next(words)  # that it is done
+            _next(words)  # the step is done
 
 
 def _next(words: IO[str]) -> dict[str, Any]:
@@ -92,5 +102,5 @@ def _next(words: IO[str]) -> dict[str, Any]:
         raise EOFError
     word: dict[str, Any] = json.loads(line)
     if "failed" in word:
-        raise NotUp(word["failed"], word["code"])
+        raise StartupError(word["failed"], word["code"])
     return word

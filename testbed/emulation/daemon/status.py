@@ -1,6 +1,7 @@
-"""A testbed in figures, as the API has them: hosts with addresses, links with the state in force and their counters.
+"""The state of a testbed as the API reports it: hosts with addresses, links with the state in force and their counters.
 
-Any thread may ask, also while the network is swapped: what is not there any more, or not yet, is left out.
+Any thread may call these functions, also during a network swap: hosts and links that are being added or removed are
+left out.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from testbed.api.models import NetworkStatus
-from testbed.emulation.links.links import Asked
+from testbed.emulation.links.links import RequestedState
 from testbed.emulation.network.network import Network
 from testbed.emulation.network.node import NamespaceNode
 from testbed.emulation.shaping import LinkCounters
@@ -22,15 +23,16 @@ from testbed.link import LinkState, link_ends
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Topology
 
-#: How many of a link's last replay ticks the lateness is of: a minute at 100 ms. A network may stay up for weeks.
+#: The reported lateness covers this many of a link's last replay ticks: a minute at 100 ms. A network may stay up for
+#: weeks.
 LAST_TICKS = 600
 
-#: So many hexadecimal digits of a hash tell what was asked of a link apart from what was asked of it before.
+#: The number of hexadecimal digits of a link's tag, a hash of its requested state.
 TAG_DIGITS = 16
 
 
 def overview(testbed: Testbed, kind: str) -> dict[str, Any]:
-    """What runs, in short. Times in seconds."""
+    """Return the network's name, topology, backend, failure and replay progress. Times are in seconds."""
     network, replay, topology = testbed.network, testbed.replay, testbed.network.topology
     return {
         "kind": kind,
@@ -52,20 +54,21 @@ def overview(testbed: Testbed, kind: str) -> dict[str, Any]:
 
 
 def sections(testbed: Testbed, kind: str) -> dict[str, dict[str, Any]]:
-    """What it is now, section by section of the API's state."""
+    """Return the state by the sections of the API's state."""
     network, topology = testbed.network, testbed.network.topology
-    counters, states, asked = network.shaper.counters(), network.links_in_force.states(), network.links_in_force.asked()
+    links = network.links_in_force
+    counters, states, requested = network.shaper.counters(), links.states(), links.requested()
     return {
         "network": overview(testbed, kind),
         "sites": _sites(topology),
         "hosts": _hosts(network, topology),
-        "links": {name: _link(name, states[name], asked[name]) for name in states if name in asked},
+        "links": {name: _link(name, states[name], requested[name]) for name in states if name in requested},
         "traffic": {name: _counts(counters[name]) for name in states if name in counters},
     }
 
 
 def status(testbed: Testbed, kind: str) -> NetworkStatus:
-    """What runs, its hosts and its links."""
+    """Return the network's overview, its hosts and its links."""
     found = sections(testbed, kind)
     found["network"]["replay"]["late_ms_p99"] = _p99_ms(testbed.network.links_in_force.lateness(LAST_TICKS))
     return NetworkStatus(
@@ -78,14 +81,19 @@ def status(testbed: Testbed, kind: str) -> NetworkStatus:
 
 
 def metrics(network: NetworkStatus, run: Mapping[str, Any] | None = None) -> bytes:
-    """Both as Prometheus reads them; `run` is its controller's status, empty before it has any."""
-    from testbed.telemetry.prometheus import metrics  # loaded where somebody asks, as all that answers is
+    """Return a network's status, and that of a run's controller, in the text format of Prometheus.
+
+    Args:
+        network: The network's status.
+        run: The status of the run's controller, empty before it has one; None without a run.
+    """
+    from testbed.telemetry.prometheus import metrics  # loaded at the first request
 
     return metrics(run or None, network.model_dump())
 
 
 def state_values(state: LinkState) -> dict[str, Any]:
-    """A state as JSON has it, its queue as the bytes that may wait at this rate and delay."""
+    """Return a state for JSON. `queue_bytes` is the queue's size at this rate and delay."""
     return {
         "rate_bps": state.rate_bps,
         "delay_s": state.delay_s,
@@ -98,32 +106,32 @@ def state_values(state: LinkState) -> dict[str, Any]:
     }
 
 
-def tag_of(asked: Asked) -> str:
-    """What tells what was asked of a link apart from all else that may be; what traces do does not change it."""
-    value = [_declared(asked), asked.link.trace is not None, _changed(asked), asked.up]
+def tag_of(requested: RequestedState) -> str:
+    """Return the tag of a link's requested state. Traces do not change it."""
+    value = [_declared(requested), requested.link.trace is not None, _changed(requested), requested.up]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:TAG_DIGITS]
 
 
-def _link(name: str, state: LinkState, asked: Asked) -> dict[str, Any]:
+def _link(name: str, state: LinkState, requested: RequestedState) -> dict[str, Any]:
     source, target = link_ends(name)
     return {
         "source": source,
         "target": target,
         **state_values(state),
-        "replayed": asked.link.trace is not None,
-        "declared": _declared(asked),
-        "changed": _changed(asked),
-        "tag": tag_of(asked),
+        "replayed": requested.link.trace is not None,
+        "declared": _declared(requested),
+        "changed": _changed(requested),
+        "tag": tag_of(requested),
     }
 
 
-def _declared(asked: Asked) -> dict[str, float | None]:
-    state = asked.link.state
+def _declared(requested: RequestedState) -> dict[str, float | None]:
+    state = requested.link.state
     return {"rate_bps": state.rate_bps, "delay_s": state.delay_s, "jitter_s": state.jitter_s, "loss": state.loss}
 
 
-def _changed(asked: Asked) -> dict[str, float | None]:
-    return (asked.change or LinkChange(link=asked.link.name)).values()
+def _changed(requested: RequestedState) -> dict[str, float | None]:
+    return (requested.change or LinkChange(link=requested.link.name)).values()
 
 
 def _sites(topology: Topology) -> dict[str, dict[str, Any]]:
@@ -152,7 +160,7 @@ def _hosts(network: Network, topology: Topology) -> dict[str, dict[str, Any]]:
 
 
 def _host(kind: str, site: str, address: str, node: NamespaceNode) -> dict[str, Any]:
-    """`pid` is what holds its namespace: of a worker, its container's first process; of a router, a thread of ours."""
+    """Return a host's entry. Its `pid` holds the namespace: a worker's first process, or a thread of ours."""
     held = {"pid": node.holder.pid, "start_ticks": node.holder.start_ticks, "running": node.held}
     return {"kind": kind, "site": site, "address": address, **held}
 
@@ -168,6 +176,6 @@ def _counts(counters: LinkCounters) -> dict[str, int]:
 
 
 def _p99_ms(lateness: Mapping[str, Iterable[float]]) -> float | None:
-    """Over all ticks of all links that are remembered; None where nothing is replayed."""
+    """Return the 99th percentile over all links' remembered ticks in ms; None if nothing is replayed."""
     late = sorted(seconds for ticks in lateness.values() for seconds in ticks)
     return round(late[int(0.99 * (len(late) - 1))] * 1e3, 3) if late else None

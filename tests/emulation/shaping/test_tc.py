@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from testbed.emulation.network.netlink import Netlink
-from testbed.emulation.shaping.access import limit_rate
+from testbed.emulation.shaping.tc import limit_rate
 from tests.emulation.shaping.path import Path, run
 from tests.emulation.shaping.super_packet import super_packet
 

@@ -7,9 +7,11 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from testbed.api.models import LinkHistory, NetworkStatus
@@ -25,29 +27,32 @@ from testbed.api.requests import (
     Stop,
     SwapNetwork,
 )
+from testbed.api.server import ApiServer
 from testbed.api.stream import State
 from testbed.api.subject import Subject
-from testbed.emulation.links.history import History
-from testbed.emulation.standing import status
-from testbed.emulation.standing.orders import (
+from testbed.emulation.daemon import status
+from testbed.emulation.daemon.discovery import SOCKET
+from testbed.emulation.daemon.handlers import (
+    as_api_problem,
     change_links,
     changes_of,
     check_file,
     check_site,
-    hold,
-    in_words,
     pairs_of,
+    pause_replay,
 )
-from testbed.emulation.testbed import Swapped, Testbed
+from testbed.emulation.links.history import History
+from testbed.emulation.testbed import Backend, Step, SwapResult, Testbed, Workers
+from testbed.spec.topology import Topology
 
 log = logging.getLogger(__name__)
 
-#: So many of the last events are told to who comes later.
+#: A client that connects later gets at most this many of the last events.
 EVENTS = 1000
 
 
 class NetworkSubject(Subject):
-    """Carries out what is asked of a network that is up.
+    """Carries out the API's requests on a network that is up.
 
     Attributes:
         tell: Called when something has happened.
@@ -97,13 +102,13 @@ class NetworkSubject(Subject):
         raise ApiProblem(NOT_HERE, request.REFUSED if isinstance(request, HttpRequest) else NOT_OURS)
 
     def _change_links(self, request: ChangeLinks) -> dict[str, Any]:
-        with in_words():
-            changes = changes_of(request.links, self._testbed.network.links_in_force.asked())
+        with as_api_problem():
+            changes = changes_of(request.links, self._testbed.network.links_in_force.requested())
             change_links(self._testbed.network, changes, pairs_of(request.links), self._happened)
         return {}
 
     def _swap(self, request: SwapNetwork) -> dict[str, Any]:
-        with in_words():
+        with as_api_problem():
             check_file(request.file)
             done = _record(self._testbed.swap(request.file))
         self._happened("swap", self._testbed.network.topology.name)
@@ -112,7 +117,7 @@ class NetworkSubject(Subject):
     def _add_worker(self, request: AddWorker) -> dict[str, Any]:
         site = request.site
         check_site(self._testbed, site)
-        with in_words():
+        with as_api_problem():
             self._testbed.swap(self._testbed.network.topology.with_worker(site))
         network = self._testbed.network
         worker = network.topology.last_worker(site)
@@ -120,8 +125,8 @@ class NetworkSubject(Subject):
         return {"worker": worker.name, "site": site, "address": network.address(worker)}
 
     def _pause(self, request: PauseReplay) -> dict[str, Any]:
-        with in_words():
-            hold(self._testbed, request.paused)
+        with as_api_problem():
+            pause_replay(self._testbed, request.paused)
         self._happened("pause" if request.paused else "resume", self._testbed.name)
         return {}
 
@@ -133,6 +138,35 @@ class NetworkSubject(Subject):
         self.tell()
 
 
-def _record(swapped: Swapped) -> dict[str, Any]:
+def _record(swapped: SwapResult) -> dict[str, Any]:
     counted = asdict(swapped)
     return {**counted.pop("difference"), **counted}
+
+
+@contextmanager
+def serve_network(
+    topology: Topology | Path, *, name: str, backend: Backend, workers: Workers, step: Step, port: int | None = None
+) -> Iterator[tuple[Testbed, ApiServer]]:
+    """Keep a testbed up inside the context, and serve the API over it.
+
+    Args:
+        topology: The topology, or the path of its file.
+        name: The network's name.
+        backend: The shaping backend.
+        workers: What the workers are.
+        step: Opens a context for each step, given its title.
+        port: Serve the API on this TCP port of 127.0.0.1 as well.
+
+    Raises:
+        EmulationError, FileExistsError, SpecError: As a Testbed does.
+        PortTaken: The port is in use.
+    """
+    history = History()
+    testbed = Testbed(topology, name=name, backend=backend, workers=workers, observer=history.note, step=step)
+    # One thread runs all requests: the kernel ends a switch's daemons together with the thread that started them, so
+    # this thread must live as long as the sites that a swap adds.
+    with testbed, ThreadPoolExecutor(1, "requests") as executor:
+        subject = NetworkSubject(testbed, history, executor)
+        with ApiServer(subject, testbed.folder / SOCKET, port) as server:
+            history.tell = subject.tell = server.announce
+            yield testbed, server

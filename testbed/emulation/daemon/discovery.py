@@ -1,4 +1,4 @@
-"""The networks that are up on this machine and can be asked, and those of runs: each by its API's socket."""
+"""The networks that are up on this machine, found by the sockets of their APIs, and a client for each."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from pathlib import Path
 from testbed.api.client import ApiClient
 from testbed.emulation import label
 
-#: In the state folder of a network that stays up until it is taken down, and of one that is up while a run is.
+#: The API's socket in a network's state folder: of a network that stays up, and of the network of a run.
 SOCKET, RUN_SOCKET = "network.sock", "run.sock"
 
 
-def standing() -> list[str]:
-    """The networks that are up until they are taken down."""
+def networks_up() -> list[str]:
+    """Return the networks that stay up until `testbed down`."""
     return _with(SOCKET)
 
 
-def running() -> list[str]:
-    """The networks of runs that are under way."""
+def networks_of_runs() -> list[str]:
+    """Return the networks of runs that are under way."""
     return _with(RUN_SOCKET)
 
 
 def client(network: str) -> ApiClient:
-    """Who asks a network's owner; where there is none, each request fails."""
+    """Return a client of a network's API. If no process serves it, each request fails."""
     path = _socket(network, RUN_SOCKET)
     remedy = f"`testbed clean --name {network}` takes it away"
     return ApiClient(path if path.exists() else _socket(network, SOCKET), f"the network {network}", remedy)

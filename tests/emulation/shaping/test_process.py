@@ -8,31 +8,31 @@ from pathlib import Path
 
 import pytest
 
-from testbed.emulation.shaping import ShapingError, build
+from testbed.emulation.shaping import ShapingError, process
 
 pytestmark = pytest.mark.local
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "BINARY", tmp_path / "build" / "testbed-shaper")
+    monkeypatch.setattr(process, "BINARY", tmp_path / "build" / "testbed-shaper")
 
 
 def test_it_is_built_once_and_again_when_the_source_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "core" / "main.c"
     source.parent.mkdir()
     source.write_text("int main(void) { return 0; }")
-    monkeypatch.setattr(build, "SOURCE", source.parent)
-    first = build.build_core().stat()
-    assert build.build_core().stat().st_ino == first.st_ino
+    monkeypatch.setattr(process, "SOURCE", source.parent)
+    first = process.build_core().stat()
+    assert process.build_core().stat().st_ino == first.st_ino
     source.write_text("int main(void) { return 1; }")
-    assert build.build_core().stat().st_ino != first.st_ino
+    assert process.build_core().stat().st_ino != first.st_ino
 
 
 def test_without_a_compiler_the_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ShapingError, match="apt-get install gcc"):
-        build.build_core()
+        process.build_core()
 
 
 def test_without_headers_the_packages_and_the_complaint_are_shown(
@@ -41,9 +41,9 @@ def test_without_headers_the_packages_and_the_complaint_are_shown(
     source = tmp_path / "core" / "main.c"
     source.parent.mkdir()
     source.write_text("#include <linux/no_such_header.h>\n")
-    monkeypatch.setattr(build, "SOURCE", source.parent)
+    monkeypatch.setattr(process, "SOURCE", source.parent)
     with pytest.raises(ShapingError, match=r"(?s)libc6-dev.*no_such_header"):
-        build.build_core()
+        process.build_core()
 
 
 def test_the_program_says_where_the_core_is_and_nothing_else() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from testbed.emulation.shaping import ShapingError
-from testbed.emulation.shaping.timed import Batch, Timer, TimerAnswer
+from testbed.emulation.shaping.timer import Batch, Timer, TimerAnswer
 from tests.waiting import stop
 
 pytestmark = pytest.mark.local
