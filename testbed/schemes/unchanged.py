@@ -35,7 +35,7 @@ class UnchangedScript:
 
     def keep_local(self, model: DistributedDataParallel) -> None:
         """Keep a model's gradients local from now on."""
-        from testbed.sync.local_gradients import LocalGradients
+        from testbed.sync.ddp import LocalGradients
 
         self._say(str(LocalGradients(model)))
 

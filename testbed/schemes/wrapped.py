@@ -27,9 +27,9 @@ from torch.nn.parallel import DistributedDataParallel
 from testbed.schemes.choice import SchemeChoice
 from testbed.schemes.training import RoundTraining
 from testbed.sync import Session, Strategy, SyncError
-from testbed.sync.codecs.memory import bytes_of
+from testbed.sync.codecs.codec import bytes_of
+from testbed.sync.ddp import local_gradients
 from testbed.sync.environment import join_by_environment
-from testbed.sync.local_gradients import local_gradients
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from testbed.plan import Plan, PlanError
 from testbed.protocol import Abort, Confirm, ControlMessage, Held, Prepare, Probe, Reconfigure, Stop
 from testbed.schema import brief
 from testbed.sync.allreduce import AllReduceEngine, ElasticGroup
+from testbed.sync.control_connection import ControlConnection
 from testbed.sync.errors import Stopped, SyncError
-from testbed.sync.line import Line
+from testbed.sync.executor import start
 from testbed.sync.rendezvous import keys_of
-from testbed.sync.threads import start
 from testbed.sync.transport import CLOSE_S
 
 log = logging.getLogger(__name__)
@@ -25,11 +25,13 @@ class ControlLoop:
     """Of `member`, which `line` connects to the controller; to its `keys` those are added of who comes later. `leaving`
     says that it has said goodbye; it is `released` when the controller lets it go then, or closed the line."""
 
-    def __init__(self, member: str, line: Line, engine: AllReduceEngine, keys: dict[str, bytes]) -> None:
+    def __init__(
+        self, member: str, connection: ControlConnection, engine: AllReduceEngine, keys: dict[str, bytes]
+    ) -> None:
         self.leaving = False
         self.released = threading.Event()
         self._member = member
-        self._line = line
+        self._connection = connection
         self._engine = engine
         self._keys = keys
         self._beside: list[threading.Thread] = []
@@ -53,7 +55,7 @@ class ControlLoop:
 
     def _messages(self) -> Iterator[ControlMessage]:
         with suppress(OSError):  # closed under us: the session is being left
-            while (message := self._line.receive()) is not None:
+            while (message := self._connection.receive()) is not None:
                 yield message
 
     def _obey(self, message: ControlMessage) -> None:
@@ -108,8 +110,8 @@ class ControlLoop:
         except (PlanError, SyncError) as error:
             self._refuse(epoch, error)
         else:
-            self._line.tell(Held(self._member, epoch))
+            self._connection.tell(Held(self._member, epoch))
 
     def _refuse(self, epoch: int, error: Exception) -> None:
         log.warning("%s: can't hold the plan of epoch %s: %s", self._member, epoch, error)
-        self._line.tell(Held(self._member, epoch, brief(str(error))))
+        self._connection.tell(Held(self._member, epoch, brief(str(error))))

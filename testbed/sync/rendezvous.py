@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from testbed.protocol import Hello, Job, Prepare, Rejoin, Welcome
-from testbed.sync.control import ControlChannel
-from testbed.sync.line import Line
+from testbed.sync.control_channel import ControlChannel
+from testbed.sync.control_connection import ControlConnection
 from testbed.sync.transport import TransportSettings
 from testbed.sync.transport.sockets import listen as open_listener
 from testbed.tls import Tls
@@ -54,16 +54,16 @@ class Rendezvous:
             self.name, self.keys, job.round_timeout_s, job.streams, job.congestion, generation, self.tls
         )
 
-    def line(self, rejoin: Callable[[], Rejoin] | None = None) -> Line:
+    def connection(self, rejoin: Callable[[], Rejoin] | None = None) -> ControlConnection:
         """The line to the controller. `rejoin` says where this member stands, for when the controller was away; None
         where members have no lease, and do not come back to it."""
         hello = replace(self.hello, returns=True)
         says = (lambda: ()) if rejoin is None else (lambda: (hello, rejoin()))
-        line = Line(
+        connection = ControlConnection(
             self.channel, self.name, says, self.welcome.lease_s, lambda: ControlChannel(self.control, 0, self.tls)
         )
-        line.start()
-        return line
+        connection.start()
+        return connection
 
 
 def rendezvous(

@@ -15,17 +15,17 @@ import torch
 from testbed.plan import Plan
 from testbed.protocol import Arrived, FragmentDrift, Goodbye, checked_metrics
 from testbed.sync.allreduce import ELEMENT_TYPES, AllReduceEngine, AllReduceGroup, ElasticGroup, RoundResult
+from testbed.sync.buffers import PinnedBuffers
 from testbed.sync.checkpoint import Stateful, save
 from testbed.sync.codecs import Residual
+from testbed.sync.control_connection import ControlConnection
 from testbed.sync.control_loop import ControlLoop
 from testbed.sync.errors import SyncError
 from testbed.sync.executor import AsyncExecutor, Work
-from testbed.sync.line import Line
 from testbed.sync.progress_reporter import ProgressReporter
 from testbed.sync.rendezvous import Rendezvous, rendezvous
 from testbed.sync.reports import RoundReports, StepReport
-from testbed.sync.staging import Staging
-from testbed.sync.strategies.offer import Offers
+from testbed.sync.strategies.strategy_methods import StrategyMethods
 from testbed.sync.transport import CLOSE_S, Listener
 from testbed.tls import Tls
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from testbed.sync.ddp import Hook
 
 
-class Session(Offers):
+class Session(StrategyMethods):
     """One member among `members`, made by `join`. A context manager; leaving it says goodbye.
 
     For one caller at a time.
@@ -42,17 +42,17 @@ class Session(Offers):
     first round, and gets the state of another there.
     """
 
-    def __init__(self, met: Rendezvous, line: Line, engine: AllReduceEngine) -> None:
+    def __init__(self, met: Rendezvous, connection: ControlConnection, engine: AllReduceEngine) -> None:
         self.name = met.name
         self.job = met.job
-        self._line = line
+        self._connection = connection
         self._engine = engine
         self._listener = Listener(met.accepting, met.settings(), engine)
-        self._staging = Staging()
+        self._pinned = PinnedBuffers()
         self._executor = AsyncExecutor(f"{self.name}: rounds")
-        self._control = ControlLoop(self.name, line, engine, met.keys)
+        self._control = ControlLoop(self.name, connection, engine, met.keys)
         self._reports = RoundReports(
-            self.name, lambda: engine.current.outbox.samples(), self._listener.arrivals, line.tell
+            self.name, lambda: engine.current.outbox.samples(), self._listener.arrivals, connection.tell
         )
         self._progress = ProgressReporter(self._tell_arrivals)
         self._progress.start(self.name)
@@ -128,7 +128,7 @@ class Session(Offers):
 
     def _made(self, tensor: torch.Tensor) -> torch.cuda.Event | None:
         """When a device has made a tensor, which may still be to come."""
-        return self._staging.made(tensor) if tensor.is_cuda else None
+        return self._pinned.made(tensor) if tensor.is_cuda else None
 
     def _begin(
         self,
@@ -143,7 +143,7 @@ class Session(Offers):
             raise SyncError(f"{self.name} came while others train: call share() before its first round")
         self._reports.tell(keep=1 if later else 0)  # the caller may have just taken its result in, to report it next
         flat = tensor.detach().view(-1)
-        values = flat if made is None else self._staging.fetch(flat, made)
+        values = flat if made is None else self._pinned.fetch(flat, made)
         self._progress.round_began()
         with self._failing():
             await_end = self._engine.begin(values, weight, residual, overlaps=later)
@@ -153,7 +153,7 @@ class Session(Offers):
                 result = replace(await_end(), tensor=tensor)
             self._progress.round_ended()
             if made is not None:
-                self._staging.put_back(values, flat)
+                self._pinned.put_back(values, flat)
             self._reports.add(result)
             return result
 
@@ -193,7 +193,7 @@ class Session(Offers):
     def _tell_arrivals(self) -> None:
         """Tell what came in so far. A controller that is gone has no use for it, and that is told elsewhere."""
         with suppress(OSError):
-            self._line.send(Arrived(self.name, self._listener.arrivals()))
+            self._connection.send(Arrived(self.name, self._listener.arrivals()))
 
     def finish(self, digest: str = "", metrics: Mapping[str, float] | None = None) -> None:
         """Say goodbye, with the SHA-256 of the parameters if the controller is to compare them, once the peers have
@@ -231,7 +231,7 @@ class Session(Offers):
         finally:
             failed = not self._control.leaving
             if failed:
-                self._line.leave()
+                self._connection.leave()
                 said = f"{type(error).__name__ if error else ''}: {error}"
                 self._goodbye(Goodbye.with_error(self.name, self.rounds, said))
             # The controller closes the line once it has read the Goodbye. Closed here before that, the line would fail
@@ -243,12 +243,12 @@ class Session(Offers):
             self._engine.close()
             self._executor.close()
             self._listener.close()
-            self._line.close()
+            self._connection.close()
             self._control.close()
 
     def _goodbye(self, message: Goodbye) -> None:
         self._control.leaving = True
-        self._line.tell(message)
+        self._connection.tell(message)
 
 
 def join(
@@ -288,10 +288,12 @@ def session_of(
     if not welcome.lease_s:
         group = AllReduceGroup(plan, settings, welcome.roster, after_round, job.reproducible)
         group.on_failure(on_failure)
-        return Session(met, met.line(), group)
-    line = met.line(lambda: elastic.rejoin())
-    elastic = ElasticGroup(plan, settings, welcome.roster, line.tell, after_round, job.reproducible, welcome.source)
-    return Session(met, line, elastic)
+        return Session(met, met.connection(), group)
+    connection = met.connection(lambda: elastic.rejoin())
+    elastic = ElasticGroup(
+        plan, settings, welcome.roster, connection.tell, after_round, job.reproducible, welcome.source
+    )
+    return Session(met, connection, elastic)
 
 
 def _check(tensor: torch.Tensor, weight: float, residual: Residual | None) -> None:

@@ -344,8 +344,8 @@ def test_a_member_closes_its_line_after_the_controller_did(tmp_path: Path, error
     with Controller(tmp_path, plan, job()) as controller:
         controller.at_goodbye = lambda member: closed.append("member" if early.wait(0.3) else "controller")
         with suppress(KeyError), sync.join(controller.address, "m0", "127.0.0.1", patience_s=20) as session:
-            close = session._line.close
-            session._line.close = lambda: (early.set(), close())
+            close = session._connection.close
+            session._connection.close = lambda: (early.set(), close())
             if error:
                 raise KeyError("a mistake")
         assert closed == ["controller"] and early.is_set()

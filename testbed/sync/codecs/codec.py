@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from abc import ABC, abstractmethod
 
 import torch
@@ -55,3 +56,13 @@ class Plain(Codec):
     def size(self, elements: int) -> int:
         """Four bytes each."""
         return 4 * elements
+
+
+def bytes_of(values: torch.Tensor) -> memoryview:
+    """Return the memory of a contiguous tensor on the host as bytes, without a copy.
+
+    The view keeps the tensor alive: queued bytes are still being sent when an aborted round drops its tensor.
+    """
+    memory = (ctypes.c_ubyte * values.nbytes).from_address(values.data_ptr())
+    memory.values = values  # type: ignore[attr-defined]
+    return memoryview(memory).cast("B")

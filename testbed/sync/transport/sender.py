@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from testbed.sync.errors import SyncError
-from testbed.sync.threads import start
+from testbed.sync.executor import start
 from testbed.sync.transport import handshake, sockets, tcpinfo
 from testbed.sync.transport.frame import DIRECT, FETCH, TAKEN, WELCOME, FrameFormat, Greeting
 from testbed.sync.transport.send_queue import SendQueue
