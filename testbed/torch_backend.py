@@ -11,12 +11,15 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
 NAME = "wan"
 #: Set to NAME, it has scripts that say gloo get wan.
 VARIABLE = "TESTBED_BACKEND"
+#: The command that starts a controller, for process groups whose environment names none.
+CONTROLLER = (sys.executable, "-m", "testbed.controller.standalone")
 
 log = logging.getLogger(__name__)
 
@@ -75,4 +78,4 @@ def _make(options: Any, _: object) -> Any:
     """A process group, as PyTorch describes it."""
     from testbed.sync.c10d import make_group
 
-    return make_group(options)
+    return make_group(options, CONTROLLER)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from msgspec import structs
@@ -31,10 +31,11 @@ class GroupRendezvous:
     rank 0 of each group starts a controller beside it.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, among_all: bool) -> None:
+    def __init__(self, store: Store, rank: int, size: int, among_all: bool, controller: Sequence[str]) -> None:
         self._store = PrefixStore("wan/", store)
         self._rank = rank
         self._size = size
+        self._controller = controller
         self._place = member_of(os.environ) if os.environ.get(CONTROLLER) else None
         self._own: OwnController | None = None
         self.planned = among_all or self._place is None
@@ -71,7 +72,7 @@ class GroupRendezvous:
         address = address_towards(os.environ.get("MASTER_ADDR", ""))
         if self._rank == 0:
             try:
-                self._own = OwnController(names, address, timeout_s)
+                self._own = OwnController(self._controller, names, address, timeout_s)
                 told = {"address": self._own.address, "tokens": self._own.tokens}
             except SyncError as error:
                 told = {"error": str(error)}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -39,7 +38,7 @@ class OwnController:
     SyncError where it does not start.
     """
 
-    def __init__(self, members: Sequence[str], host: str, timeout_s: float) -> None:
+    def __init__(self, program: Sequence[str], members: Sequence[str], host: str, timeout_s: float) -> None:
         self._folder = TemporaryDirectory(prefix="testbed-wan-")
         folder = Path(self._folder.name)
         listening = socket.create_server((host, 0))  # handed over: a port that is let go may be another's by then
@@ -52,7 +51,7 @@ class OwnController:
         self._log = (folder / "controller.log").open("w+b")
         with listening:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "testbed.controller.standalone", *words],
+                [*program, *words],
                 stdin=subprocess.PIPE,
                 stdout=self._log,
                 stderr=subprocess.STDOUT,

@@ -6,7 +6,7 @@ import atexit
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -43,11 +43,15 @@ OLDEST = (2, 13)
 log = logging.getLogger(__name__)
 
 
-def make_group(options: Any) -> WanGroup:
+def make_group(options: Any, controller: Sequence[str]) -> WanGroup:
     """Return the process group that PyTorch's options describe.
 
+    Args:
+        options: PyTorch's `_DistributedBackendOptions`.
+        controller: The command by which rank 0 starts a controller if the environment names none.
+
     Raises:
-        DistBackendError: The members can't meet, or PyTorch is older than OLDEST.
+        DistBackendError: PyTorch is older than OLDEST.
     """
     if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST:
         needed = ".".join(map(str, OLDEST))
@@ -55,8 +59,9 @@ def make_group(options: Any) -> WanGroup:
             f"the backend wan needs PyTorch {needed} or later, and this is {torch.__version__}: say gloo, or use "
             "`testbed.sync.join` and the schemes, which need 2.6"
         )
-    meeting = GroupRendezvous(options.store, options.group_rank, options.group_size, not options.global_ranks_in_group)
-    return WanGroup(options.store, options.group_rank, options.group_size, options.timeout, meeting)
+    rank, size, among_all = options.group_rank, options.group_size, not options.global_ranks_in_group
+    meeting = GroupRendezvous(options.store, rank, size, among_all, controller)
+    return WanGroup(options.store, rank, size, options.timeout, meeting)
 
 
 def _as_gloo(name: str) -> Any:
