@@ -52,7 +52,7 @@ def hook_of(reducer: Reducer) -> Hook:
             else:
                 future.set_result(values)
 
-        reducer.allreduce_later(values, 1.0, residual).then(finish)
+        reducer.allreduce(values, 1.0, residual, async_op=True).then(finish)
         return future
 
     return session_hook

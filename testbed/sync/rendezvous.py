@@ -67,15 +67,15 @@ class Rendezvous:
 
 
 def rendezvous(
-    control: str, name: str, listen: str, device: str, patience_s: float, token: str, tls: Tls | None = None
+    control: str, name: str, listen: str, device: str, timeout_s: float, token: str, tls: Tls | None = None
 ) -> Rendezvous:
     """Come to the run of the controller at `control`, and wait for the others; see `join`."""
     with ExitStack() as unless_met:
-        accepting = unless_met.enter_context(open_listener(listen, patience_s))
-        channel = unless_met.enter_context(closing(ControlChannel(control, min(patience_s, REACH_S), tls)))
+        accepting = unless_met.enter_context(open_listener(listen, timeout_s))
+        channel = unless_met.enter_context(closing(ControlChannel(control, min(timeout_s, REACH_S), tls)))
         hello = Hello(name, accepting.getsockname(), device, token)
         channel.send(hello)
-        welcome = channel.await_welcome(patience_s)
+        welcome = channel.await_welcome(timeout_s)
         unless_met.pop_all()
     return Rendezvous(control, accepting, channel, hello, welcome, keys_of(welcome), tls)
 

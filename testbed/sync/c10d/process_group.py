@@ -169,7 +169,7 @@ class WanGroup(dist.ProcessGroup):
             return finish()
 
         with self._guard:
-            asked = self._joined().allreduce_later(flat)
+            asked = self._joined().allreduce(flat, async_op=True)
         return RoundWork(asked, values.device, end, self._failure.set)
 
     # Life

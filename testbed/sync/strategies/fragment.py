@@ -64,7 +64,7 @@ class Fragment:
         if self.drift is not None:
             self.drift.sent(self._change)
             self._weight = weight
-        self._work = reducer.allreduce_later(self._change, weight, self._residual)
+        self._work = reducer.allreduce(self._change, weight, self._residual, async_op=True)
 
     @property
     def under_way(self) -> bool:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, overload
 
 from testbed.protocol import FragmentDrift
 from testbed.sync.errors import SyncError
@@ -36,13 +36,32 @@ class Reduced(Protocol):
 
 
 class Reducer(Protocol):
-    """What strategies need of a session. Both take float32, flat or not, and leave the weighted mean in it."""
+    """What strategies need of a session."""
 
-    def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None) -> Reduced:
-        """Reduce now."""
+    @overload
+    def allreduce(
+        self,
+        tensor: torch.Tensor,
+        weight: float = 1.0,
+        residual: Residual | None = None,
+        async_op: Literal[False] = False,
+    ) -> Reduced: ...
+    @overload
+    def allreduce(
+        self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None, *, async_op: Literal[True]
+    ) -> Work[Any]: ...
+    def allreduce(
+        self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None, async_op: bool = False
+    ) -> Reduced | Work[Any]:
+        """Replace a contiguous float32 tensor of any shape, in place, by the members' weighted mean.
 
-    def allreduce_later(self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None) -> Work[Any]:
-        """Reduce while the caller goes on; what `allreduce` would return."""
+        Args:
+            tensor: The tensor, of the same shape at all members.
+            weight: This member's weight in the mean.
+            residual: What codecs left out of earlier rounds of this tensor; None reduces without codecs.
+            async_op: Return at once. The tensor holds the mean after the returned work's `wait`.
+        """
+        raise NotImplementedError
 
 
 class Handle(Protocol):
