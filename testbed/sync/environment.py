@@ -109,13 +109,13 @@ def _worker(environ: Mapping[str, str]) -> str | None:
 
 
 def _of(environ: Mapping[str, str], variable: str) -> str:
-    """Return a variable's value with the variables in braces put in; empty if it is not set."""
+    """Return a variable's value with variables in braces put in; empty if it is not set."""
     value = environ.get(variable, "")
     try:
         return value.format_map(environ)
     except (KeyError, ValueError, IndexError, AttributeError) as error:
         raise SyncError(
-            f"{variable}={value}: {error} can't be put in; write the names of variables that are set between the braces",
+            f"{variable}={value}: {error} can't be put in; write names of variables that are set in braces",
             field=variable,
             given=value,
         ) from error

@@ -1,4 +1,4 @@
-"""How often members synchronize, and what: one strategy a file. The training loop stays the user's.
+"""The strategies: when members synchronize, and what they reduce. The training loop stays the user's.
 
 A name is loaded when it is first used, so that a scheme's file, which derives from `Strategy`, loads no PyTorch.
 """

@@ -94,7 +94,7 @@ class PostLocalSgd(Strategy):
         """Count the step, and run local SGD's rounds after the first `start` steps."""
         self._steps += 1
         if self._steps == self._start:
-            self._local.hold()
+            self._local.set_anchor()
         elif self._steps > self._start:
             self._local.weight = self.weight
             self._local.after_step()
