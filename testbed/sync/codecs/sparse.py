@@ -73,7 +73,7 @@ class Sparse(Codec):
         return HEAD <= length <= HEAD + 4 * elements
 
     def size(self, elements: int) -> int:
-        """Return the bytes if one value in a hundred is not zero and has two bits; the real size depends on the values."""
+        """Return the bytes if one value in a hundred is not zero with two bits; the real size depends on them."""
         count = -(-elements // TYPICAL)
         low = _low(count, elements)
         places = bits.room(low, count) + bits.room(1, _high(count, low, elements))

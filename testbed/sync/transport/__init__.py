@@ -1,4 +1,4 @@
-"""Connections between members: frames, queues and meters. Knows no algorithm."""
+"""Connections between members: frames, queues and meters, independent of any algorithm."""
 
 from __future__ import annotations
 
