@@ -11,12 +11,15 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
 NAME = "wan"
 #: The environment variable that gives scripts the backend NAME where they ask for gloo.
 VARIABLE = "TESTBED_BACKEND"
+#: The command that starts a controller, for process groups whose environment names none.
+CONTROLLER = (sys.executable, "-m", "testbed.controller.standalone")
 
 log = logging.getLogger(__name__)
 
@@ -78,4 +81,4 @@ def _make(options: Any, _: object) -> Any:
     """Return the process group that PyTorch asks for."""
     from testbed.sync.c10d import make_group
 
-    return make_group(options)
+    return make_group(options, CONTROLLER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -206,6 +207,26 @@ def test_a_module_imports_only_what_its_room_may() -> None:
 )
 def test_no_way_of_writing_an_import_gets_past(source: str) -> None:
     assert wrong_arrows("planning", imports_in(source, Path("testbed/planning/view.py")))
+
+
+def named_in_strings(module: Path) -> list[str]:
+    """Return the rooms that a module's strings name and that it may not import, as by `import_module`."""
+    strings = [node for node in ast.walk(tree_of(module)) if isinstance(node, ast.Constant)]
+    named = ((node.lineno, name) for node in strings for name in re.findall(r"testbed\.\w+", str(node.value)))
+    return wrong_arrows(room_of(module), ((line, name) for line, name in named if name.partition(".")[2] in ARROWS))
+
+
+def test_the_synchronization_library_names_no_room_above_it_in_a_string() -> None:
+    assert violations(named_in_strings, ["sync"]) == {}
+
+
+@pytest.mark.parametrize("name", ["testbed.schemes", "testbed.schemes.wrapped", "-m testbed.controller.standalone"])
+def test_a_module_named_in_a_string_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "sync" / "rounds.py"
+    module.parent.mkdir()
+    module.write_text(f"import_module({name!r})")
+    monkeypatch.setattr("tests.test_imports.PACKAGE", tmp_path)
+    assert named_in_strings(module)
 
 
 def test_an_import_within_the_room_is_no_arrow() -> None:

@@ -1,5 +1,8 @@
 """How members train together: one file, or one folder, for each scheme, and a line here.
 
+    with schemes.wrap(model, optimizer, scheme="diloco", every=32):     # any scheme with rounds
+        ...                                                             # the training loop, unchanged
+
 A scheme's module loads neither PyTorch nor planning, so that files with its options are read without them. What it
 needs of PyTorch it imports inside the functions that train, what it needs of planning inside `assign`.
 """
@@ -15,8 +18,12 @@ from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from testbed.schemes.scheme import Scheme
+
+if TYPE_CHECKING:
+    from testbed.schemes.wrapped import wrap as wrap
 
 #: The schemes' modules in this package, in the order in which they are listed to users.
 _NAMES = (
@@ -99,4 +106,12 @@ def _module(file: Path) -> ModuleType:
     return module
 
 
-__all__ = ["SCHEMES", "Scheme", "named"]
+def __getattr__(name: str) -> Any:
+    if name != "wrap":  # which loads PyTorch
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from testbed.schemes.wrapped import wrap
+
+    return wrap
+
+
+__all__ = ["SCHEMES", "Scheme", "named", "wrap"]

@@ -77,7 +77,7 @@ class Loscar(RandomShare):
         places = self._draw(values)
         sent = values[places]
         mean = sent.clone()
-        work = self._reducer.allreduce_later(mean, self.weight)
+        work = self._reducer.allreduce(mean, self.weight, async_op=True)
         self._under_way.append(Shared(self._steps, places, sent, mean, work))
         if not self._delay:
             self._finish(self._steps)

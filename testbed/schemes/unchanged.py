@@ -35,7 +35,7 @@ class UnchangedScript:
 
     def keep_local(self, model: DistributedDataParallel) -> None:
         """Keep a model's gradients local from now on."""
-        from testbed.sync.local_gradients import LocalGradients
+        from testbed.sync.ddp import LocalGradients
 
         self._say(str(LocalGradients(model)))
 
@@ -47,7 +47,7 @@ class UnchangedScript:
         elif self._optimizer is not optimizer:
             raise ValueError(
                 f"TESTBED_SCHEME={self._text}: a second optimizer steps, and the parameters of one alone are known; "
-                "write instead: testbed.sync.wrap with both around the loop"
+                "write instead: testbed.schemes.wrap with both around the loop"
             )
 
     def _begin(self, optimizer: torch.optim.Optimizer) -> None:

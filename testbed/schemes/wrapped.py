@@ -1,4 +1,4 @@
-"""A scheme around a training loop that stays unchanged: the implementation of `testbed.sync.wrap`.
+"""A scheme around a training loop that stays unchanged: `testbed.schemes.wrap`.
 
 The strategy is called by PyTorch's own hooks around the steps of the loop's optimizers:
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
@@ -27,9 +27,9 @@ from torch.nn.parallel import DistributedDataParallel
 from testbed.schemes.choice import SchemeChoice
 from testbed.schemes.training import RoundTraining
 from testbed.sync import Session, Strategy, SyncError
-from testbed.sync.codecs.memory import bytes_of
+from testbed.sync.codecs.codec import bytes_of
+from testbed.sync.ddp import local_gradients
 from testbed.sync.environment import join_by_environment
-from testbed.sync.local_gradients import local_gradients
 
 log = logging.getLogger(__name__)
 
@@ -41,15 +41,44 @@ _counted: WeakKeyDictionary[torch.optim.Optimizer, OptimizerSteps] = WeakKeyDict
 
 
 @contextmanager
-def wrapped(
+def wrap(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
-    scheme: str,
-    options: Mapping[str, Any],
-    session: Session | None,
-    weight: float,
+    scheme: str = "diloco",
+    *,
+    session: Session | None = None,
+    weight: float = 1.0,
+    **options: Any,
 ) -> Iterator[Strategy]:
-    """Implement `testbed.sync.wrap`, which has the documentation."""
+    """Train with the other members by a scheme, around a training loop that stays unchanged.
+
+        with schemes.wrap(model, optimizer, scheme="diloco", every=32):
+            ...                                                     # the training loop, unchanged
+
+    Members must begin with the same parameters and take equally many steps. At the end of the context all members hold
+    the same parameters. Gradients may be accumulated, scaled by a GradScaler and clipped, and learning rates scheduled.
+
+    A DistributedDataParallel in the model exchanges neither gradients nor buffers inside the context, and does again
+    afterwards. Buffers, such as BatchNorm's running means, stay each member's own.
+
+    Args:
+        model: The model. Its parameters that require gradients are synchronized.
+        optimizer: The optimizer, or several of which each steps once in a step of the training.
+        scheme: A scheme with rounds, by the name that an experiment uses, a file `./mine.py`, or an entry point.
+        session: The session to use. None joins the run that the environment names (`testbed.sync.environment`), and
+            leaves it at the end of the context.
+        weight: This member's weight in the mean.
+        **options: The scheme's options, as under `sync` in an experiment.
+
+    Yields:
+        The scheme's strategy.
+
+    Raises:
+        ValueError: On entering, if the scheme can't be used with this model, optimizer or plan; the message says what
+            to write instead.
+        SyncError: On entering, if the member can't join or the members' parameters differ; out of `optimizer.step()`,
+            if a round fails.
+    """
     choice = SchemeChoice.of(scheme, options)
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -9,6 +9,7 @@ Members train a real model, or a small one in its place that learns nothing.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
@@ -17,7 +18,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from threading import Thread
-from typing import cast
+from typing import Literal, cast, overload
 
 import torch
 
@@ -99,13 +100,30 @@ class SimulatedSession:
         """All members."""
         return self.plan.members
 
-    def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None) -> CompletedRound:
-        return self._request(tensor, weight, residual, asynchronous=False).wait()
+    @overload
+    def allreduce(
+        self,
+        tensor: torch.Tensor,
+        weight: float = 1.0,
+        residual: Residual | None = None,
+        async_op: Literal[False] = False,
+    ) -> CompletedRound: ...
+    @overload
+    def allreduce(
+        self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None, *, async_op: Literal[True]
+    ) -> Work[CompletedRound]: ...
+    def allreduce(
+        self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None, async_op: bool = False
+    ) -> CompletedRound | Work[CompletedRound]:
+        work = self._request(tensor, weight, residual, asynchronous=async_op)
+        return work if async_op else work.wait()
 
     def allreduce_later(
         self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None
     ) -> Work[CompletedRound]:
-        return self._request(tensor, weight, residual, asynchronous=True)
+        """Begin an all-reduce. Deprecated: write `allreduce(…, async_op=True)`."""
+        warnings.warn("allreduce_later is deprecated: write allreduce(..., async_op=True)", DeprecationWarning, 2)
+        return self.allreduce(tensor, weight, residual, async_op=True)
 
     def share(self, **parts: Stateful) -> int:
         """Return the last round. There are no members that join later, so nothing is shared."""

@@ -1,25 +1,23 @@
-"""The synchronization library: needs PyTorch, a controller's socket, and nothing else of this package.
+"""The synchronization library: it needs PyTorch, a controller's socket, and no other part of the testbed.
 
-with sync.join(control="unix:/run/testbed/control.sock", name="paris-w0") as session:
-    with session.local_sgd(model, optimizer, every=8, outer=sync.Nesterov(0.7, 0.9)):
-        ...                                                     # the training loop, unchanged
-    session.allreduce(tensor, weight=samples)                   # the primitive
+    with sync.join(control="unix:/run/testbed/control.sock", name="paris-w0") as session:
+        with session.local_sgd(model, optimizer, every=8, outer=sync.Nesterov(0.7, 0.9)):
+            ...                                                     # the training loop, unchanged
+        session.allreduce(tensor, weight=samples)                   # the primitive
+        work = session.allreduce(tensor, async_op=True)             # the same, while the caller goes on
+        work.wait()
 
-with sync.wrap(model, optimizer, scheme="diloco", every=32):    # any scheme that reduces in rounds
-    ...                                                         # the training loop, unchanged
-
-A public name is loaded when it is first asked for, so that the constants of this room can be had without PyTorch.
+A public name is loaded at its first use, because other rooms read constants of this one without PyTorch.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from testbed.lazy import lazy_names
 
 if TYPE_CHECKING:
     from testbed.sync.allreduce import RoundResult as RoundResult
-    from testbed.sync.around import wrap as wrap
     from testbed.sync.checkpoint import Checkpoint as Checkpoint
     from testbed.sync.checkpoint import load as load
     from testbed.sync.codecs import Residual as Residual
@@ -53,9 +51,13 @@ _MODULES = {
     "Work": "testbed.sync.executor",
     "join": "testbed.sync.session",
     "load": "testbed.sync.checkpoint",
-    "wrap": "testbed.sync.around",
 }
 
 __all__ = [*_MODULES]
 
 __getattr__, __dir__ = lazy_names(__name__, _MODULES)
+
+
+def wrap(*arguments: object, **options: object) -> NoReturn:
+    """Raise an ImportError with the new name."""
+    raise ImportError("`sync.wrap` is now `schemes.wrap`: write `from testbed import schemes`")

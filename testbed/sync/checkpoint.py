@@ -1,4 +1,4 @@
-"""A member's state between two steps, in one file that is safe to load: it holds tensors and plain values alone."""
+"""Checkpoints: a member's state between two steps in one file that holds tensors and plain values, and no code."""
 
 from __future__ import annotations
 
@@ -19,38 +19,48 @@ VERSION = 1
 
 
 class Stateful(Protocol):
-    """A module, an optimizer, a strategy: whatever has its state in a dictionary and takes it back."""
+    """An object that can be saved: a module, an optimizer, a strategy."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values."""
+        """Return the state as a dictionary of tensors and plain values."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Any:
-        """Go on from them."""
+        """Restore a state that `state_dict` returned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What was saved after round `round`, which went by `plan`.
+    """A member's saved state, as `sync.load` returns it.
 
-    A member that restores it and continues with the round that follows, with the same data and under the same plan,
-    gets that round's result to the bit, as far as the order of additions is the same (two members, or a plan that is
-    reproducible).
+    A member that restores it and continues with the next round, with the same data and under the same plan, gets the
+    same bits as without the interruption, if the order of additions is the same (two members, or a reproducible run).
     """
 
+    #: The last completed round.
     round: int
+    #: The plan of that round.
     plan: Plan
+    #: The states by the parts' names.
     parts: Mapping[str, Mapping[str, Any]]
 
     @property
     def epoch(self) -> int:
-        """The plan's."""
+        """The epoch of the plan."""
         return self.plan.epoch
 
     def restore(self, **parts: Stateful) -> None:
-        """Give each part its state back, by the name it was saved under; the model first, then what works on it."""
+        """Restore the parts, in the order given: the model first, then the optimizer and the strategy.
+
+        Args:
+            **parts: The objects to restore, by the names under which they were saved.
+
+        Raises:
+            CheckpointError: The names are not those of the checkpoint.
+        """
         if missing := sorted(set(parts) ^ set(self.parts)):
             raise CheckpointError(
-                f"the checkpoint holds {sorted(self.parts)}, asked for {sorted(parts)}: {missing}",
+                f"the checkpoint holds {sorted(self.parts)}, and {sorted(parts)} are to be restored: give exactly the "
+                f"parts that were saved (these differ: {missing})",
                 rule="parts",
                 given=sorted(parts),
             )
@@ -59,10 +69,16 @@ class Checkpoint:
 
 
 def save(path: Path, round_number: int, plan: Plan, **parts: Stateful) -> None:
-    """Write the parts' states: whole or not at all, whenever the power fails.
+    """Write a checkpoint. The file appears whole or not at all, even if the power fails.
 
-    The states of a module and an optimizer are their tensors themselves, not copies, and they are written after all
-    of the parts were asked: what a strategy still changes when it is asked is in them.
+    The states of a module and an optimizer refer to their tensors, and are written after `state_dict` of all parts was
+    called. So changes that a strategy makes in its `state_dict`, when it waits for rounds under way, are included.
+
+    Args:
+        path: The file to write.
+        round_number: The last completed round.
+        plan: The plan of that round.
+        **parts: The objects to save, by name.
     """
     value = {
         "version": VERSION,
@@ -75,15 +91,22 @@ def save(path: Path, round_number: int, plan: Plan, **parts: Stateful) -> None:
 
 
 def load(path: Path) -> Checkpoint:
-    """The checkpoint in a file; CheckpointError when it is none, or holds anything that could do something."""
+    """Read a checkpoint. Loading runs no code from the file.
+
+    Args:
+        path: A file that `Session.save` wrote. Its tensors are loaded to the host.
+
+    Raises:
+        CheckpointError: The file is not a checkpoint, is damaged, or has another version.
+    """
     try:
         value = torch.load(path, map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, ValueError, EOFError, KeyError) as error:
-        raise CheckpointError(f"{path} is no checkpoint: {error}", rule="no-checkpoint", file=path) from error
+        raise CheckpointError(f"{path} is not a checkpoint: {error}", rule="no-checkpoint", file=path) from error
     if not isinstance(value, dict) or value.get("version") != VERSION:
-        raise CheckpointError(f"{path} is no checkpoint of version {VERSION}", rule="no-checkpoint", file=path)
+        raise CheckpointError(f"{path} is not a checkpoint of version {VERSION}", rule="no-checkpoint", file=path)
     try:
         plan = Plan.from_json(json.loads(value["plan"]))
         return Checkpoint(int(value["round"]), plan, value["parts"])
     except (KeyError, TypeError, ValueError, PlanError) as error:
-        raise CheckpointError(f"{path} is no checkpoint: {error!r}", rule="no-checkpoint", file=path) from error
+        raise CheckpointError(f"{path} is not a checkpoint: {error!r}", rule="no-checkpoint", file=path) from error

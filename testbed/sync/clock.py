@@ -1,4 +1,4 @@
-"""Time as members read it and wait by it: the machine's by default, a simulated one in tests."""
+"""The clock by which members read time and wait: the machine's by default, a simulated one in tests."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ class Clock(Protocol):
     """Reads time, waits for conditions, and calls functions later."""
 
     def unix(self) -> float:
-        """Return Unix time in seconds, which somebody may set."""
+        """Return Unix time in seconds. It jumps when somebody sets the clock."""
 
     def monotonic(self) -> float:
-        """Return the seconds by which durations are measured."""
+        """Return seconds since an arbitrary moment. They never jump."""
 
     def wait_for(self, changed: threading.Condition, holds: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Wait until `holds()` is true, and return its last result.
 
         Args:
             changed: The condition that `holds` depends on. The caller has acquired it.
-            holds: Looked at again whenever `changed` is notified.
+            holds: Called again whenever `changed` is notified.
             timeout_s: The longest wait in seconds, or None for no limit.
         """
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call `call` after some seconds, perhaps on another thread."""
+        """Call `call` after `seconds`, perhaps on another thread."""
 
 
 class SystemClock:
-    """The machine's clocks; a timer thread makes each later call."""
+    """The machine's clocks. A timer thread makes each later call."""
 
     def unix(self) -> float:
         return time.time()

@@ -1,4 +1,4 @@
-"""Does what the controller asks of a member that reduces, on a thread of its own, until the line to it ends."""
+"""Handles the controller's messages to a member that reduces, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -12,24 +12,38 @@ from testbed.plan import Plan, PlanError
 from testbed.protocol import Abort, Confirm, ControlMessage, Held, Prepare, Probe, Reconfigure, Stop
 from testbed.schema import brief
 from testbed.sync.allreduce import AllReduceEngine, ElasticGroup
+from testbed.sync.control_connection import ControlConnection
 from testbed.sync.errors import Stopped, SyncError
-from testbed.sync.line import Line
+from testbed.sync.executor import start
 from testbed.sync.rendezvous import keys_of
-from testbed.sync.threads import start
 from testbed.sync.transport import CLOSE_S
 
 log = logging.getLogger(__name__)
 
 
 class ControlLoop:
-    """Of `member`, which `line` connects to the controller; to its `keys` those are added of who comes later. `leaving`
-    says that it has said goodbye; it is `released` when the controller lets it go then, or closed the line."""
+    """Handles the controller's messages for one member until the connection ends.
 
-    def __init__(self, member: str, line: Line, engine: AllReduceEngine, keys: dict[str, bytes]) -> None:
+    Attributes:
+        leaving: True after the member has sent its Goodbye.
+        released: Set when the controller has answered the Goodbye, or closed the connection.
+    """
+
+    def __init__(
+        self, member: str, connection: ControlConnection, engine: AllReduceEngine, keys: dict[str, bytes]
+    ) -> None:
+        """Start to handle messages.
+
+        Args:
+            member: The member's name.
+            connection: The connection to the controller.
+            engine: The engine that the messages are for.
+            keys: The keys shared with other members, by name. Keys of members that join later are added.
+        """
         self.leaving = False
         self.released = threading.Event()
         self._member = member
-        self._line = line
+        self._connection = connection
         self._engine = engine
         self._keys = keys
         self._beside: list[threading.Thread] = []
@@ -37,26 +51,26 @@ class ControlLoop:
         self._thread.start()
 
     def close(self) -> None:
-        """End, once the line is closed."""
+        """Wait for the threads to end, after the connection was closed."""
         for thread in (self._thread, *self._beside):
             thread.join(CLOSE_S)
 
     def _run(self) -> None:
         try:
             for message in self._messages():
-                self._obey(message)
-        except Exception as error:  # without a control thread nobody would hear of a swap, a loss or the end
-            if not isinstance(error, SyncError):  # of ours: where it comes from is to be seen
-                log.exception("%s: can't do what the controller says", self._member)
-            self._engine.fail(SyncError(f"can't do what the controller says: {error}", rule="controller"))
+                self._handle(message)
+        except Exception as error:  # without this thread a member would miss swaps, lost members and the end
+            if not isinstance(error, SyncError):  # a bug: log where it comes from
+                log.exception("%s: failed to handle a message of the controller", self._member)
+            self._engine.fail(SyncError(f"failed to handle a message of the controller: {error}", rule="controller"))
         self.released.set()
 
     def _messages(self) -> Iterator[ControlMessage]:
-        with suppress(OSError):  # closed under us: the session is being left
-            while (message := self._line.receive()) is not None:
+        with suppress(OSError):  # closed at this end: the member leaves
+            while (message := self._connection.receive()) is not None:
                 yield message
 
-    def _obey(self, message: ControlMessage) -> None:
+    def _handle(self, message: ControlMessage) -> None:
         engine = self._engine
         match message:
             case Stop() if self.leaving:
@@ -75,10 +89,10 @@ class ControlLoop:
                 try:
                     engine.reconfigure(message)
                 except (PlanError, SyncError) as error:
-                    engine.fail(SyncError(f"the controller's plan for those who are left: {error}"))
+                    engine.fail(SyncError(f"the controller's plan for the members that are left is invalid: {error}"))
 
     def _prepare(self, message: Prepare) -> None:
-        """Keep the plan at once, so that epochs are kept in their order; connect without holding up the line."""
+        """Keep the plan at once, so that plans are kept in the order of their epochs; connect on another thread."""
         self._keys |= keys_of(message)
         try:
             plan = Plan.from_json(message.plan)
@@ -89,15 +103,15 @@ class ControlLoop:
                 raise SyncError(f"a plan without an epoch: {error}") from error
             self._refuse(epoch, error)
             return
-        self._go_on(f"hold {plan.epoch}", partial(self._hold, plan.epoch, hold))
+        self._run_beside(f"hold {plan.epoch}", partial(self._hold, plan.epoch, hold))
 
     def _confirm(self, epoch: int) -> None:
-        """Let rounds go by a plan that all hold."""
+        """Put a plan in force that all members hold."""
         if (commit := self._engine.current.swaps.confirm(epoch)) is not None:
-            self._go_on(f"commit {epoch}", commit)
+            self._run_beside(f"commit {epoch}", commit)
 
-    def _go_on(self, name: str, work: Callable[[], None]) -> None:
-        """Do what waits for other members, beside the line."""
+    def _run_beside(self, name: str, work: Callable[[], None]) -> None:
+        """Run work that waits for other members on a thread of its own, so that it does not delay messages."""
         thread = threading.Thread(target=work, name=name, daemon=True)
         start(thread)
         self._beside = [other for other in self._beside if other.is_alive()] + [thread]
@@ -108,8 +122,8 @@ class ControlLoop:
         except (PlanError, SyncError) as error:
             self._refuse(epoch, error)
         else:
-            self._line.tell(Held(self._member, epoch))
+            self._connection.tell(Held(self._member, epoch))
 
     def _refuse(self, epoch: int, error: Exception) -> None:
         log.warning("%s: can't hold the plan of epoch %s: %s", self._member, epoch, error)
-        self._line.tell(Held(self._member, epoch, brief(str(error))))
+        self._connection.tell(Held(self._member, epoch, brief(str(error))))

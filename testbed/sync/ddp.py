@@ -1,12 +1,15 @@
-"""DistributedDataParallel's communication hook: gradients are reduced bucket by bucket while backward goes on.
+"""Communication hooks for DistributedDataParallel (DDP): one reduces by a session, one leaves gradients local.
 
-This module alone does without postponed annotations: DDP compares a hook's with the types themselves.
+This module does without postponed annotations: DDP compares a hook's annotations with the types themselves.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
-from torch.distributed import GradBucket  # type: ignore[attr-defined]  # public, but not said to be
+from torch.distributed import GradBucket  # type: ignore[attr-defined]  # public, but not declared so
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
 
 from testbed.sync.codecs import Residual
 from testbed.sync.errors import SyncError
@@ -17,13 +20,17 @@ Hook = Callable[[object, GradBucket], torch.futures.Future[torch.Tensor]]
 
 
 def hook_of(reducer: Reducer) -> Hook:
-    """A hook for `register_comm_hook`, which replaces each bucket's gradients by all members' mean.
+    """Return a hook for `register_comm_hook` that replaces each bucket's gradients by all members' mean.
 
-    Each member's process group has a world size of 1, DDP itself thus sends nothing. Buckets are reduced in the order
-    in which backward fills them; that follows from the model, so it is every member's. Two of them overlap once DDP's
-    buckets have the sizes that they keep. A round that fails makes `backward` raise a RuntimeError with the
-    SyncError's text; so does one that is not among all, as DDP's copies of the model would part. What codecs leave
-    out is kept for each bucket; when DDP arranges its buckets anew, after the first step, that of the old is dropped.
+    Each member's process group has a world size of 1, so DDP itself sends nothing. Buckets are reduced in the order in
+    which backward fills them. The model determines this order, so it is the same at every member. Two buckets overlap
+    once DDP has settled on its buckets' sizes.
+
+    What codecs leave out is kept for each bucket. DDP rearranges its buckets after the first step; the residuals of
+    the old buckets are then dropped.
+
+    A failed round makes `backward` raise a RuntimeError with the SyncError's text. So does a round inside a group,
+    because DDP's copies of the model would diverge.
     """
     residuals: dict[int, tuple[int, Residual]] = {}
 
@@ -37,15 +44,15 @@ def hook_of(reducer: Reducer) -> Hook:
             devices=[values.device] if values.is_cuda else None
         )
 
-        def settle(work: Work[Reduced]) -> None:
+        def finish(work: Work[Reduced]) -> None:
             try:
                 _check_whole(work.wait())
-            except Exception as error:  # whatever it is, it must come out where DDP waits
+            except Exception as error:  # any error must come out where DDP waits
                 future.set_exception(error)  # type: ignore[arg-type]  # PyTorch's own annotation is wrong
             else:
                 future.set_result(values)
 
-        reducer.allreduce_later(values, 1.0, residual).then(settle)
+        reducer.allreduce(values, 1.0, residual, async_op=True).then(finish)
         return future
 
     return session_hook
@@ -54,9 +61,74 @@ def hook_of(reducer: Reducer) -> Hook:
 def _check_whole(reduced: Reduced) -> None:
     if not reduced.whole:
         raise SyncError(
-            f"round {reduced.round}, epoch {reduced.epoch}: the plan has groups, whose members differ between rounds "
-            "among all; DistributedDataParallel needs a plan without, or train with session.local_sgd",
+            f"round {reduced.round}, epoch {reduced.epoch}: the plan has groups, whose members differ between global "
+            "rounds; DistributedDataParallel needs a plan without groups. Train with session.local_sgd instead",
             rule="groups",
             round=reduced.round,
             epoch=reduced.epoch,
         )
+
+
+class LocalGradients:
+    """A DDP model whose gradients and buffers stay local until `exchange`.
+
+    DDP takes one communication hook in its life, so this hook stays registered; after `exchange` it does what DDP does
+    without a hook.
+
+    Raises:
+        ValueError: The model has a communication hook already.
+    """
+
+    def __init__(self, model: DistributedDataParallel) -> None:
+        try:
+            model.register_comm_hook(self, local_hook)
+        except RuntimeError as error:
+            raise ValueError(
+                f"this DistributedDataParallel has a communication hook of its own, and takes no second: {error}. "
+                "Leave out its register_comm_hook, and wrap a model once"
+            ) from error
+        self._model = model
+        self._syncs_buffers = model.forward_sync_buffers
+        self.local = True
+        model.forward_sync_buffers = False
+
+    def __str__(self) -> str:
+        text = "DistributedDataParallel exchanges no gradients and no buffers"
+        if self._model.find_unused_parameters:
+            text += (
+                "; but find_unused_parameters=True has it ask all ranks in each backward pass which parameters were "
+                "used, 4 bytes for each and a round trip: leave it out where all are"
+            )
+        return text
+
+    @property
+    def group(self) -> torch.distributed.ProcessGroup:
+        """The process group of the model's ranks."""
+        return self._model.process_group
+
+    def exchange(self) -> None:
+        """Let DDP exchange gradients and buffers from now on."""
+        self.local = False
+        self._model.forward_sync_buffers = self._syncs_buffers
+
+
+def local_hook(state: LocalGradients, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Return the bucket unchanged while the model's gradients are local, the mean over the ranks afterwards."""
+    if not state.local:
+        return allreduce_hook(state.group, bucket)
+    values = bucket.buffer()
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future(
+        devices=[values.device] if values.is_cuda else None
+    )
+    future.set_result(values)
+    return future
+
+
+@contextmanager
+def local_gradients(model: DistributedDataParallel) -> Iterator[LocalGradients]:
+    """Keep a DDP model's gradients and buffers local inside the context."""
+    local = LocalGradients(model)
+    try:
+        yield local
+    finally:
+        local.exchange()

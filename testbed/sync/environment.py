@@ -1,14 +1,15 @@
-"""Where a process joins, as the variables of its environment say.
+"""Joining a run with the address, name and secret that environment variables give.
 
 TESTBED_CONTROLLER   tcp:HOST:PORT or unix:PATH
-TESTBED_MEMBER       the member's name; else it is the worker's, TESTBED_WORKER, and that of several on a worker with
-                     `.0`, `.1`, …
-TESTBED_TLS          the folder of its certificate; or
-TESTBED_TOKEN_FILE   the file of its token. Neither at a Unix socket
-TESTBED_LISTEN       the IPv4 address at which the others reach it; that of the way to the controller, if not set
+TESTBED_MEMBER       the member's name; by default the worker's name, TESTBED_WORKER, with `.0`, `.1`, … if several
+                     processes run on the worker
+TESTBED_TLS          the folder with the member's certificate; or
+TESTBED_TOKEN_FILE   the file with the member's token; a Unix socket needs neither
+TESTBED_LISTEN       the IPv4 address at which peers reach the member; by default the address of the interface that
+                     leads to the controller
 
-A variable may name others, which torchrun and Slurm set for each process: `TESTBED_MEMBER=w{RANK}`,
-`TESTBED_TLS=tls/w{SLURM_PROCID}`.
+A value may contain other variables, such as those that torchrun and Slurm set for each process:
+`TESTBED_MEMBER=w{RANK}`, `TESTBED_TLS=tls/w{SLURM_PROCID}`.
 """
 
 from __future__ import annotations
@@ -30,23 +31,39 @@ TOKEN_FILE, TLS, LISTEN = "TESTBED_TOKEN_FILE", "TESTBED_TLS", "TESTBED_LISTEN"
 
 @dataclass(frozen=True, slots=True)
 class MemberEnvironment:
-    """Where a process joins, as whom, and what it shows; peers find it at the IPv4 address `listen`."""
+    """The arguments with which a process joins a run, see `sync.join`."""
 
+    #: The controller's address.
     control: str
+    #: The member's name.
     name: str
+    #: The IPv4 address at which peers reach the member; empty for the first address that is not the loopback's.
     listen: str = ""
     token: str = ""
+    #: The folder with the member's certificate.
     tls: Path | None = None
 
 
 def join_by_environment(device: str, environ: Mapping[str, str] = os.environ) -> Session:
-    """Join where the environment says. SyncError where it does not say all of it, and what `join` raises."""
+    """Join the run that the environment names.
+
+    Args:
+        device: The device that the member trains on, for the controller's records.
+        environ: The environment variables.
+
+    Raises:
+        SyncError: A variable is missing or invalid, or `join` failed.
+    """
     member = member_of(environ)
     return join(member.control, member.name, member.listen, device, token=member.token, tls=member.tls)
 
 
 def member_of(environ: Mapping[str, str]) -> MemberEnvironment:
-    """Where the environment says that this process joins. SyncError where it does not say all of it."""
+    """Return the arguments that the environment gives.
+
+    Raises:
+        SyncError: A variable is missing or invalid; names it as `field`.
+    """
     control = _of(environ, CONTROLLER)
     if not control:
         raise SyncError(
@@ -55,8 +72,7 @@ def member_of(environ: Mapping[str, str]) -> MemberEnvironment:
     name = _of(environ, MEMBER) or _worker(environ)
     if not name:
         raise SyncError(
-            f"{CONTROLLER}={control} names a controller, and nothing says which of its members this process is: "
-            f"set {MEMBER}",
+            f"{CONTROLLER}={control} names a controller, but no variable gives this member's name: set {MEMBER}",
             field=MEMBER,
         )
     try:
@@ -70,33 +86,36 @@ def member_of(environ: Mapping[str, str]) -> MemberEnvironment:
 
 
 def address_towards(host: str) -> str:
-    """The address of the interface that leads to a host, where peers find this machine; none where there is no host to
-    ask for. Nothing is sent."""
+    """Return the address of the interface that leads to a host; empty if `host` is. No packet is sent.
+
+    Raises:
+        SyncError: There is no route to the host.
+    """
     if not host:
         return ""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host.strip("[]"), 9))
         except OSError as error:
-            raise SyncError(f"no way leads to {host}: {error}") from error
+            raise SyncError(f"no route leads to {host}: {error}") from error
         return str(probe.getsockname()[0])
 
 
 def _worker(environ: Mapping[str, str]) -> str | None:
-    """The name of a process on a worker: the worker's, with the number of the process where there are several."""
+    """Return the worker's name, and the local rank if several processes run on it; None outside a worker."""
     worker = environ.get(WORKER)
     several = environ.get("LOCAL_WORLD_SIZE", "1") != "1"
     return f"{worker}.{environ.get('LOCAL_RANK', '0')}" if worker and several else worker
 
 
 def _of(environ: Mapping[str, str], variable: str) -> str:
-    """A variable with those that it names put in; empty where it is not set."""
+    """Return a variable's value with variables in braces put in; empty if it is not set."""
     value = environ.get(variable, "")
     try:
         return value.format_map(environ)
     except (KeyError, ValueError, IndexError, AttributeError) as error:
         raise SyncError(
-            f"{variable}={value}: {error} can't be put in; write names of variables that are set between braces",
+            f"{variable}={value}: {error} can't be put in; write names of variables that are set in braces",
             field=variable,
             given=value,
         ) from error

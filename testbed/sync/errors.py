@@ -1,4 +1,4 @@
-"""The errors of a session. Each names in its fields the peer as `member`, the epoch and the round."""
+"""The errors of a session. Their fields name the peer (`member`), the plan's `epoch` and the `round`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from testbed.errors import DetailedError
 
 
 class SyncError(DetailedError, RuntimeError):
-    """A round could not be finished, or a session not begun."""
+    """A round failed, or a session could not begin."""
 
 
 class Stopped(SyncError):
-    """The controller asked this member to leave; with `again` it may join once more, while the others train on."""
+    """The controller told this member to leave.
+
+    Attributes:
+        again: True if the member may join again while the other members go on training.
+    """
 
     def __init__(self, reason: str, again: bool = False) -> None:
         super().__init__(reason)
@@ -18,16 +22,16 @@ class Stopped(SyncError):
 
 
 class CheckpointError(SyncError):
-    """A file that is no checkpoint, or one of something else."""
+    """A file is not a checkpoint, or a checkpoint of other parts."""
 
 
 class Halted(SyncError):
-    """A member was lost: the round that is on is recovered, or begun anew, among those who are left."""
+    """A member was lost: the current round is recovered, or begun again, among the members that are left."""
 
 
 class FrameError(SyncError):
-    """Bytes from a peer that no correct member under a plan we hold would have sent."""
+    """A peer sent bytes that no correct member sends under the plans that this member holds."""
 
 
 class ImpostorError(FrameError):
-    """Somebody goes by a member's name, and does not have that member's key."""
+    """A peer uses a member's name without that member's key or certificate."""

@@ -1,34 +1,56 @@
-"""Rounds that go on while their caller does something else, in the order asked for: one starts while one ends."""
+"""Threads of a member: started with a clear error, and two of them that run rounds while the caller does other work."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
+
+from testbed.sync.errors import SyncError
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 
+def start(thread: threading.Thread) -> None:
+    """Start a thread.
+
+    Raises:
+        SyncError: The container or the host does not allow another thread.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise SyncError(
+            f"the thread `{thread.name}` could not be started: the limit on processes and threads is reached; raise "
+            "the limit (pids of the container, ulimit -u), or end other processes"
+        ) from error
+
+
 class Work(Generic[T]):
-    """A round that was asked for. The tensor belongs to it until `wait` has returned."""
+    """A handle on an asynchronous round, as `torch.distributed`'s Work. Leave the tensor alone until `wait` returns."""
 
     def __init__(self, future: Future[T]) -> None:
         self._future = future
 
     def wait(self) -> T:
-        """What the round did, once it is over; the SyncError that it ended with."""
+        """Wait until the round has ended, and return its result.
+
+        Raises:
+            SyncError: The round failed.
+        """
         return self._future.result()
 
     def then(self, call: Callable[[Work[T]], None]) -> None:
-        """Have `call` called with this work when it is over, on the thread that ran it."""
+        """Call `call(work)` when the round has ended, on the thread that ended it."""
         self._future.add_done_callback(lambda _: call(self))
 
 
 class AsyncExecutor:
-    """Starts what it is given on one thread and ends it on another, which exist from the first `begin` on.
+    """Starts jobs on one thread and ends them on another, each in the order given: a job may start while one ends.
 
-    So the second may start while the first ends, and both do one after the other. For one caller.
+    The threads are created by the first `begin`. Only one thread may call `begin`.
     """
 
     def __init__(self, name: str) -> None:
@@ -37,7 +59,12 @@ class AsyncExecutor:
         self._last: Future[Any] | None = None
 
     def begin(self, start: Callable[[], S], end: Callable[[S], T]) -> Work[T]:
-        """Have `start` called after all that was begun before was started, and `end` after all that was ended."""
+        """Queue a job.
+
+        Args:
+            start: Called after the `start` of all earlier jobs.
+            end: Called with the result of `start`, after the `end` of all earlier jobs. Its result is the work's.
+        """
         if self._pools is None:
             starts, ends = (ThreadPoolExecutor(1, thread_name_prefix=f"{self._name} {part}") for part in ("on", "off"))
             self._pools = starts, ends
@@ -48,11 +75,11 @@ class AsyncExecutor:
 
     @property
     def busy(self) -> bool:
-        """Whether something that was begun is not over."""
+        """True while a job is queued or running."""
         return self._last is not None and not self._last.done()
 
     def close(self) -> None:
-        """End the threads, once what was started is ended; what was not started never will be."""
+        """Stop the threads after the jobs that have started. The other jobs are cancelled."""
         if self._pools is not None:
             for pool in self._pools:
                 pool.shutdown(cancel_futures=pool is self._pools[0])

@@ -1,6 +1,6 @@
-"""Several tensors as one: what is reduced is one flat tensor, whatever the number of layers.
+"""Copies between a list of tensors and one flat tensor, so that one round reduces all layers.
 
-PyTorch is loaded when a function is called: a scheme's file imports this module, and its options need no PyTorch.
+PyTorch is loaded when a function is called, because a scheme's options are read without PyTorch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
 
 def gather(tensors: Sequence[torch.Tensor], into: torch.Tensor) -> torch.Tensor:
-    """Copy the tensors, one after the other, into a flat one of their size."""
+    """Copy the tensors one after the other into a flat tensor.
+
+    Args:
+        tensors: Tensors of any shapes.
+        into: A flat tensor with as many elements as all of them.
+
+    Returns:
+        The tensor `into`.
+    """
     import torch
 
     torch.cat([tensor.detach().reshape(-1) for tensor in tensors], out=into)
@@ -21,7 +29,7 @@ def gather(tensors: Sequence[torch.Tensor], into: torch.Tensor) -> torch.Tensor:
 
 
 def scatter(values: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
-    """Copy a flat tensor's elements back into the tensors."""
+    """Copy the elements of a flat tensor back into the tensors, in the order of `gather`."""
     import torch
 
     start = 0
@@ -33,9 +41,13 @@ def scatter(values: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
 
 
 def room(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A flat tensor of float32 as large as all of them, on their device, of zeros. ValueError when there are none."""
+    """Return zeros for `gather`: a flat float32 tensor with as many elements as the tensors, on their device.
+
+    Raises:
+        ValueError: The list is empty.
+    """
     import torch
 
     if not tensors:
-        raise ValueError("there is nothing to synchronize: no parameters")
+        raise ValueError("there is nothing to synchronize: the model has no parameters")
     return torch.zeros(sum(tensor.numel() for tensor in tensors), device=tensors[0].device)

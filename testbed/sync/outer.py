@@ -1,4 +1,4 @@
-"""Outer optimizers: what members make of the mean of their changes. Each works on one flat tensor of float32."""
+"""Outer optimizers: how all members step by the mean of their changes. Each works on one flat float32 tensor."""
 
 from __future__ import annotations
 
@@ -10,29 +10,34 @@ if TYPE_CHECKING:
 
 
 class Outer(Protocol):
-    """Moves `values` in place by the mean `change` (before minus after, as a gradient points).
-
-    `momentum` has the shape of `values`, begins as zeros, and is the outer optimizer's own.
-    """
+    """An optimizer of the values that all members agree on."""
 
     def step(self, values: torch.Tensor, change: torch.Tensor, momentum: torch.Tensor) -> None:
-        """One step."""
+        """Take one step, in place.
+
+        Args:
+            values: The agreed values, flat float32.
+            change: The members' mean change, before minus after, so that it points like a gradient; same shape.
+            momentum: The outer optimizer's own state; same shape, zeros before the first step.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """The mean of the members' parameters: local SGD (Stich 2019)."""
+    """Takes the mean of the members' parameters: local SGD (Stich 2019)."""
 
     def step(self, values: torch.Tensor, change: torch.Tensor, momentum: torch.Tensor) -> None:
-        """x ← x − Δ"""
+        """Step by x ← x − Δ."""
         values.sub_(change)
 
 
 @dataclass(frozen=True, slots=True)
 class Nesterov:
-    """SGD with Nesterov momentum on the mean change: DiLoCo (Douillard et al. 2023, algorithm 1), as torch.optim's."""
+    """SGD with Nesterov momentum on the mean change: DiLoCo (Douillard et al. 2023, algorithm 1), as in torch.optim."""
 
+    #: Above 0.
     learning_rate: float = 0.7
+    #: In [0, 1).
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
@@ -40,6 +45,6 @@ class Nesterov:
             raise ValueError(f"{self}: the learning rate must be above 0, the momentum at least 0 and below 1")
 
     def step(self, values: torch.Tensor, change: torch.Tensor, momentum: torch.Tensor) -> None:
-        """m ← μm + Δ, x ← x − lr·(Δ + μm)"""
+        """Step by m ← μm + Δ, x ← x − lr·(Δ + μm)."""
         momentum.mul_(self.momentum).add_(change)
         values.sub_(change.add(momentum, alpha=self.momentum), alpha=self.learning_rate)

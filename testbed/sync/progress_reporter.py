@@ -14,12 +14,12 @@ EACH_S = 0.25
 
 
 class ProgressReporter:
-    """Calls a function each EACH_S while rounds are on, beginning EACH_S after the first of them began.
+    """Calls a function each EACH_S while rounds run, beginning EACH_S after the first of them began.
 
     Any thread may call the methods.
 
     Args:
-        report: What is called, on the reporter's thread.
+        report: The function, called on the reporter's thread.
         clock: The clock by which reports are due.
     """
 
@@ -33,7 +33,7 @@ class ProgressReporter:
         self._thread: threading.Thread | None = None
 
     def start(self, member: str) -> None:
-        """Report on a thread from now on."""
+        """Start to report, on a thread."""
         self._thread = threading.Thread(target=self.run, name=f"{member}: progress", daemon=True)
         self._thread.start()
 
@@ -51,7 +51,7 @@ class ProgressReporter:
             self._rounds -= 1
 
     def close(self) -> None:
-        """Stop reporting. A report that is being made may take CLOSE_S longer."""
+        """Stop reporting. Waits up to CLOSE_S for a report that is being made."""
         with self._changed:
             self._closed = True
             self._changed.notify()

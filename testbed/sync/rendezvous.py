@@ -1,4 +1,4 @@
-"""How a member comes to a run: it says where it listens, and is told its job and where the others do."""
+"""How a member joins a run: it sends its address to the controller, and receives its job and the peers' addresses."""
 
 from __future__ import annotations
 
@@ -11,75 +11,81 @@ from msgspec.structs import replace
 
 from testbed.protocol import Hello, Job, Prepare, Rejoin, Welcome
 from testbed.sockets import Tls
-from testbed.sync.control import ControlChannel
-from testbed.sync.line import Line
+from testbed.sync.control_channel import ControlChannel
+from testbed.sync.control_connection import ControlConnection
 from testbed.sync.transport import TransportSettings
 from testbed.sync.transport.sockets import listen as open_listener
 
-#: Whoever starts a controller takes some seconds for it: where none answers for so long, none will, however long the
-#: others may be waited for.
+#: A controller is started within seconds. If none has answered after this time, none will, however long the member may
+#: wait for the other members.
 REACH_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """All members are there. Peers may connect to `accepting` already; nobody takes them in yet.
+    """The result of joining: all members are there."""
 
-    `hello` is what this one said to the controller at `control`, over `channel`, and `welcome` the answer. `keys` are
-    those that this member has in common with each other one, for all settings alike: who comes later is added to them.
-    """
-
+    #: The controller's address.
     control: str
+    #: The listening socket. Peers may connect already; nothing accepts them yet.
     accepting: socket.socket
     channel: ControlChannel
+    #: This member's first message to the controller.
     hello: Hello
+    #: The controller's answer.
     welcome: Welcome
+    #: The keys that this member shares with each other member, by name. Members that join later are added.
     keys: dict[str, bytes] = field(repr=False)
+    #: This member's certificate, if connections are encrypted.
     tls: Tls | None = None
 
     @property
     def job(self) -> Job:
-        """What it is to do."""
+        """The run's settings."""
         return self.welcome.job
 
     @property
     def name(self) -> str:
-        """The member's."""
+        """The member's name."""
         return self.hello.member
 
     def settings(self, generation: int = 0) -> TransportSettings:
-        """How this member connects to the others, as one of a `generation`."""
+        """Return the settings of this member's connections to peers of a `generation` (see Greeting)."""
         job = self.job
         return TransportSettings(
             self.name, self.keys, job.round_timeout_s, job.streams, job.congestion, generation, self.tls
         )
 
-    def line(self, rejoin: Callable[[], Rejoin] | None = None) -> Line:
-        """The line to the controller. `rejoin` says where this member stands, for when the controller was away; None
-        where members have no lease, and do not come back to it."""
+    def connection(self, rejoin: Callable[[], Rejoin] | None = None) -> ControlConnection:
+        """Return the connection to the controller, started.
+
+        Args:
+            rejoin: Returns this member's state for a controller that is back after an outage; None where members have
+                no lease, and do not reconnect.
+        """
         hello = replace(self.hello, returns=True)
-        says = (lambda: ()) if rejoin is None else (lambda: (hello, rejoin()))
-        line = Line(
-            self.channel, self.name, says, self.welcome.lease_s, lambda: ControlChannel(self.control, 0, self.tls)
+        messages = (lambda: ()) if rejoin is None else (lambda: (hello, rejoin()))
+        connection = ControlConnection(
+            self.channel, self.name, messages, self.welcome.lease_s, lambda: ControlChannel(self.control, 0, self.tls)
         )
-        line.start()
-        return line
+        connection.start()
+        return connection
 
 
 def rendezvous(
-    control: str, name: str, listen: str, device: str, patience_s: float, token: str, tls: Tls | None = None
+    control: str, name: str, listen: str, device: str, timeout_s: float, token: str, tls: Tls | None = None
 ) -> Rendezvous:
-    """Come to the run of the controller at `control`, and wait for the others; see `join`."""
-    with ExitStack() as unless_met:
-        accepting = unless_met.enter_context(open_listener(listen, patience_s))
-        channel = unless_met.enter_context(closing(ControlChannel(control, min(patience_s, REACH_S), tls)))
+    """Join the run of the controller at `control`, and wait for the other members; see `sync.join`."""
+    with ExitStack() as on_failure:
+        accepting = on_failure.enter_context(open_listener(listen, timeout_s))
+        channel = on_failure.enter_context(closing(ControlChannel(control, min(timeout_s, REACH_S), tls)))
         hello = Hello(name, accepting.getsockname(), device, token)
         channel.send(hello)
-        welcome = channel.await_welcome(patience_s)
-        unless_met.pop_all()
+        welcome = channel.await_welcome(timeout_s)
+        on_failure.pop_all()
     return Rendezvous(control, accepting, channel, hello, welcome, keys_of(welcome), tls)
 
 
 def keys_of(message: Welcome | Prepare) -> dict[str, bytes]:
-    """What a message says that this member and others know of each other."""
+    """Return the keys in a message, which this member shares with each other member, by name."""
     return {peer: bytes.fromhex(key) for peer, key in message.keys.items()}

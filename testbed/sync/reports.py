@@ -1,4 +1,4 @@
-"""What a member tells the controller of its rounds."""
+"""A member's reports of its rounds to the controller."""
 
 from __future__ import annotations
 
@@ -12,20 +12,26 @@ from testbed.sync.allreduce import RoundResult
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What a caller says of the steps before a round: figures to keep, and the seconds that they computed, were held
-    back to a declared speed, and were late at it; and of where the member stood in the rounds that merged them."""
+    """The training loop's part of a report: the steps before a round."""
 
+    #: Figures to keep, such as the loss.
     metrics: Mapping[str, float | None] = field(default_factory=dict)
+    #: Seconds for which the steps computed, were held back to a declared speed, and missed the declared speed.
     compute_s: float = 0.0
     paced_s: float = 0.0
     late_s: float = 0.0
+    #: The member's distances from the mean in the rounds that merged the steps.
     drift: tuple[FragmentDrift, ...] = ()
 
 
 class RoundReports:
-    """Rounds of `member` that are over and not told of. Any thread may call.
+    """The completed rounds of a member that are not reported yet. Any thread may call.
 
-    `samples` and `arrivals` say what the paths to and from peers did since the last call of each; `tell` sends.
+    Args:
+        member: The member's name.
+        samples: Returns what the paths to peers carried since its last call.
+        arrivals: Returns the trains that came from each peer since its last call.
+        tell: Sends a report.
     """
 
     def __init__(
@@ -43,13 +49,20 @@ class RoundReports:
         self._guard = threading.Lock()
 
     def add(self, result: RoundResult) -> None:
-        """A round is over."""
+        """Add a completed round."""
         with self._guard:
             self._untold.append(result)
 
     def tell(self, steps: StepReport | None = None, keep: int = 0) -> bool:
-        """Tell of all but the newest `keep` rounds; `steps` are those before the last of these. Whether there were
-        any."""
+        """Send the reports of all but the newest rounds.
+
+        Args:
+            steps: The steps before the last of the reported rounds.
+            keep: How many of the newest rounds to keep for a later call.
+
+        Returns:
+            True if a round was reported.
+        """
         with self._guard:
             count = max(0, len(self._untold) - keep)
             untold, self._untold = self._untold[:count], self._untold[count:]

@@ -1,14 +1,15 @@
-"""A member's session: joined to a controller, it reduces tensors with the others and reports how that went."""
+"""A member's session: it joins a run, reduces tensors with the other members, and reports to the controller."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
 
@@ -16,119 +17,160 @@ from testbed.plan import Plan
 from testbed.protocol import Arrived, FragmentDrift, Goodbye, checked_metrics
 from testbed.sockets import Tls
 from testbed.sync.allreduce import ELEMENT_TYPES, AllReduceEngine, AllReduceGroup, ElasticGroup, RoundResult
+from testbed.sync.buffers import PinnedBuffers
 from testbed.sync.checkpoint import Stateful, save
 from testbed.sync.codecs import Residual
+from testbed.sync.control_connection import ControlConnection
 from testbed.sync.control_loop import ControlLoop
 from testbed.sync.errors import SyncError
 from testbed.sync.executor import AsyncExecutor, Work
-from testbed.sync.line import Line
 from testbed.sync.progress_reporter import ProgressReporter
 from testbed.sync.rendezvous import Rendezvous, rendezvous
 from testbed.sync.reports import RoundReports, StepReport
-from testbed.sync.staging import Staging
-from testbed.sync.strategies.offer import Offers
+from testbed.sync.strategies.strategy_methods import StrategyMethods
 from testbed.sync.transport import CLOSE_S, Listener
 
 if TYPE_CHECKING:
     from testbed.sync.ddp import Hook
 
 
-class Session(Offers):
-    """One member among `members`, made by `join`. A context manager; leaving it says goodbye.
+class Session(StrategyMethods):
+    """One member of a run, made by `join`. A context manager; leaving it ends the member's part in the run.
 
-    For one caller at a time.
+    One thread at a time may use a session. Topology never appears here: the controller plans who sends what to whom.
 
-    In an elastic run members may be lost, and come, while others train. A member that comes calls `share` before its
-    first round, and gets the state of another there.
+    In an elastic run members may be lost, and may join, while others train. A member that joins such a run calls
+    `share` before its first round and receives another member's state.
+
+    Attributes:
+        name: The member's name.
+        job: The run's settings, as the controller sent them.
     """
 
-    def __init__(self, met: Rendezvous, line: Line, engine: AllReduceEngine) -> None:
+    def __init__(self, met: Rendezvous, connection: ControlConnection, engine: AllReduceEngine) -> None:
         self.name = met.name
         self.job = met.job
-        self._line = line
+        self._connection = connection
         self._engine = engine
         self._listener = Listener(met.accepting, met.settings(), engine)
-        self._staging = Staging()
+        self._pinned = PinnedBuffers()
         self._executor = AsyncExecutor(f"{self.name}: rounds")
-        self._control = ControlLoop(self.name, line, engine, met.keys)
+        self._control = ControlLoop(self.name, connection, engine, met.keys)
         self._reports = RoundReports(
-            self.name, lambda: engine.current.outbox.samples(), self._listener.arrivals, line.tell
+            self.name, lambda: engine.current.outbox.samples(), self._listener.arrivals, connection.tell
         )
         self._progress = ProgressReporter(self._tell_arrivals)
         self._progress.start(self.name)
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Those who take part now."""
+        """The names of the members of the current generation."""
         return self._engine.current.members
 
     @property
     def rounds(self) -> int:
-        """The last round that is over."""
+        """The number of the last completed round, from 1 on; 0 before the first."""
         return self._engine.finished
 
     @property
     def plan(self) -> Plan:
-        """The plan that the next round goes by."""
+        """The plan of the next round."""
         return self._engine.current.plan
 
     def share(self, **parts: Stateful) -> int:
-        """Name what a member that comes later begins from, say `model=model, optimizer=optimizer, strategy=strategy`.
+        """Name the state that a member receives when it joins later, and receive it if this member joined later.
 
-        A member that comes later gets the state of another, put into its own parts, and goes on with the round that
-        follows the one that this returns: the last one that is over. SyncError when it can't be had.
+            done = session.share(model=model, optimizer=optimizer, strategy=strategy)
 
-        Strategies hand the state over after a step. A caller that reduces without one says `step_done` when it has
-        used a round.
+        Strategies hand the state over between two steps. A loop that reduces without a strategy calls `step_done` when
+        it has used a round.
+
+        Args:
+            **parts: The model, the optimizer, the strategy, … by name. All members name the same parts.
+
+        Returns:
+            The number of the last completed round; this member continues with the round after it.
+
+        Raises:
+            SyncError: No member could send its state.
         """
         if isinstance(self._engine, ElasticGroup):
             self._engine.share(parts)
         return self.rounds
 
     def step_done(self) -> None:
-        """The last round has been used: members that are between two steps now hold the same."""
+        """Say that this member has used the last round, so that its state is the one that a joining member needs."""
         if isinstance(self._engine, ElasticGroup):
             self._engine.handover.offer(self.rounds)
 
-    def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None) -> RoundResult:
-        """Replace a contiguous tensor, in place, by the members' mean, weighted by their `weight`s.
+    @overload
+    def allreduce(
+        self,
+        tensor: torch.Tensor,
+        weight: float = 1.0,
+        residual: Residual | None = None,
+        async_op: Literal[False] = False,
+    ) -> RoundResult: ...
+    @overload
+    def allreduce(
+        self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None, *, async_op: Literal[True]
+    ) -> Work[RoundResult]: ...
+    def allreduce(
+        self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None, async_op: bool = False
+    ) -> RoundResult | Work[RoundResult]:
+        """Replace a tensor, in place, by the members' weighted mean, with the same bits at all members.
 
-        All members must call it equally often, with tensors of one shape and type. Afterwards all hold the same
-        bits. What travels is of the tensor's own type: float16 and bfloat16 are summed in float32 at each member and
-        rounded once for each hop (relative 2^-11 and 2^-8). SyncError names the peers waited for, the epoch and the
-        round; Stopped when the controller asked to leave. The session is of no further use after either.
+        All members call it equally often, in the same order, with tensors of the same shape and type. Elements travel
+        in the tensor's own type: float16 and bfloat16 are summed in float32 at each member and rounded once for each
+        hop (relative 2^-11 and 2^-8). Without a residual the mean is exact up to rounding.
 
-        The mean is exact to rounding. With a `residual`, kept by the caller from one round of this tensor (float32)
-        to the next, chunks go through the codecs that the plan names, and `residual` keeps what those left out.
+        With `async_op`, rounds run in the order of the calls. A round begins when the first means of the one before
+        are there (if an earlier tensor had its shape), so two rounds run at a time. In an elastic run they run one
+        after the other, because a lost member would leave two rounds to recover.
+
+        Args:
+            tensor: A contiguous tensor of any shape, float16, bfloat16, float32 or float64, on the host or a GPU.
+            weight: This member's weight, such as its number of samples; at least 0.
+            residual: What codecs left out of earlier rounds of this tensor. The caller keeps one for each float32
+                tensor that it reduces again and again; chunks then use the codecs that the plan names. None reduces
+                without codecs.
+            async_op: Return at once, as in `torch.distributed`. Leave the tensor alone until the returned work's
+                `wait` returns.
+
+        Returns:
+            The round's result, or with `async_op` a Work whose `wait` returns it.
+
+        Raises:
+            SyncError: The round failed; names the peers, the epoch and the round. The session can't be used any more.
+            Stopped: The controller told this member to leave. The session can't be used any more.
+            ValueError: The tensor, the weight or the residual is not of the kind above.
         """
         _check(tensor, weight, residual)
-        if self._executor.busy:
-            return self.allreduce_later(tensor, weight, residual).wait()
+        if async_op or self._executor.busy:
+            made = self._made(tensor)
+            work = self._executor.begin(
+                lambda: self._begin(tensor, weight, residual, made, overlaps=True), lambda end: end()
+            )
+            return work if async_op else work.wait()
         return self._begin(tensor, weight, residual, self._made(tensor))()
 
     def allreduce_later(
         self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None
     ) -> Work[RoundResult]:
-        """Begin an `allreduce` and go on; the tensor may be used again once the work was waited for.
-
-        Rounds are done in the order in which they were asked for, at every member the same. One begins when the first
-        means of the one before are there (if there was a tensor of its shape before), so that two are on at a time,
-        unless the run is elastic: there a member that is lost would leave two to be recovered.
-        """
-        _check(tensor, weight, residual)
-        made = self._made(tensor)
-        return self._executor.begin(lambda: self._begin(tensor, weight, residual, made, later=True), lambda end: end())
+        """Begin an all-reduce. Deprecated: write `allreduce(…, async_op=True)`."""
+        warnings.warn("allreduce_later is deprecated: write allreduce(..., async_op=True)", DeprecationWarning, 2)
+        return self.allreduce(tensor, weight, residual, async_op=True)
 
     @cached_property
     def ddp_hook(self) -> Hook:
-        """For DistributedDataParallel: `ddp_model.register_comm_hook(session, session.ddp_hook)`."""
+        """The hook for DistributedDataParallel: `ddp_model.register_comm_hook(session, session.ddp_hook)`."""
         from testbed.sync.ddp import hook_of
 
         return hook_of(self)
 
     def _made(self, tensor: torch.Tensor) -> torch.cuda.Event | None:
-        """When a device has made a tensor, which may still be to come."""
-        return self._staging.made(tensor) if tensor.is_cuda else None
+        """Return the event after which a device has computed the tensor; None for a tensor on the host."""
+        return self._pinned.made(tensor) if tensor.is_cuda else None
 
     def _begin(
         self,
@@ -136,24 +178,25 @@ class Session(Offers):
         weight: float,
         residual: Residual | None,
         made: torch.cuda.Event | None,
-        later: bool = False,
+        overlaps: bool = False,
     ) -> Callable[[], RoundResult]:
-        """Begin a round; what ends it."""
+        """Begin a round. Returns a function that waits for its end and returns its result."""
         if isinstance(self._engine, ElasticGroup) and self._engine.handover.source:
-            raise SyncError(f"{self.name} came while others train: call share() before its first round")
-        self._reports.tell(keep=1 if later else 0)  # the caller may have just taken its result in, to report it next
+            raise SyncError(f"{self.name} joined while others train: call session.share(…) before its first round")
+        # An overlapping round's predecessor may not be used yet: its caller may still report it.
+        self._reports.tell(keep=1 if overlaps else 0)
         flat = tensor.detach().view(-1)
-        values = flat if made is None else self._staging.fetch(flat, made)
+        values = flat if made is None else self._pinned.fetch(flat, made)
         self._progress.round_began()
         with self._failing():
-            await_end = self._engine.begin(values, weight, residual, overlaps=later)
+            await_end = self._engine.begin(values, weight, residual, overlaps=overlaps)
 
         def end() -> RoundResult:
             with self._failing():
                 result = replace(await_end(), tensor=tensor)
             self._progress.round_ended()
             if made is not None:
-                self._staging.put_back(values, flat)
+                self._pinned.put_back(values, flat)
             self._reports.add(result)
             return result
 
@@ -161,7 +204,7 @@ class Session(Offers):
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """An error in a round is the session's: rounds that were asked for already must not wait once more."""
+        """Let an error of one round fail all later rounds, so that rounds already queued do not wait for a timeout."""
         try:
             yield
         except SyncError as error:
@@ -169,9 +212,15 @@ class Session(Offers):
             raise
 
     def save(self, path: Path, **parts: Stateful) -> None:
-        """Write a checkpoint of what is given, say `model=model, optimizer=optimizer, strategy=strategy`.
+        """Write a checkpoint, between two steps. `sync.load` reads it.
 
-        Between two steps; `sync.load` reads it. With a strategy, all members save after the same step.
+            session.save(path, model=model, optimizer=optimizer, strategy=strategy)
+
+        With a strategy, all members save after the same step.
+
+        Args:
+            path: The file to write; an existing file is replaced as a whole.
+            **parts: The model, the optimizer, the strategy, … by name.
         """
         save(path, self.rounds, self.plan, **parts)
 
@@ -183,27 +232,49 @@ class Session(Offers):
         late_s: float = 0.0,
         drift: tuple[FragmentDrift, ...] = (),
     ) -> bool:
-        """Tell the controller about the last round and the steps before it; False when there is none to tell of.
+        """Report the last round, and the steps before it, to the controller.
 
-        Rounds that nobody reports are told of without metrics and times, when the next one begins (after
-        `allreduce_later`, the one after that). ValueError when the metrics are more than a report has room for.
+        A round that is not reported by this call is reported without metrics and times when the next round begins
+        (after `async_op`, the round after that).
+
+        Args:
+            metrics: Figures to keep, such as the loss; up to 64.
+            compute_s: Seconds for which the steps computed.
+            paced_s: Seconds for which the steps were held back to a declared speed.
+            late_s: Seconds by which the steps missed the declared speed.
+            drift: What the strategy's `drift` returned.
+
+        Returns:
+            False if there was no round to report.
+
+        Raises:
+            ValueError: There are more metrics than a report has room for.
         """
         return self._reports.tell(StepReport(checked_metrics(metrics or {}), compute_s, paced_s, late_s, drift))
 
     def _tell_arrivals(self) -> None:
-        """Tell what came in so far. A controller that is gone has no use for it, and that is told elsewhere."""
-        with suppress(OSError):
-            self._line.send(Arrived(self.name, self._listener.arrivals()))
+        """Report what has arrived so far in this round."""
+        with suppress(OSError):  # while the controller is away; `tell` logs the outage
+            self._connection.send(Arrived(self.name, self._listener.arrivals()))
 
     def finish(self, digest: str = "", metrics: Mapping[str, float] | None = None) -> None:
-        """Say goodbye, with the SHA-256 of the parameters if the controller is to compare them, once the peers have
-        read all that was sent to them. Leaving the session without an error does so too."""
+        """Leave the run, after the peers have read all that was sent to them.
+
+        Leaving the session's context without an error calls it too.
+
+        Args:
+            digest: The SHA-256 of the parameters, if the controller is to compare it among members.
+            metrics: Final figures to keep, up to 64.
+
+        Raises:
+            SyncError: A peer did not read all that was sent to it within a round's timeout.
+        """
         self._executor.close()
         self._reports.tell()
         goodbye = Goodbye(self.name, self.rounds, digest, checked_metrics(metrics or {}))
         if isinstance(self._engine, ElasticGroup):
             self._goodbye(goodbye)
-            # A member that was lost may have left others short of means.
+            # Members that miss means because another was lost may still fetch them here.
             self._control.released.wait(self.job.round_timeout_s)
             self._engine.current.drain()
         else:
@@ -211,7 +282,11 @@ class Session(Offers):
             self._goodbye(goodbye)
 
     def abort(self, reason: str) -> None:
-        """End the rounds that are on, and all later ones, with a SyncError that says why. Any thread may."""
+        """End the current and all later rounds with a SyncError. Any thread may call it.
+
+        Args:
+            reason: The error's text.
+        """
         self._engine.fail(SyncError(reason))
 
     def __enter__(self) -> Session:
@@ -220,8 +295,11 @@ class Session(Offers):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave: `finish`, unless that was done. An error on the way out is told to the controller. SyncError where a
-        peer has not read all that was sent to it within a round's timeout."""
+        """Call `finish`, unless it was called; report an error to the controller instead.
+
+        Raises:
+            SyncError: A peer did not read all that was sent to it within a round's timeout.
+        """
         try:
             if not self._control.leaving and kind is None:
                 self.finish()
@@ -231,11 +309,11 @@ class Session(Offers):
         finally:
             failed = not self._control.leaving
             if failed:
-                self._line.leave()
-                said = f"{type(error).__name__ if error else ''}: {error}"
-                self._goodbye(Goodbye.with_error(self.name, self.rounds, said))
-            # The controller closes the line once it has read the Goodbye. Closed here before that, the line would fail
-            # a message that the controller is sending, and the unread Goodbye would be lost with the connection.
+                self._connection.leave()
+                text = f"{type(error).__name__ if error else ''}: {error}"
+                self._goodbye(Goodbye.with_error(self.name, self.rounds, text))
+            # The controller closes the connection once it has read the Goodbye. If it were closed here before, a
+            # message that the controller is sending would fail, and the unread Goodbye would be lost with it.
             if failed or not isinstance(self._engine, ElasticGroup):
                 self._control.released.wait(CLOSE_S)
             self._control.released.set()
@@ -243,12 +321,12 @@ class Session(Offers):
             self._engine.close()
             self._executor.close()
             self._listener.close()
-            self._line.close()
+            self._connection.close()
             self._control.close()
 
     def _goodbye(self, message: Goodbye) -> None:
         self._control.leaving = True
-        self._line.tell(message)
+        self._connection.tell(message)
 
 
 def join(
@@ -256,48 +334,70 @@ def join(
     name: str,
     listen: str = "",
     device: str = "cpu",
-    patience_s: float = 120.0,
+    timeout: float = 120.0,
     token: str = "",
     after_round: int = 0,
     tls: str | Path | None = None,
+    *,
+    patience_s: float | None = None,
 ) -> Session:
-    """Join the run of the controller at `control` (`unix:/path` or `tcp:host:port`) as the member `name`.
+    """Join a run, and wait until all its members are there.
 
-    Listens for peers on the IPv4 address `listen`, or on the first one that an interface other than the loopback
-    gets; either may appear only while this waits. `token` is this member's own, for which it is let in over TCP; or its
-    certificate is that, in the folder `tls`, with which all connections are encrypted. Members that restored
-    checkpoints of one round go on `after_round`; all say the same.
+    Args:
+        control: The controller's address: `unix:/path` or `tcp:host:port`.
+        name: This member's name, one of those that the controller was started with.
+        listen: The IPv4 address at which peers reach this member. Empty takes the first address of an interface other
+            than the loopback. The address may appear while the call waits for it.
+        device: The device that the member trains on, for the controller's records.
+        timeout: The longest wait, in seconds, for the address, for the controller, and for the other members, each.
+        token: The secret by which the controller accepts this member over TCP without TLS.
+        after_round: The round of the restored checkpoint; training continues with the round after it. All members
+            give the same.
+        tls: The folder with this member's certificate, with which all connections are encrypted.
+        patience_s: The old name of `timeout`, deprecated.
 
-    Returns when all members are there. SyncError when the address, the controller or the others are not there within
-    `patience_s` seconds each; TlsError when the folder can't be used.
+    Raises:
+        SyncError: The address, the controller or a member did not appear in time, or the controller refused.
+        TlsError: The folder's certificate can't be used.
     """
+    if patience_s is not None:
+        warnings.warn("patience_s is deprecated: write timeout", DeprecationWarning, 2)
+        timeout = patience_s
     secured = None if tls is None else Tls(Path(tls))
-    return session_of(rendezvous(control, name, listen, device, patience_s, token, secured), after_round)
+    return session_of(rendezvous(control, name, listen, device, timeout, token, secured), after_round)
 
 
 def session_of(
     met: Rendezvous, after_round: int = 0, on_failure: Callable[[SyncError], None] = lambda error: None
 ) -> Session:
-    """The session of a member that has met the others. In a run whose members never change `on_failure` is called, on
-    any thread, with the error that ends all rounds: a peer is gone, or the controller says that one is."""
+    """Return the session of a member after the rendezvous.
+
+    Args:
+        met: The result of the rendezvous.
+        after_round: The last round that the members have completed.
+        on_failure: Called, on any thread, with the error that ends all rounds, when a peer is lost. Not called in an
+            elastic run, which survives the loss.
+    """
     welcome, job = met.welcome, met.job
     plan = Plan.from_json(welcome.plan)
     if missing := set(plan.members) - set(welcome.roster):
-        raise SyncError(f"nobody said where {sorted(missing)} listen")
+        raise SyncError(f"the controller sent a plan with {sorted(missing)}, but not their addresses")
     settings = met.settings(plan.epoch)
     if not welcome.lease_s:
         group = AllReduceGroup(plan, settings, welcome.roster, after_round, job.reproducible)
         group.on_failure(on_failure)
-        return Session(met, met.line(), group)
-    line = met.line(lambda: elastic.rejoin())
-    elastic = ElasticGroup(plan, settings, welcome.roster, line.tell, after_round, job.reproducible, welcome.source)
-    return Session(met, line, elastic)
+        return Session(met, met.connection(), group)
+    connection = met.connection(lambda: elastic.rejoin())
+    elastic = ElasticGroup(
+        plan, settings, welcome.roster, connection.tell, after_round, job.reproducible, welcome.source
+    )
+    return Session(met, connection, elastic)
 
 
 def _check(tensor: torch.Tensor, weight: float, residual: Residual | None) -> None:
     if tensor.dtype not in ELEMENT_TYPES or not tensor.is_contiguous() or not tensor.numel():
         raise ValueError(f"allreduce takes contiguous, non-empty tensors of {[str(d) for d in ELEMENT_TYPES]}")
     if residual is not None and tensor.dtype != torch.float32:
-        raise ValueError(f"codecs are for float32; reduce a tensor of {tensor.dtype} without a residual")
+        raise ValueError(f"codecs take float32; reduce a tensor of {tensor.dtype} without a residual")
     if not 0 <= weight < float("inf"):
-        raise ValueError(f"weight {weight} is not a finite number of at least 0")
+        raise ValueError(f"weight={weight}: write a finite number of at least 0")

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from testbed.sync.codecs.memory import bytes_of
+from testbed.sync.codecs.codec import bytes_of
 from testbed.worker import data, models, optimizer
 from testbed.worker.partition import Scores, Sites, histogram, partition
 from testbed.workload import Workload

@@ -35,8 +35,7 @@ from testbed.sync.gossip.inbox import Inbox, MessageArrived
 from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.transport import Greeting, Outbox, RouteTable, TransportSettings, handshake, probe
 from testbed.sync.transport.arrivals import Arrivals
-from testbed.sync.transport.checksum import checksum
-from testbed.sync.transport.frame import Frame, FrameFormat
+from testbed.sync.transport.frame import Frame, FrameFormat, checksum
 from testbed.sync.transport.listener import Received, Receiver, hand_on
 from testbed.sync.transport.sender import Sender
 from tests.fuzz.messages import simply

@@ -64,7 +64,7 @@ def train(
     with Controller(tmp_path, plans[0], job()) as controller:
 
         def work(member: str) -> torch.Tensor:
-            with sync.join(controller.address, member, "127.0.0.1", patience_s=20) as session:
+            with sync.join(controller.address, member, "127.0.0.1", timeout=20) as session:
                 net = model()
                 optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
                 with_hooks = auto(session, net, optimizer)

@@ -87,7 +87,7 @@ def test_plans_and_codecs_change_in_the_midst(tmp_path: Path, name: str) -> None
     with Controller(tmp_path, plans[0], job()) as controller:
 
         def work(member: str) -> torch.Tensor:
-            with sync.join(controller.address, member, "127.0.0.1", patience_s=20) as session:
+            with sync.join(controller.address, member, "127.0.0.1", timeout=20) as session:
                 net = model()
                 optimizer, strategy = adam(net), strategy_of(name, session, net)
                 for number in range(STEPS):

@@ -45,7 +45,7 @@ def test_a_member_joins_at_its_first_step_and_leaves_at_the_end(
         for number in range(5):
             step(net, optimizer, "m0", number)
             script.before_step(optimizer)
-        with pytest.raises(ValueError, match=r"testbed.sync.wrap"):
+        with pytest.raises(ValueError, match=r"testbed.schemes.wrap"):
             script.before_step(sgd(net))
         script.end()
         controller.await_messages(Goodbye, 1)

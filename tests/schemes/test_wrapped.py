@@ -1,4 +1,4 @@
-"""`sync.wrap` around loops as people write them: the same as the scheme by its own name, or refused by name."""
+"""`schemes.wrap` around loops as people write them: the same as the scheme by its own name, or refused by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from testbed import sync
+from testbed import schemes, sync
 from testbed.plan import Group, Plan
 from testbed.schemes.options import Misfit
 from testbed.schemes.sparta import Sparta, SpartaOptions
@@ -90,13 +90,13 @@ def sparta(session: sync.Session, net: nn.Module, optimizer: torch.optim.Optimiz
 def test_it_is_the_scheme_bit_for_bit(
     tmp_path: Path, scheme: str, options: dict[str, Any], by_its_own_name: Around
 ) -> None:
-    wrapped = train(tmp_path / "a", lambda s, net, opt: sync.wrap(net, opt, scheme, session=s, **options))
+    wrapped = train(tmp_path / "a", lambda s, net, opt: schemes.wrap(net, opt, scheme, session=s, **options))
     assert torch.equal(wrapped, train(tmp_path / "b", by_its_own_name))
 
 
 @pytest.mark.local
 def test_gradients_may_be_accumulated_and_clipped_and_the_learning_rate_fall(tmp_path: Path) -> None:
-    wrapped = train(tmp_path / "a", lambda s, net, opt: sync.wrap(net, opt, session=s, every=4), accumulating)
+    wrapped = train(tmp_path / "a", lambda s, net, opt: schemes.wrap(net, opt, session=s, every=4), accumulating)
     assert torch.equal(wrapped, train(tmp_path / "b", lambda s, net, opt: s.diloco(net, opt, 4), accumulating))
 
 
@@ -108,7 +108,7 @@ def test_several_optimizers_step_in_turn(tmp_path: Path) -> None:
         net = model()
         parameters = list(net.parameters())
         optimizers = [torch.optim.AdamW(part, lr=0.01) for part in (parameters[:2], parameters[2:])]
-        with sync.wrap(net, optimizers, "local_sgd", session=session, every=3):
+        with schemes.wrap(net, optimizers, "local_sgd", session=session, every=3):
             for number in range(STEPS):
                 inputs, targets = batch(session.name, number)
                 net.zero_grad()
@@ -130,7 +130,7 @@ def test_a_step_that_a_scaler_leaves_out_counts(tmp_path: Path) -> None:
         net = model()
         optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120 if session.name == "m0" else 2.0)
-        with sync.wrap(net, optimizer, "local_sgd", session=session, every=2):
+        with schemes.wrap(net, optimizer, "local_sgd", session=session, every=2):
             for number in range(STEPS):
                 inputs, targets = batch(session.name, number)
                 optimizer.zero_grad()
@@ -151,7 +151,7 @@ def test_members_that_do_not_begin_alike_are_told(tmp_path: Path) -> None:
         with torch.no_grad():
             next(net.parameters()).view(-1)[0] += session.name == "m1"
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        with pytest.raises(sync.SyncError) as caught, sync.wrap(net, optimizer, session=session):
+        with pytest.raises(sync.SyncError) as caught, schemes.wrap(net, optimizer, session=session):
             pass
         return str(caught.value)
 
@@ -179,7 +179,7 @@ GROUPED = Plan(
 def test_a_plan_that_is_not_for_the_scheme_is_refused(scheme: str, plan: Plan, name: str, tmp_path: Path) -> None:
     def work(session: sync.Session) -> None:
         net = model()
-        with sync.wrap(net, sgd(net), scheme, session=session):
+        with schemes.wrap(net, sgd(net), scheme, session=session):
             pass
 
     with pytest.raises(Misfit) as caught:
@@ -192,7 +192,7 @@ def test_under_a_plan_with_groups_members_end_alike(tmp_path: Path) -> None:
     def work(session: sync.Session) -> torch.Tensor:
         net = model()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        with sync.wrap(net, optimizer, "hierarchical", session=session, every=2, period=2):
+        with schemes.wrap(net, optimizer, "hierarchical", session=session, every=2, period=2):
             plain(net, optimizer, session.name)
         return flat(net)
 
@@ -201,7 +201,7 @@ def test_under_a_plan_with_groups_members_end_alike(tmp_path: Path) -> None:
 
 
 def refused(net: nn.Module, optimizer: Any, scheme: str = "diloco", **options: Any) -> str:
-    with pytest.raises((ValueError, sync.SyncError)) as caught, sync.wrap(net, optimizer, scheme, **options):
+    with pytest.raises((ValueError, sync.SyncError)) as caught, schemes.wrap(net, optimizer, scheme, **options):
         pass
     return str(caught.value)
 
@@ -225,7 +225,7 @@ def sgd(net: nn.Module) -> torch.optim.Optimizer:
 )
 def test_what_is_no_scheme_or_no_option_of_it(scheme: str, options: dict[str, Any], said: str) -> None:
     net = model()
-    with pytest.raises(ValueError, match=said), sync.wrap(net, sgd(net), scheme, **options):
+    with pytest.raises(ValueError, match=said), schemes.wrap(net, sgd(net), scheme, **options):
         pass
 
 
@@ -320,7 +320,7 @@ def test_ddp_exchanges_nothing_inside_and_again_afterwards(tmp_path: Path) -> No
     optimizer = sgd(ddp)
 
     def work(session: sync.Session) -> None:
-        with sync.wrap(ddp, optimizer, "local_sgd", session=session, every=2):
+        with schemes.wrap(ddp, optimizer, "local_sgd", session=session, every=2):
             assert not ddp.forward_sync_buffers
             plain(ddp, optimizer, "m0")
         assert ddp.forward_sync_buffers
@@ -340,3 +340,9 @@ def test_an_optimizer_that_exchanges_parameters_itself() -> None:
     net = model()
     zero = ZeroRedundancyOptimizer(net.parameters(), optimizer_class=torch.optim.SGD, lr=0.1)
     assert "ZeroRedundancyOptimizer" in refused(net, zero)
+
+
+@pytest.mark.pure
+def test_the_old_name_says_the_new_one() -> None:
+    with pytest.raises(ImportError, match=r"from testbed import schemes"):
+        sync.wrap(nn.Linear(1, 1), None)

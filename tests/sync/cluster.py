@@ -139,7 +139,7 @@ def member(folder: Path, name: str, step_s: float, orders: Path, owner: int) -> 
     torch.set_num_threads(1)
     parameters = Parameters()
     control = f"unix:{folder}/control/{name}/control.sock"
-    with sync.join(control, name, "127.0.0.1", patience_s=60) as session:
+    with sync.join(control, name, "127.0.0.1", timeout=60) as session:
         session.share(parameters=parameters)
         with (folder / f"{name}.jsonl").open("a", buffering=1) as log:
             while True:

@@ -25,7 +25,7 @@ def run(
     """Every member does `work`; what each returned."""
 
     def member(name: str) -> T:
-        with sync.join(controller.address, name, "127.0.0.1", patience_s=20, after_round=after_round) as session:
+        with sync.join(controller.address, name, "127.0.0.1", timeout=20, after_round=after_round) as session:
             return work(session)
 
     with Controller(directory, plan, settings or job()) as controller, ThreadPoolExecutor(len(plan.members)) as pool:

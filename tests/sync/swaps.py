@@ -249,8 +249,9 @@ def over_sockets(seed: int, swaps: int, make: MakePlan) -> Ledger:
         }
 
         def train(member: str) -> None:
-            with sync.join(controller.address, member, "127.0.0.1", patience_s=TIMEOUT_S) as session:
-                _train(ledger, member, session.allreduce_later if ledger.overlaps else partial(waited_for, session))
+            with sync.join(controller.address, member, "127.0.0.1", timeout=TIMEOUT_S) as session:
+                overlapping = partial(session.allreduce, async_op=True)
+                _train(ledger, member, overlapping if ledger.overlaps else partial(waited_for, session))
 
         def prepare(plan: Plan) -> None:
             for member in draw.sample(members, len(members)):

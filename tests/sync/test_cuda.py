@@ -29,7 +29,7 @@ pytestmark = [
 def test_rounds(tmp_path: Path, device: str, codec: str) -> None:
     def work(session: sync.Session) -> list[torch.Tensor]:
         values = [torch.full((70_000,), float(session.name[1:]) + k, device=device) for k in range(4)]
-        works = [session.allreduce_later(tensor, 1.0, Residual()) for tensor in values]
+        works = [session.allreduce(tensor, 1.0, Residual(), async_op=True) for tensor in values]
         return [work.wait().tensor for work in works]
 
     for means in run(tmp_path, Plan(0, MEMBERS, (chain(MEMBERS),), codec=codec), work).values():

@@ -47,7 +47,7 @@ def together(controller: Controller, work: Callable[[sync.Session], Any]) -> dic
     """What each member's work returned, whatever becomes of the controller meanwhile."""
 
     def member(name: str) -> Any:
-        with sync.join(controller.address, name, "127.0.0.1", patience_s=PATIENCE_S) as session:
+        with sync.join(controller.address, name, "127.0.0.1", timeout=PATIENCE_S) as session:
             return work(session)
 
     members = controller.plan.members
@@ -144,13 +144,10 @@ class Noted:
         self._session = session
         self.epoch = 0
 
-    def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: Any = None) -> Any:
+    def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: Any = None, async_op: bool = False) -> Any:
         done = self._session.allreduce(tensor, weight, residual)
         self.epoch = done.epoch
-        return done
-
-    def allreduce_later(self, tensor: torch.Tensor, weight: float = 1.0, residual: Any = None) -> Any:
-        return Over(self.allreduce(tensor, weight, residual))
+        return Over(done) if async_op else done
 
 
 def linear(

@@ -128,7 +128,7 @@ def test_who_waits_for_each_round_gets_on_with_who_does_not(tmp_path: Path) -> N
             for tensor in tensors:
                 session.allreduce(tensor)
         else:
-            for each in [session.allreduce_later(tensor) for tensor in tensors]:
+            for each in [session.allreduce(tensor, async_op=True) for tensor in tensors]:
                 each.wait()
         return [tensor.mean().item() for tensor in tensors]
 

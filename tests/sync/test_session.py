@@ -35,7 +35,7 @@ def run(directory: Path, plan: Plan, work: Work, settings: Job | None = None) ->
 
 def run_with(controller: Controller, work: Work) -> dict[str, object]:
     def member(name: str) -> object:
-        with sync.join(controller.address, name, "127.0.0.1", patience_s=20) as session:
+        with sync.join(controller.address, name, "127.0.0.1", timeout=20) as session:
             result = work(session)
             session.finish("digest")
             return result
@@ -312,7 +312,7 @@ class Unfinished(Exception):
 def test_who_could_not_join_listens_no_more(tmp_path: Path) -> None:
     with Controller(tmp_path, Plan(0, names(2), (star(names(2), "m0"),)), job()) as controller:
         with pytest.raises(sync.SyncError) as failure:
-            sync.join(controller.address, "m0", "127.0.0.1", patience_s=0.3)
+            sync.join(controller.address, "m0", "127.0.0.1", timeout=0.3)
         assert failure.value.rule == "timeout"
         controller.await_messages(Hello, 1)
         with pytest.raises(ConnectionRefusedError):  # though the error has not let go of what it came from
@@ -343,9 +343,9 @@ def test_a_member_closes_its_line_after_the_controller_did(tmp_path: Path, error
     early = threading.Event()  # a member that does not wait has this long to be the first
     with Controller(tmp_path, plan, job()) as controller:
         controller.at_goodbye = lambda member: closed.append("member" if early.wait(0.3) else "controller")
-        with suppress(KeyError), sync.join(controller.address, "m0", "127.0.0.1", patience_s=20) as session:
-            close = session._line.close
-            session._line.close = lambda: (early.set(), close())
+        with suppress(KeyError), sync.join(controller.address, "m0", "127.0.0.1", timeout=20) as session:
+            close = session._connection.close
+            session._connection.close = lambda: (early.set(), close())
             if error:
                 raise KeyError("a mistake")
         assert closed == ["controller"] and early.is_set()
@@ -392,3 +392,31 @@ def test_reports_say_who_was_waited_for_and_what_paths_did(tmp_path: Path) -> No
     samples = [sample for report in middle for sample in report.peers]
     assert {sample.peer for sample in samples} == {"m0", "m2"}
     assert all(0 < sample.rtt_s < 1 for sample in samples)
+
+
+def test_the_deprecated_names_work_and_say_the_new_ones(tmp_path: Path) -> None:
+    members = names(2)
+
+    def member(name: str) -> float:
+        with sync.join(controller.address, name, "127.0.0.1", patience_s=20) as session:
+            return session.allreduce_later(torch.full((4,), float(name[1:]))).wait().tensor.mean().item()
+
+    with (
+        pytest.warns(DeprecationWarning) as warned,
+        Controller(tmp_path, Plan(0, members, (chain(members),)), job()) as controller,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        assert list(pool.map(member, members)) == [0.5, 0.5]
+    said = [str(warning.message) for warning in warned]
+    assert sum("write timeout" in text for text in said) == sum("async_op=True" in text for text in said) == 2
+
+
+def test_an_asynchronous_round_is_a_work(tmp_path: Path) -> None:
+    def work(session: sync.Session) -> tuple[float, int]:
+        result = session.allreduce(torch.full((4,), float(session.name[1:])), async_op=True)
+        assert isinstance(result, sync.Work)
+        return result.wait().tensor.mean().item(), session.rounds
+
+    members = names(2)
+    results, _ = run(tmp_path, Plan(0, members, (chain(members),)), work)
+    assert results == dict.fromkeys(members, (0.5, 1))

@@ -56,7 +56,7 @@ def test_rounds_are_exact_whatever_way_they_go(tmp_path: Path, folder: Path, ele
     weights = dict.fromkeys(members, 1.0)
 
     def member(name: str) -> object:
-        with sync.join(controller.address, name, "127.0.0.1", patience_s=20, tls=folder / name) as session:
+        with sync.join(controller.address, name, "127.0.0.1", timeout=20, tls=folder / name) as session:
             result = reducing(4, elements, weights)(session)
             session.finish("digest")
             return result
@@ -74,7 +74,7 @@ def test_what_paths_carry_is_measured(tmp_path: Path, folder: Path) -> None:
     plan = Plan(0, members, (star(members, "m1"),), 64 * 1024)
 
     def member(name: str) -> None:
-        with sync.join(controller.address, name, "127.0.0.1", patience_s=20, tls=folder / name) as session:
+        with sync.join(controller.address, name, "127.0.0.1", timeout=20, tls=folder / name) as session:
             reducing(4, 1_000_000, dict.fromkeys(members, 1.0))(session)
             session.finish("digest")
 

@@ -154,4 +154,4 @@ def test_a_worker_that_waits_for_others_says_where_it_stands_and_ends_at_sigterm
         worker.terminate()
         assert worker.wait(PATIENCE_S) == 143
         # It may not have come back from sending its hello yet.
-        assert '/testbed/sync/control.py", line' in worker.stderr.read()
+        assert '/testbed/sync/control_channel.py", line' in worker.stderr.read()

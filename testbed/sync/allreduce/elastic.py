@@ -45,7 +45,7 @@ from testbed.sync.allreduce.result import RoundResult
 from testbed.sync.allreduce.timeout import AdaptiveTimeout
 from testbed.sync.checkpoint import Stateful
 from testbed.sync.codecs import Residual
-from testbed.sync.codecs.memory import bytes_of
+from testbed.sync.codecs.codec import bytes_of
 from testbed.sync.errors import FrameError, Halted, SyncError
 from testbed.sync.transport import Greeting, TransportSettings
 

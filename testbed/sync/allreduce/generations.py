@@ -9,7 +9,7 @@ from dataclasses import replace
 from testbed.plan import Plan
 from testbed.sync.allreduce.group import AllReduceGroup, Roster
 from testbed.sync.allreduce.receiver import Loss
-from testbed.sync.threads import start
+from testbed.sync.executor import start
 from testbed.sync.transport import CLOSE_S, TransportSettings
 
 

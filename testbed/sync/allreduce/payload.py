@@ -14,7 +14,7 @@ from testbed.sync.allreduce.header import Kind
 from testbed.sync.allreduce.layout import Chunk
 from testbed.sync.allreduce.sums import CODES, DTYPES, Sums
 from testbed.sync.codecs import PLAIN, Codec, Residual, by_code
-from testbed.sync.codecs.memory import bytes_of
+from testbed.sync.codecs.codec import bytes_of
 
 
 def element_type(code: int) -> torch.dtype | None:

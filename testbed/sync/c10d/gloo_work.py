@@ -1,6 +1,6 @@
-"""A collective that goes over gloo, as c10d's Work: the group's failure ends it too.
+"""A collective over gloo as c10d's Work: it ends with an error when the group fails.
 
-Gloo alone tells of a rank's end those that wait for that rank. Who waits for them would wait until the timeout.
+Gloo reports a dead rank only to its direct peers; ranks that wait for those peers would wait until the timeout.
 """
 
 from __future__ import annotations
@@ -16,12 +16,18 @@ import torch.distributed as dist
 from testbed.sync.c10d.group_failure import GroupFailure
 from testbed.sync.c10d.work import NO_TIMEOUT
 
-#: How often who waits looks whether the group has failed.
+#: Seconds between two looks, while waiting, whether the group has failed.
 LOOK_S = 0.2
 
 
 class GlooWork(dist.Work):
-    """`work`, which is gloo's, of tensors on a `device`, in a group with this `failure`."""
+    """Gloo's work, which also ends when the group fails.
+
+    Args:
+        work: The work that gloo returned.
+        device: The device of the collective's tensors.
+        failure: The failure of the process group.
+    """
 
     def __init__(self, work: dist.Work, device: torch.device, failure: GroupFailure) -> None:
         super().__init__()
@@ -34,7 +40,14 @@ class GlooWork(dist.Work):
         self._error: Exception | None = None
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """Wait for the end. DistBackendError where a rank is gone, gloo's own error otherwise."""
+        """Wait for the end of the collective.
+
+        Args:
+            timeout: The longest wait; zero waits without end.
+
+        Raises:
+            DistBackendError: A rank is gone. Other errors are gloo's own.
+        """
         seconds = timeout.total_seconds()
         deadline = time.monotonic() + seconds if seconds > 0 else float("inf")
         while True:
@@ -43,7 +56,7 @@ class GlooWork(dist.Work):
             try:
                 self._work.wait(timedelta(seconds=look_s))
             except RuntimeError as error:
-                # Not by `is_completed`: a reduce-scatter's work never says so, and raises its error each time.
+                # `is_completed` does not help: a reduce-scatter's work never returns True, and raises each time.
                 if time.monotonic() < now + look_s:
                     raise self._failure.named(error) from None
                 if self._failure.error is not None:
@@ -77,14 +90,14 @@ class GlooWork(dist.Work):
                 devices=[self._device] if self._device.type == "cuda" else None
             )
             self._over = over
-            # Only an error that a callback raises is one for C++.
+            # C++ sees only an error that a callback raises.
             self._future = future = over.then(self._outcome)
-        self._failure.tell(self._failed)  # first: where gloo is done already, this is taken back at once
+        self._failure.tell(self._failed)  # first: if gloo has ended already, `_ended` takes it back at once
         self._work.get_future().then(self._ended)
         return future
 
     def _ended(self, future: torch.futures.Future[Any]) -> None:
-        """Gloo is done with it: on gloo's thread."""
+        """End with gloo's result or error. Called on gloo's thread."""
         self._failure.tell_not(self._failed)
         try:
             self._end(future.value(), None)

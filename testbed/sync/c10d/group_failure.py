@@ -1,4 +1,4 @@
-"""Why a process group is of no further use: what its session knows ends what goes over gloo as well."""
+"""The failure of a process group: an error of its session ends its collectives over gloo as well."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
-#: A rank's end comes to the others' gloo within a round trip, and by way of the controller, which has the name, within
-#: another; a machine that is busy may take some seconds for it.
+#: The longest wait in seconds for the name of a rank that has gone. Gloo notices its end within a round trip, and the
+#: controller sends its name within another; a busy machine may take some seconds for it.
 NAME_S = 5.0
 
-#: What gloo's errors have in them where a connection ended. All others are the caller's.
+#: Part of the text of gloo's errors where a connection ended. Gloo's other errors are the caller's.
 _CONNECTION = "gloo/transport"
 
 
 class GroupFailure:
-    """The first error counts. Any thread may say it, and each waits for it here.
+    """The first error of a process group. Any thread may set it, and any thread may wait for it.
 
-    It is `expected` from when there is somebody who will say it.
+    Attributes:
+        expected: True once there is a session, which will set the error if a rank goes.
     """
 
     def __init__(self) -> None:
@@ -29,11 +30,11 @@ class GroupFailure:
 
     @property
     def error(self) -> Exception | None:
-        """What it failed by; None as long as it has not."""
+        """The error, or None while the group works."""
         return self._error
 
     def set(self, error: Exception) -> None:
-        """The group has failed."""
+        """Let the group fail. Only the first error counts."""
         with self._guard:
             if self._error is not None:
                 return
@@ -44,7 +45,7 @@ class GroupFailure:
             call(error)
 
     def tell(self, call: Callable[[Exception], None]) -> None:
-        """Have `call` called with the error, at once where there is one."""
+        """Call `call` with the error when there is one; at once if there is one already."""
         with self._guard:
             if self._error is None:
                 self._told.append(call)
@@ -52,14 +53,16 @@ class GroupFailure:
         call(self._error)
 
     def tell_not(self, call: Callable[[Exception], None]) -> None:
-        """Forget what was to be called."""
+        """Take back a call of `tell`."""
         with self._guard:
             if call in self._told:
                 self._told.remove(call)
 
     def named(self, error: Exception) -> Exception:
-        """An error of gloo's, which names an address, with the name of the rank that has gone, where it is to be had
-        within NAME_S."""
+        """Return gloo's error, which names an address, with the name of the rank that has gone.
+
+        Waits up to NAME_S for the name. Returns `error` itself if no connection ended.
+        """
         if _CONNECTION not in str(error):
             return error
         with self._guard:

@@ -1,6 +1,6 @@
-"""A controller beside a process group's rank 0, for groups that are given none.
+"""A controller that rank 0 of a process group starts, if the environment names none.
 
-It ends with that process, however that ends, and takes its folder away: a rank that is killed can't.
+It ends with rank 0's process, however that ends, and deletes its own folder, which a killed rank could not do.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,13 +16,13 @@ from tempfile import TemporaryDirectory
 
 from testbed.sync.errors import SyncError
 
-#: What DistributedDataParallel has in a bucket, unless it is told otherwise: plans are made for sums of such a size.
+#: The default size of a bucket of DistributedDataParallel; plans are made for sums of this size.
 BUCKET_BYTES = 25 * 1024 * 1024
 
-#: It imports planning, and may have to compile the simulator's inner loop, on a machine that is busy. One that has
-#: ended is noticed at once: this is for one that hangs.
+#: The longest wait in seconds for the controller's start: it imports planning, and may compile the simulator's inner
+#: loop on a busy machine. A controller that has ended is noticed at once; this limit is for one that hangs.
 START_S = 120.0
-#: Members that have said goodbye are gone within moments.
+#: The longest wait in seconds for the controller's end. Members that have said goodbye leave within moments.
 END_S = 10.0
 _POLL_S = 0.05
 
@@ -34,15 +33,26 @@ REMEDY = (
 
 
 class OwnController:
-    """A process that serves `members` at `address`, each of which shows its own of the `tokens`.
+    """A controller's process.
 
-    SyncError where it does not start.
+    Args:
+        program: The command that starts a controller; the options are appended.
+        members: The members' names.
+        host: The address at which the controller listens, on a free port.
+        timeout_s: The longest time in seconds that a round may take.
+
+    Attributes:
+        address: The controller's address, `tcp:host:port`.
+        tokens: The members' tokens, by name.
+
+    Raises:
+        SyncError: The controller did not start.
     """
 
-    def __init__(self, members: Sequence[str], host: str, timeout_s: float) -> None:
+    def __init__(self, program: Sequence[str], members: Sequence[str], host: str, timeout_s: float) -> None:
         self._folder = TemporaryDirectory(prefix="testbed-wan-")
         folder = Path(self._folder.name)
-        listening = socket.create_server((host, 0))  # handed over: a port that is let go may be another's by then
+        listening = socket.create_server((host, 0))  # handed over: another program could take a port that was closed
         where = f"{host}:{listening.getsockname()[1]}"
         self.address = f"tcp:{where}"
         words = ["--members", ",".join(members), "--listen", where, "--listening", str(listening.fileno())]
@@ -52,7 +62,7 @@ class OwnController:
         self._log = (folder / "controller.log").open("w+b")
         with listening:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "testbed.controller.standalone", *words],
+                [*program, *words],
                 stdin=subprocess.PIPE,
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
@@ -69,30 +79,30 @@ class OwnController:
             raise
 
     def close(self) -> None:
-        """End it, once its members have left."""
+        """End the controller, after its members have left or END_S have passed."""
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.close()
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
-            # At SIGTERM it would stop members that may still be in their last sum, which they end without it.
+            # At SIGTERM the controller would stop members in their last sum, which they can end without it.
             self._process.kill()
             self._process.wait()
         self._log.close()
         self._folder.cleanup()
 
     def _await_start(self, serves: Path) -> None:
-        """Wait for the file that the controller makes once nothing that it needs is missing.
+        """Wait for the file `serves`, which the controller makes when it is ready.
 
-        Members may connect from the beginning: the socket listens, and holds them until the controller serves.
+        Members may connect before: the socket listens, and holds their connections until the controller accepts them.
         """
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 self._log.seek(0)
                 said = self._log.read().decode(errors="replace").strip().rpartition("\n")[2]
-                raise SyncError(f"rank 0 could not start a controller: {said}. Mend that, or {REMEDY}")
+                raise SyncError(f"rank 0 could not start a controller: {said}. Correct that, or {REMEDY}")
             if serves.exists():
                 return
             time.sleep(_POLL_S)
@@ -100,5 +110,5 @@ class OwnController:
 
 
 def _plain_environment() -> dict[str, str]:
-    """Ours, without what is for this rank: the controller is no part of the process group."""
+    """Return this process's environment without this rank's variables: the controller is not part of the group."""
     return {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "TESTBED_BACKEND")}

@@ -1,4 +1,4 @@
-"""A process group whose large sums of floats go by plans. It is gloo's in all else."""
+"""A process group whose large sums of floats are rounds of a session. Gloo does all other collectives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import atexit
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -28,13 +28,13 @@ from testbed.sync.c10d.work import RoundWork
 from testbed.sync.errors import SyncError
 from testbed.sync.session import Session
 
-#: A round costs each member some 2 ms of Python, in which so much goes over 200 Mbit/s: what is smaller goes by gloo.
+#: Smaller tensors go over gloo: a round costs each member some 2 ms of Python, in which 200 Mbit/s carry as much.
 LARGE_BYTES = 64 * 1024
 
-#: Long enough for a thread to drop a work that is over, also on a busy host.
+#: Seconds within which a thread drops a work that has ended, also on a busy host.
 DROPPED_S = 1.0
 
-#: These wait for their one peer, whose end is an error of theirs at once.
+#: Collectives that wait for one peer only, so that gloo reports its end at once.
 POINT_TO_POINT = ("send", "recv")
 
 #: The oldest version with which all tests of collectives pass; with 2.6.0 they fail, and none between was tried.
@@ -43,11 +43,15 @@ OLDEST = (2, 13)
 log = logging.getLogger(__name__)
 
 
-def make_group(options: Any) -> WanGroup:
+def make_group(options: Any, controller: Sequence[str]) -> WanGroup:
     """Return the process group that PyTorch's options describe.
 
+    Args:
+        options: PyTorch's `_DistributedBackendOptions`.
+        controller: The command by which rank 0 starts a controller if the environment names none.
+
     Raises:
-        DistBackendError: The members can't meet, or PyTorch is older than OLDEST.
+        DistBackendError: PyTorch is older than OLDEST.
     """
     if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST:
         needed = ".".join(map(str, OLDEST))
@@ -55,16 +59,17 @@ def make_group(options: Any) -> WanGroup:
             f"the backend wan needs PyTorch {needed} or later, and this is {torch.__version__}: say gloo, or use "
             "`testbed.sync.join` and the schemes, which need 2.6"
         )
-    meeting = GroupRendezvous(options.store, options.group_rank, options.group_size, not options.global_ranks_in_group)
-    return WanGroup(options.store, options.group_rank, options.group_size, options.timeout, meeting)
+    rank, size, among_all = options.group_rank, options.group_size, not options.global_ranks_in_group
+    rendezvous = GroupRendezvous(options.store, rank, size, among_all, controller)
+    return WanGroup(options.store, rank, size, options.timeout, rendezvous)
 
 
 def _as_gloo(name: str) -> Any:
-    """A collective that is gloo's whatever it is of.
+    """Return a method that passes a collective to gloo.
 
-    Where a subclass in Python does not override one, PyTorch calls the base class with the interpreter's lock held
-    (2.13, WORK_OVERRIDE). Gloo then waits for a mutex, and the thread that has this mutex waits for that lock to drop a
-    tensor: one of some thousand functional collectives hung so. A group of C++ is called without the lock.
+    If a Python subclass does not override a collective, PyTorch calls the base class with the interpreter's lock held
+    (2.13, WORK_OVERRIDE). Gloo then waits for a mutex, and the thread with this mutex waits for the lock to drop a
+    tensor: one of about a thousand functional collectives hung this way. A group of C++ is called without the lock.
     """
 
     def collective(self: WanGroup, *arguments: Any, **options: Any) -> Any:
@@ -75,16 +80,17 @@ def _as_gloo(name: str) -> Any:
 
 
 class WanGroup(dist.ProcessGroup):
-    """Rank `rank` of `size`. What is no large sum of floats is done by a plain group of C++, whose backend is gloo.
+    """The process group of the backend `wan`, as one rank sees it.
 
-    Its session begins with the first such sum, which all ranks come to together.
+    A plain group of C++ with gloo as its backend does all collectives other than large sums of floats. The session
+    begins with the first large sum, which all ranks reach together.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta, meeting: GroupRendezvous) -> None:
-        # That with a store is for C++ alone: it makes a group whose methods nobody can override.
+    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta, rendezvous: GroupRendezvous) -> None:
+        # The constructor with a store is for C++: its group's methods can't be overridden.
         super().__init__(rank, size)  # type: ignore[call-arg]
         self._timeout_s = timeout.total_seconds()
-        self._meeting = meeting
+        self._rendezvous = rendezvous
         self._gloo = dist.ProcessGroupGloo(PrefixStore("gloo/", store), rank, size, timeout=timeout)
         self._gloo._set_sequence_number_for_group()
         self._plain = dist.ProcessGroup(rank, size)  # type: ignore[call-arg]
@@ -103,7 +109,7 @@ class WanGroup(dist.ProcessGroup):
     # Collectives
 
     def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
-        """`tensors` may be one, and `opts` an operation: PyTorch calls it so as well."""
+        """Sum a tensor. PyTorch may pass a tensor in place of a list, and an operation in place of options."""
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         if not isinstance(opts, AllreduceOptions):
             opts = _reducing_by(ReduceOp.SUM if opts is None else opts)
@@ -137,24 +143,30 @@ class WanGroup(dist.ProcessGroup):
     barrier = _as_gloo("barrier")
 
     def _goes_by_plans(self, tensor: torch.Tensor, op: Any) -> bool:
-        """Whether all ranks have it reduced by the session: they see the same tensor's shape, type and operation."""
+        """Return whether the session reduces a tensor. All ranks decide alike, by shape, type and operation."""
         return (
             self.size() > 1
-            and self._meeting.planned
+            and self._rendezvous.planned
             and (op == ReduceOp.SUM or op == ReduceOp.AVG)
             and tensor.layout == torch.strided
             and tensor.dtype in ELEMENT_TYPES
             and tensor.nbytes >= LARGE_BYTES
             and tensor.is_contiguous()
-            and not tensor.is_inference()  # no other thread may write into those
+            and not tensor.is_inference()  # no other thread may write into inference tensors
         )
 
     def _over_gloo(self, work: dist.Work, arguments: Any) -> GlooWork:
-        """What gloo does of a collective's arguments, tensors among them, which ends with the group's failure too."""
+        """Return gloo's work on a collective's arguments as one that also ends when the group fails."""
         return GlooWork(work, _device_of(arguments), self._failure)
 
     def _sum(self, values: torch.Tensor, op: Any, finish: Callable[[], list[torch.Tensor]]) -> RoundWork:
-        """Have values replaced by their sum or mean; `finish` then takes it to where it belongs."""
+        """Replace values by their sum or mean over the ranks.
+
+        Args:
+            values: A contiguous tensor.
+            op: ReduceOp.SUM or AVG.
+            finish: Called afterwards; copies the result to the collective's tensors and returns them.
+        """
         flat = values.detach().view(-1)
         scale = self.size() if op == ReduceOp.SUM else 1
 
@@ -164,7 +176,7 @@ class WanGroup(dist.ProcessGroup):
             return finish()
 
         with self._guard:
-            asked = self._joined().allreduce_later(flat)
+            asked = self._joined().allreduce(flat, async_op=True)
         return RoundWork(asked, values.device, end, self._failure.set)
 
     # Life
@@ -174,14 +186,14 @@ class WanGroup(dist.ProcessGroup):
             raise dist.DistBackendError(str(self._failure.error))
         if self._session is None:
             try:
-                self._session = self._meeting.join(self._timeout_s, self._failure.set)
+                self._session = self._rendezvous.join(self._timeout_s, self._failure.set)
             except SyncError as error:
                 raise dist.DistBackendError(str(error)) from error
             self._failure.expected = True
         return self._session
 
     def abort(self) -> None:
-        """End what is under way with an error, here and at the other ranks."""
+        """End the collectives under way with an error, here and at the other ranks."""
         self._failure.set(SyncError("the process group was aborted"))
         if self._session is not None:
             self._session.abort("the process group was aborted")
@@ -189,9 +201,10 @@ class WanGroup(dist.ProcessGroup):
         self._gloo.abort()
 
     def shutdown(self) -> None:
-        """Say goodbye, once the other ranks have what they were sent. A second time does nothing.
+        """Leave, after the other ranks have read all that was sent to them. A second call does nothing.
 
-        DistBackendError where they don't within the timeout; it names them.
+        Raises:
+            DistBackendError: A rank did not read it within the timeout; names the rank.
         """
         try:
             self._leave()
@@ -200,7 +213,7 @@ class WanGroup(dist.ProcessGroup):
         finally:
             self._gloo.shutdown()
             # Gloo's thread needs the interpreter's lock to drop its last work, and PyTorch (2.13) joins that thread
-            # with the lock held when nobody has the group any more: three of nine short trainings over gloo hung so.
+            # with the lock held when the group is freed: three of nine short trainings over gloo hung this way.
             time.sleep(DROPPED_S)
 
     def _leave(self) -> None:
@@ -213,11 +226,11 @@ class WanGroup(dist.ProcessGroup):
             if session is not None:
                 session.__exit__(type(failure) if failure else None, failure, None)
         finally:
-            self._meeting.close()
+            self._rendezvous.close()
 
 
 def _device_of(arguments: Any) -> torch.device:
-    """That of the tensors among a collective's arguments, which are lists of them, or of such lists."""
+    """Return the device of the tensors among a collective's arguments, which may be nested lists of tensors."""
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
             return argument.device

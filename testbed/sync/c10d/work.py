@@ -1,4 +1,4 @@
-"""A round as c10d's Work: it is over when its tensors hold the result, and its error is c10d's own."""
+"""A round as c10d's Work: it ends when the tensors hold the result, and its error is of c10d's type."""
 
 from __future__ import annotations
 
@@ -14,15 +14,20 @@ from testbed.sync.allreduce import RoundResult
 from testbed.sync.executor import Work
 from testbed.sync.strategies.strategy import check_whole
 
-#: What c10d passes where a work is waited for without end.
+#: The timeout that c10d passes for a wait without end.
 NO_TIMEOUT = timedelta(0)
 
 
 class RoundWork(dist.Work):
-    """Of a round that was asked for. `finish` makes its mean what the collective is to leave, and returns the tensors;
-    `fail` is told of the error that the round ended with.
+    """The work of a round under way.
 
-    Python waits by `wait`; DistributedDataParallel and functional collectives, in C++, by the future.
+    Python code waits by `wait`; DistributedDataParallel and functional collectives, in C++, by the future.
+
+    Args:
+        asked: The session's work.
+        device: The device of the tensors.
+        finish: Turns the mean into the collective's result, and returns the tensors.
+        fail: Called with the error if the round fails.
     """
 
     def __init__(
@@ -41,18 +46,25 @@ class RoundWork(dist.Work):
         over: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(
             devices=[device] if device.type == "cuda" else None
         )
-        # Only an error that a callback raises is one for C++; `set_exception` sets a value that Python alone raises.
+        # C++ sees only an error that a callback raises; `set_exception` sets a value that only Python raises.
         self._future = over.then(self._outcome)
         asked.then(lambda work: self._end(work, over))
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """Wait for the end. DistBackendError where the round failed, or is not over within `timeout`."""
+        """Wait for the end of the round.
+
+        Args:
+            timeout: The longest wait; zero waits without end.
+
+        Raises:
+            DistBackendError: The round failed, or did not end in time.
+        """
         seconds = timeout.total_seconds()
         if not self._ended.wait(seconds if seconds > 0 else None):
-            raise dist.DistBackendError(f"the sum is not over within {seconds:g} s")
+            raise dist.DistBackendError(f"the sum did not end within {seconds:g} s")
         if self._error is not None:
             raise self._error
-        self._future.wait()  # has the current stream of a device wait as well
+        self._future.wait()  # makes a device's current stream wait as well
         return True
 
     def synchronize(self) -> None:
@@ -75,12 +87,12 @@ class RoundWork(dist.Work):
         return self._future
 
     def _end(self, asked: Work[RoundResult], over: torch.futures.Future[list[torch.Tensor]]) -> None:
-        """The round is over: on the thread that ended it."""
+        """End the work. Called on the thread that ended the round."""
         try:
             check_whole(asked.wait())
             with _beside(self._device):
                 over.set_result(self._finish())
-        except Exception as error:  # whatever it is, it must come out where the caller waits
+        except Exception as error:  # any error must come out where the caller waits
             self._error = dist.DistBackendError(str(error) or "the process group was shut down")
             self._fail(error)
             over.set_result([])
@@ -93,7 +105,7 @@ class RoundWork(dist.Work):
 
 
 def _beside(device: torch.device) -> AbstractContextManager[object]:
-    """A stream of its own: what is computed there does not wait for what the caller has still to compute."""
+    """Return a context with a stream of its own, whose work does not wait for the caller's later work on the device."""
     if device.type != "cuda":
         return nullcontext()
     return torch.cuda.stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]

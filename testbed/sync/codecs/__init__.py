@@ -1,4 +1,4 @@
-"""Codecs: what a chunk of float32 looks like on a slow link. One a file; `by_name` and `by_code` find them.
+"""Codecs: encodings of chunks of float32 for slow links. One codec a file; `by_name` and `by_code` find them.
 
     name       bytes per element         what it loses
     fp32       4                         nothing
@@ -8,13 +8,13 @@
     topk       6 × its share kept        all but the largest values
     bins2      1/4 + 16/4096             up to 1.5 σ of its block of 4096
     bins4      1/2 + 64/4096             up to 0.375 σ
-    sparse     by how many are zero      nothing
+    sparse     depends on the zeros      nothing
 
-Relays decode, add in float32, and encode the sum anew, so a chunk costs the same bytes on every link and each hop
-adds one error of the above. The mean is encoded once, at the root, and all members, the root too, go by what that
-decodes to, so they stay bit-identical. What an encoding leaves out stays with the member that encoded (`Residual`)
-and is added to what it contributes next: over rounds nothing is lost, only late ("error feedback": Seide et al.
-2014; Karimireddy et al. 2019; both ways, as here: DoubleSqueeze, Tang et al. 2019).
+Relays decode, add in float32, and encode the sum again, so a chunk costs the same bytes on every link and each hop adds
+one of the errors above. The mean is encoded once, at the root, and all members, the root too, use the decoded mean, so
+they stay bit-identical. The member that encoded keeps what was left out (`Residual`) and adds it to its next
+contribution: over rounds values are late but not lost ("error feedback": Seide et al. 2014; Karimireddy et al. 2019;
+in both directions, as here: DoubleSqueeze, Tang et al. 2019).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from testbed.sync.codecs.topk import TopK
 
 __all__ = ["PLAIN", "Codec", "Residual", "by_code", "by_name", "rounded"]
 
-#: Elements as they are.
+#: The codec of float32 unchanged.
 PLAIN = Plain()
 
 _CODECS: tuple[Codec, ...] = (PLAIN, Half.fp16(), Half.bf16(), Int8(), TopK(), Bins.two(), Bins.four(), Sparse())
@@ -40,12 +40,16 @@ _BY_NAME: dict[str, Codec] = {codec.name: codec for codec in _CODECS}
 
 
 def by_code(code: int) -> Codec | None:
-    """The codec of a code on the wire; None when there is none."""
+    """Return the codec of a number on the wire; None if there is none."""
     return _BY_CODE.get(code)
 
 
 def by_name(name: str) -> Codec:
-    """The codec of a name in a plan; `topk:0.01` says the share of the values kept. ValueError when there is none."""
+    """Return the codec of a name in a plan; `topk:0.01` gives the share of the values that are kept.
+
+    Raises:
+        ValueError: There is no such codec.
+    """
     base, colon, share = name.partition(":")
     if base == "topk" and colon:
         return TopK(_share(share))

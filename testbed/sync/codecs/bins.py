@@ -1,5 +1,6 @@
-"""Two or four bits a value: uniform bins over six standard deviations, each of which stands for the mean of what it
-holds (hivemind's 8-bit quantization by quantiles of a normal; in MuLoCo, arXiv 2505.23725, with 4 levels).
+"""Codecs of two or four bits a value: uniform bins over six standard deviations; a value becomes the mean of its bin.
+
+After hivemind's 8-bit quantization by quantiles of a normal; in MuLoCo (arXiv 2505.23725) with 4 levels.
 
     2 bits, σ = root of the mean square of a block        -∞ ··· -1.5 σ ··· 0 ··· 1.5 σ ··· ∞
                                                           bin 0      1      2        3
@@ -15,7 +16,7 @@ from testbed.sync.codecs.codec import Codec
 
 #: Values that share a table of means, which adds 1.6 % to two bits and 3.1 % to four.
 BLOCK = 4096
-#: What the bins cover, in standard deviations: those at both ends hold what lies beyond, too.
+#: The range of the bins in standard deviations. The bins at both ends also hold the values beyond.
 RANGE = 6
 
 
@@ -33,16 +34,16 @@ class Bins(Codec):
 
     @classmethod
     def two(cls) -> Bins:
-        """Four bins, 1.5 σ wide: the sign, and whether a value is large."""
+        """Return the codec with four bins, 1.5 σ wide: the sign, and whether a value is large."""
         return cls("bins2", 7, 2)
 
     @classmethod
     def four(cls) -> Bins:
-        """Sixteen, 0.375 σ wide."""
+        """Return the codec with sixteen bins, 0.375 σ wide."""
         return cls("bins4", 8, 4)
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
-        """Each value's bin."""
+        """Return the tables of means and each value's bin."""
         blocks = _blocks(len(values))
         padded = functional.pad(values, (0, blocks * BLOCK - len(values))).view(blocks, BLOCK)
         count = torch.full((blocks, 1), BLOCK)
@@ -52,7 +53,7 @@ class Bins(Codec):
         return torch.cat([means.view(-1).view(torch.uint8), packed])
 
     def decode(self, data: torch.Tensor, elements: int) -> torch.Tensor:
-        """The mean of each value's bin."""
+        """Return the mean of each value's bin."""
         blocks, tables = _blocks(elements), self._tables(elements)
         means = data[:tables].clone().view(torch.float32).view(blocks, -1)
         chosen = bits.unpack(data[tables:], self._width, elements)
@@ -61,11 +62,10 @@ class Bins(Codec):
         ]
 
     def fits(self, elements: int, length: int) -> bool:
-        """One length only."""
         return length == self.size(elements)
 
     def size(self, elements: int) -> int:
-        """Two or four bits each, 16 or 64 bytes a block."""
+        """Return two or four bits for each value, and 16 or 64 bytes for each block."""
         return self._tables(elements) + bits.room(self._width, elements)
 
     def _tables(self, elements: int) -> int:
@@ -73,8 +73,17 @@ class Bins(Codec):
 
 
 def binned(values: torch.Tensor, count: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The bin (uint8) of each value of `values` (rows, n), of which row i has `count[i]` (rows, 1) and then zeros, and
-    the means (rows, 2^width). A row with a value that is not finite has no finite mean."""
+    """Sort values into bins.
+
+    Args:
+        values: Blocks of values, (rows, n). Row i has `count[i]` values and then zeros.
+        count: The number of values of each row, (rows, 1).
+        width: The bits of a bin's number.
+
+    Returns:
+        Each value's bin (uint8, (rows, n)), and the bins' means (rows, 2^width). The means of a row with a value that
+        is not finite are NaN.
+    """
     bins = 2**width
     # In float64: squares of values above 1.8e19 are beyond float32.
     sigma = (values.double().square().sum(1, keepdim=True) / count).sqrt()

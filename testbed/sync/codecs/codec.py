@@ -1,57 +1,68 @@
-"""What a codec is, and the one that changes nothing."""
+"""The base class of codecs, the codec that changes nothing, and the bytes of a tensor."""
 
 from __future__ import annotations
 
+import ctypes
 from abc import ABC, abstractmethod
 
 import torch
 
 
 class Codec(ABC):
-    """Turns a chunk of float32 into fewer bytes and back. Stateless: a chunk decodes by itself, wherever it comes from.
+    """Turns a chunk of float32 into fewer bytes and back. Stateless: a chunk decodes without any other chunk.
 
-    `code` names the codec in a frame's head; a value that is not finite makes those that share its scale not finite
-    either, so that a training that diverged is seen to.
+    A value that is not finite makes the values that share its scale not finite either, so that a training that diverged
+    is noticed.
     """
 
+    #: The codec's name in a plan.
     name: str
+    #: The codec's number on the wire.
     code: int
 
     @abstractmethod
     def encode(self, values: torch.Tensor) -> torch.Tensor:
-        """The bytes (uint8, flat) of `values` (float32, flat, at least one)."""
+        """Return the bytes (uint8, flat) of `values` (float32, flat, at least one)."""
 
     @abstractmethod
     def decode(self, data: torch.Tensor, elements: int) -> torch.Tensor:
-        """What `encode` made of `elements` values, as float32; `data` is uint8, flat, and `fits`."""
+        """Return `elements` values (float32, flat) of bytes from `encode` (uint8, flat, of a length that `fits`)."""
 
     @abstractmethod
     def fits(self, elements: int, length: int) -> bool:
-        """Whether `elements` values may have become `length` bytes: what a receiver checks before it takes any."""
+        """Return whether `elements` values may take `length` bytes; a receiver checks it before it reads them."""
 
     @abstractmethod
     def size(self, elements: int) -> int:
-        """The bytes that `elements` values become."""
+        """Return the number of bytes that `elements` values take."""
 
 
 class Plain(Codec):
-    """float32 as it is."""
+    """Float32 unchanged."""
 
     name = "fp32"
     code = 1
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
-        """A copy."""
+        """Return a copy."""
         return values.contiguous().view(torch.uint8).clone()
 
     def decode(self, data: torch.Tensor, elements: int) -> torch.Tensor:
-        """The same memory."""
+        """Return a view of the same memory."""
         return data.view(torch.float32)
 
     def fits(self, elements: int, length: int) -> bool:
-        """Four bytes each."""
         return length == self.size(elements)
 
     def size(self, elements: int) -> int:
-        """Four bytes each."""
         return 4 * elements
+
+
+def bytes_of(values: torch.Tensor) -> memoryview:
+    """Return the memory of a contiguous tensor on the host as bytes, without a copy.
+
+    The view keeps the tensor alive: queued bytes are still being sent when an aborted round drops its tensor.
+    """
+    memory = (ctypes.c_ubyte * values.nbytes).from_address(values.data_ptr())
+    memory.values = values  # type: ignore[attr-defined]
+    return memoryview(memory).cast("B")

@@ -1,4 +1,4 @@
-"""One byte a value and a scale a block: 8-bit block-wise quantization (Dettmers et al. 2022, section 2.1, linear)."""
+"""A codec of one byte a value and a scale a block: linear block-wise 8-bit (Dettmers et al. 2022, section 2.1)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from testbed.sync.codecs.codec import Codec
 
-#: Values that share a scale: one outlier spoils the precision of so many. At 256 the scales add 1.6 %.
+#: Values that share a scale: one outlier spoils the precision of its block. At 256 the scales add 1.6 %.
 BLOCK = 256
 #: The largest code. −128 stays unused, so that the codes are symmetric.
 LEVELS = 127
@@ -22,7 +22,7 @@ class Int8(Codec):
     code = 5
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
-        """To the nearest code."""
+        """Round to the nearest code."""
         blocks = _blocks(len(values))
         padded = functional.pad(values, (0, blocks * BLOCK - len(values))).view(blocks, BLOCK)
         scales = padded.abs().amax(1).div_(LEVELS)
@@ -32,18 +32,17 @@ class Int8(Codec):
         return torch.cat([scales.view(torch.uint8), codes.view(torch.uint8)])
 
     def decode(self, data: torch.Tensor, elements: int) -> torch.Tensor:
-        """Codes times scales."""
+        """Multiply codes by scales."""
         blocks = _blocks(elements)
         scales = data[: 4 * blocks].clone().view(torch.float32)
         codes = functional.pad(data[4 * blocks :].view(torch.int8), (0, blocks * BLOCK - elements))
         return codes.to(torch.float32).view(blocks, BLOCK).mul_(scales.unsqueeze(1)).view(-1)[:elements]
 
     def fits(self, elements: int, length: int) -> bool:
-        """One length only."""
         return length == self.size(elements)
 
     def size(self, elements: int) -> int:
-        """A byte each, four a block."""
+        """Return a byte for each value and four for each block."""
         return elements + 4 * _blocks(elements)
 
 

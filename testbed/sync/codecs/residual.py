@@ -1,4 +1,4 @@
-"""What encodings have left out of one tensor that is reduced again and again."""
+"""The error-feedback residual: what codecs have left out of one tensor that is reduced again and again."""
 
 from __future__ import annotations
 
@@ -6,41 +6,48 @@ import torch
 
 
 class Residual:
-    """One member's debt: what it should have passed on of its sums and has not, in units of weighted sums.
+    """What one member's encodings have left out of its sums so far, in units of weighted sums.
 
-    Its caller keeps one for each tensor that it reduces again and again, and hands it over with the tensor; it is
-    then added to what the member contributes. Takes memory, a float32 an element, only once a codec left something
-    out. At any time, over all rounds so far and all members:
+    The caller keeps a residual for each tensor that it reduces again and again, and passes it with the tensor. The
+    residual is added to the member's contribution. It takes memory, a float32 an element, once a codec has left
+    something out. At any time, over all rounds so far and all members:
 
         Σ of weight × value contributed  =  Σ of mean × weights' sum  +  Σ of residuals
 
-    up to float32's rounding, if all of it is paid. With a `decay` of β below 1 only β of it is, and the rest forgiven:
-    e ← βe + Δ − what was passed on. The debt is the member's, wherever plans have it send: it survives any swap.
+    up to float32's rounding, if `decay` is 1. With a decay β below 1 only the part β is added, and the rest is dropped:
+    e ← βe + Δ − what was sent. A residual belongs to the member, not to its links, so it survives any swap of plans.
+
+    Args:
+        decay: The part β of the residual that is added to the next contribution, in [0, 1].
     """
 
     def __init__(self, decay: float = 1.0) -> None:
         if not 0 <= decay <= 1:
-            raise ValueError(f"a residual's decay is {decay}; write instead: from 0 to 1")
+            raise ValueError(f"a residual's decay is {decay}: write a number from 0 to 1")
         self.decay = decay
         self.values: torch.Tensor | None = None
 
     def open(self, elements: int) -> None:
-        """Have room for a tensor of `elements`; ValueError when another's is owed."""
+        """Prepare for a tensor.
+
+        Raises:
+            ValueError: The residual is that of a tensor of another size.
+        """
         if self.values is None:
             self.values = torch.zeros(elements)
         elif len(self.values) != elements:
             raise ValueError(f"a residual of {len(self.values)} elements can't go with a tensor of {elements}")
 
     def pay(self, start: int, stop: int) -> torch.Tensor:
-        """What is to be paid of the elements [start, stop), and owed no more: it is the caller's to pass on."""
+        """Return the residual of the elements [start, stop), times `decay`, and clear it: the caller sends it."""
         owed = self._room[start:stop] * self.decay
         self._room[start:stop].zero_()
         return owed
 
     def owe(self, start: int, error: torch.Tensor) -> None:
-        """Owe `error` from element `start` on.
+        """Store the `error` of an encoding as the residual of the elements from `start` on.
 
-        What is not finite is forgotten: it made the round's result what it is, and must not spoil every later one.
+        Errors that are not finite are dropped: they show in this round's result, and must not spoil all later rounds.
         """
         torch.nan_to_num(error, nan=0.0, posinf=0.0, neginf=0.0, out=self._room[start : start + len(error)])
 
@@ -50,9 +57,9 @@ class Residual:
         return self.values
 
     def state(self) -> torch.Tensor | None:
-        """What a checkpoint keeps."""
+        """Return a copy for a checkpoint; None if no codec has left anything out."""
         return None if self.values is None else self.values.clone()
 
     def restore(self, state: torch.Tensor | None) -> None:
-        """Owe what `state` returned."""
+        """Restore the residual that `state` returned."""
         self.values = None if state is None else state.clone()

@@ -1,8 +1,8 @@
-"""Few values that are not zero, or few that differ: without loss.
+"""A codec without loss for chunks with few values that are not zero, or with few different values.
 
-    how many are not zero (4 bytes), how many of those differ (4)
-    a table of those that differ (float32), and the number of each value in it
-    the places in rising order, by Elias and Fano: the low bits of each as they are; of the high ones, a 1 for each
+    the number of values that are not zero (4 bytes), the number of different ones among them (4 bytes)
+    a table of the different values (float32), and the number in it of each value that is not zero
+    the places in rising order, by Elias and Fano: the low bits of each place unchanged; for the high bits, a 1 for each
     place after as many 0 as they have risen by
 
 An Elias-Fano list (Elias 1974, Fano 1971) of n places among u takes 2 + log2(u/n) bits a place, where no code of any
@@ -19,24 +19,24 @@ from testbed.sync.codecs.codec import Codec
 
 #: Bytes of the two counts.
 HEAD = 8
-#: What a plan reckons with before values are known: one in so many is not zero, of two bits.
+#: The assumption of plans before values are known: one value in this many is not zero, of two bits.
 TYPICAL = 100
 
 
 class Sparse(Codec):
-    """As long as values are zero or alike, few bytes; never more than eight beyond float32's own.
+    """Takes few bytes if values are zero or alike, and never more than eight beyond float32's own.
 
-    Made for sums of what schemes thin out themselves: relays add what they decode, and pass the union of places on,
-    with all bits of the sums, so members' sums are exact as float32's, whatever the trees. What one member sends has
-    few different values (of two bits, four for each of the model's tensors); sums of several have more, and where a
-    table would take more bytes than it saves, values travel as they are.
+    Made for sums of values that schemes thin out themselves. Relays add the decoded values and send the union of their
+    places, with all bits of the sums, so members' sums are as exact as float32's in any tree. One member's values have
+    few different ones (of two bits, four for each of the model's tensors). Sums of several members have more; where a
+    table would take more bytes than it saves, values travel unchanged.
     """
 
     name = "sparse"
     code = 9
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
-        """What is not zero; all, where that takes fewer bytes. A zero's sign is lost."""
+        """Return the values that are not zero, or all values where that takes fewer bytes. A zero's sign is lost."""
         places = values.nonzero().view(-1)
         some = self._encoded(values[places], places, len(values))
         if len(some) < HEAD + 4 * len(values) and len(places) < len(values):
@@ -44,7 +44,7 @@ class Sparse(Codec):
         return self._encoded(values, None, len(values))
 
     def decode(self, data: torch.Tensor, elements: int) -> torch.Tensor:
-        """Zeros where nothing was sent; a place or a number that can't be counts for the last one."""
+        """Return the values, zeros elsewhere. A place or a number out of range counts as the last one."""
         count, distinct = (int(number) for number in data[:HEAD].clone().view(torch.int32))
         count = min(max(count, 0), elements)
         distinct = min(max(distinct, 0), count)
@@ -69,18 +69,18 @@ class Sparse(Codec):
         return result
 
     def fits(self, elements: int, length: int) -> bool:
-        """From none to all of the values."""
+        """Return whether the length is that of none up to all of the values."""
         return HEAD <= length <= HEAD + 4 * elements
 
     def size(self, elements: int) -> int:
-        """What it takes if one value in a hundred is not zero, and has two bits: what it does take depends on them."""
+        """Return the bytes if one value in a hundred is not zero with two bits; the real size depends on them."""
         count = -(-elements // TYPICAL)
         low = _low(count, elements)
         places = bits.room(low, count) + bits.room(1, _high(count, low, elements))
         return HEAD + 16 + bits.room(2, count) + places
 
     def _encoded(self, kept: torch.Tensor, places: torch.Tensor | None, elements: int) -> torch.Tensor:
-        """The values `kept`, which stand at `places`; None if at all."""
+        """Return the bytes of the values `kept` at `places`; None for all places."""
         by_bits = kept.view(torch.int32)  # a NaN differs from itself
         table, numbers = torch.unique(by_bits, return_inverse=True)
         width = _width(len(table))
@@ -100,15 +100,15 @@ class Sparse(Codec):
 
 
 def _width(distinct: int) -> int:
-    """The bits of a number in a table."""
+    """Return the bits of a number in a table."""
     return max(distinct - 1, 0).bit_length()
 
 
 def _low(count: int, elements: int) -> int:
-    """How many low bits of places are written as they are."""
+    """Return the number of low bits of places that are written unchanged."""
     return max((elements // count).bit_length() - 1, 0) if count else 0
 
 
 def _high(count: int, low: int, elements: int) -> int:
-    """The bits that the high ones take."""
+    """Return the number of bits that the high bits of all places take."""
     return count + ((elements - 1) >> low) + 1 if count else 0

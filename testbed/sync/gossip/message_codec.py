@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from testbed.sync.codecs import PLAIN, Codec
-from testbed.sync.codecs.memory import bytes_of
+from testbed.sync.codecs.codec import bytes_of
 from testbed.sync.errors import FrameError
 from testbed.sync.gossip.message import CLASSES, Message, message
 

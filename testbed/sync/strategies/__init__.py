@@ -1,4 +1,4 @@
-"""How often members synchronize, and what: one strategy a file. The training loop stays the user's.
+"""The strategies: when members synchronize, and what they reduce. The training loop stays the user's.
 
 A name is loaded when it is first used, so that a scheme's file, which derives from `Strategy`, loads no PyTorch.
 """
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from testbed.sync.strategies.diloco import Streaming as Streaming
     from testbed.sync.strategies.fragment import Fragment as Fragment
     from testbed.sync.strategies.gradients import Gradients as Gradients
-    from testbed.sync.strategies.local import LocalSgd as LocalSgd
+    from testbed.sync.strategies.local_sgd import LocalSgd as LocalSgd
+    from testbed.sync.strategies.local_sgd import PostLocalSgd as PostLocalSgd
     from testbed.sync.strategies.periodic import Periodic as Periodic
-    from testbed.sync.strategies.post_local import PostLocalSgd as PostLocalSgd
     from testbed.sync.strategies.powersgd import PowerSgd as PowerSgd
     from testbed.sync.strategies.strategy import Reducer as Reducer
     from testbed.sync.strategies.strategy import Strategy as Strategy
@@ -24,9 +24,9 @@ _MODULES = {
     "DiLoCo": "diloco",
     "Fragment": "fragment",
     "Gradients": "gradients",
-    "LocalSgd": "local",
+    "LocalSgd": "local_sgd",
     "Periodic": "periodic",
-    "PostLocalSgd": "post_local",
+    "PostLocalSgd": "local_sgd",
     "PowerSgd": "powersgd",
     "Reducer": "strategy",
     "Strategy": "strategy",

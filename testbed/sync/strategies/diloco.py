@@ -3,8 +3,8 @@
 With four steps a period, two fragments and a delay of one step (`=` a reduction under way):
 
     step         1    2    3    4    5    6    7    8
-    fragment 0        o====x              o====x            o  what changed since the anchor goes off
-    fragment 1                  o====x              o====x  x  its mean moves the anchor, and that the parameters
+    fragment 0        o====x              o====x            o  the change since the anchor is sent
+    fragment 1                  o====x              o====x  x  its mean moves the anchor and the parameters
 """
 
 from __future__ import annotations
@@ -22,19 +22,30 @@ from testbed.sync.strategies.strategy import Reducer, Steps
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """The model's parameters, in order, in so many `fragments` of about equal size, each synchronized at its own step
-    of the period, with `delay` steps' time to go on beside them."""
+    """How a model is streamed: in fragments of about equal size, each synchronized at its own step of the period."""
 
+    #: The number of fragments.
     fragments: int = 1
+    #: Steps that are taken while a fragment is reduced.
     delay: int = 0
 
 
-#: The whole model at once, and no step until it is reduced.
+#: The whole model at once; the next step waits for the reduction.
 AT_ONCE = Streaming()
 
 
 class DiLoCo(Periodic):
-    """Every `every` steps `outer`, Nesterov(0.7, 0.9) by default, steps by the mean of what members changed."""
+    """DiLoCo: every `every` steps an outer optimizer steps by the mean of the members' changes.
+
+    Args:
+        reducer: The session.
+        parameters: The tensors to synchronize, float32, on one device.
+        optimizer: The inner optimizer, or None if the loop calls `after_step` itself.
+        every: Steps in a period, a multiple of the number of fragments.
+        outer: The outer optimizer; Nesterov(0.7, 0.9) if None.
+        streaming: The fragments, and the delay in steps, below `every`.
+        weight: This member's weight in the mean.
+    """
 
     def __init__(
         self,
@@ -48,16 +59,18 @@ class DiLoCo(Periodic):
     ) -> None:
         count, delay = streaming.fragments, streaming.delay
         if every < 1 or count < 1 or every % count:
-            raise ValueError(f"every={every}, fragments={count}: both at least 1, and every a multiple of fragments")
+            raise ValueError(
+                f"every={every}, fragments={count}: write at least 1 for both, and every as a multiple of fragments"
+            )
         if not 0 <= delay < every:
-            raise ValueError(f"delay={delay}: from 0 to every - 1 = {every - 1} steps")
+            raise ValueError(f"delay={delay}: write 0 to every - 1 = {every - 1} steps")
         fragments = [Fragment(part, onward=False) for part in cut(parameters, count)]
         super().__init__(reducer, fragments, outer or Nesterov(), optimizer, weight)
         self._every = every
         self._delay = delay
 
     def after_step(self) -> None:
-        """Finish the fragments whose time is over, begin those whose step has come."""
+        """Finish the fragments whose delay has passed, and begin those whose step of the period it is."""
         self._steps += 1
         for fragment in self._fragments:
             if fragment.under_way and self._steps == fragment.begun + self._delay:
@@ -71,11 +84,14 @@ class DiLoCo(Periodic):
             self._end_period()
 
     def over(self, rounds: int, taken: int) -> bool:
-        """Streamed in n fragments, n - 1 of them have changed since their last round when training ends: as many of
-        the rounds are kept for them. Groups may settle in up to a period's rounds more."""
+        """Return whether the steps and a final `settle` make enough rounds.
+
+        With n fragments, n - 1 have changed since their last round when training ends, so n - 1 rounds are left to
+        `settle`. Under a plan with groups `settle` may take up to a period's rounds more.
+        """
         parts = len(self._fragments)
         return taken >= max(1, rounds - parts + 1) * self._every // parts
 
     def _offset(self, number: int) -> int:
-        """The step of each period at which a fragment goes off: they are spread evenly, the last at its end."""
+        """Return the step of a period at which a fragment is sent: spread evenly, the last at the period's end."""
         return (number + 1) * self._every // len(self._fragments) % self._every

@@ -1,9 +1,9 @@
-"""How far a member stands from the others when all merge what they changed, and what the merge does to the loss.
+"""Drift: the members' distances from the mean when all merge their changes, and the merge's effect on the loss.
 
-A member knows what it changed, Δ_i, and learns the mean, Δ̄: ‖Δ_i - Δ̄‖ is how far it stands from the mean of all. How
-far a group's mean stands nobody knows: its members do not meet in a round among all. So each tells SUMS random sums of
-Δ_i - Δ̄, the same for all (a sketch with one sign an element: Charikar, Chen and Farach-Colton 2002). Sums are linear:
-those of a group's mean are the mean of its members', and their length is the mean's own within a tenth (standard
+A member knows its own change Δ_i and learns the mean Δ̄, so it knows its distance from the mean, ‖Δ_i - Δ̄‖. No member
+knows the distance of a group's mean. So each member reports SUMS random sums of Δ_i - Δ̄, with the same signs at all
+members (a sketch with one sign an element: Charikar, Chen and Farach-Colton 2002). Sums are linear: the sketch of a
+group's mean is the mean of its members' sketches, and its length is that of the vector within a tenth (standard
 deviation 1/√(2 · SUMS) = 9 % of it), for 64 numbers a fragment in place of the fragment.
 """
 
@@ -20,37 +20,36 @@ from torch.nn import functional
 
 from testbed.protocol import FragmentDrift
 
-#: Random sums that a member tells of a fragment.
+#: Random sums that a member reports of a fragment.
 SUMS = 64
 
-#: The loss of the last batch at the parameters as they are; None where there is none.
+#: Returns the loss of the last batch at the current parameters; None if there was no batch.
 Loss = Callable[[], float | None]
 
 
 @dataclass
 class DriftMeter:
-    """Follows the rounds among all of the `fragment`-th part of a model; what it found since it was last asked is in
-    `found`. A copy of the fragment in memory.
+    """Measures the drift of one fragment of a model in global rounds. It keeps a copy of the fragment in memory."""
 
-    `loss` costs a forward pass, before the merge and after it: it is asked in each `every`-th merge.
-    """
-
+    #: The fragment's number.
     fragment: int
     loss: Loss
+    #: The loss is measured in each `every`-th merge, because it costs a forward pass before the merge and one after it.
     every: int
+    #: The results since they were last taken.
     found: list[FragmentDrift] = field(default_factory=list)
     _own: Tensor | None = None
     _merges: int = 0
 
     def sent(self, change: Tensor) -> None:
-        """What this member changed goes off, as it counts in the mean."""
+        """Record this member's change, as it is sent."""
         if self._own is None:
             self._own = torch.empty_like(change)
         self._own.copy_(change)
 
     @contextmanager
     def merging(self, mean: Tensor, weight: float) -> Iterator[None]:
-        """While inside, the parameters move by the `mean` change of all."""
+        """Measure a merge: inside the context the caller moves the parameters by the `mean` change of all members."""
         assert self._own is not None
         apart = self._own.sub_(mean)
         length, moved, sums = float(apart.norm()), float(mean.norm()), sketch(apart)
@@ -63,7 +62,7 @@ class DriftMeter:
 
 
 def sketch(values: Tensor) -> tuple[float, ...]:
-    """SUMS sums of the values under random signs, by their places; the same sums for any values of that length."""
+    """Return SUMS sums of the values with random signs, which depend on the number of values alone."""
     signed = functional.pad(values * _signs(len(values)).to(values.device), (0, -len(values) % SUMS))
     return tuple(float(f"{value:.4g}") for value in signed.view(-1, SUMS).sum(0).tolist())
 

@@ -1,4 +1,4 @@
-"""A part of a model that is synchronized as one: where all members agreed that it was, and what changed since."""
+"""A part of a model that is synchronized as a whole: the values that all members agreed on, and the changes since."""
 
 from __future__ import annotations
 
@@ -17,11 +17,22 @@ from testbed.sync.strategies.strategy import Reducer
 
 
 class Fragment:
-    """Some of a model's parameters, where all members agreed they were (the `anchor`), and the last round (`start`)."""
+    """Some of a model's parameters, with their values when all members last agreed (the anchor).
+
+    Attributes:
+        drift: Measures the drift of this fragment, if asked for.
+        begun: The step at which the last reduction began.
+        agreed: The step whose parameters all members hold.
+    """
 
     def __init__(self, parameters: Sequence[torch.Tensor], onward: bool, error_decay: float = 1.0) -> None:
-        """`onward`: what has changed since a reduction was begun is added to where it leads. `error_decay`: see
-        Residual."""
+        """Take the current parameters as the anchor.
+
+        Args:
+            parameters: The tensors, float32, on one device.
+            onward: Keep the changes made while a reduction runs, by adding them to its result.
+            error_decay: See Residual.
+        """
         self._parameters = parameters
         self._sent = flat.room(parameters) if onward else None
         self._change = flat.room(parameters)
@@ -31,31 +42,37 @@ class Fragment:
         self._residual = Residual(error_decay)
         self._work: Work[Any] | None = None
         self._weight = 1.0
-        self.drift: DriftMeter | None = None  # follows it, where somebody wants to know
-        self.begun = 0  # the step of the last reduction
-        self.agreed = 0  # the step whose parameters all members hold
-        self.hold()
+        self.drift: DriftMeter | None = None
+        self.begun = 0
+        self.agreed = 0
+        self.set_anchor()
 
-    def hold(self) -> None:
-        """Take the parameters as they are for agreed upon."""
+    def set_anchor(self) -> None:
+        """Take the current parameters, which all members hold, as the anchor."""
         flat.gather(self._parameters, self._anchor)
         self._start.copy_(self._anchor)
 
     def pull(self, part: float) -> None:
-        """Move the parameters by a part of their way back to where the last round left them."""
+        """Move the parameters back by the fraction `part` of their way since the last round."""
         flat.scatter(flat.gather(self._parameters, self._change).lerp_(self._start, part), self._parameters)
 
     @contextmanager
-    def shown(self) -> Iterator[None]:
-        """The parameters are the anchor's while inside."""
+    def at_anchor(self) -> Iterator[None]:
+        """Set the parameters to the anchor inside the context."""
         here = flat.gather(self._parameters, flat.room(self._parameters))
         flat.scatter(self._anchor, self._parameters)
         yield
         flat.scatter(here, self._parameters)
 
     def begin(self, reducer: Reducer, weight: float, step: int, scale: float) -> None:
-        """Send off what changed since the anchor, as it is after `step`: of it, what is new since the last round
-        `scale` times."""
+        """Start reducing the parameters' change since the anchor.
+
+        Args:
+            reducer: The session.
+            weight: This member's weight in the mean.
+            step: The number of the last step.
+            scale: The part of the change made since the last round is multiplied by it.
+        """
         self.begun = step
         if self._sent is not None:
             flat.gather(self._parameters, self._sent)
@@ -64,20 +81,26 @@ class Fragment:
         if self.drift is not None:
             self.drift.sent(self._change)
             self._weight = weight
-        self._work = reducer.allreduce_later(self._change, weight, self._residual)
+        self._work = reducer.allreduce(self._change, weight, self._residual, async_op=True)
 
     @property
     def under_way(self) -> bool:
-        """Whether a reduction was begun and not finished."""
+        """True while a reduction runs."""
         return self._work is not None
 
     def finish(self, outer: Outer, mix: float) -> bool:
-        """Wait for the mean change, and move the parameters by it from the anchor: all the way but `mix`, or on from
-        there by what they have changed meanwhile.
+        """Wait for the mean change, and move the parameters by it.
 
-        If the mean is all members' the anchor moves along, by the outer optimizer's step. If it is a group's, the
-        anchor stays where all agreed, so that what the groups have changed since can be averaged later on. Returns
-        whether it was all members'.
+        After a global round the anchor moves by the outer optimizer's step. After a round inside a group it stays, so
+        that the groups' changes since can be averaged later.
+
+        Args:
+            outer: The outer optimizer.
+            mix: The fraction of their current values that the parameters keep, in [0, 1]. A fragment made with
+                `onward` keeps the changes since the reduction began instead.
+
+        Returns:
+            True after a global round, False after a round inside a group.
         """
         assert self._work is not None
         whole: bool = self._work.wait().whole
@@ -103,7 +126,7 @@ class Fragment:
         flat.scatter(target, self._parameters)
 
     def state_dict(self) -> dict[str, Any]:
-        """Anchor, outer momentum, residual."""
+        """Return the anchor, the outer momentum and the residual."""
         return {
             "begun": self.begun,
             "agreed": self.agreed,
@@ -114,7 +137,7 @@ class Fragment:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self.begun = int(state["begun"])
         self.agreed = int(state["agreed"])
         self._anchor.copy_(state["anchor"])
@@ -124,9 +147,13 @@ class Fragment:
 
 
 def cut(parameters: Sequence[torch.Tensor], parts: int) -> list[list[torch.Tensor]]:
-    """The tensors in `parts` runs of about equal size, in their order; ValueError when there are too few."""
+    """Cut a list of tensors into `parts` lists of about equal size, in order.
+
+    Raises:
+        ValueError: There are fewer tensors than parts.
+    """
     if len(parameters) < parts:
-        raise ValueError(f"{len(parameters)} parameters can't make {parts} fragments; write {len(parameters)} at most")
+        raise ValueError(f"{len(parameters)} parameters can't make {parts} fragments; write at most {len(parameters)}")
     total = sum(parameter.numel() for parameter in parameters)
     runs: list[list[torch.Tensor]] = [[]]
     filled = 0

@@ -1,4 +1,4 @@
-"""Every step by the mean of all members' gradients: synchronous SGD."""
+"""Synchronous SGD: every step by the mean of all members' gradients."""
 
 from __future__ import annotations
 
@@ -14,9 +14,17 @@ from testbed.sync.strategies.strategy import Reducer, Steps, Strategy, check_who
 
 
 class Gradients(Strategy):
-    """One round a step (two with PowerSGD), all parameters' gradients as one tensor, before the optimizer uses them.
+    """Replaces the gradients by the members' mean before each step, in one round (two with PowerSGD).
 
-    A parameter without a gradient counts as one with zeros: another member may have one.
+    All gradients travel as one tensor. A parameter without a gradient counts as zeros, because another member may have
+    a gradient for it.
+
+    Args:
+        reducer: The session.
+        parameters: The parameters whose gradients are reduced, float32, on one device.
+        optimizer: The optimizer whose steps count, or None if the loop calls `before_step` itself.
+        weight: This member's weight in the mean.
+        powersgd: Sends gradients at low rank; None sends them whole.
     """
 
     def __init__(
@@ -53,16 +61,16 @@ class Gradients(Strategy):
         return taken >= (max(1, rounds // 2) if self._powersgd else rounds)
 
     def state_dict(self) -> dict[str, Any]:
-        """What codecs and PowerSGD left out."""
+        """Return the residuals of codecs and PowerSGD."""
         powersgd = self._powersgd.state_dict() if self._powersgd else None
         return {"residual": self._residual.state(), "powersgd": powersgd}
 
     def handover(self) -> dict[str, Any]:
-        """Nothing is owed yet by who begins."""
+        """Return the state for a member that joins, which starts without residuals."""
         return {**self.state_dict(), "residual": None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Owe it again."""
+        """Restore the residuals."""
         self._residual.restore(state["residual"])
         if self._powersgd is not None and state["powersgd"] is not None:
             self._powersgd.load_state_dict(state["powersgd"])

@@ -1,4 +1,4 @@
-"""What algorithms with local steps have in common: a period of steps, and rounds of the model's fragments in it."""
+"""The base class of algorithms with local steps: in each period of steps every fragment has a round."""
 
 from __future__ import annotations
 
@@ -15,20 +15,30 @@ if TYPE_CHECKING:
     from testbed.sync.strategies.drift import Loss
     from testbed.sync.strategies.fragment import Fragment
 
-#: Of what a fragment's parameters have become while it was reduced they keep this share (streaming DiLoCo, arXiv
-#: 2501.18512, section 2.3).
+#: The fraction of their current values that a fragment's parameters keep, where steps were taken while it was reduced
+#: (streaming DiLoCo, arXiv 2501.18512, section 2.3).
 MIX = 0.5
 
 
 class Periodic(Strategy):
-    """Members begin with the same parameters and differ between rounds: `outer` takes the mean of what they changed
-    since they agreed. Four times the parameters in memory, five where drift is measured.
+    """Members take steps alone, and an outer optimizer steps by the mean of their changes since they last agreed.
 
-    Under a plan with groups, rounds inside a group move its members to the group's mean, and the outer optimizer
-    steps in the rounds among all: hierarchical local SGD, as GeoMX's HFA (H1 = the period's steps, H2 = H1 × the
-    plan's period).
+    Takes four times the parameters in memory, five where drift is measured.
 
-    Members that save a checkpoint do so after the same step: what is under way is taken in then.
+    Under a plan with groups, rounds inside a group move its members to the group's mean, and the outer optimizer steps
+    in global rounds: hierarchical local SGD, as GeoMX's HFA (H1 = the period's steps, H2 = H1 × the plan's period).
+
+    All members save a checkpoint after the same step, because saving waits for the rounds under way.
+
+    Args:
+        reducer: The session.
+        fragments: The parts of the model.
+        outer: The outer optimizer.
+        optimizer: The optimizer whose steps count, or None if the loop calls `after_step` itself.
+        weight: This member's weight in the mean.
+
+    Attributes:
+        periods: The number of completed periods.
     """
 
     def __init__(
@@ -43,14 +53,14 @@ class Periodic(Strategy):
         self._reducer = reducer
         self._fragments = fragments
         self._outer = outer
-        self._scale = 1.0  # what a change counts
+        self._scale = 1.0  # the factor on changes since the last round
         self._steps = 0
-        self._began = 0  # the step after which the period began that is on
-        self.periods = 0  # that are over
+        self._began = 0  # the step after which the current period began
+        self.periods = 0
 
     @abstractmethod
     def after_step(self) -> None:
-        """Begin and finish the rounds whose step has come."""
+        """Begin and finish the rounds that are due at this step."""
 
     def over(self, rounds: int, taken: int) -> bool:
         return self.periods >= rounds
@@ -61,16 +71,16 @@ class Periodic(Strategy):
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
-        """The parameters are those of the last round among all while inside."""
+        """Set the parameters to those of the last global round inside the context."""
         with ExitStack() as stack:
             for fragment in self._fragments:
-                stack.enter_context(fragment.shown())
+                stack.enter_context(fragment.at_anchor())
             yield
 
-    def hold(self) -> None:
-        """Take the parameters as they are for agreed upon: all members have the same."""
+    def set_anchor(self) -> None:
+        """Take the current parameters, which all members hold, as the anchor."""
         for fragment in self._fragments:
-            fragment.hold()
+            fragment.set_anchor()
 
     def watch(self, loss: Loss, every: int) -> None:
         from testbed.sync.strategies.drift import DriftMeter
@@ -86,36 +96,39 @@ class Periodic(Strategy):
         return tuple(found)
 
     def settle(self) -> None:
-        """Wait for what is under way, and synchronize what has changed since."""
+        """Wait for the rounds under way, and synchronize all later changes."""
         self._finish_all()
         while not self._settled():
             pass
 
     def state_dict(self) -> dict[str, Any]:
-        """The anchors, outer momenta, residuals and the count of steps; what is under way is waited for first."""
+        """Wait for the rounds under way, and return the anchors, outer momenta, residuals and counts of steps."""
         self._finish_all()
         fragments = [fragment.state_dict() for fragment in self._fragments]
         return {"steps": self._steps, "began": self._began, "periods": self.periods, "fragments": fragments}
 
     def handover(self) -> dict[str, Any]:
-        """Nothing is owed yet by who begins. For a strategy without delay: nothing is under way between two steps."""
+        """Return the state for a member that joins, which starts without residuals.
+
+        Only for strategies without delay, which have no round under way between two steps.
+        """
         state = self.state_dict()
         return {**state, "fragments": [{**its, "residual": None} for its in state["fragments"]]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self._steps, self._began, self.periods = (int(state[name]) for name in ("steps", "began", "periods"))
         for fragment, its in zip(self._fragments, state["fragments"], strict=True):
             fragment.load_state_dict(its)
 
     def _begin(self, fragment: Fragment) -> None:
-        """Send off what changed; what is under way of it is taken in first."""
+        """Start reducing a fragment, after its last reduction."""
         if fragment.under_way:
             self._finish(fragment)
         fragment.begin(self._reducer, self.weight, self._steps, self._scale)
 
     def _finish(self, fragment: Fragment) -> bool:
-        """Take in what was reduced; what has not changed meanwhile goes all the way. Whether it is all members'."""
+        """Finish a fragment's reduction, mixed with its current values if steps were taken meanwhile; see Fragment."""
         return fragment.finish(self._outer, MIX if fragment.begun < self._steps else 0.0)
 
     def _end_period(self) -> None:
@@ -123,7 +136,10 @@ class Periodic(Strategy):
         self.periods += 1
 
     def _settled(self) -> bool:
-        """Synchronize each fragment that not all members have yet; whether they have now. Groups may need several."""
+        """Synchronize each fragment on which members differ. Returns whether all members agree now.
+
+        Under a plan with groups it takes several calls.
+        """
         settled = True
         for fragment in self._fragments:
             if fragment.agreed < self._steps:

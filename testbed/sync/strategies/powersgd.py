@@ -3,10 +3,10 @@
     M = gradient + residual (n × m)      P = mean of M·Q, orthogonalized (n × r)      Q = mean of Mᵀ·P (m × r)
     gradient ← P·Qᵀ                      residual ← M − P·Qᵀ
 
-Both means are plain all-reduces of small matrices, so relays need to know nothing of it. A tensor of more than two
-dimensions counts as a matrix of its first and all others; vectors, and matrices too small to gain, go whole, with
-the first round. So a step costs two rounds, hence two round trips more than one, and r·(n + m) numbers a matrix
-instead of n·m.
+Both means are plain all-reduces of small matrices, so relays need no knowledge of the algorithm. A tensor of more than
+two dimensions counts as a matrix of its first dimension and all others. Vectors, and matrices too small to gain, travel
+whole in the first round. So a step costs two rounds, hence two round trips more than one round, and r·(n + m) numbers a
+matrix instead of n·m.
 """
 
 from __future__ import annotations
@@ -24,26 +24,35 @@ _SEED = 1
 
 
 class PowerSgd:
-    """Reduces the same list of gradients again and again at rank `rank`.
+    """Reduces the same list of gradients in each step, at a low rank.
 
-    Members end a step bit-identical where they compute alike (the same PyTorch on the same kind of processor): each
-    makes P orthogonal by itself.
+    Each member orthogonalizes P by itself, so members end a step with the same bits if they compute alike (the same
+    PyTorch on the same kind of processor).
+
+    Args:
+        rank: The rank r of the reduced matrices, at least 1.
     """
 
     def __init__(self, rank: int) -> None:
         if rank < 1:
-            raise ValueError(f"PowerSGD's rank is {rank}; it must be at least 1")
+            raise ValueError(f"PowerSGD's rank is {rank}: write at least 1")
         self.rank = rank
         self._q: list[torch.Tensor] = []
         self._residuals: list[torch.Tensor] = []
 
     def reduce(self, reducer: Reducer, gradients: Sequence[torch.Tensor], weight: float) -> None:
-        """Replace the gradients by the low-rank part of their mean over the members."""
+        """Replace the gradients, in place, by the low-rank part of the members' mean.
+
+        Args:
+            reducer: The session.
+            gradients: The gradients, of the same shapes in each call.
+            weight: This member's weight in the mean.
+        """
         matrices = [g.view(len(g), -1) for g in gradients if self._gains(g)]
         whole = [g for g in gradients if not self._gains(g)]
         if not self._q:
             self._begin(matrices)
-        # Restored from a checkpoint they are on the host.
+        # Tensors restored from a checkpoint are on the host.
         self._q = [q.to(matrix.device) for matrix, q in zip(matrices, self._q, strict=True)]
         self._residuals = [one.to(matrix.device) for matrix, one in zip(matrices, self._residuals, strict=True)]
         sums = [matrix + residual for matrix, residual in zip(matrices, self._residuals, strict=True)]
@@ -58,11 +67,11 @@ class PowerSgd:
             torch.sub(total, matrix, out=residual)
 
     def state_dict(self) -> dict[str, Any]:
-        """The residuals and the last Q, which the next step begins with."""
+        """Return the residuals and the last Q, with which the next step begins."""
         return {"q": [q.clone() for q in self._q], "residuals": [one.clone() for one in self._residuals]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self._q = [q.clone() for q in state["q"]]
         self._residuals = [one.clone() for one in state["residuals"]]
 

@@ -1,4 +1,4 @@
-"""What every strategy is: something done before and after each step of an optimizer."""
+"""The base class of strategies: actions before and after each step of an optimizer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, overload
 
 from testbed.protocol import FragmentDrift
 from testbed.sync.errors import SyncError
@@ -20,56 +20,82 @@ if TYPE_CHECKING:
 
 
 class Reduced(Protocol):
-    """What strategies need to know of a round that is over."""
+    """The part of a round's result that strategies need."""
 
     @property
     def round(self) -> int:
-        """Its number."""
+        """The number of the round."""
 
     @property
     def epoch(self) -> int:
-        """The epoch of the plan it went by."""
+        """The epoch of the round's plan."""
 
     @property
     def whole(self) -> bool:
-        """Whether the mean is all members', and not that of this member's group alone."""
+        """True if the mean is over all members, False if it is over this member's group alone."""
 
 
 class Reducer(Protocol):
-    """What strategies need of a session. Both take float32, flat or not, and leave the weighted mean in it."""
+    """What strategies need of a session."""
 
-    def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None) -> Reduced:
-        """Reduce now."""
+    @overload
+    def allreduce(
+        self,
+        tensor: torch.Tensor,
+        weight: float = 1.0,
+        residual: Residual | None = None,
+        async_op: Literal[False] = False,
+    ) -> Reduced: ...
+    @overload
+    def allreduce(
+        self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None, *, async_op: Literal[True]
+    ) -> Work[Any]: ...
+    def allreduce(
+        self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None, async_op: bool = False
+    ) -> Reduced | Work[Any]:
+        """Replace a contiguous float32 tensor of any shape, in place, by the members' weighted mean.
 
-    def allreduce_later(self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None) -> Work[Any]:
-        """Reduce while the caller goes on; what `allreduce` would return."""
+        Args:
+            tensor: The tensor, of the same shape at all members.
+            weight: This member's weight in the mean.
+            residual: What codecs left out of earlier rounds of this tensor; None reduces without codecs.
+            async_op: Return at once. The tensor holds the mean after the returned work's `wait`.
+        """
+        raise NotImplementedError
 
 
 class Handle(Protocol):
-    """A hook that is in place."""
+    """A registered hook."""
 
     def remove(self) -> None:
-        """Take it away."""
+        """Remove the hook."""
 
 
 class Steps(Protocol):
-    """What strategies need of an optimizer; `torch.optim.Optimizer` has both."""
+    """What strategies need of an optimizer. `torch.optim.Optimizer` has both methods."""
 
     def register_step_pre_hook(self, hook: Callable[..., None]) -> Handle:
-        """Have `hook` called before every step."""
+        """Call `hook` before every step."""
 
     def register_step_post_hook(self, hook: Callable[..., None]) -> Handle:
-        """Have `hook` called after every step."""
+        """Call `hook` after every step."""
 
 
 class Strategy(ABC):
-    """Synchronizes a model around its optimizer's steps. All members must take equally many.
+    """Synchronizes a model around its optimizer's steps. All members must take equally many steps.
 
-    A context manager: inside it the optimizer's own hooks do the work, and the training loop is as it would be
-    alone. Left without an error, it has the members `settle`. A loop whose optimizer has no hooks makes it with
-    None and calls `before_step`, `after_step` and `settle` itself. `weight` is this member's, say its samples per
-    step, and may be changed between steps. Whatever a round can raise comes out of the step: a SyncError that
-    names peer, epoch and round.
+    A context manager: inside the context the optimizer's hooks call the strategy, and the training loop is the same as
+    without it. At the end of the context, unless there was an error, `settle` makes the members agree. A loop whose
+    optimizer has no hooks passes None and calls `before_step`, `after_step` and `settle` itself.
+
+    A failed round raises a SyncError out of the step; it names the peer, the epoch and the round.
+
+    Args:
+        optimizer: The optimizer whose steps count, or None.
+        weight: This member's weight in the mean, such as its samples a step.
+
+    Attributes:
+        weight: The weight of the next round; it may be changed between steps.
     """
 
     def __init__(self, optimizer: Steps | None, weight: float) -> None:
@@ -78,51 +104,61 @@ class Strategy(ABC):
         self._handles: list[Handle] = []
 
     def before_step(self) -> None:  # noqa: B027 (nothing to do is a strategy's right)
-        """The gradients are there, the optimizer has not used them yet."""
+        """Act on the gradients before the optimizer uses them."""
 
     def after_step(self) -> None:  # noqa: B027
-        """The optimizer has changed the parameters."""
+        """Act on the parameters after the optimizer has changed them."""
 
     def settle(self) -> None:  # noqa: B027
-        """Synchronize what is not yet; all members hold the same parameters then."""
+        """Synchronize all changes, so that all members hold the same parameters."""
 
     @abstractmethod
     def over(self, rounds: int, taken: int) -> bool:
-        """Whether so many steps `taken` have `rounds` rounds, those included that `settle` needs to have all members
-        agree; as long as nothing changes how many that takes."""
+        """Return whether training may end after some steps: they and a final `settle` make enough rounds.
+
+        Args:
+            rounds: The number of rounds to train for.
+            taken: The number of steps taken.
+        """
 
     def watch(self, loss: Loss, every: int) -> None:  # noqa: B027 (where members never differ there is no drift)
-        """Measure from now on how far this member stands from the mean when all merge, and in each `every`-th of these
-        merges by the `loss`, which says it at the parameters as they are, what the merge does to it."""
+        """Measure drift from now on: this member's distance from the mean, in each global round.
+
+        Args:
+            loss: Returns the loss at the current parameters; called before and after a merge.
+            every: The loss is measured in each `every`-th merge, because it costs a forward pass each time.
+        """
 
     def drift(self) -> tuple[FragmentDrift, ...]:
-        """What was measured in the rounds among all that are over since the last call."""
+        """Return the drift measured in the global rounds since the last call, an entry for each fragment and round."""
         return ()
 
     @property
     def together(self) -> bool:
-        """Whether, between two steps, all members hold the same parameters, and nothing is under way."""
+        """True if all members hold the same parameters and no round is under way; asked between two steps."""
         return False
 
     def progress(self, rounds: int, taken: int) -> int:
-        """How far training is after so many rounds and steps `taken`, in what a job's `rounds` count."""
+        """Return the progress of training after `rounds` rounds and `taken` steps, in the unit of a job's `rounds`."""
         return rounds
 
     def agreed(self) -> AbstractContextManager[None]:
-        """While inside, the parameters are what all members last agreed on: what there is to evaluate. No step may be
-        taken there."""
+        """Return a context in which the parameters are those that all members last agreed on, for evaluation.
+
+        No step may be taken inside it.
+        """
         return nullcontext()
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """All that the next round depends on beside model and optimizer: plain values and tensors."""
+        """Return all that the next round depends on beside the model and the optimizer, as plain values and tensors."""
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned, with model and optimizer restored already."""
+        """Restore a state that `state_dict` returned, after the model and the optimizer were restored."""
 
     def handover(self) -> dict[str, Any]:
-        """`state_dict` for another member, that begins where this one is. What codecs left out stays this one's."""
+        """Return the state for a member that joins and begins here: `state_dict` without this member's residuals."""
         return self.state_dict()
 
     def __enter__(self) -> Self:
@@ -143,11 +179,15 @@ class Strategy(ABC):
 
 
 def check_whole(reduced: Reduced) -> None:
-    """SyncError when the plan reduced inside groups alone: members whose gradients differ would part for good."""
+    """Check that a mean of gradients is over all members: members that step by different gradients would diverge.
+
+    Raises:
+        SyncError: The plan reduced inside groups.
+    """
     if not reduced.whole:
         raise SyncError(
-            f"round {reduced.round}, epoch {reduced.epoch}: the plan reduces inside groups, and gradients must be all "
-            "members'; use local_sgd, or a policy whose plans have no groups",
+            f"round {reduced.round}, epoch {reduced.epoch}: the plan reduces inside groups, and gradients need the "
+            "mean of all members: use local_sgd, or a policy whose plans have no groups",
             rule="groups",
             round=reduced.round,
             epoch=reduced.epoch,

@@ -1,10 +1,10 @@
-"""Connections between members: frames, queues and meters. Knows no algorithm."""
+"""Connections between members: frames, queues and meters, independent of any algorithm."""
 
 from __future__ import annotations
 
+from testbed.sync.buffers import Scratch
 from testbed.sync.transport.frame import DIRECT, Frame, Greeting
 from testbed.sync.transport.listener import Endpoint, Listener, Received
-from testbed.sync.transport.memory import Scratch
 from testbed.sync.transport.outbox import Outbox
 from testbed.sync.transport.routes import RouteTable
 from testbed.sync.transport.settings import CLOSE_S, TransportSettings

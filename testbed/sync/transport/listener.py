@@ -11,12 +11,12 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from testbed.protocol import Train
+from testbed.sync.buffers import Scratch
 from testbed.sync.errors import FrameError, ImpostorError, SyncError
-from testbed.sync.threads import start
+from testbed.sync.executor import start
 from testbed.sync.transport import frame, handshake, sockets, tcpinfo
 from testbed.sync.transport.arrivals import Arrivals, Packets
 from testbed.sync.transport.frame import DIRECT, FETCH, Frame, FrameFormat, Greeting
-from testbed.sync.transport.memory import Scratch
 from testbed.sync.transport.outbox import Outbox
 from testbed.sync.transport.probe import ProbeListener
 from testbed.sync.transport.settings import CLOSE_S, TransportSettings

@@ -1,16 +1,16 @@
-"""All that this member sends: a sender for each next hop, and channels for auxiliary routes.
+"""A member's outgoing frames: a sender for each next hop, and channels for auxiliary routes.
 
     put --> queue of b ----------------------> b               channel 0: frames to b itself
               `-spill-> channel 2 of v --> v --forward--> channel 1 of b --> b
                                 <--taken--'  <--taken----------------------'
 
-A frame on an auxiliary route travels on connections of its own. There a frame must never wait at its receiver for
-another (its sender sees to that), so it holds up none behind it. Channel n of a peer carries what n - 1 more members
-forward. A connection carries one frame at a time, until word has come back that it is at the end of its route: a route
-that is full beyond its first hop, where its source can't see it, takes over no more. Before that, chunks lay in the
-buffers of second hops, and rounds that went as planned took 15 % longer than without auxiliary routes (simulated). A
-forwarder sets aside a payload for each connection, and since channel n waits for channel n - 1 alone, no cycle of
-channels can come to wait for itself.
+A frame on an auxiliary route travels on connections of its own. There a frame never waits at its receiver for another
+frame (its sender ensures that), so it delays none behind it. Channel n of a peer carries frames that n - 1 more members
+forward. A connection carries one frame at a time, and the next one after the answer that the frame has reached the end
+of its route. So a route that is full beyond its first hop, where its source can't see it, takes over no more frames.
+Without the answers, chunks lay in the buffers of second hops, and rounds that followed their plans took 15 % longer
+than without auxiliary routes (simulated). A forwarder sets aside a payload for each connection, and channel n waits for
+channel n - 1 alone, so no cycle of channels can deadlock.
 """
 
 from __future__ import annotations
@@ -30,17 +30,21 @@ from testbed.sync.transport.send_queue import Feed, Priority, SendQueue
 from testbed.sync.transport.sender import Sender
 from testbed.sync.transport.settings import TransportSettings
 
-#: Enough that a connection has its next frame at hand while one is being sent.
+#: Queued frames that keep a connection busy: the next frame, while one is being sent.
 AT_HAND = 1
 
-#: What is forwarded goes in the order in which it came.
+#: Forwarded frames go in the order in which they came.
 _FORWARDED: Priority = (0,)
 
 
 class Outbox:
-    """The senders of one member, whose frames have headers of `header_bytes`. Any thread may call.
+    """The senders of one member. Any thread may call.
 
-    `roster` maps every member to where it listens. `on_failure(peer, reason)` is called when frames can't be delivered.
+    Args:
+        settings: The connections' settings.
+        header_bytes: The length of the frames' own headers.
+        roster: The addresses of all members.
+        on_failure: Called with the peer and the reason when frames can't be delivered.
     """
 
     def __init__(
@@ -63,14 +67,16 @@ class Outbox:
 
     @property
     def head_bytes(self) -> int:
-        """What a frame takes beside its payload."""
+        """The bytes of a frame's head."""
         return self._wire.size
 
     def connect(self, table: RouteTable) -> list[Sender]:
-        """The senders to all that this member sends to by a table, new ones among them already connecting.
+        """Return the senders to all next hops of a table. New senders connect already.
 
-        From now on frames may come that it is to forward by the table. SyncError once this member leaves: whom it is
-        told of only then may have left before.
+        From now on frames may come that this member forwards by the table.
+
+        Raises:
+            SyncError: This member is leaving. A peer that the table names may have left before.
         """
         with self._guard:
             if self._leaving:
@@ -79,7 +85,7 @@ class Outbox:
         return [self._sender(hop) for hop in sorted(table.hops())]
 
     def follow(self, table: RouteTable) -> None:
-        """From now on let the auxiliary routes of `table` take over, and no others."""
+        """Let the auxiliary routes of this table, and no others, take frames over from now on."""
         feeds: dict[Hop, list[Feed]] = {hop: [] for hop in self._hops() if hop[1]}
         for number, route in table.own():
             queue = self._sender((route.target, DIRECT)).queue
@@ -89,7 +95,7 @@ class Outbox:
             self._sender(hop).queue.feed(fed)
 
     def forget(self, before: int) -> None:
-        """No frame comes by a table any more whose number is less."""
+        """Drop the tables with numbers below `before`, by which no more frames come."""
         with self._guard:
             self._tables = {number: table for number, table in self._tables.items() if number >= before}
 
@@ -102,12 +108,12 @@ class Outbox:
         sent: Callable[[str], None],
         table: int | None = None,
     ) -> None:
-        """Have a frame sent to each of `peers`, directly or over an auxiliary route of the table; see SendQueue.put.
+        """Send a frame to each of `peers`, directly or over an auxiliary route of the table; see SendQueue.put.
 
-        `sent` is called with each of them.
+        `sent` is called for each peer, with its name.
         """
         if len(peers) > 1:
-            frame = frame.sealed(payload)  # here, once for all
+            frame = frame.sealed(payload)  # here, so that the checksum is computed once
         for peer in peers:
             sender = self._sender((peer, DIRECT))
             sender.queue.put(priority, frame, payload, partial(sent, peer), table)
@@ -115,9 +121,9 @@ class Outbox:
                 self._on_failure(peer, sender.failure)
 
     def crowded(self, peer: str) -> bool:
-        """Whether what is put for `peer` now would only wait: behind other frames, or in a queue on the path.
+        """Return whether a frame for `peer` would only wait now, behind other frames or in a queue on the path.
 
-        Not where an auxiliary route would take it over.
+        Returns False if an auxiliary route would take it over.
         """
         sender = self._sender((peer, DIRECT))
         if sender.queue.relieved:
@@ -125,13 +131,18 @@ class Outbox:
         return len(sender.queue) >= AT_HAND or sender.queueing()
 
     def origin(self, peer: str, frame: Frame) -> str:
-        """The member whose frame it is that `peer` sent here; FrameError when it has no business here."""
+        """Return the member that made a frame, which `peer` sent here.
+
+        Raises:
+            FrameError: The frame's route does not lead over this member.
+        """
         return self._table(frame).route(peer, frame).source if frame.route else peer
 
     def forward(self, peer: str, frame: Frame, payload: memoryview) -> None:
-        """Pass on a frame that `peer` sent and that is not for this member; returns once it was taken.
+        """Forward a frame that `peer` sent for another member. Returns when the frame was sent.
 
-        FrameError unless a table has that route and it leads from `peer` over here.
+        Raises:
+            FrameError: No table has the frame's route, or it does not lead from `peer` over this member.
         """
         route = self._table(frame).route(peer, frame)
         onward = self._sender(next_hop(route, frame.left))
@@ -139,7 +150,7 @@ class Outbox:
         onward.queue.pass_on(_FORWARDED, frame._replace(left=frame.left - 1), memoryview(bytearray(payload)))
 
     def samples(self) -> tuple[PeerSample, ...]:
-        """What each next hop's path did since the last call."""
+        """Return what the path to each peer carried since the last call."""
         with self._guard:
             senders = dict(self._senders)
         channels: dict[str, dict[int, Sender]] = {}
@@ -149,16 +160,16 @@ class Outbox:
         return tuple(sample for sample in found if sample is not None)
 
     def probe(self, probe: Probe) -> None:
-        """Find out what the path to a peer carries; returns at once."""
+        """Probe the rate of the path to a peer. Returns at once."""
         self._prober.probe(probe)
 
     def sending_s(self) -> float:
-        """Seconds that all connections together have spent in sending since they began."""
+        """Return the seconds that all connections together have spent in sending."""
         with self._guard:
             return self._dropped_s + sum(sender.sending_s for sender in self._senders.values())
 
     def drop(self, peer: str) -> None:
-        """End the connections to a peer at once. What is put for it later goes to where `roster` says it is then."""
+        """End the connections to a peer at once. Later frames for it go to its address in `roster` at that time."""
         with self._guard:
             senders = [self._senders.pop(hop) for hop in list(self._senders) if hop[0] == peer]
             self._dropped_s += sum(sender.sending_s for sender in senders)
@@ -167,11 +178,17 @@ class Outbox:
             sender.join(0)
 
     def drain(self, timeout_s: float, await_channel: Callable[[int, float], None]) -> tuple[str, ...]:
-        """Wait until the peers have read all that was sent to them, then close the connections to them. Those of whom
-        `timeout_s` did not suffice.
+        """Wait until the peers have read all that was sent to them, then close the connections.
 
-        `await_channel(n, seconds)` waits until nobody sends here on channel n any more: what comes there is to go on
-        on channel n - 1. Peers learn that this member is gone from channel 0, which closes last.
+        Channel 0 closes last, because peers take its end for this member's leaving.
+
+        Args:
+            timeout_s: The longest wait in seconds.
+            await_channel: Waits until no peer sends here on channel n any more, because frames from there are forwarded
+                on channel n - 1. Called with n and the seconds left.
+
+        Returns:
+            The peers that did not read everything in time.
         """
         deadline = time.monotonic() + timeout_s
         late: set[str] = set()
@@ -203,7 +220,7 @@ class Outbox:
         table = self._tables.get(frame.table)
         if table is None:
             raise FrameError(
-                f"a frame by the routes of table {frame.table}, which is not held",
+                f"a frame uses the routes of table {frame.table}, which this member does not hold",
                 rule="unknown-table",
                 given=frame.table,
             )

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 
 from testbed.protocol import PROBE_TRAINS, Probe, Train
 from testbed.sync.errors import SyncError
-from testbed.sync.threads import start
+from testbed.sync.executor import start
 from testbed.sync.transport import sockets
 from testbed.sync.transport.arrivals import Arrivals
 from testbed.sync.transport.settings import CLOSE_S, TransportSettings

@@ -1,4 +1,4 @@
-"""Whom a member sends to under one plan: peers directly, and over others where the direct way is full. Pure."""
+"""The routes of one plan: directly to peers, and over other members where the direct connection is full. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ Hop = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class RouteTable:
-    """What `member` sends directly to `peers`, and which auxiliary `routes` there are among all members.
+    """One member's routes under one plan."""
 
-    `number` stands for the table in frames, and is that of all members' tables which belong together: a plan's epoch.
-    """
-
+    #: The table's number in frames, the same at all members: the plan's epoch.
     number: int
+    #: The member whose table this is.
     member: str
+    #: The peers to which the member sends directly.
     peers: frozenset[str]
+    #: The auxiliary routes among all members.
     routes: tuple[Route, ...]
 
     def hops(self) -> set[Hop]:
-        """Where this member needs connections to: for frames of its own, and for those that it forwards."""
+        """Return the connections that this member needs, for its own frames and for those that it forwards."""
         hops: set[Hop] = {(peer, DIRECT) for peer in self.peers}
         for route in self.routes:
             path = _path(route)
@@ -36,13 +37,17 @@ class RouteTable:
         return hops
 
     def own(self) -> Iterator[tuple[int, Route]]:
-        """The routes that take frames over from this member's own direct ways, with their numbers."""
+        """Yield the auxiliary routes, with their numbers, that relieve this member's direct connections."""
         for number, route in enumerate(self.routes, 1):
             if route.source == self.member and route.target in self.peers:
                 yield number, route
 
     def route(self, peer: str, frame: Frame) -> Route:
-        """The route of a frame that `peer` sent here; FrameError unless it is in the table and leads from there."""
+        """Return the route of a frame that `peer` sent here.
+
+        Raises:
+            FrameError: The table has no such route, or it does not lead from `peer` to this member.
+        """
         if frame.route > len(self.routes):
             raise FrameError(f"table {self.number} has no auxiliary route {frame.route}")
         route = self.routes[frame.route - 1]
@@ -54,7 +59,7 @@ class RouteTable:
 
 
 def next_hop(route: Route, left: int) -> Hop:
-    """Where a frame goes on its route that `left` members, this one among them, are still to forward."""
+    """Return the next hop of a frame that `left` members, this one included, have still to forward."""
     path = _path(route)
     return path[len(path) - left], left
 

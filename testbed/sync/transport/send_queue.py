@@ -1,4 +1,4 @@
-"""Frames that wait for a connection to a next hop: the most urgent goes first."""
+"""The queue of frames for a connection to a next hop: the most urgent frame goes first."""
 
 from __future__ import annotations
 
@@ -11,50 +11,58 @@ from typing import NamedTuple
 
 from testbed.sync.transport.frame import Frame
 
-#: Least goes first.
+#: The least goes first.
 Priority = tuple[float, ...]
 
-#: L of NetStorm's rule for auxiliary routes, in chunks: one takes over what waits for the direct way when more than
-#: 2 L chunks do, and fewer than L wait for its own first hop.
+#: L of NetStorm's rule for auxiliary routes, in chunks: a route takes over chunks when more than 2 L wait for the
+#: direct connection and fewer than L wait for the route's own first hop.
 SPILL_CHUNKS = 1
 
 
 def nothing() -> None:
-    """What a frame whose payload nobody else uses calls when it was sent."""
+    """Do nothing: the `sent` of a frame whose payload is used no more."""
 
 
 class Item(NamedTuple):
-    """A frame to send. `sent` is called once its payload may change again; the auxiliary routes of `table` may have it,
-    or none."""
+    """A queued frame."""
 
     priority: Priority
+    #: The order among frames of one priority.
     order: int
     frame: Frame
     payload: memoryview
+    #: Called when the payload may change again.
     sent: Callable[[], None] = nothing
+    #: The table whose auxiliary routes may take the frame over, or None.
     table: int | None = None
+    #: The time (monotonic) at which the frame was queued.
     queued_s: float = 0.0
 
 
 class Feed(NamedTuple):
-    """What waits for the direct way to an auxiliary route's end, and the route: its table, its number there, how many
-    inner members it has."""
+    """An auxiliary route, and the queue that it relieves."""
 
+    #: The queue of the direct connection to the route's end.
     queue: SendQueue
+    #: The route's table, and its number there.
     table: int
     number: int
+    #: The number of members that forward.
     left: int
 
 
 class SendQueue:
     """A queue of frames for one connection, or for several that share the work.
 
-    `put` never blocks: payloads are views into buffers of those who send, so what waits here takes no room of its own
-    and is bounded by what they have (for all-reduce, the chunks of two rounds). A receiver that sends on can therefore
-    never block on a full queue, and no cycle of peers can deadlock. Frames on auxiliary routes bring their own room;
-    a member that forwards one takes no other until it was taken.
+    `put` never blocks. Payloads are views into the callers' buffers, so queued frames take no memory of their own, and
+    the buffers bound their number (for all-reduce, the chunks of two rounds). So a receiver that sends on never blocks
+    on a full queue, and no cycle of peers can deadlock. Frames on auxiliary routes bring their own memory; a member
+    that forwards one accepts no other until it was sent.
 
-    It also takes over, when nothing waits here nor in `beside`, from the `feeds` that have too much.
+    A queue of an auxiliary route takes frames over from its feeds, when nothing waits in it and in `beside`.
+
+    Args:
+        beside: The queue of the direct connection to the same peer, or None.
     """
 
     def __init__(self, beside: SendQueue | None = None) -> None:
@@ -78,11 +86,11 @@ class SendQueue:
 
     @property
     def relieved(self) -> bool:
-        """Whether others take over what is too much here."""
+        """True if auxiliary routes take frames over from this queue."""
         return bool(self._takers)
 
     def feed(self, feeds: Sequence[Feed]) -> None:
-        """From now on take over from these, instead of those named before."""
+        """Take frames over from these feeds from now on, in place of the ones named before."""
         with self._filled:
             before, self._feeds = self._feeds, tuple(feeds)
         for feed in before:
@@ -91,12 +99,12 @@ class SendQueue:
             feed.queue.relieve(self, True)
 
     def relieve(self, taker: SendQueue, takes: bool) -> None:
-        """From now on wake `taker` when there is much here, or no more."""
+        """Start to wake `taker` when many frames wait here, or stop if not `takes`."""
         with self._filled:
             self._takers = self._takers | {taker} if takes else self._takers - {taker}
 
     def tell_empty(self, other: SendQueue) -> None:
-        """From now on wake `other` when there is nothing here."""
+        """Wake `other` from now on when this queue becomes empty."""
         with self._filled:
             self._besides |= {other}
 
@@ -108,8 +116,15 @@ class SendQueue:
         sent: Callable[[], None] = nothing,
         table: int | None = None,
     ) -> None:
-        """Have a frame sent, perhaps over an auxiliary route of `table`. `payload` must stay as it is until `sent` is
-        called."""
+        """Queue a frame.
+
+        Args:
+            priority: The least priority goes first; frames of one priority go in the order of the calls.
+            frame: The frame's head.
+            payload: The payload, which must not change until `sent` is called.
+            sent: Called when the payload may change.
+            table: The table whose auxiliary routes may take the frame over, or None.
+        """
         with self._filled:
             item = Item(priority, next(self._order), frame, payload, sent, table, time.monotonic())
             heapq.heappush(self._heap, item)
@@ -119,12 +134,12 @@ class SendQueue:
             taker.wake()
 
     def wake(self) -> None:
-        """Have who waits in `take` look again."""
+        """Wake a thread blocked in `take`."""
         with self._filled:
             self._filled.notify()
 
     def take(self) -> Item | None:
-        """The next frame, once there is one; None when there will be none any more."""
+        """Wait for the next frame. Returns None after `close`, when the queue is empty."""
         with self._filled:
             while not self._heap and not self._closed:
                 if (taken := self._take_over()) is not None:
@@ -137,14 +152,14 @@ class SendQueue:
         return item
 
     def spill(self, table: int) -> Item | None:
-        """The next frame, for an auxiliary route of a table, if more wait here than the direct way will soon take."""
+        """Return the next frame for an auxiliary route, if more than 2 SPILL_CHUNKS wait here; None otherwise."""
         with self._filled:
             if len(self._heap) <= 2 * SPILL_CHUNKS:
                 return None
             return self._pop() if self._heap[0].table == table else None
 
     def pass_on(self, priority: Priority, frame: Frame, payload: memoryview) -> None:
-        """Have a frame sent, and wait until it was, or none is any more."""
+        """Queue a frame, and wait until it was sent or the queue is closed."""
         passed = threading.Event()
 
         def sent() -> None:
@@ -157,7 +172,7 @@ class SendQueue:
             self._passed.wait_for(lambda: passed.is_set() or self._closed)
 
     def close(self, drop: bool = False) -> None:
-        """Let `take` end once all is taken, or, with `drop`, at once."""
+        """Close the queue: `take` ends after the last frame, or with `drop` at once."""
         self.feed(())
         with self._filled:
             self._closed = True
@@ -167,7 +182,7 @@ class SendQueue:
             self._passed.notify_all()
 
     def queued(self) -> tuple[float, int]:
-        """Seconds that the frames taken since the last call had waited, all together, and how many they were."""
+        """Return the seconds that frames taken since the last call had waited, summed, and the number of the frames."""
         with self._filled:
             waited, self._waited_s = self._waited_s, 0.0
             taken, self._taken = self._taken, 0

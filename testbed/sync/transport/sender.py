@@ -1,4 +1,4 @@
-"""Sends to one next hop: connections to it, each with a thread that writes what is most urgent."""
+"""The connections to one next hop, each with a thread that sends the most urgent frame."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from testbed.sync.errors import SyncError
-from testbed.sync.threads import start
+from testbed.sync.executor import start
 from testbed.sync.transport import handshake, sockets, tcpinfo
 from testbed.sync.transport.frame import DIRECT, FETCH, TAKEN, WELCOME, FrameFormat, Greeting
 from testbed.sync.transport.send_queue import SendQueue
 from testbed.sync.transport.settings import CLOSE_S, TransportSettings
 from testbed.sync.transport.tcpinfo import TcpInfo
 
-#: What TCP allows changes by doubling, once a round trip at most; looking costs 10 µs.
+#: Seconds between two readings of TCP's limits. They at most double in a round trip; a reading costs 10 µs.
 LOOK_S = 0.01
 
 
 class _Pace:
-    """What a connection's TCP allows, looked at now and then."""
+    """The rate that a connection's TCP allows, read each LOOK_S."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -30,10 +30,17 @@ class _Pace:
         self._allowed = (0, 0)
 
     def allowed(self, now: float, rested: bool) -> tuple[int, int]:
-        """Bytes a second, and in a burst: see TcpInfo. OSError once the connection is closed.
+        """Return the allowed bytes a second, and those in a burst; see TcpInfo.
 
-        BBR begins at its estimate when it has `rested`, whatever gain it had before: where that was 1.25, trains at the
-        estimate passed for a full link.
+        BBR begins at its estimate after a rest, whatever its gain was before. When the gain of 1.25 was counted, trains
+        at the estimate were taken for a full link.
+
+        Args:
+            now: The time (monotonic).
+            rested: True if the connection was idle before this frame.
+
+        Raises:
+            OSError: The connection is closed.
         """
         if now - self._looked >= LOOK_S:
             self._looked = now
@@ -46,9 +53,20 @@ class _Pace:
 
 
 class Sender:
-    """Sends what is put into its `queue` to `peer`. It connects by itself, as soon as it is made.
+    """Sends the frames of a queue to a peer. It connects by itself, as soon as it is made.
 
-    `on_failure(peer, reason)` is called when frames can't be delivered.
+    Args:
+        peer: The peer's name.
+        address: The peer's address.
+        settings: The connections' settings.
+        wire: The format of the frames' heads.
+        on_failure: Called with the peer and the reason when frames can't be delivered.
+        channel: The channel of the connections.
+        queue: The queue of frames; None makes one.
+
+    Attributes:
+        failure: Why the connections failed; empty while they work.
+        sending_s: Seconds spent in sending, over all connections.
     """
 
     def __init__(
@@ -85,7 +103,7 @@ class Sender:
             start(thread)
 
     def sample(self) -> TcpInfo | None:
-        """What the path did since the last sample, over all connections; None when nothing was acknowledged."""
+        """Return what the path carried since the last call, over all connections; None if nothing was acknowledged."""
         grown = []
         for i, now in self.look().items():
             grown.append(now.since(self._last[i]))
@@ -94,7 +112,7 @@ class Sender:
         return whole if whole.bytes_acked else None
 
     def look(self) -> dict[int, TcpInfo]:
-        """Each connection's counters since it began, by its number; those that are closed have none."""
+        """Return the counters of each open connection since it began, by the connection's number."""
         found = {}
         for i, connection in enumerate(tuple(self._connections)):
             with suppress(OSError):
@@ -102,33 +120,36 @@ class Sender:
         return found
 
     def queueing(self) -> bool:
-        """Whether packets wait on the path of any connection."""
+        """Return whether packets wait on the path of any connection."""
         return any(info.queues for info in self.look().values())
 
     @property
     def connected(self) -> bool:
-        """Whether there ever were all connections."""
+        """True if all connections were made, even if they have ended since."""
         return len(self._connections) == self._settings.streams
 
     def await_connection(self, timeout_s: float) -> bool:
-        """Wait until there are connections; False when there can be none, or `timeout_s` have passed."""
+        """Wait for all connections. Returns False if they failed, or `timeout_s` has passed."""
         with self._changed:
             self._changed.wait_for(lambda: self.connected or self.failure or self._aborted.is_set(), max(timeout_s, 0))
             return self.connected
 
     def finish(self) -> None:
-        """Begin to end: what is queued is still sent. `join` waits for it.
+        """Begin to end after the queued frames; `join` waits for it.
 
-        Where there is no connection yet, and nothing to send, there won't be one: the peer may have left already, and
-        would be knocked at until the timeout.
+        If there is no connection yet and no frame, none is made: the peer may have left already, and connecting would
+        be tried until the timeout.
         """
         self.queue.close()
         if not self._connections and not len(self.queue):
             self.abort()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until the peer has read everything and closed, which it had not where this is False: not within
-        `timeout_s`; then end."""
+        """Wait until the peer has read everything and closed, then end.
+
+        Returns:
+            False if the peer had not done so within `timeout_s`.
+        """
         deadline = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(deadline - time.monotonic(), 0))
@@ -139,7 +160,7 @@ class Sender:
         return ended
 
     def abort(self) -> None:
-        """End at once; what is queued is not sent."""
+        """End at once, without sending the queued frames."""
         with self._changed:
             self._aborted.set()
             self._changed.notify_all()
@@ -181,7 +202,7 @@ class Sender:
                 longest = item.frame.length
                 sockets.let_wait(connection, longest)
             began = time.monotonic()
-            frame = item.frame.sealed(item.payload)  # here, where what it reads is sent next
+            frame = item.frame.sealed(item.payload)  # here, because the bytes that it reads are sent next
             follows = item.queued_s <= ended
             allowed, burst = pace.allowed(began, rested=not follows)
             head = self._wire.pack(frame._replace(follows=follows, allowed_bytes_s=allowed, burst_bytes_s=burst))
@@ -203,9 +224,9 @@ class Sender:
             self._on_failure(self.peer, self.failure)
 
     def _hand_over(self, connection: socket.socket) -> None:
-        """Wait for the peer to read all and close.
+        """Wait for the peer to read everything and close.
 
-        A container's interface goes with its last process, and unacknowledged bytes with the interface.
+        A container's interface is removed with its last process, and unacknowledged bytes are lost with it.
         """
         with suppress(OSError):
             socket.socket.shutdown(connection, socket.SHUT_WR)

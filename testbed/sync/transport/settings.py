@@ -1,4 +1,4 @@
-"""How a member's connections to its peers are made."""
+"""The settings of a member's connections to its peers."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from typing import Final
 
 from testbed.sockets import Tls
 
-#: Threads end at once when they are told to, or their connection ends; this is for a machine that has no time for them.
+#: The longest wait in seconds for a thread to end. Threads end at once; this limit is for a machine that is too busy.
 CLOSE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class TransportSettings:
-    """Connections of `member` are given up after `timeout_s`; `streams` lead to each peer. `keys` are those that it has
-    in common with each other member; of one that comes later, from when it is told of that.
+    """How one member connects to its peers."""
 
-    `congestion` names the congestion control; the kernel's default when it is empty. `generation`: see Greeting. With
-    `tls` connections are encrypted, and who is at the other end shows a certificate with its name.
-    """
-
+    #: The member's name.
     member: str
+    #: The keys that the member shares with each other member, by name. Keys of members that join later are added.
     keys: Mapping[str, bytes] = field(repr=False)
+    #: Seconds after which a connection is given up.
     timeout_s: float
+    #: Connections to each peer.
     streams: int = 1
+    #: The congestion control; empty for the kernel's default.
     congestion: str = ""
+    #: See Greeting.
     generation: int = 0
+    #: This member's certificate. With it connections are encrypted, and the peer must show a certificate of its name.
     tls: Tls | None = field(default=None, repr=False, compare=False)

@@ -79,20 +79,20 @@ def _allowed() -> str:
         return "unknown"
 
 
-def tune(connection: socket.socket, patience_s: float, congestion: str = "") -> None:
-    """Set a data connection's options: a path that is away for less than `patience_s` does not end it."""
+def tune(connection: socket.socket, timeout_s: float, congestion: str = "") -> None:
+    """Set a data connection's options: a path that is away for less than `timeout_s` does not end it."""
     if congestion:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(patience_s * 1000))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timeout_s * 1000))
     with suppress(OSError):
-        connection.setsockopt(socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, int(rto_max_s(patience_s, _retries()) * 1000))
+        connection.setsockopt(socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, int(rto_max_s(timeout_s, _retries()) * 1000))
 
 
-def rto_max_s(patience_s: float, retries: int) -> float:
-    """The longest pause between retransmissions, in seconds: short, but `retries` of them last for `patience_s`."""
+def rto_max_s(timeout_s: float, retries: int) -> float:
+    """The longest pause between retransmissions, in seconds: short, but `retries` of them last for `timeout_s`."""
     longest = RTO_MAX_S
-    while longest < RTO_LIMIT_S and sum(min(RTO_MIN_S * 2.0**i, longest) for i in range(retries)) < patience_s:
+    while longest < RTO_LIMIT_S and sum(min(RTO_MIN_S * 2.0**i, longest) for i in range(retries)) < timeout_s:
         longest += 1.0
     return longest
 
@@ -106,23 +106,23 @@ def _retries() -> int:
 
 def connect(
     address: tuple[str, int],
-    patience_s: float,
+    timeout_s: float,
     given_up: threading.Event,
     congestion: str = "",
     greet: Callable[[socket.socket, float], socket.socket] = lambda connection, deadline: connection,
 ) -> socket.socket:
-    """A tuned connection to a peer, as `greet` left it by the deadline. Tries again until `patience_s` have passed,
+    """A tuned connection to a peer, as `greet` left it by the deadline. Tries again until `timeout_s` have passed,
     then raises the last OSError.
 
     So it does when the connection is given up meanwhile. A connection that ends before the greeting does is tried again
     as well: a peer that strangers crowd makes room by ending some.
     """
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     while True:
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
-            tune(connection, patience_s, congestion)
-            attempt_s = max(ATTEMPT_PART * patience_s, ATTEMPT_MIN_S)
+            tune(connection, timeout_s, congestion)
+            attempt_s = max(ATTEMPT_PART * timeout_s, ATTEMPT_MIN_S)
             _attempt(connection, address, min(time.monotonic() + attempt_s, deadline), given_up)
             return greet(connection, deadline)
         except OSError:
@@ -284,12 +284,12 @@ def hang_up(connection: socket.socket) -> None:
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
-def listen(address: str, patience_s: float) -> socket.socket:
+def listen(address: str, timeout_s: float) -> socket.socket:
     """A socket that listens on a free port of `address`, which may come to exist only while we wait for it.
 
     An empty `address` means the first IPv4 address of an interface other than the loopback.
     """
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     while True:
         host = address or _first_address()
         if host is not None:
@@ -304,7 +304,7 @@ def listen(address: str, patience_s: float) -> socket.socket:
                     raise SyncError(f"can't listen on {host}: {error}") from error
         if time.monotonic() >= deadline:
             raise SyncError(
-                f"no interface got the address {address or '(any)'} within {patience_s:.0f} s",
+                f"no interface got the address {address or '(any)'} within {timeout_s:.0f} s",
                 rule="address",
                 given=address,
             )

@@ -19,8 +19,8 @@ from testbed.sync.allreduce.layout import Layout
 from testbed.sync.allreduce.reduction import Contribution, OutgoingChunk, Reduction
 from testbed.sync.allreduce.role import role_in
 from testbed.sync.allreduce.sums import Sums
+from testbed.sync.buffers import Scratch
 from testbed.sync.errors import FrameError, SyncError
-from testbed.sync.transport.memory import Scratch
 from tests.sync.plans import chain, names, random_plan, star
 
 pytestmark = pytest.mark.pure

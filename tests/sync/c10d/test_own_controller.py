@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from testbed import sync
+from testbed import sync, torch_backend
 from testbed.sync.c10d import own_controller
 from testbed.sync.c10d.own_controller import OwnController
 
@@ -18,7 +18,7 @@ MEMBERS = ("rank0", "rank1")
 
 def test_members_that_are_not_done_when_it_ends_go_on_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_controller, "END_S", 0.1)
-    controller = OwnController(MEMBERS, "127.0.0.1", 60.0)
+    controller = OwnController(torch_backend.CONTROLLER, MEMBERS, "127.0.0.1", 60.0)
 
     def join(name: str) -> sync.Session:
         return sync.join(controller.address, name, "127.0.0.1", token=controller.tokens[name])

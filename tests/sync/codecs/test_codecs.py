@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from testbed.sync.codecs import PLAIN, Codec, by_code, by_name
 from testbed.sync.codecs.bins import BLOCK as BINS_BLOCK
 from testbed.sync.codecs.bins import RANGE
+from testbed.sync.codecs.codec import bytes_of
 from testbed.sync.codecs.int8 import BLOCK
 
 pytestmark = pytest.mark.pure
@@ -180,3 +182,15 @@ def test_any_bytes_that_fit_decode(elements: int, data: bytes) -> None:
 def test_what_does_not_exist_is_named(name: str) -> None:
     with pytest.raises(ValueError):
         by_name(name)
+
+
+def test_a_view_is_the_tensor_s_memory_and_keeps_it() -> None:
+    values = torch.tensor([1.0, 2.0])
+    alive = weakref.ref(values)
+    part = bytes_of(values)[4:]
+    values.mul_(2)
+    del values
+    assert alive() is not None
+    assert torch.frombuffer(bytearray(part), dtype=torch.float32).tolist() == [4.0]
+    del part
+    assert alive() is None

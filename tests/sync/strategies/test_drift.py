@@ -16,7 +16,7 @@ from testbed.schemes.sparta import Sparta, SpartaOptions
 from testbed.schemes.training import RoundTraining
 from testbed.sync.strategies.diloco import DiLoCo, Streaming
 from testbed.sync.strategies.drift import SUMS, sketch
-from testbed.sync.strategies.local import LocalSgd
+from testbed.sync.strategies.local_sgd import LocalSgd
 from tests.sync.plans import names, star
 from tests.sync.sessions import run
 from tests.sync.strategies.training import batch, flat, model, step

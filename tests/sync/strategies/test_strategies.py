@@ -17,7 +17,7 @@ from testbed.plan import Group, Plan, Tree
 from testbed.sync import Average, Nesterov, PowerSgd
 from testbed.sync.strategies.diloco import DiLoCo, Streaming
 from testbed.sync.strategies.fragment import cut
-from testbed.sync.strategies.local import LocalSgd
+from testbed.sync.strategies.local_sgd import LocalSgd
 from testbed.sync.strategies.strategy import Strategy
 from tests.sync.plans import chain, names, star
 from tests.sync.sessions import run

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.sync.errors import FrameError
-from testbed.sync.transport.checksum import checksum
-from testbed.sync.transport.frame import GREETING_BYTES, NONCE_BYTES, Frame, FrameFormat, Greeting
+from testbed.sync.transport.frame import GREETING_BYTES, NONCE_BYTES, Frame, FrameFormat, Greeting, checksum
 
 pytestmark = pytest.mark.pure
 

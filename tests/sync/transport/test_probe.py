@@ -219,7 +219,7 @@ def test_a_member_whose_port_another_program_has_says_that_it_hears_nothing(capl
 
 def reduce_until_swapped(controller: Controller, member: str) -> torch.Tensor:
     """Rounds under the plan and one under the next; what that came to."""
-    with sync.join(controller.address, member, "127.0.0.1", patience_s=20) as session:
+    with sync.join(controller.address, member, "127.0.0.1", timeout=20) as session:
         while True:
             done = session.allreduce(torch.full((5,), float(MEMBERS.index(member))))
             session.report()

@@ -10,13 +10,13 @@ from testbed.sync.transport.sockets import RTO_LIMIT_S, RTO_MAX_S, let_wait, rto
 
 
 @pytest.mark.pure
-@pytest.mark.parametrize("patience_s", [1.0, 20.0, 120.0, 600.0])
+@pytest.mark.parametrize("timeout_s", [1.0, 20.0, 120.0, 600.0])
 @pytest.mark.parametrize("retries", [3, 8, 15, 255])
-def test_probes_last_as_long_as_the_patience_if_they_can(patience_s: float, retries: int) -> None:
-    longest = rto_max_s(patience_s, retries)
+def test_probes_last_as_long_as_the_timeout_if_they_can(timeout_s: float, retries: int) -> None:
+    longest = rto_max_s(timeout_s, retries)
     lasts = sum(min(0.2 * 2**i, longest) for i in range(retries))
     assert RTO_MAX_S <= longest <= RTO_LIMIT_S
-    assert lasts >= patience_s or longest == RTO_LIMIT_S or lasts == sum(0.2 * 2**i for i in range(retries))
+    assert lasts >= timeout_s or longest == RTO_LIMIT_S or lasts == sum(0.2 * 2**i for i in range(retries))
 
 
 @pytest.mark.pure

@@ -1,4 +1,4 @@
-"""A member's line to the controller: renewed while it lives, and made anew when the controller was away."""
+"""A member's connection to the controller: it renews the member's lease, and connects again after an outage."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from collections.abc import Callable, Iterable
 
 from testbed.protocol import ControlMessage, Renew
 from testbed.sync.clock import SYSTEM, Clock
-from testbed.sync.control import ControlChannel
+from testbed.sync.control_channel import ControlChannel
 from testbed.sync.errors import SyncError
 
 #: Renewals within a lease: one may be late, and one lost with a connection.
 RENEWALS = 3
-#: Between two attempts to find the controller.
+#: Seconds between two attempts to reach the controller.
 RETRY_S = 0.5
 
 log = logging.getLogger(__name__)
 
 
-class Line:
-    """Messages to and from the controller. With a `lease_s` it renews the lease, and outlives the controller:
+class ControlConnection:
+    """Messages to and from the controller. With a lease, the connection outlives an outage of the controller.
 
-    when the connection ends it tries again until there is one, says what `rejoin` gives, and `receive` goes on. What is
-    sent meanwhile is lost, and OSError says so. `send` may be called from any thread, `receive` from one.
+    When the channel ends, the connection makes another one, sends the messages of `rejoin`, and `receive` goes on.
+    Messages sent in between are lost, and `send` raises OSError for them. Any thread may call `send`; one thread may
+    call `receive`.
     """
 
     def __init__(
@@ -38,12 +39,12 @@ class Line:
         """Take over a channel; `start` begins to renew the lease.
 
         Args:
-            channel: The channel to the controller that this member has met.
-            member: The member that the line belongs to.
-            rejoin: Returns what the member says to a controller that it has found again.
-            lease_s: How long the controller keeps a member that it does not hear from; 0 where members have no leases.
+            channel: The channel over which this member was welcomed.
+            member: The member's name.
+            rejoin: Returns the messages with which the member introduces itself to a controller that is back.
+            lease_s: Seconds for which the controller keeps a silent member; 0 where members have no leases.
             connect: Makes another channel, or raises OSError or SyncError where the controller is away.
-            clock: Measures the time between renewals, and between attempts to find the controller.
+            clock: Measures the time between renewals, and between attempts to reach the controller.
         """
         self._member = member
         self._channel = channel
@@ -56,46 +57,55 @@ class Line:
         self._renewing = threading.Thread(target=self.renew, name="renew", daemon=True)
 
     def start(self) -> None:
-        """Renew the lease, where there is one, until the line is closed."""
+        """Renew the lease, if there is one, on a thread until `close`."""
         if self._lease_s:
             self._renewing.start()
 
     def send(self, message: ControlMessage) -> None:
-        """Send a message; OSError when the controller is gone."""
+        """Send a message.
+
+        Raises:
+            OSError: The controller is away.
+        """
         self._channel.send(message)
 
     def tell(self, message: ControlMessage) -> None:
-        """Send what the controller should know. Training does not need the controller, so it goes on without."""
+        """Send a message, or log that it was lost: training goes on without the controller."""
         try:
             self.send(message)
         except OSError as error:
             log.warning("%s: the controller did not get a %s: %s", self._member, message.kind, error)
 
     def receive(self) -> ControlMessage | None:
-        """The next message; None when there will be none any more. ProtocolError when it is none of ours."""
+        """Wait for the next message. Returns None when the connection has ended for good.
+
+        Raises:
+            ProtocolError: The controller sent a malformed message.
+            OSError: The connection was closed at this end.
+        """
         while True:
             try:
                 message = self._channel.receive()
             except OSError:
-                if not self._outlives or self._closed:
+                if not self._reconnects or self._closed:
                     raise
                 message = None
-            if message is not None or not self._outlives or not self._again():
+            if message is not None or not self._reconnects or not self._reconnect():
                 return message
 
     def leave(self) -> None:
-        """Let `receive` end with the connection, instead of looking for the controller again."""
+        """Let `receive` end with the channel, instead of connecting again."""
         with self._changed:
             self._leaving = True
             self._changed.notify_all()
 
     @property
-    def _outlives(self) -> bool:
-        """Whether a connection that ended is made anew."""
+    def _reconnects(self) -> bool:
+        """True if another channel is made when this one ends."""
         return bool(self._lease_s) and not self._leaving
 
     def close(self) -> None:
-        """End the line, also for a thread that waits in `receive`."""
+        """Close the connection. A thread that is blocked in `receive` returns."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -103,8 +113,8 @@ class Line:
         if self._renewing.is_alive():
             self._renewing.join(RETRY_S)
 
-    def _again(self) -> bool:
-        """Find the controller again; False when the line was closed, or the member left, meanwhile."""
+    def _reconnect(self) -> bool:
+        """Try until there is a channel to the controller. Returns False after `close` or `leave`."""
         if not self._closed:
             log.warning("%s: the controller is away", self._member)
         self._channel.close()
@@ -122,14 +132,14 @@ class Line:
         return False
 
     def renew(self) -> None:
-        """Renew the lease from time to time, until the line is closed."""
+        """Renew the lease RENEWALS times a lease, until `close`."""
         while not self._ends_within(self._lease_s / RENEWALS):
             try:
                 self._channel.send(Renew(self._member))
             except OSError:
-                continue  # `receive` finds out as well, and finds the controller again
+                continue  # `receive` notices the outage as well, and connects again
 
     def _ends_within(self, seconds: float, leaving: bool = False) -> bool:
-        """Wait, and return whether the line was closed, or with `leaving` whether the member left."""
+        """Wait for some seconds. Returns True as soon as the connection is closed, or with `leaving` after `leave`."""
         with self._changed:
             return self._clock.wait_for(self._changed, lambda: self._closed or (leaving and self._leaving), seconds)

@@ -1,4 +1,4 @@
-"""Where no further thread may be, that is said in words."""
+"""A limit on threads is named in the error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOBODY = 65534
 PROGRAM = f"""
 import os, resource, threading
 from testbed.sync.errors import SyncError
-from testbed.sync.threads import start
+from testbed.sync.executor import start
 resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
 if os.geteuid() == 0:
     os.setuid({NOBODY})

@@ -1,10 +1,10 @@
-"""Memory that is used again."""
+"""Buffers that are used again."""
 
 from __future__ import annotations
 
 import pytest
 
-from testbed.sync.transport.memory import Scratch
+from testbed.sync.buffers import Scratch
 
 pytestmark = pytest.mark.pure
 

@@ -1,4 +1,4 @@
-"""A member's line to the controller on simulated time: leases that run out, and a controller that is away."""
+"""A member's connection to the controller on simulated time: leases that expire, and a controller that is away."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from testbed.controller.model.identity import Identities
 from testbed.controller.model.membership import AllReduceMembership
 from testbed.controller.model.spec import Elasticity
 from testbed.protocol import Confirm, ControlMessage, Renew, Stop
-from testbed.sync.line import RENEWALS, RETRY_S, Line
+from testbed.sync.control_connection import RENEWALS, RETRY_S, ControlConnection
 from tests.sync.simulated_time import SimulatedTime
 
 pytestmark = pytest.mark.pure
@@ -42,8 +42,8 @@ class Channel:
         self.open = False
 
 
-def line_of(channel: Channel, time: SimulatedTime, connect: Any = None, rejoin: Any = tuple) -> Line:
-    return Line(channel, "c", rejoin, LEASE_S, connect, time)  # type: ignore[arg-type]
+def connection_of(channel: Channel, time: SimulatedTime, connect: Any = None, rejoin: Any = tuple) -> ControlConnection:
+    return ControlConnection(channel, "c", rejoin, LEASE_S, connect, time)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -60,8 +60,8 @@ def test_who_freezes_for_a_lease_loses_it_and_is_told_so_when_it_wakes(frozen_s:
         nonlocal frozen
         if time.now_s >= freezes_s and not frozen:
             frozen = True
-            with line._changed:  # as a process that is stopped: the world goes on
-                time.wait_for(line._changed, lambda: False, frozen_s)
+            with connection._changed:  # as a process that is stopped: the world goes on
+                time.wait_for(connection._changed, lambda: False, frozen_s)
         assert isinstance(message, Renew)
         membership.renewed(message.member, time.now_s)
 
@@ -78,20 +78,20 @@ def test_who_freezes_for_a_lease_loses_it_and_is_told_so_when_it_wakes(frozen_s:
         time.call_later(draw.uniform(0.8, 1.2) * LEASE_S / RENEWALS, lambda: renew(member))
 
     channel = Channel(hear)
-    line = line_of(channel, time)
+    connection = connection_of(channel, time)
     for member in ("a", "b"):
         renew(member)
     look()
-    time.call_later(end_s, line.close)
-    line.renew()
+    time.call_later(end_s, connection.close)
+    connection.renew()
     assert time.now_s >= end_s
     assert gone == ({"c": f"it did not renew its lease for {LEASE_S:g} s"} if lost else {})
-    said = line.receive() if lost else None
+    said = connection.receive() if lost else None
     assert not lost or (isinstance(said, Stop) and said.again and "did not renew its lease" in said.reason)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_line_finds_the_controller_again_once_it_is_back_and_says_where_the_member_stands(seed: int) -> None:
+def test_a_connection_is_made_again_once_the_controller_is_back_and_sends_the_member_s_state(seed: int) -> None:
     time, said = SimulatedTime(), []
     back_s = Random(seed).uniform(0.0, 30.0)
 
@@ -102,13 +102,13 @@ def test_a_line_finds_the_controller_again_once_it_is_back_and_says_where_the_me
         channel.coming.append(Confirm(7))
         return channel
 
-    line = line_of(Channel(said.append), time, connect, lambda: [Renew("c")])
-    assert line.receive() == Confirm(7)
+    connection = connection_of(Channel(said.append), time, connect, lambda: [Renew("c")])
+    assert connection.receive() == Confirm(7)
     assert said == [Renew("c")] and back_s <= time.now_s <= back_s + 2 * RETRY_S
 
 
-def test_who_leaves_does_not_look_for_the_controller_again() -> None:
+def test_a_leaving_member_does_not_connect_again() -> None:
     time = SimulatedTime()
-    line = line_of(Channel(lambda message: None), time, lambda: pytest.fail("it looked for the controller"))
-    line.leave()
-    assert line.receive() is None and time.now_s == 0.0
+    connection = connection_of(Channel(lambda message: None), time, lambda: pytest.fail("it looked for the controller"))
+    connection.leave()
+    assert connection.receive() is None and time.now_s == 0.0

@@ -1,0 +1,198 @@
+"""One connection to the controller: a stream socket, Unix or TCP, with one JSON object a line."""
+
+from __future__ import annotations
+
+import io
+import select
+import socket
+import ssl
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from testbed.protocol import MAX_LINE_BYTES, ControlMessage, ProtocolError, Stop, Welcome, decode, encode
+from testbed.sockets import CONTROLLER, Tls, peer_name, unix_address
+from testbed.sync.errors import Stopped, SyncError
+from testbed.sync.transport.sockets import close_now
+
+_POLL_S = 0.1
+#: A controller that works accepts a connection within this time. If its host drops packets, another attempt is made.
+_CONNECT_S = 5.0
+
+
+class ControlChannel:
+    """Messages to and from the controller, over one connection.
+
+    Only with `tls` is the connection encrypted. Without it, the token travels in the clear over TCP, so tunnel the
+    connection between sites. Any thread may call `send`; one thread may call `receive`.
+
+    Args:
+        address: `unix:` and a socket's path, or `tcp:` and `host:port`.
+        timeout_s: The longest wait in seconds for the controller to accept the connection.
+        tls: This member's certificate; None connects without encryption.
+
+    Raises:
+        SyncError: No controller answers in time, its certificate is not the controller's, or the address is malformed.
+    """
+
+    def __init__(self, address: str, timeout_s: float, tls: Tls | None = None) -> None:
+        self._writing = threading.Lock()
+        self._connection = _connect(_endpoint(address), timeout_s, tls)
+        if isinstance(self._connection, ssl.SSLSocket):
+            self._lines: io.BufferedReader = io.BufferedReader(_TlsReader(self._connection, self._writing))
+        else:
+            self._lines = self._connection.makefile("rb")
+
+    def send(self, message: ControlMessage) -> None:
+        """Send a message.
+
+        Raises:
+            OSError: The connection has ended.
+        """
+        line = encode(message)
+        with self._writing:
+            self._connection.sendall(line)
+
+    def receive(self) -> ControlMessage | None:
+        """Wait for the next message. Returns None when the controller has closed the connection, even within a message.
+
+        Raises:
+            ProtocolError: The line is not a message of this protocol.
+            OSError: The channel was closed at this end.
+        """
+        try:
+            line = self._lines.readline(MAX_LINE_BYTES + 1)
+        except ValueError as error:
+            raise OSError("the channel to the controller is closed") from error
+        whole = line.endswith(b"\n") or len(line) > MAX_LINE_BYTES
+        return decode(line) if whole else None
+
+    def await_welcome(self, timeout_s: float) -> Welcome:
+        """Wait for the answer to Hello.
+
+        Args:
+            timeout_s: The longest wait in seconds; the controller answers once all members have come.
+
+        Raises:
+            SyncError: The answer is another message, or none comes in time.
+            Stopped: The controller tells this member to stop.
+        """
+        self._connection.settimeout(timeout_s)
+        try:
+            message = self.receive()
+        except TimeoutError:
+            raise SyncError(f"the other members did not join within {timeout_s:.0f} s", rule="timeout") from None
+        except ProtocolError as error:
+            raise SyncError(f"the controller sent a malformed message: {error}", rule="no-message") from error
+        self._connection.settimeout(None)
+        if isinstance(message, Stop):
+            raise Stopped(message.reason, message.again)
+        if message is None:
+            raise SyncError(
+                "the controller closed the connection without a welcome. If it was started with --tls, pass --tls "
+                "here too",
+                rule="no-welcome",
+            )
+        if not isinstance(message, Welcome):
+            raise SyncError(f"the controller sent {message.kind} instead of welcome", rule="no-welcome")
+        return message
+
+    def close(self) -> None:
+        """Close the channel. A thread that is blocked in `receive` returns."""
+        close_now(self._connection)
+
+
+class _TlsReader(io.RawIOBase):
+    """Reads a TLS connection on one thread while others send: OpenSSL allows one call at a time.
+
+    The reader waits for bytes before it takes the lock. With the lock held it waits at most for the rest of a record.
+    """
+
+    def __init__(self, connection: ssl.SSLSocket, lock: threading.Lock) -> None:
+        self._connection = connection
+        self._lock = lock
+        self._readable = select.poll()
+        self._readable.register(connection, select.POLLIN)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        timeout_s = self._connection.gettimeout()
+        if not self._connection.pending() and not self._readable.poll(None if timeout_s is None else 1e3 * timeout_s):
+            raise TimeoutError("no bytes came in time")
+        with self._lock:
+            return self._connection.recv_into(into)
+
+
+Endpoint = str | tuple[str, int]
+
+
+def _endpoint(address: str) -> Endpoint:
+    """Return the path of a Unix socket, or a host and a port."""
+    scheme, _, rest = address.partition(":")
+    host, _, port = rest.rpartition(":")
+    if scheme == "unix" and rest:
+        return rest
+    if scheme == "tcp" and host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16:
+        return host.strip("[]"), int(port)
+    raise SyncError(
+        f"the control address {address!r} is malformed: write unix:/path/of/the.sock or tcp:host:port",
+        rule="address",
+        given=address,
+    )
+
+
+def _connect(endpoint: Endpoint, timeout_s: float, tls: Tls | None) -> socket.socket:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return _try(endpoint, tls)
+        except ssl.SSLError as error:
+            raise SyncError(
+                f"the TLS handshake with {endpoint} failed: {error}. Start the controller and all its members with "
+                "--tls and folders of one authority, or all of them without --tls",
+                rule="tls",
+            ) from error
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                raise SyncError(
+                    f"no controller at {endpoint} within {timeout_s:.0f} s: {error}", rule="no-controller"
+                ) from error
+            time.sleep(_POLL_S)
+
+
+def _try(endpoint: Endpoint, tls: Tls | None) -> socket.socket:
+    if isinstance(endpoint, tuple):
+        connection = socket.create_connection(endpoint, _CONNECT_S)
+        if tls is not None:
+            connection = _secured(tls.opened(connection))
+        connection.settimeout(None)
+        # Without keepalive a controller whose host vanished would be waited for without end.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return connection
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with unix_address(Path(endpoint)) as short:
+            connection.connect(short)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def _secured(connection: ssl.SSLSocket) -> ssl.SSLSocket:
+    """Complete the handshake, and check that the certificate is the controller's."""
+    try:
+        connection.do_handshake()
+    except OSError:
+        connection.close()
+        raise
+    if (name := peer_name(connection)) != CONTROLLER:
+        connection.close()
+        raise SyncError(
+            f"the server at the controller's address has the certificate of {name or 'nobody'}, not of the controller",
+            rule="certificate",
+        )
+    return connection
