@@ -36,7 +36,7 @@ still to make, whatever their contributors said when they sent theirs, which may
 
 Rounds inside groups agree on nothing. There the root of the confirmed plan's first tree, which Confirm reaches as it
 does all, has the members promise how far they are, and tells them the round from which on it holds (see
-sync/allreduce/swap_agreement.py): nobody waits for the next round among all, and again not for the controller.
+sync/allreduce/early_swaps.py): nobody waits for the next round among all, and again not for the controller.
 
 One plan at a time is asked for. Prepare takes back what an earlier Prepare asked for and is not in force yet, so a
 plan that a member could not hold, and the controller dropped, is no successor any more where it is held.

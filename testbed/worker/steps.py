@@ -8,7 +8,7 @@ from torch import Tensor
 
 from testbed.protocol import NodeConfiguration
 from testbed.sync import flat
-from testbed.sync.gossip.account import StepFigures
+from testbed.sync.gossip.iteration_reporter import StepFigures
 from testbed.worker.learner import Learner
 from testbed.worker.pace import Pace
 from testbed.worker.slowness import Slowness

@@ -24,15 +24,14 @@ from testbed.controller.allreduce.recovery import disagreeing
 from testbed.plan import Plan, Route
 from testbed.protocol import Arrived, Holding, MeanSlice, Reconfigure, decode, encode
 from testbed.sync.allreduce import fetch, spans
-from testbed.sync.allreduce.atomic_rounds import orders_for
+from testbed.sync.allreduce.chunk_codec import ChunkHeader, ChunkHeaderFormat, Kind
 from testbed.sync.allreduce.fetch import FetchAnswer, FetchRequest, MeansNote, StateNote, Wanted, receive_request
 from testbed.sync.allreduce.group import AllReduceGroup
 from testbed.sync.allreduce.handover import packed, unpack
-from testbed.sync.allreduce.header import ChunkHeader, ChunkHeaderFormat, Kind
+from testbed.sync.allreduce.recovery import orders_for
 from testbed.sync.errors import FrameError, ImpostorError, SyncError
-from testbed.sync.gossip.header import HEADER_BYTES, PartHeader
 from testbed.sync.gossip.inbox import Inbox, MessageArrived
-from testbed.sync.gossip.message_codec import MessageCodec
+from testbed.sync.gossip.message_codec import HEADER_BYTES, MessageCodec, PartHeader
 from testbed.sync.transport import Greeting, Outbox, RouteTable, TransportSettings, handshake, probe
 from testbed.sync.transport.arrivals import Arrivals
 from testbed.sync.transport.checksum import checksum

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from testbed.sync.allreduce.chunk_codec import CODES as ELEMENT_TYPES
 from testbed.sync.allreduce.elastic import ElasticGroup
-from testbed.sync.allreduce.engine import AllReduceEngine
 from testbed.sync.allreduce.group import AllReduceGroup
-from testbed.sync.allreduce.result import RoundResult
-from testbed.sync.allreduce.sums import CODES as ELEMENT_TYPES
+from testbed.sync.allreduce.round import RoundResult
+
+#: The all-reduce of a session: one group of fixed members, or one group for each generation of members.
+AllReduceEngine = AllReduceGroup | ElasticGroup
 
 __all__ = ["ELEMENT_TYPES", "AllReduceEngine", "AllReduceGroup", "ElasticGroup", "RoundResult"]

@@ -1,25 +1,195 @@
 """A member's part in plans that take force between rounds among all: what it promises, and, as a root, what it commits.
 
 swap_agreement.py says why all members go by the same plan in each round.
+
+From which round on a plan holds that need not wait for a round among all; at one member. Pure.
+
+Members in groups meet in rounds among all alone, which agree on plans (see protocol.py), and between two of those may
+lie many rounds. So the root of a new plan's first tree commits it in two phases as soon as the controller has told it
+that all hold the plan, over connections that no round uses (see swap_commit.py):
+
+    root      prepare k  -->  each member, itself too
+                         <--  promise r: the newest round that it has begun; it begins none after r until it hears more
+              commit k, s = 1 + the largest r  -->   rounds from s on go by k
+              abort k    -->  somebody can't be had: it is as if nothing had been said
+
+Invariant: round n goes by the newest of the plans that rounds among all before n agreed on, and that were committed
+from a round of at most n on; every member knows all of those before it begins round n. A round among all tells all of
+its members by its end. A commit has s > r at each member, and none begins a round after its r before it knows s. So
+members go by one plan in each round, and in whatever groups that has they contribute to it once.
+
+Nobody waits for ever: a promise is made at once, whatever rounds are on, and no frame can stand before it; a commit
+waits for promises alone. So who waits to begin a round waits for messages, never for another round. The controller has
+no part in it once the root has begun. Another plan that is prepared meanwhile takes nothing back that is promised:
+both come into force, or the newer one alone, which a round among all may agree on first. A root that is lost ends the
+run, as every member does where members are fixed, and those with groups always are.
+
+What the root of a new plan and the others say to each other so that it takes force between rounds among all.
+
+A connection of their own to where each member listens for its peers, on the channel for those who ask for something:
+
+    prepare  epoch         -->        promise  epoch, newest round begun        <--
+    commit   epoch, first round  or  abort  epoch  -->
 """
 
 from __future__ import annotations
 
 import logging
+import socket
+import struct
 import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from enum import IntEnum
 from functools import partial
+from typing import NamedTuple, Protocol
 
 from testbed.plan import Plan
 from testbed.sync.allreduce.held_plans import HeldPlans
-from testbed.sync.allreduce.round_progress import RoundProgress
-from testbed.sync.allreduce.rounds import Rounds
-from testbed.sync.allreduce.swap_agreement import SwapAgreement
-from testbed.sync.allreduce.swap_commit import SwapMessage, SwapPeer, SwapStep, connect
+from testbed.sync.allreduce.rounds import RoundProgress, Rounds
 from testbed.sync.errors import FrameError, SyncError
-from testbed.sync.transport import TransportSettings
+from testbed.sync.transport import Greeting, TransportSettings, handshake, sockets
+from testbed.sync.transport.frame import FETCH
+
+
+class SwapAgreement:
+    """What this member has promised, and what was committed; by epoch. No lock of its own."""
+
+    def __init__(self) -> None:
+        self._promises: dict[int, int] = {}
+        self._lost: dict[int, str] = {}
+        self._commits: dict[int, int] = {}
+
+    @property
+    def open(self) -> tuple[int, ...]:
+        """The epochs that this member has promised and not heard of since."""
+        return tuple(sorted(self._promises))
+
+    def promise(self, epoch: int, begun: int) -> int:
+        """Begin no round after `begun`, the newest one, until it is known from which on the plan of `epoch` holds; that
+        number. FrameError when that was promised already."""
+        if epoch in self._promises or epoch in self._commits:
+            raise FrameError(f"epoch {epoch} is prepared a second time", rule="prepared-twice", epoch=epoch)
+        self._promises[epoch] = begun
+        return begun
+
+    def commit(self, epoch: int, first: int) -> None:
+        """Rounds from `first` on go by the plan of `epoch`. FrameError when that is not what was promised."""
+        if (begun := self._promises.get(epoch)) is None or first <= begun:
+            raise FrameError(
+                f"epoch {epoch} is committed from round {first} on, and this member promised {begun}",
+                rule="not-promised",
+                epoch=epoch,
+                round=first,
+                given=begun,
+            )
+        del self._promises[epoch]
+        self._commits[epoch] = first
+
+    def abort(self, epoch: int) -> None:
+        """The plan of `epoch` is not committed: its promise binds no more."""
+        self._promises.pop(epoch, None)
+
+    def lose(self, epoch: int, why: str) -> None:
+        """Nobody will say any more what becomes of a promise; nothing where that was said."""
+        if epoch in self._promises:
+            self._lost[epoch] = why
+
+    def may_begin(self, number: int) -> bool:
+        """Whether no promise keeps this member from a round; SyncError when one will for ever."""
+        binding = [epoch for epoch, begun in self._promises.items() if begun < number]
+        for epoch in binding:
+            if epoch in self._lost:
+                raise SyncError(
+                    f"round {number}: whether it goes by epoch {epoch} was not said: {self._lost[epoch]}",
+                    rule="not-decided",
+                    epoch=epoch,
+                    round=number,
+                )
+        return not binding
+
+    def epoch(self, number: int, agreed: int) -> int:
+        """What a round goes by. `agreed`: the newest that rounds among all agreed on, or that was gone by already."""
+        return max([agreed, *(epoch for epoch, first in self._commits.items() if first <= number)])
+
+    def forget(self, agreed: int) -> None:
+        """Rounds go by the plan of epoch `agreed` by now: nothing goes by an older one any more."""
+        self._commits = {epoch: first for epoch, first in self._commits.items() if epoch > agreed}
+
+
+_MESSAGE = struct.Struct("<BII")
+
+#: A root waits no longer for a promise, which comes within a round trip of a connection that is there: others that have
+#: promised wait for it. A link that fell to a tenth has queued a second or two.
+PROMISE_S = 5.0
+
+
+class SwapStep(IntEnum):
+    """What is said; the numbers are none of what is fetched (see fetch.py)."""
+
+    PREPARE = 16
+    PROMISE = 17
+    COMMIT = 18
+    ABORT = 19
+
+
+class SwapMessage(NamedTuple):
+    """A step for the plan of `epoch`. `round` is the newest begun, for a promise, and the first by the plan, for a
+    commit; else 0."""
+
+    step: SwapStep
+    epoch: int
+    round: int = 0
+
+
+class SwapPeer(Protocol):
+    """Another member, as the root of a plan sees it. OSError and SyncError when it can't be reached."""
+
+    def send(self, message: SwapMessage) -> None:
+        """Tell it."""
+
+    def receive(self) -> SwapMessage:
+        """What it says; waits for it."""
+
+    def close(self) -> None:
+        """Nothing more is said."""
+
+
+class SwapConnection:
+    """A connection between the root of a plan and another member, either way."""
+
+    def __init__(self, connection: socket.socket, timeout_s: float) -> None:
+        connection.settimeout(timeout_s)
+        self._connection = connection
+
+    def send(self, message: SwapMessage) -> None:
+        self._connection.sendall(_MESSAGE.pack(*message))
+
+    def receive(self) -> SwapMessage:
+        raw = memoryview(bytearray(_MESSAGE.size))
+        sockets.receive(self._connection, raw)
+        step, epoch, number = _MESSAGE.unpack(raw)
+        if step not in tuple(SwapStep):
+            raise FrameError(f"no step of a swap: {step}", rule="unknown-step", given=step)
+        return SwapMessage(SwapStep(step), epoch, number)
+
+    def close(self) -> None:
+        sockets.close_now(self._connection)
+
+
+def connect(
+    peer: str, address: tuple[str, int], settings: TransportSettings, given_up: threading.Event
+) -> SwapConnection:
+    """A connection to the member `peer`, which listens at `address`. OSError when there can be none in time."""
+    greeting = Greeting(settings.member, FETCH)
+
+    def greet(connection: socket.socket, deadline: float) -> socket.socket:
+        return handshake.greet(connection, greeting, peer, settings, deadline, given_up.is_set)
+
+    connection = sockets.connect(address, settings.timeout_s, given_up, settings.congestion, greet)
+    return SwapConnection(connection, min(PROMISE_S, settings.timeout_s))
+
 
 #: Connections that are opened at a time: of a thousand members some 30 at once, three round trips each.
 MOST_OPENING = 32

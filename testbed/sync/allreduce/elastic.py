@@ -8,6 +8,8 @@
 
 Each generation has connections and sums of its own, so that nothing of the one before can reach it. A round that a
 member was lost in is recovered (see recovery.py). A static run has one group alone, and nothing of this.
+
+How long a round may take before something must be wrong, by how long the last ones took. Pure.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -24,8 +27,6 @@ import torch
 from testbed.plan import Plan
 from testbed.protocol import Abort, ControlMessage, Holding, Lost, MeanSlice, Reconfigure, Rejoin
 from testbed.schema import brief
-from testbed.sync.allreduce.atomic_rounds import RecoveryOrders, orders_for
-from testbed.sync.allreduce.attempt import Attempt, Past
 from testbed.sync.allreduce.fetch import (
     FetchAnswer,
     FetchRequest,
@@ -40,14 +41,41 @@ from testbed.sync.allreduce.generations import Generations
 from testbed.sync.allreduce.group import AllReduceGroup, Roster
 from testbed.sync.allreduce.handover import StateHandover
 from testbed.sync.allreduce.receiver import ChunkReceiver, Loss
-from testbed.sync.allreduce.recovery import Unfetched, recover
-from testbed.sync.allreduce.result import RoundResult
-from testbed.sync.allreduce.timeout import AdaptiveTimeout
+from testbed.sync.allreduce.recovery import Attempt, Past, RecoveryOrders, Unfetched, orders_for, recover
+from testbed.sync.allreduce.round import RoundResult
 from testbed.sync.checkpoint import Stateful
 from testbed.sync.codecs import Residual
 from testbed.sync.codecs.memory import bytes_of
 from testbed.sync.errors import FrameError, Halted, SyncError
 from testbed.sync.transport import Greeting, TransportSettings
+
+#: Rounds that are remembered: enough to have seen the slow phase of a trace or of a member that evaluates.
+REMEMBERED = 32
+#: Fewer rounds say nothing: the first ones have fresh connections, and steps that compile.
+NEEDED = 3
+#: A rate that drops to an eighth is a bad day, not a broken path; what is waited for longer is asked after.
+SLACK = 8.0
+#: Rounds of milliseconds still share a machine whose scheduler may take a second.
+LEAST_S = 3.0
+
+
+class AdaptiveTimeout:
+    """`seconds` to wait in a round before peers are asked after: at most `most_s`, which is also when it has failed."""
+
+    def __init__(self, most_s: float) -> None:
+        self._most_s = most_s
+        self._took: deque[float] = deque(maxlen=REMEMBERED)
+
+    def note(self, seconds: float) -> None:
+        """A round took so long."""
+        self._took.append(seconds)
+
+    @property
+    def seconds(self) -> float:
+        """From the longest of the rounds that are remembered."""
+        if len(self._took) < NEEDED:
+            return self._most_s
+        return min(max(SLACK * max(self._took), LEAST_S), self._most_s)
 
 
 class ElasticGroup:

@@ -34,18 +34,14 @@ from torch.profiler import record_function
 
 from testbed.plan import Plan
 from testbed.protocol import MeanSlice
-from testbed.sync.allreduce.early_swaps import EarlySwaps
-from testbed.sync.allreduce.header import ChunkHeaderFormat
+from testbed.sync.allreduce.chunk_codec import ChunkHeaderFormat
+from testbed.sync.allreduce.early_swaps import EarlySwaps, SwapConnection
 from testbed.sync.allreduce.held_plans import HeldPlans
-from testbed.sync.allreduce.presence import Presence
-from testbed.sync.allreduce.receiver import ChunkReceiver, Loss
+from testbed.sync.allreduce.receiver import ChunkReceiver, Loss, Presence
 from testbed.sync.allreduce.reduction import Contribution
-from testbed.sync.allreduce.result import RoundResult
 from testbed.sync.allreduce.role import route_table
-from testbed.sync.allreduce.round import Round
-from testbed.sync.allreduce.round_progress import RoundProgress
-from testbed.sync.allreduce.rounds import Rounds, Shape
-from testbed.sync.allreduce.swap_commit import SwapConnection
+from testbed.sync.allreduce.round import Round, RoundResult
+from testbed.sync.allreduce.rounds import RoundProgress, Rounds, Shape
 from testbed.sync.codecs import Residual
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.transport import Greeting, Outbox, TransportSettings, sockets

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 
 from testbed.plan import Plan, PlanError
-from testbed.sync.allreduce.layout import Layout
-from testbed.sync.allreduce.role import RoundRole, role_in
+from testbed.sync.allreduce.role import Layout, RoundRole, role_in
 
 
 class HeldPlans:

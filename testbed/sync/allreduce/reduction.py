@@ -14,10 +14,8 @@ from msgspec.structs import replace
 
 from testbed.protocol import MeanSlice
 from testbed.sync.allreduce.chunk import ChunkReduction, LocalValues, Part, PartialSum
-from testbed.sync.allreduce.header import Kind
-from testbed.sync.allreduce.layout import Layout
-from testbed.sync.allreduce.role import RoundRole, TreeRole
-from testbed.sync.allreduce.sums import Sums
+from testbed.sync.allreduce.chunk_codec import Kind, Sums
+from testbed.sync.allreduce.role import Layout, RoundRole, TreeRole
 from testbed.sync.codecs import Residual
 from testbed.sync.errors import FrameError
 

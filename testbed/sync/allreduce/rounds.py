@@ -4,10 +4,13 @@ Their sums stand in a room each. Round k + 1 may begin to fill while this member
 A third is where rounds overlap (see AllReduceGroup), and k + 1 has begun here when k + 2 begins to fill; and one more
 where what an older round queued has not left yet: a member that waits for that may be a round behind, and still take
 part in the newest.
+
+What the threads of a group wait for, and what ends all their waiting.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,16 +18,53 @@ import torch
 
 from testbed.plan import Plan
 from testbed.protocol import MeanSlice
-from testbed.sync.allreduce.departures import Departures
-from testbed.sync.allreduce.header import ChunkHeader, ChunkHeaderFormat
+from testbed.sync.allreduce.chunk_codec import ChunkHeader, ChunkHeaderFormat, Rooms, element_type
 from testbed.sync.allreduce.held_plans import HeldPlans
-from testbed.sync.allreduce.pacing import SendPacing
-from testbed.sync.allreduce.payload import element_type
 from testbed.sync.allreduce.reduction import Reduction
 from testbed.sync.allreduce.round import Round
-from testbed.sync.allreduce.sums import Rooms
+from testbed.sync.allreduce.sending import Departures, SendPacing
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.transport import Outbox
+
+
+class RoundProgress:
+    """`changed` guards a group's rounds, and is notified when something about them changes. `started` is set once the
+    group has a round to begin with; until then frames wait. `failure` ends every round and every wait."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.started = threading.Event()
+        self.failure: SyncError | None = None
+        self._told: list[Callable[[SyncError], None]] = []
+
+    def check(self) -> None:
+        """Raise the failure, if there is one."""
+        if self.failure is not None:
+            raise self.failure
+
+    def notify(self) -> None:
+        """Something changed."""
+        with self.changed:
+            self.changed.notify_all()
+
+    def on_failure(self, call: Callable[[SyncError], None]) -> None:
+        """Have `call` called with the failure, at once where there is one; else on the thread that brings it."""
+        with self.changed:
+            if self.failure is None:
+                self._told.append(call)
+                return
+        call(self.failure)
+
+    def fail(self, error: SyncError) -> None:
+        """End the round that is on, and every later one, with an error; the first one counts."""
+        with self.changed:
+            told, self._told = self._told, []
+            if self.failure is None:
+                self.failure = error
+            self.changed.notify_all()
+        for call in told:
+            call(error)
+
 
 #: A tensor's number of elements and their type.
 Shape = tuple[int, torch.dtype]

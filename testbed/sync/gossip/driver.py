@@ -34,9 +34,9 @@ from testbed.sync.gossip.inbox import (
     Sent,
     Stepped,
 )
-from testbed.sync.gossip.mailbox import Mailbox
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_codec import Done
+from testbed.sync.gossip.message_queue import Mailbox
 from testbed.sync.gossip.neighbours import Neighbours
 
 #: Makes the local step of an iteration: the change to the parameters, which it must not write to.

@@ -15,9 +15,8 @@ from torch import Tensor
 from testbed.sync.clock import SYSTEM, Clock
 from testbed.sync.errors import FrameError
 from testbed.sync.gossip.effects import Step
-from testbed.sync.gossip.header import HEADER_BYTES, PART_BYTES, PartHeader
 from testbed.sync.gossip.message import Message
-from testbed.sync.gossip.message_codec import MessageCodec, WireMessage
+from testbed.sync.gossip.message_codec import HEADER_BYTES, PART_BYTES, MessageCodec, PartHeader, WireMessage
 from testbed.sync.gossip.neighbours import Neighbours
 from testbed.sync.transport import DIRECT, Greeting, Outbox, Received
 

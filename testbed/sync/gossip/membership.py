@@ -23,12 +23,12 @@ from testbed.protocol import (
 )
 from testbed.sync.codecs import PLAIN, Codec
 from testbed.sync.errors import Stopped, SyncError
-from testbed.sync.gossip.account import Account, StepFigures
 from testbed.sync.gossip.driver import Driver, LocalStep
 from testbed.sync.gossip.effects import Participant
 from testbed.sync.gossip.inbox import GraphCommitted, GraphPrepared, MemberFailed
-from testbed.sync.gossip.mailbox import Mailbox
+from testbed.sync.gossip.iteration_reporter import IterationReporter, StepFigures
 from testbed.sync.gossip.message_codec import MessageCodec
+from testbed.sync.gossip.message_queue import Mailbox
 from testbed.sync.gossip.neighbours import Neighbours
 from testbed.sync.rendezvous import Rendezvous
 from testbed.sync.transport import CLOSE_S, Listener
@@ -60,7 +60,7 @@ class Membership:
         self._partners = place.partners
         self._survives = survives
         self._mailbox = Mailbox(settings, messages, welcome.roster, self._participant.stale)
-        self._account = Account(
+        self._reporter = IterationReporter(
             self.name, place.first, self._mailbox, lambda: _told(figures(), participant), self._tell
         )
         self._channel = meeting.channel
@@ -76,7 +76,7 @@ class Membership:
             self._partners,
             self._mailbox,
             step,
-            self._account,
+            self._reporter,
             self.job.round_timeout_s,
             survives=self._survives,
         )

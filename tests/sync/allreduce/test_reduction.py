@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 
 from testbed.plan import Plan
 from testbed.sync.allreduce.chunk import Part, PartialSum
-from testbed.sync.allreduce.header import Kind
-from testbed.sync.allreduce.layout import Layout
+from testbed.sync.allreduce.chunk_codec import Kind, Sums
 from testbed.sync.allreduce.reduction import Contribution, OutgoingChunk, Reduction
-from testbed.sync.allreduce.role import role_in
-from testbed.sync.allreduce.sums import Sums
+from testbed.sync.allreduce.role import Layout, role_in
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.transport.memory import Scratch
 from tests.sync.plans import chain, names, random_plan, star

@@ -7,7 +7,7 @@ import torch
 
 from testbed.plan import Plan
 from testbed.sync.allreduce.chunk import Part
-from testbed.sync.allreduce.header import ChunkHeaderFormat
+from testbed.sync.allreduce.chunk_codec import ChunkHeaderFormat
 from testbed.sync.allreduce.held_plans import HeldPlans
 from testbed.sync.allreduce.round import Round
 from testbed.sync.allreduce.rounds import Rounds

@@ -17,9 +17,8 @@ from testbed.schemes.hop.rules import HopRules
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.gossip.driver import LocalStep
 from testbed.sync.gossip.effects import Participant
-from testbed.sync.gossip.header import PartHeader
 from testbed.sync.gossip.inbox import Cut, GraphCommitted, GraphPrepared, Inbox
-from testbed.sync.gossip.message_codec import MessageCodec
+from testbed.sync.gossip.message_codec import MessageCodec, PartHeader
 from testbed.sync.transport.frame import Frame, Greeting
 from testbed.sync.transport.listener import Received
 from tests.schemes.hop.hops import hop_members, neighbours

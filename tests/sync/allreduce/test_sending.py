@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from testbed.plan import Group, Tree
 from testbed.sync.allreduce.chunk import Part
-from testbed.sync.allreduce.layout import Layout
-from testbed.sync.allreduce.pacing import AHEAD, CHUNKS_A_HOP, ROOM, SendPacing
+from testbed.sync.allreduce.role import Layout
+from testbed.sync.allreduce.sending import AHEAD, CHUNKS_A_HOP, ROOM, SendPacing
 
 pytestmark = pytest.mark.pure
 
