@@ -122,7 +122,7 @@ class _Member:
         self.reduction = Reduction(plan.epoch, plan.members, role_in(plan, group, name), layout, sums, in_order=True)
         if given.residual is not None:
             given.residual.open(layout.elements)
-        self.reduction.enter(Contribution(given.values, given.weight, lambda: plan.epoch, lambda: plan.epoch))
+        self.reduction.start(Contribution(given.values, given.weight, lambda: plan.epoch, lambda: plan.epoch))
         self._encoder = Encoder(sums, given.residual)
 
     def add_local(self, number: int) -> Sequence[OutgoingChunk]:

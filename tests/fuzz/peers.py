@@ -222,15 +222,15 @@ def use_holdings(data: bytes) -> None:
         return  # the controller passes on none that contradict each other
     holdings = {holding.member: holding for holding in message.holdings}
     orders = {name: orders_for(name, tuple(holdings.values())) for name in holdings}
-    assert len({(its.round, its.anew) for its in orders.values()}) <= 1
+    assert len({(its.round, its.restart) for its in orders.values()}) <= 1
     for its in orders.values():
         begun = [each for each in holdings.values() if each.round >= its.round]
         held = any(each.final or each.over or each.round > its.round for each in begun)
-        assert its.anew or held, "a mean that nobody has"
+        assert its.restart or held, "a mean that nobody has"
     for name, its in orders.items():
         in_it = (each for each in holdings.values() if each.round == its.round and not each.over)
         elements = max((each.elements for each in in_it), default=0)
-        if its.reduces and not its.anew and holdings[name].round == its.round and not holdings[name].over:
+        if its.reduces and not its.restart and holdings[name].round == its.round and not holdings[name].over:
             fetched = [(start, stop) for _, start, stop in its.fetch]
             assert spans.union((*fetched, *its.left, *holdings[name].final)) == ((0, elements),)
 

@@ -157,13 +157,13 @@ class Sums:
         self.placed(start, stop).copy_(elements)
         return self.place(start, stop)
 
-    def settle(self, start: int, stop: int) -> None:
+    def finalize(self, start: int, stop: int) -> None:
         """Turn the sums of [start, stop) into elements of their own type."""
         if not self.wide:
             self.placed(start, stop).copy_(self.view(start, stop).to(self.dtype))
 
 
-class Rooms:
+class SumsPool:
     """Room for the sums of rounds; kept, since zeroing new memory costs as much as a copy."""
 
     def __init__(self) -> None:
@@ -240,7 +240,7 @@ class Encoder:
             # The mean of those below: their sum could be beyond float16, which ends at 65,504.
             scale = part.weight
             self._sums.view(chunk.start, chunk.stop).div_(scale)
-        self._sums.settle(chunk.start, chunk.stop)
+        self._sums.finalize(chunk.start, chunk.stop)
         return Encoded(code, self._sums.place(chunk.start, chunk.stop), scale)
 
     def _through(self, codec: Codec, chunk: Chunk, kind: Kind, part: Part) -> memoryview:

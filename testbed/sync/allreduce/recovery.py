@@ -1,15 +1,8 @@
-"""What a survivor does about a round that a member was lost in: the rule of atomic rounds (see atomic_rounds.py).
+"""The recovery of a round in which a member was lost: the rule of atomic rounds.
 
-What any member holds final stays as it is, and others fetch it; what nobody holds is reduced again among those who are
-left, each slice with its own denominator.
-
-The rule of atomic rounds: what becomes of a round that a member was lost in. Pure.
-
-A slice that anyone holds final is broadcast again as it is, so that who used it and who did not yet end up with the
-same; only slices that nobody holds are reduced again, among the survivors. All of them reckon it from the same
-holdings, so they agree without another word.
-
-The round that a member is in, over all generations that it takes, and the one before it.
+Any slice that some survivor holds final stays as it is, and others fetch it: so members that already used it and
+members that did not end up with the same values. Slices that no survivor holds are reduced again among the survivors,
+each with its own denominator. All survivors compute this from the same holdings, so they agree without another message.
 """
 
 from __future__ import annotations
@@ -35,30 +28,28 @@ from testbed.sync.errors import SyncError
 
 @dataclass(frozen=True, slots=True)
 class RecoveryOrders:
-    """What a survivor does about `round`, the first one that is not over everywhere.
-
-    With `anew` nobody holds anything of it: it begins as if it had never begun. Else this member asks others for the
-    elements of `fetch` (member, start, stop), and `left`, which nobody holds, are reduced among all. Both are empty
-    for whom the round is over.
-    """
+    """What a survivor does about `round`, the first one that is not over everywhere."""
 
     round: int
-    anew: bool
+    #: True if no survivor holds any of the round: all reduce it from the start.
+    restart: bool
+    #: The elements that no survivor holds: all reduce them again. Empty if the round is over for this member.
     left: Spans
+    #: The elements to fetch: member, start, stop. Empty if the round is over for this member.
     fetch: tuple[tuple[str, int, int], ...]
 
     @property
     def reduces(self) -> bool:
-        """Whether there is something to reduce in the round."""
-        return self.anew or bool(self.left)
+        """True if the round has elements to reduce."""
+        return self.restart or bool(self.left)
 
 
 def orders_for(member: str, holdings: Sequence[Holding]) -> RecoveryOrders:
-    """What `member` does, by what all survivors hold, itself among them.
+    """Return the orders of `member`, given what all survivors hold, itself included.
 
-    Nobody can be two rounds ahead of another: a round needs everybody's update. Who is in a later round holds this
-    one whole. Who is not in this one yet has not contributed to it, so nobody then holds any of it: what it holds is of
-    the round before.
+    No member can be two rounds ahead of another, because a round needs every member's update. A member in a later
+    round holds this one whole. A member that has not begun this round has not contributed to it, so then no member
+    holds any of it: what that member holds is of the round before.
     """
     first = {holding.member: holding.round + holding.over for holding in holdings}
     number = min(first.values())
@@ -77,7 +68,7 @@ def orders_for(member: str, holdings: Sequence[Holding]) -> RecoveryOrders:
 
 
 def _fetches(member: str, missing: Spans, held: Mapping[str, Spans]) -> tuple[tuple[str, int, int], ...]:
-    """From whom to get what is missing: each member begins with another one, so that the asked share the work."""
+    """Return from which members to fetch the missing elements. Members start at different peers, to share the load."""
     names = sorted(held)
     begin = names.index(member)
     fetch = []
@@ -88,8 +79,8 @@ def _fetches(member: str, missing: Spans, held: Mapping[str, Spans]) -> tuple[tu
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """A round that is over: its means, and whose updates they are of."""
+class FinishedRound:
+    """A completed round: its means, and whose updates they are of."""
 
     number: int
     slices: tuple[MeanSlice, ...]
@@ -97,13 +88,13 @@ class Past:
 
 
 class Attempt:
-    """A round's `values`: where `slices` say so they are the mean, elsewhere what this member contributes.
+    """A round in progress over all generations that it takes.
 
-    A member that is lost in the middle leaves some elements final. Those that nobody holds are reduced again, packed
-    into a tensor of their own.
+    `values` hold the mean where `slices` say so, elsewhere this member's contribution. If a member is lost, the
+    elements that no survivor holds are reduced again, packed into a tensor of their own.
 
-    What a try owes is its own until it has ended: a thread that is still encoding for one that was aborted must not
-    write into what the next one pays.
+    A try has its own residual until it has ended, because a thread that is still encoding for an aborted try must
+    not write into the residual that the next try pays.
     """
 
     def __init__(self, number: int, values: torch.Tensor, weight: float, residual: Residual | None) -> None:
@@ -118,7 +109,7 @@ class Attempt:
 
     @property
     def elements(self) -> int:
-        """How many there are."""
+        """The number of elements."""
         return len(self.values)
 
     @property
@@ -128,11 +119,13 @@ class Attempt:
 
     @property
     def whole(self) -> bool:
-        """Whether all elements do."""
+        """True if all elements hold their mean."""
         return spans.count(self.final) == self.elements
 
     def absorb(self, finals: Iterable[MeanSlice]) -> None:
-        """A group's round ended with these final, of what it was given to reduce. Those that are known count once."""
+        """Add the final slices of a group's round, in the numbering of what the group reduced. Known elements count
+        once.
+        """
         for part in finals:
             if self._packed is None:
                 self._add(part)
@@ -142,7 +135,7 @@ class Attempt:
                 self._add(structs.replace(part, start=start, stop=stop))
 
     def put(self, start: int, means: torch.Tensor, slices: Iterable[MeanSlice]) -> None:
-        """Take means from element `start` on that another member holds."""
+        """Store means that another member holds, from element `start` on."""
         stop = start + len(means)
         self.values[start:stop] = means
         for part in slices:
@@ -150,7 +143,7 @@ class Attempt:
                 self._add(structs.replace(part, start=max(part.start, start), stop=min(part.stop, stop)))
 
     def begin(self) -> Residual | None:
-        """All values are tried: what this member owes of them."""
+        """Begin a try with all values. Return the residual for it."""
         self._left = ((0, self.elements),)
         if self._residual is not None:
             self._owing = Residual(self._residual.decay)
@@ -158,19 +151,21 @@ class Attempt:
         return self._owing
 
     def done(self) -> None:
-        """The round of all values is over: owe what that left to owe."""
+        """Keep the residual of a try that completed the round."""
         if self._residual is not None and self._owing is not None:
             self._residual.values = self._owing.values
 
     def again(self) -> None:
-        """Begin anew with what is not final: owe what was owed of that before the round. For the thread that
-        began the group's round, once that has ended."""
+        """Prepare another try with the elements that are not final, whose residual is again the one before the round.
+
+        Called by the thread that began the group's round, once that round has ended.
+        """
         if self._residual is not None and self._owing is not None and self._owing.values is not None:
             self._settle(self._residual, self._owing.values)
         self._packed = self._owing = None
 
     def pack(self, left: Spans) -> tuple[torch.Tensor, Residual | None]:
-        """What this member contributes of the elements `left`, one after the other, and what it owes of them."""
+        """Return this member's contribution for the elements `left`, one after the other, and the residual for them."""
         self._left = left
         self._packed = torch.cat([self.values[start:stop] for start, stop in left])
         if self._residual is not None:
@@ -180,16 +175,18 @@ class Attempt:
         return self._packed, self._owing
 
     def means(self, start: int, stop: int) -> torch.Tensor | None:
-        """A copy of the means of the elements [start, stop); None while not all of them are final."""
+        """Return a copy of the means of the elements [start, stop), or None unless all are final."""
         held: Span = start, stop
         return None if spans.minus([held], self.final) else self.values[start:stop].clone()
 
-    def past(self, slices: tuple[MeanSlice, ...]) -> Past:
-        """The round as others may ask for it, once it is over: a copy, since its values are their owner's again."""
-        return Past(self.number, slices, self.values.clone())
+    def finished_round(self, slices: tuple[MeanSlice, ...]) -> FinishedRound:
+        """Return the completed round for later requests: a copy, because the caller of the round owns the values
+        again.
+        """
+        return FinishedRound(self.number, slices, self.values.clone())
 
     def _settle(self, residual: Residual, owing: torch.Tensor) -> None:
-        """Owe what a try left to owe of the elements that it was given, where they are final."""
+        """Keep a try's residual for its elements that became final."""
         before = residual.values
         kept = torch.zeros(self.elements) if before is None else before.clone()
         for (low, high), (start, stop) in spans.unpack(self._left, [(0, len(owing))]):
@@ -205,7 +202,7 @@ class Attempt:
 
 
 def joined(slices: Iterable[MeanSlice]) -> tuple[MeanSlice, ...]:
-    """The same with neighbours that have the same members and weight as one."""
+    """Join adjacent slices with the same members and weight."""
     found: list[MeanSlice] = []
     for part in slices:
         last = found[-1] if found else None
@@ -223,7 +220,7 @@ log = logging.getLogger(__name__)
 
 
 class Unfetched(Exception):
-    """What another member holds can't be had from it; `loss` says why."""
+    """A member can't deliver the means that it holds; `loss` says why."""
 
     def __init__(self, loss: Loss) -> None:
         super().__init__(loss.why)
@@ -233,9 +230,11 @@ class Unfetched(Exception):
 def recover(
     group: AllReduceGroup, roster: Roster, orders: RecoveryOrders | None, attempt: Attempt, guard: threading.Condition
 ) -> RoundResult:
-    """Finish the round of an attempt that is not to begin anew, by `orders`. `guard` is held while the attempt changes.
+    """Finish an interrupted round by its orders. `guard` is held while the attempt changes.
 
-    SyncError as a round of the group; Unfetched.
+    Raises:
+        SyncError: as for a round of the group.
+        Unfetched: a member did not deliver its means.
     """
     done = None
     if orders is not None and not attempt.whole:
@@ -274,8 +273,8 @@ def _fetch(
     try:
         answer = fetch(peer, roster[peer], settings, request, most)
         if not isinstance(answer.note, MeansNote) or len(answer.data) != most:
-            raise SyncError(f"{len(answer.data)} bytes instead of the {most} of [{start}, {stop})")
-    except (SyncError, KeyError) as error:  # KeyError: nobody said where that one listens
+            raise SyncError(f"{peer} sent {len(answer.data)} bytes, not the {most} of [{start}, {stop})")
+    except (SyncError, KeyError) as error:  # KeyError: the roster lacks the peer
         why = f"round {attempt.number}, epoch {settings.generation}: {error}"
         raise Unfetched(Loss(peer, why)) from error
     means = torch.frombuffer(answer.data, dtype=attempt.values.dtype)

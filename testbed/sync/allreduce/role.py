@@ -131,7 +131,6 @@ class Layout:
 
     def __init__(self, group: Group, chunk_bytes: int, elements: int, itemsize: int) -> None:
         self.elements = elements
-        self.itemsize = itemsize
         step = chunk_bytes // itemsize
         self.chunks: list[Chunk] = []
         #: The chunks of each key; keys are numbered through all trees.

@@ -71,7 +71,7 @@ class SendPacing:
         self._ended = 0.0
         self._held: dict[str, list[PacedSum]] = {}
         self._final = bytearray(len(layout.chunks))
-        self._settled = 0
+        self._finalized = 0
 
     @property
     def peers(self) -> tuple[str, ...]:
@@ -90,15 +90,15 @@ class SendPacing:
             return self._returns
         return self._least_s / max(self._ended - min(self._released.values()), self._least_s)
 
-    def settle(self, number: int, now: float) -> None:
+    def finalize(self, number: int, now: float) -> None:
         """The mean of a chunk is there."""
         self._ended = now
         if (released := self._released.get(number)) is not None:
             self._least_s = min(self._least_s, now - released)
         self._final[number] = 1
         order = self._layout.front_first
-        while self._settled < len(order) and self._final[order[self._settled]]:
-            self._settled += 1
+        while self._finalized < len(order) and self._final[order[self._finalized]]:
+            self._finalized += 1
 
     def release(self, peer: str, crowded: Callable[[], bool], now: float) -> PacedSum | None:
         """What goes next to `peer`; None when nothing is held, or all of it is far ahead and the way `crowded`."""
@@ -111,9 +111,9 @@ class SendPacing:
     def _front(self) -> float:
         """Where the first chunk lies whose mean is not there."""
         order = self._layout.front_first
-        if self._layout.keys or self._settled == len(order):
+        if self._layout.keys or self._finalized == len(order):
             return 1.0
-        return self._layout.chunks[order[self._settled]].front
+        return self._layout.chunks[order[self._finalized]].front
 
 
 def _reach(tree: Tree, chunks: int) -> float:
@@ -131,7 +131,7 @@ def _path(member: str, parents: Mapping[str, str]) -> list[str]:
     return path
 
 
-class Departures:
+class OutgoingFrames:
     """Of round `number` under the plan of an `epoch`, for a tensor of `elements`. Any thread may call.
 
     `steady` says that all whom frames may pass have begun the round before this one, and have had a tensor of this

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from testbed.protocol import PeerSample
-from testbed.sync.gossip.inbox import Gone, Inbox, Sent
+from testbed.sync.gossip.inbox import Inbox, ModelSent, PeerLost
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_codec import HEADER_BYTES, PART_BYTES, MessageCodec, PartHeader, WireMessage
 from testbed.sync.transport import Frame, Outbox, TransportSettings
@@ -162,7 +162,7 @@ class Mailbox:
         self.queue = MessageQueue(settings, codec, roster, stale, self._sent, self._undelivered, make_outbox)
 
     def _sent(self, peer: str) -> None:
-        self.inbox.put(Sent(peer))
+        self.inbox.put(ModelSent(peer))
 
     def _undelivered(self, peer: str, reason: str) -> None:
-        self.inbox.put(Gone(peer, f"can't send to it: {reason}"))
+        self.inbox.put(PeerLost(peer, f"can't send to it: {reason}"))

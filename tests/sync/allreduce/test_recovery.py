@@ -82,7 +82,7 @@ def test_all_survivors_end_with_every_element_once(seed: int, count: int) -> Non
     assert {its.round for its in orders.values()} == {first}
     assert len({its.reduces for member, its in orders.items() if member in in_it}) <= 1
     if first == 8:
-        assert all(its.anew for its in orders.values())  # nobody holds any of the next one
+        assert all(its.restart for its in orders.values())  # nobody holds any of the next one
         return
     for member, its in orders.items():
         if member not in in_it:
@@ -95,7 +95,7 @@ def test_all_survivors_end_with_every_element_once(seed: int, count: int) -> Non
             fetched |= span
             assert peer not in in_it or span <= members_of(in_it[peer].final)
         kept, left = members_of(in_it[member].final), members_of(its.left)
-        assert its.anew or (kept | fetched | left == set(range(ELEMENTS)))
+        assert its.restart or (kept | fetched | left == set(range(ELEMENTS)))
         assert not kept & fetched and not (kept | fetched) & left
 
 
@@ -105,7 +105,7 @@ def test_who_has_not_begun_the_round_begins_it_anew_with_the_others(said: tuple[
     holdings = [Holding("a", 4, 6, True, *said), Holding("b", 4, 7, False, ELEMENTS)]
     for member in "ab":
         its = orders_for(member, holdings)
-        assert (its.round, its.anew, its.reduces) == (7, True, True)
+        assert (its.round, its.restart, its.reduces) == (7, True, True)
 
 
 def test_a_round_that_is_over_for_one_is_fetched_whole() -> None:
@@ -139,7 +139,7 @@ def test_a_round_that_is_mended_twice_keeps_what_was_final() -> None:
     assert joined(attempt.slices) == tuple(
         slices((0, 2, "abc"), (2, 3, "a"), (3, 5, "ab"), (5, 8, "a"), (8, 10, "abc"))
     )
-    assert attempt.past(attempt.slices).means[1:4].tolist() == [-1, -4, -3]
+    assert attempt.finished_round(attempt.slices).means[1:4].tolist() == [-1, -4, -3]
 
 
 def test_what_is_owed_is_paid_once_when_a_round_is_mended() -> None:
@@ -223,7 +223,7 @@ def interrupted(seed: int) -> tuple[Wire, dict[str, Attempt], str]:
             if wire.pending:
                 wire.step(ended)
         ended.add(member)
-        attempts[member].absorb(wire.members[member].finals())
+        attempts[member].absorb(wire.members[member].final_slices())
     return wire, {member: attempts[member] for member in sorted(survivors)}, dead
 
 
@@ -246,7 +246,7 @@ def fetch_all(attempts: dict[str, Attempt], orders: dict[str, RecoveryOrders]) -
 def reduce_rest(wire: Wire, attempts: dict[str, Attempt], orders: dict[str, RecoveryOrders], seed: int) -> None:
     """Reduce among the survivors what nobody holds."""
     whole: spans.Spans = ((0, DEATH_ELEMENTS),)
-    lefts = {whole if its.anew else its.left for its in orders.values() if its.anew or its.left}
+    lefts = {whole if its.restart else its.left for its in orders.values() if its.restart or its.left}
     if not lefts:
         return
     [left] = lefts
@@ -255,10 +255,10 @@ def reduce_rest(wire: Wire, attempts: dict[str, Attempt], orders: dict[str, Reco
     for member, attempt in attempts.items():
         packed, _ = attempt.pack(left)
         again.values[member] = packed
-        again.members[member].enter(Contribution(packed, wire.weights[member], lambda: 4, lambda: 4))
+        again.members[member].start(Contribution(packed, wire.weights[member], lambda: 4, lambda: 4))
     again.run()
     for member, attempt in attempts.items():
-        attempt.absorb(again.members[member].finals())
+        attempt.absorb(again.members[member].final_slices())
         attempt.again()
 
 

@@ -60,7 +60,7 @@ class Wire:
         self.confirmed = plan.epoch
         for member, state in self.members.items():
             ready = partial(self.ready, member)
-            state.enter(Contribution(self.values[member], self.weights[member], ready, lambda: self.confirmed))
+            state.start(Contribution(self.values[member], self.weights[member], ready, lambda: self.confirmed))
         chunks = range(len(next(iter(self.members.values())).layout.chunks))
         self.pending = [("own", member, number, "", None, None) for member in plan.members for number in chunks]
         self.draw = draw
@@ -172,7 +172,7 @@ ONES = torch.ones(5)
 def entered(plan: Plan, member: str, elements: int = 5, weight: float = 1.0, fixed: bool = False) -> Reduction:
     """A member that has passed on its values, or added them."""
     state = reduction(plan, member, elements)
-    state.enter(Contribution(torch.ones(elements), weight, lambda: plan.epoch, lambda: plan.epoch, fixed))
+    state.start(Contribution(torch.ones(elements), weight, lambda: plan.epoch, lambda: plan.epoch, fixed))
     for number in range(len(state.layout.chunks)):
         state.add_local(number)
     return state
@@ -211,7 +211,7 @@ def test_values_of_chunks_that_are_not_final_stay_what_was_contributed() -> None
     plan = Plan(0, MEMBERS, (star(MEMBERS, "m0"),), 1024)
     values = torch.arange(300, dtype=torch.float32)
     leaf = reduction(plan, "m1", 300)
-    leaf.enter(Contribution(values, 2.0, lambda: 0, lambda: 0))
+    leaf.start(Contribution(values, 2.0, lambda: 0, lambda: 0))
     for number in range(2):
         leaf.add_local(number)
     give(leaf, 1, "m0", torch.zeros(44), Part(0b111, 3.0, 0))
@@ -234,7 +234,7 @@ def test_sixteen_bits_are_summed_in_float32() -> None:
     """256 + 1 is 256 in bfloat16."""
     root = reduction(STAR, "m0", 5, dtype=torch.bfloat16)
     values = torch.full((5,), 256, dtype=torch.bfloat16)
-    root.enter(Contribution(values, 1.0, lambda: 0, lambda: 0))
+    root.start(Contribution(values, 1.0, lambda: 0, lambda: 0))
     root.add_local(0)
     for peer, bit in (("m1", 0b010), ("m2", 0b100)):
         root.add(0, peer, PartialSum(torch.ones(5, dtype=torch.bfloat16), 4.0, Part(bit, 4.0, 0)))

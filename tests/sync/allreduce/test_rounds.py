@@ -39,7 +39,7 @@ def measured(rounds: Rounds, elements: int, back_s: float, long_s: float) -> Rou
         left_s = (long_s - back_s) * number / last if last else 0.0
         its.pacing.hold("m0", number, Part(1, 1.0, 0))
         its.pacing.release("m0", lambda: False, left_s)
-        its.pacing.settle(number, left_s + back_s)
+        its.pacing.finalize(number, left_s + back_s)
     rounds.end(its)
     return its
 
