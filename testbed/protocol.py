@@ -37,7 +37,7 @@ path.
 
 Rounds inside groups agree on nothing. There the root of the confirmed plan's first tree, which gets Confirm as all
 members do, asks the members how far they are, and tells them the round from which the plan holds (see
-sync/allreduce/swap_agreement.py): no member waits for the next round among all, or for the controller.
+sync/allreduce/early_swaps.py): no member waits for the next round among all, or for the controller.
 
 One plan at a time is asked for. A Prepare withdraws the plan of an earlier Prepare that is not in force yet. So a plan
 that a member could not hold, and that the controller dropped, is no successor any more where it is held.

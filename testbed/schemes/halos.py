@@ -27,9 +27,8 @@ from testbed.schemes.assignment import GossipAssignment, Setting, best_reached, 
 from testbed.schemes.options import Checked, Options, limited
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
-from testbed.sync.gossip.effects import Advance, Participant, Send, Steps, Until
+from testbed.sync.gossip.effects import Advance, Participant, Send, ServedMember, Steps, Until
 from testbed.sync.gossip.message import CodedElements, Message, message
-from testbed.sync.gossip.served import ServedMember
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,9 +18,9 @@ from testbed.schemes.assignment import GossipAssignment, Setting, graph_of
 from testbed.schemes.options import InGraph, Misfit, Options, limited
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
-from testbed.sync.gossip.average import WeightedMean
 from testbed.sync.gossip.effects import Advance, Participant, Send, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message, message
+from testbed.sync.gossip.neighbours import WeightedMean
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -35,8 +35,8 @@ from testbed.simulation.round_model import Transfer
 from testbed.spec.experiment import Experiment
 from testbed.sync import flat
 from testbed.sync.codecs import PLAIN, by_name
-from testbed.sync.gossip.account import StepFigures
 from testbed.sync.gossip.effects import Advance, Effect, LocalCompute, Participant, Send, Step, Steps, Until
+from testbed.sync.gossip.iteration_reporter import StepFigures
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_codec import Done, MessageCodec, WireMessage
 from testbed.worker.gossip import PacedSteps, participant_of
@@ -336,7 +336,7 @@ class GossipMember:
     # Reports
 
     def _advance(self, iteration: int) -> None:
-        """Enter an iteration. Reports it with the times of the one before, as sync/gossip/account does live."""
+        """Enter an iteration. Reports it with the times of the one before, as an IterationReporter does live."""
         self.iteration = iteration
         if iteration > self._setup.node.first:
             tally, self._tally = self._tally, IterationTally()

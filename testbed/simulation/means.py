@@ -16,12 +16,9 @@ import torch
 from testbed.plan import Group, Plan
 from testbed.simulation.round_model import Payload, TreeEdge
 from testbed.sync.allreduce.chunk import PartialSum
-from testbed.sync.allreduce.header import Kind
-from testbed.sync.allreduce.layout import Layout
-from testbed.sync.allreduce.payload import Encoder, decode
+from testbed.sync.allreduce.chunk_codec import Encoder, Kind, Sums, decode
 from testbed.sync.allreduce.reduction import Contribution, OutgoingChunk, Reduction
-from testbed.sync.allreduce.role import role_in
-from testbed.sync.allreduce.sums import Sums
+from testbed.sync.allreduce.role import Layout, role_in
 from testbed.sync.codecs import Residual
 from testbed.sync.transport import Scratch
 
@@ -125,7 +122,7 @@ class _Member:
         self.reduction = Reduction(plan.epoch, plan.members, role_in(plan, group, name), layout, sums, in_order=True)
         if given.residual is not None:
             given.residual.open(layout.elements)
-        self.reduction.enter(Contribution(given.values, given.weight, lambda: plan.epoch, lambda: plan.epoch))
+        self.reduction.start(Contribution(given.values, given.weight, lambda: plan.epoch, lambda: plan.epoch))
         self._encoder = Encoder(sums, given.residual)
 
     def add_local(self, number: int) -> Sequence[OutgoingChunk]:

@@ -14,8 +14,8 @@ from testbed.schemes import Scheme, named
 from testbed.schemes.training import GossipTraining
 from testbed.sync import flat
 from testbed.sync.codecs import PLAIN, by_name
-from testbed.sync.gossip.account import StepFigures
 from testbed.sync.gossip.effects import Participant
+from testbed.sync.gossip.iteration_reporter import StepFigures
 from testbed.sync.gossip.membership import Membership
 from testbed.sync.rendezvous import Rendezvous
 from testbed.worker.learner import Learner, chosen_device, make

@@ -24,15 +24,14 @@ from testbed.controller.allreduce.recovery import disagreeing
 from testbed.plan import Plan, Route
 from testbed.protocol import Arrived, Holding, MeanSlice, Reconfigure, decode, encode
 from testbed.sync.allreduce import fetch, spans
-from testbed.sync.allreduce.atomic_rounds import orders_for
+from testbed.sync.allreduce.chunk_codec import ChunkHeader, ChunkHeaderFormat, Kind
 from testbed.sync.allreduce.fetch import FetchAnswer, FetchRequest, MeansNote, StateNote, Wanted, receive_request
 from testbed.sync.allreduce.group import AllReduceGroup
 from testbed.sync.allreduce.handover import packed, unpack
-from testbed.sync.allreduce.header import ChunkHeader, ChunkHeaderFormat, Kind
+from testbed.sync.allreduce.recovery import orders_for
 from testbed.sync.errors import FrameError, ImpostorError, SyncError
-from testbed.sync.gossip.header import HEADER_BYTES, PartHeader
 from testbed.sync.gossip.inbox import Inbox, MessageArrived
-from testbed.sync.gossip.message_codec import MessageCodec
+from testbed.sync.gossip.message_codec import HEADER_BYTES, MessageCodec, PartHeader
 from testbed.sync.transport import Greeting, Outbox, RouteTable, TransportSettings, handshake, probe
 from testbed.sync.transport.arrivals import Arrivals
 from testbed.sync.transport.frame import Frame, FrameFormat, checksum
@@ -222,15 +221,15 @@ def use_holdings(data: bytes) -> None:
         return  # the controller passes on none that contradict each other
     holdings = {holding.member: holding for holding in message.holdings}
     orders = {name: orders_for(name, tuple(holdings.values())) for name in holdings}
-    assert len({(its.round, its.anew) for its in orders.values()}) <= 1
+    assert len({(its.round, its.restart) for its in orders.values()}) <= 1
     for its in orders.values():
         begun = [each for each in holdings.values() if each.round >= its.round]
         held = any(each.final or each.over or each.round > its.round for each in begun)
-        assert its.anew or held, "a mean that nobody has"
+        assert its.restart or held, "a mean that nobody has"
     for name, its in orders.items():
         in_it = (each for each in holdings.values() if each.round == its.round and not each.over)
         elements = max((each.elements for each in in_it), default=0)
-        if its.reduces and not its.anew and holdings[name].round == its.round and not holdings[name].over:
+        if its.reduces and not its.restart and holdings[name].round == its.round and not holdings[name].over:
             fetched = [(start, stop) for _, start, stop in its.fetch]
             assert spans.union((*fetched, *its.left, *holdings[name].final)) == ((0, elements),)
 

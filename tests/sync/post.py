@@ -11,8 +11,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import NamedTuple
 
+from testbed.sync.allreduce.early_swaps import SwapMessage, SwapPeer
 from testbed.sync.allreduce.group import AllReduceGroup
-from testbed.sync.allreduce.swap_commit import SwapMessage, SwapPeer
 from testbed.sync.errors import SyncError
 from testbed.sync.transport.frame import Frame, FrameFormat, Greeting
 from testbed.sync.transport.listener import Received, hand_on

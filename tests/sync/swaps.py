@@ -34,7 +34,7 @@ import torch
 from testbed import sync
 from testbed.plan import Plan
 from testbed.sync.allreduce.group import AllReduceGroup
-from testbed.sync.allreduce.result import RoundResult
+from testbed.sync.allreduce.round import RoundResult
 from testbed.sync.executor import AsyncExecutor, Work
 from testbed.sync.transport.settings import TransportSettings
 from tests.sync.controller import Controller, job

@@ -20,8 +20,8 @@ from testbed.plan import Group, Plan
 from testbed.protocol import Held
 from testbed.schemes import SCHEMES
 from testbed.schemes.training import RoundTraining
+from testbed.sync.allreduce.early_swaps import SwapConnection, SwapMessage, SwapStep
 from testbed.sync.allreduce.group import AllReduceGroup
-from testbed.sync.allreduce.swap_commit import SwapConnection, SwapMessage, SwapStep
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.transport import TransportSettings
 from tests.sync.controller import Controller, job

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from testbed.plan import Plan, Route
+from testbed.sync.allreduce.chunk_codec import ChunkHeader, ChunkHeaderFormat, Kind
 from testbed.sync.allreduce.group import AllReduceGroup
-from testbed.sync.allreduce.header import ChunkHeader, ChunkHeaderFormat, Kind
 from testbed.sync.errors import FrameError
 from testbed.sync.transport import handshake
 from testbed.sync.transport.frame import Frame, FrameFormat, Greeting

@@ -15,8 +15,8 @@ import torch
 
 from testbed import sync
 from testbed.plan import Group, Plan
+from testbed.sync.allreduce.chunk_codec import ChunkHeaderFormat, Kind
 from testbed.sync.allreduce.group import AllReduceGroup
-from testbed.sync.allreduce.header import ChunkHeaderFormat, Kind
 from testbed.sync.errors import SyncError
 from testbed.sync.transport.frame import FrameFormat
 from testbed.sync.transport.settings import TransportSettings

@@ -20,9 +20,8 @@ from testbed.schemes.decoupled_diloco.messages import (
 from testbed.schemes.decoupled_diloco.syncer import Syncer
 from testbed.schemes.staggered.rules import cut
 from testbed.sync.codecs import by_name, rounded
-from testbed.sync.gossip.effects import Advance, LocalCompute, Send, Step, Steps, Until
+from testbed.sync.gossip.effects import Advance, LocalCompute, Send, ServedMember, Step, Steps, Until
 from testbed.sync.gossip.message import Message
-from testbed.sync.gossip.served import ServedMember
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -42,8 +42,8 @@ from testbed.schemes.decoupled_diloco.messages import (
     MergedWhole,
 )
 from testbed.sync.codecs import by_name, rounded
-from testbed.sync.gossip.average import WeightedMean
 from testbed.sync.gossip.effects import Send
+from testbed.sync.gossip.neighbours import WeightedMean
 from testbed.sync.outer import Nesterov
 
 if TYPE_CHECKING:

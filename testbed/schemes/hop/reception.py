@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from testbed.schemes.hop.rules import HopRules
-from testbed.sync.gossip.average import WeightedMean
 from testbed.sync.gossip.effects import Steps, Until
-from testbed.sync.gossip.neighbours import Neighbours
+from testbed.sync.gossip.neighbours import Neighbours, WeightedMean
 
 if TYPE_CHECKING:
     from torch import Tensor

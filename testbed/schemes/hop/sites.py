@@ -15,10 +15,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from testbed.schemes.hop.member import HopMember
-from testbed.sync.gossip.average import WeightedMean
 from testbed.sync.gossip.effects import Advance, LocalCompute, Participant, Send, Step, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message, message
-from testbed.sync.gossip.neighbours import Neighbours
+from testbed.sync.gossip.neighbours import Neighbours, WeightedMean
 
 if TYPE_CHECKING:
     from torch import Tensor

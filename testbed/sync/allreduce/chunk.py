@@ -156,7 +156,7 @@ class ChunkReduction:
         self._local.values.copy_(mean)
         return True
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """The round is over here: the values are their owner's again."""
         self._local = None
 

@@ -1,36 +1,200 @@
-"""A member's part in plans that take force between rounds among all: what it promises, and, as a root, what it commits.
+"""Early commit: how a plan comes into force between two rounds among all.
 
-swap_agreement.py says why all members go by the same plan in each round.
+Members in groups meet only in rounds among all, which agree on plans (see protocol.py); many rounds may lie between two
+of those. So the root of a new plan's first tree commits the plan in two phases, as soon as the controller has told it
+that all members hold the plan. Each exchange uses a connection of its own, to where the member listens for its peers,
+on the channel for requests:
+
+    root      prepare k  -->  each member, the root included
+                         <--  promise r: the newest round that it has begun; it begins none after r until it hears more
+              commit k, s = 1 + the largest r  -->   rounds from s on use plan k
+              abort k    -->  some member can't be reached: the plan waits for the next round among all
+
+Invariant: round n uses the newest of the plans that rounds among all before n agreed on and of those that were
+committed from a round of at most n on; every member knows all of these before it begins round n. A round among all
+tells all of its members by its end. A commit has s > r at each member, and no member begins a round after its r before
+it knows s. So members use one plan in each round, and contribute once to it, in whatever groups the plan has.
+
+No member waits for ever. A promise is made at once, whatever rounds are running, and no frame can be queued before it;
+a commit waits for promises alone. So a member that waits to begin a round waits for messages, never for another round.
+The controller takes no part once the root has begun. Preparing another plan meanwhile takes back nothing that was
+promised: both come into force, or only the newer one, which a round among all may agree on first. The loss of the root
+ends the run, as that of any member does where members are fixed; they always are where members are in groups.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
+import struct
 import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from enum import IntEnum
 from functools import partial
+from typing import NamedTuple, Protocol
 
 from testbed.plan import Plan
 from testbed.sync.allreduce.held_plans import HeldPlans
-from testbed.sync.allreduce.round_progress import RoundProgress
-from testbed.sync.allreduce.rounds import Rounds
-from testbed.sync.allreduce.swap_agreement import SwapAgreement
-from testbed.sync.allreduce.swap_commit import SwapMessage, SwapPeer, SwapStep, connect
+from testbed.sync.allreduce.rounds import RoundProgress, Rounds
 from testbed.sync.errors import FrameError, SyncError
-from testbed.sync.transport import TransportSettings
+from testbed.sync.transport import Greeting, TransportSettings, handshake, sockets
+from testbed.sync.transport.frame import FETCH
 
-#: Connections that are opened at a time: of a thousand members some 30 at once, three round trips each.
+
+class SwapAgreement:
+    """This member's promises and the commits that it knows, by epoch. No I/O; the caller holds the group's lock."""
+
+    def __init__(self) -> None:
+        self._promises: dict[int, int] = {}
+        self._lost: dict[int, str] = {}
+        self._commits: dict[int, int] = {}
+
+    @property
+    def open(self) -> tuple[int, ...]:
+        """The epochs that this member has promised, and whose decision it waits for."""
+        return tuple(sorted(self._promises))
+
+    def promise(self, epoch: int, begun: int) -> int:
+        """Promise to begin no round after `begun`, the newest one, before the decision on `epoch`. Return `begun`.
+
+        Raises:
+            FrameError: that epoch was prepared before.
+        """
+        if epoch in self._promises or epoch in self._commits:
+            raise FrameError(f"epoch {epoch} is prepared a second time", rule="prepared-twice", epoch=epoch)
+        self._promises[epoch] = begun
+        return begun
+
+    def commit(self, epoch: int, first: int) -> None:
+        """Record that rounds from `first` on use the plan of `epoch`. Raises FrameError if this breaks the promise."""
+        if (begun := self._promises.get(epoch)) is None or first <= begun:
+            raise FrameError(
+                f"epoch {epoch} is committed from round {first} on, but this member promised {begun}",
+                rule="not-promised",
+                epoch=epoch,
+                round=first,
+                given=begun,
+            )
+        del self._promises[epoch]
+        self._commits[epoch] = first
+
+    def abort(self, epoch: int) -> None:
+        """Release the promise for `epoch`."""
+        self._promises.pop(epoch, None)
+
+    def lose(self, epoch: int, why: str) -> None:
+        """Record that no decision on `epoch` will come any more. No effect if it came already."""
+        if epoch in self._promises:
+            self._lost[epoch] = why
+
+    def may_begin(self, number: int) -> bool:
+        """Return whether no promise forbids round `number`. Raises SyncError if a promise forbids it for good."""
+        binding = [epoch for epoch, begun in self._promises.items() if begun < number]
+        for epoch in binding:
+            if epoch in self._lost:
+                raise SyncError(
+                    f"round {number}: the commit decision on epoch {epoch} was lost: {self._lost[epoch]}",
+                    rule="not-decided",
+                    epoch=epoch,
+                    round=number,
+                )
+        return not binding
+
+    def epoch(self, number: int, agreed: int) -> int:
+        """Return the epoch that round `number` uses, if earlier rounds used or agreed on `agreed`."""
+        return max([agreed, *(epoch for epoch, first in self._commits.items() if first <= number)])
+
+    def forget(self, agreed: int) -> None:
+        """Drop commits that are no newer than the epoch `agreed`, which rounds use by now."""
+        self._commits = {epoch: first for epoch, first in self._commits.items() if epoch > agreed}
+
+
+_MESSAGE = struct.Struct("<BII")
+
+#: The longest wait of a root for a promise, in seconds. Members that have promised wait meanwhile. A promise takes one
+#: round trip; a link that fell to a tenth of its rate has queued a second or two.
+PROMISE_S = 5.0
+
+
+class SwapStep(IntEnum):
+    """The kind of a message. The numbers differ from those of fetch.Wanted, which share the channel."""
+
+    PREPARE = 16
+    PROMISE = 17
+    COMMIT = 18
+    ABORT = 19
+
+
+class SwapMessage(NamedTuple):
+    """A step of the early commit of plan `epoch`."""
+
+    step: SwapStep
+    epoch: int
+    #: For a promise the newest round begun, for a commit the first round with the plan.
+    round: int = 0
+
+
+class SwapPeer(Protocol):
+    """A connection to another member. Methods raise OSError and SyncError if the member can't be reached."""
+
+    def send(self, message: SwapMessage) -> None:
+        """Send a message."""
+
+    def receive(self) -> SwapMessage:
+        """Wait for a message."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class SwapConnection:
+    """A SwapPeer over a socket, on either side."""
+
+    def __init__(self, connection: socket.socket, timeout_s: float) -> None:
+        connection.settimeout(timeout_s)
+        self._connection = connection
+
+    def send(self, message: SwapMessage) -> None:
+        self._connection.sendall(_MESSAGE.pack(*message))
+
+    def receive(self) -> SwapMessage:
+        raw = memoryview(bytearray(_MESSAGE.size))
+        sockets.receive(self._connection, raw)
+        step, epoch, number = _MESSAGE.unpack(raw)
+        if step not in tuple(SwapStep):
+            raise FrameError(f"unknown step of an early commit: {step}", rule="unknown-step", given=step)
+        return SwapMessage(SwapStep(step), epoch, number)
+
+    def close(self) -> None:
+        sockets.close_now(self._connection)
+
+
+def connect(
+    peer: str, address: tuple[str, int], settings: TransportSettings, given_up: threading.Event
+) -> SwapConnection:
+    """Return a connection to the member `peer`, which listens at `address`. Raises OSError if there is none in time."""
+    greeting = Greeting(settings.member, FETCH)
+
+    def greet(connection: socket.socket, deadline: float) -> socket.socket:
+        return handshake.greet(connection, greeting, peer, settings, deadline, given_up.is_set)
+
+    connection = sockets.connect(address, settings.timeout_s, given_up, settings.congestion, greet)
+    return SwapConnection(connection, min(PROMISE_S, settings.timeout_s))
+
+
+#: Connections opened at a time: a thousand members take about 30 times three round trips.
 MOST_OPENING = 32
 
 log = logging.getLogger(__name__)
 
 
 class EarlySwaps:
-    """Of a group's member, whose plans and rounds these are. `connect` reaches another one of the `roster`.
+    """A member's part in early commits: it promises, and as the root of a plan it commits.
 
-    `begins`, `epoch`, `follow` and `awaited` are for who holds the lock of `progress`; any thread may call the rest.
+    `connect` reaches another member. Callers of `may_begin`, `epoch`, `follow` and `awaited` hold the lock of
+    `progress`; any thread may call the other methods.
     """
 
     def __init__(
@@ -54,64 +218,72 @@ class EarlySwaps:
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 
-    def begins(self, number: int) -> bool:
-        """Whether a round may begin, as far as promises go; SyncError when it never may."""
+    def may_begin(self, number: int) -> bool:
+        """Return whether no promise forbids round `number`. Raises SyncError if a promise forbids it for good."""
         return self._agreement.may_begin(number)
 
     def epoch(self, number: int, agreed: int) -> int:
-        """What a round goes by, before which rounds among all agreed on `agreed`."""
+        """Return the epoch that round `number` uses, if earlier rounds used or agreed on `agreed`."""
         return self._agreement.epoch(number, agreed)
 
     def follow(self) -> None:
-        """Let the plan in force be that of the next round, if none is on."""
+        """Make the plan of the next round the one in force, unless a round is running."""
         if self._rounds.number == self._rounds.finished:
             self._plans.advance(self.epoch(self._rounds.number + 1, self._plans.agreed))
             self._agreement.forget(self._plans.agreed)
 
     def awaited(self) -> str:
-        """What this member waits for before it begins its next round, in words; empty if for nothing."""
-        return ", ".join(f"a word on the plan of epoch {epoch}, which it promised" for epoch in self._agreement.open)
+        """Return what this member waits for before its next round, in words; empty if nothing."""
+        return ", ".join(f"the commit decision on the plan of epoch {epoch}" for epoch in self._agreement.open)
 
     # -- as any member -------------------------------------------------------------------------------------------------
 
     def promise(self, epoch: int) -> int:
-        """Begin no round until there is word on a plan; the newest one that was begun. FrameError when the controller
-        has told of no such plan."""
+        """Promise to begin no round before the decision on `epoch`. Return the newest round that was begun.
+
+        Raises:
+            FrameError: the controller announced no such plan.
+        """
         with self._progress.changed:
             self._progress.check()
             if epoch not in self._plans and epoch >= self._plans.agreed:
-                raise FrameError(f"epoch {epoch} is prepared, and not held", rule="unknown-epoch", epoch=epoch)
+                raise FrameError(f"this member does not hold epoch {epoch}", rule="unknown-epoch", epoch=epoch)
             return self._agreement.promise(epoch, self._rounds.number)
 
     def commit(self, epoch: int, first: int) -> None:
-        """Rounds from `first` on go by a plan that was promised."""
+        """Use a promised plan in rounds from `first` on."""
         with self._progress.changed:
             self._agreement.commit(epoch, first)
             self.follow()
             self._progress.changed.notify_all()
 
     def abort(self, epoch: int) -> None:
-        """A plan that was promised does not take force early."""
+        """Release a promise: the plan does not come into force early."""
         with self._progress.changed:
             self._agreement.abort(epoch)
             self._progress.changed.notify_all()
 
     def serve(self, root: SwapPeer) -> None:
-        """Do what a plan's root asks, up to its last word. SyncError when that is nothing that was to come."""
+        """Answer the root of a plan, up to its decision.
+
+        Raises:
+            SyncError: the root's messages are out of order.
+            OSError: the connection broke after the promise.
+        """
         try:
             step, epoch, _ = root.receive()
-        except ConnectionError:  # it could not reach somebody, or a round among all came first
+        except ConnectionError:  # the root could not reach some member, or a round among all came first
             return
         if step is SwapStep.ABORT:
             return
         if step is not SwapStep.PREPARE:
-            raise FrameError(f"a swap that begins with {step.name.lower()}")
+            raise FrameError(f"an early commit began with {step.name.lower()} instead of prepare")
         begun = self.promise(epoch)
         try:
             root.send(SwapMessage(SwapStep.PROMISE, epoch, begun))
             step, said, first = root.receive()
             if said != epoch or step not in (SwapStep.COMMIT, SwapStep.ABORT):
-                raise FrameError(f"{step.name.lower()} of epoch {said} after epoch {epoch} was promised")
+                raise FrameError(f"{step.name.lower()} of epoch {said} followed the promise of epoch {epoch}")
             if step is SwapStep.COMMIT:
                 self.commit(epoch, first)
             else:
@@ -128,10 +300,14 @@ class EarlySwaps:
     # -- as the root of a plan -----------------------------------------------------------------------------------------
 
     def confirm(self, epoch: int) -> Callable[[], None] | None:
-        """All members hold the plan of an epoch: what commits it if that is for this member to do; it waits for others.
+        """Record that all members hold the plan of `epoch`.
 
-        Where all rounds are among all there is nothing to do. What members do between rounds, where plans say it, is
-        agreed on in those alone: a member may be on its way to the next round already.
+        An early commit is for plans that follow one with groups: elsewhere all rounds are among all. A plan that
+        also says what members do between rounds is left to rounds among all: a member may be on its way to the next
+        round already.
+
+        Returns:
+            A function that commits the plan and waits for other members, or None if that is not this member's task.
         """
         self._plans.confirm(epoch)
         plan, now = self._plans.get(epoch), self._plans.in_force
@@ -142,14 +318,14 @@ class EarlySwaps:
         return partial(self._commit_all, plan)
 
     def _commit_all(self, plan: Plan) -> None:
-        """Commit a plan at all members; where one can't be had it waits for the next round among all."""
+        """Commit a plan at all members. If one can't be reached, the plan waits for the next round among all."""
         peers: list[SwapPeer] = []
         try:
             self._open([member for member in plan.members if member != self._member], peers)
             if plan.epoch > self._plans.agreed:  # no round among all came first
                 self._commit(plan.epoch, peers)
         except (OSError, SyncError) as error:
-            log.warning("epoch %d is left to the next round among all: %s", plan.epoch, error)
+            log.warning("epoch %d waits for the next round among all: %s", plan.epoch, error)
         finally:
             self._close(peers)
 
@@ -168,8 +344,11 @@ class EarlySwaps:
         self.commit(epoch, first)
 
     def _open(self, members: Collection[str], peers: list[SwapPeer]) -> None:
-        """Connect to these members, before any of them promises something; into `peers`. The error where one can't be
-        reached."""
+        """Connect to members, before any of them promises anything. Adds the connections to `peers`.
+
+        Raises:
+            SyncError, OSError: some member can't be reached.
+        """
 
         def reach(member: str) -> None:
             peer = self.connect(member, self._closed)
@@ -190,7 +369,7 @@ class EarlySwaps:
             self._peers = [peer for peer in self._peers if peer not in peers]
 
     def close(self) -> None:
-        """Let go of who waits for other members here."""
+        """Close all connections, so that no thread waits here any more."""
         self._closed.set()
         with self._progress.changed:
             peers = tuple(self._peers)
@@ -199,15 +378,15 @@ class EarlySwaps:
 
 
 def _promised(peer: SwapPeer, epoch: int) -> int:
-    """The newest round that a member has begun, when it promises; FrameError when it says something else."""
+    """Return the newest round that a member has begun, as it promises. Raises FrameError for any other message."""
     step, said, begun = peer.receive()
     if step is not SwapStep.PROMISE or said != epoch:
-        raise FrameError(f"{step.name.lower()} of epoch {said} in place of a promise of epoch {epoch}")
+        raise FrameError(f"{step.name.lower()} of epoch {said} instead of a promise of epoch {epoch}")
     return begun
 
 
 def _tell(peers: Collection[SwapPeer], message: SwapMessage) -> None:
-    """Say the last word to all. One that is not reached finds that out itself, and ends."""
+    """Send the decision to all. A member that is not reached notices the broken connection, and ends."""
     for peer in peers:
         with suppress(OSError, SyncError):
             peer.send(message)

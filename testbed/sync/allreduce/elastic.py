@@ -1,4 +1,4 @@
-"""All-reduce over the comings and goings of members: one group for each generation of members.
+"""All-reduce while members come and go: one group for each generation of members.
 
     generation 0:  a b c d    rounds 1 2 3 4 5 .
                                               c dies in round 6: Abort, Holding from a, b and d, Reconfigure
@@ -6,8 +6,8 @@
                                                       c is back: Prepare with c in it, agreed on as any plan is
     generation 5:  a b c d                              10 11 ...
 
-Each generation has connections and sums of its own, so that nothing of the one before can reach it. A round that a
-member was lost in is recovered (see recovery.py). A static run has one group alone, and nothing of this.
+Each generation has connections and sums of its own, so that nothing of an earlier one can reach it. The round in which
+a member was lost is recovered (see recovery.py). A static run has one AllReduceGroup and needs none of this.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -24,8 +25,6 @@ import torch
 from testbed.plan import Plan
 from testbed.protocol import Abort, ControlMessage, Holding, Lost, MeanSlice, Reconfigure, Rejoin
 from testbed.schema import brief
-from testbed.sync.allreduce.atomic_rounds import RecoveryOrders, orders_for
-from testbed.sync.allreduce.attempt import Attempt, Past
 from testbed.sync.allreduce.fetch import (
     FetchAnswer,
     FetchRequest,
@@ -40,23 +39,54 @@ from testbed.sync.allreduce.generations import Generations
 from testbed.sync.allreduce.group import AllReduceGroup, Roster
 from testbed.sync.allreduce.handover import StateHandover
 from testbed.sync.allreduce.receiver import ChunkReceiver, Loss
-from testbed.sync.allreduce.recovery import Unfetched, recover
-from testbed.sync.allreduce.result import RoundResult
-from testbed.sync.allreduce.timeout import AdaptiveTimeout
+from testbed.sync.allreduce.recovery import Attempt, FinishedRound, RecoveryOrders, Unfetched, orders_for, recover
+from testbed.sync.allreduce.round import RoundResult
 from testbed.sync.checkpoint import Stateful
 from testbed.sync.codecs import Residual
 from testbed.sync.codecs.codec import bytes_of
 from testbed.sync.errors import FrameError, Halted, SyncError
 from testbed.sync.transport import Greeting, TransportSettings
 
+#: Number of remembered rounds: enough to include the slow phase of a trace, or of a member that evaluates.
+REMEMBERED = 32
+#: Fewer rounds tell nothing: the first ones have fresh connections, and steps that compile.
+NEEDED = 3
+#: A rate that drops to an eighth is a slow path, not a broken one.
+SLACK = 8.0
+#: Rounds may take milliseconds, but the machine's scheduler may delay one by a second.
+LEAST_S = 3.0
+
+
+class AdaptiveTimeout:
+    """The time to wait in a round before the controller is asked about silent peers, from the durations of recent
+    rounds.
+
+    It is at most `most_s`, the time after which the round fails.
+    """
+
+    def __init__(self, most_s: float) -> None:
+        self._most_s = most_s
+        self._took: deque[float] = deque(maxlen=REMEMBERED)
+
+    def note(self, seconds: float) -> None:
+        """Record the duration of a round."""
+        self._took.append(seconds)
+
+    @property
+    def seconds(self) -> float:
+        """SLACK times the longest remembered round, at least LEAST_S; `most_s` while too few rounds are known."""
+        if len(self._took) < NEEDED:
+            return self._most_s
+        return min(max(SLACK * max(self._took), LEAST_S), self._most_s)
+
 
 class ElasticGroup:
     """A member's groups, and the round that it is in.
 
-    A member that is lost ends no round: the controller is told, by `tell`, and what it says is waited for. A member
-    that comes while the others train begins from the state of `source`, see `handover`.
+    A lost member does not end a round: this member reports the loss with `tell`, and waits for the controller's
+    decision. A member that joins while the others train starts from the state of `source`, see handover.py.
 
-    Threads: `begin`, and what it returns, belong to one caller each; the rest may be called from any.
+    Any thread may call the methods, but `begin`, and the function that it returns, belong to one caller each.
     """
 
     def __init__(
@@ -77,24 +107,24 @@ class ElasticGroup:
         self._aborted: Abort | None = None
         self._orders: RecoveryOrders | None = None
         self._attempt: Attempt | None = None
-        self._past = Past(after_round, (), torch.empty(0))
+        self._last = FinishedRound(after_round, (), torch.empty(0))
         self._failure: SyncError | None = None
         self._timeout = AdaptiveTimeout(settings.timeout_s)
         first_round = None if source else after_round
-        self._generations = Generations(plan, settings, roster, first_round, reproducible, self._say_lost)
+        self._generations = Generations(plan, settings, roster, first_round, reproducible, self._report_lost)
 
     @property
     def current(self) -> AllReduceGroup:
-        """The group in force."""
+        """The group of the generation in force."""
         return self._generations.current
 
     @property
     def finished(self) -> int:
-        """The last round that is over."""
-        return self._past.number
+        """The number of the last completed round."""
+        return self._last.number
 
     def rejoin(self) -> Rejoin:
-        """Where this member stands, for a controller that does not know it."""
+        """Return this member's state for a controller that restarted and does not know it."""
         with self._changed:
             generations = self._generations
             return Rejoin(
@@ -107,10 +137,18 @@ class ElasticGroup:
             )
 
     def prepare(self, plan: Plan, roster: Roster, source: str) -> Callable[[], None]:
-        """Keep a plan beside the one in force; what it returns holds it, see AllReduceGroup.prepare.
+        """Keep a plan beside the one in force. A plan for other members begins another generation.
 
-        With one for other members another generation begins. It comes into force as any plan does: when all members of
-        this one have said in a round that they hold it.
+        That generation comes into force as any plan does: when all members of the current one have said in a round
+        that they hold it.
+
+        Args:
+            plan: The plan.
+            roster: The address of each member of the plan, if the members change.
+            source: The member whose state a new member starts from.
+
+        Returns:
+            A function that connects to the plan's next hops and holds it.
         """
         if plan.members == self.current.members or not roster:
             return self.current.prepare(plan)
@@ -119,7 +157,7 @@ class ElasticGroup:
     def _prepare_generation(self, plan: Plan, roster: Roster, source: str) -> None:
         if missing := sorted(set(plan.members) - set(roster)):
             raise SyncError(
-                f"epoch {plan.epoch}: nobody said where {missing} listen",
+                f"epoch {plan.epoch}: the controller sent no address of {missing}",
                 rule="no-address",
                 epoch=plan.epoch,
                 given=missing,
@@ -133,13 +171,17 @@ class ElasticGroup:
         current.plans.promise(plan.epoch)
 
     def share(self, parts: Mapping[str, Stateful]) -> None:
-        """Name what makes up this member's state; a member that comes later gets it from another, and takes part from
-        the round on that follows the one it is of. SyncError when it can't be had."""
+        """Name the parts of this member's state. A member that joins later fetches their state, and then takes part in
+        rounds.
+
+        Raises:
+            SyncError: the state can't be fetched.
+        """
 
         def ask(source: str, most_bytes: int) -> FetchAnswer:
             if source not in self._generations.roster:
                 raise SyncError(
-                    f"nobody said where {source} listens, which is to hand over the state",
+                    f"the controller sent no address of {source}, which is to hand over its state",
                     rule="no-address",
                     member=source,
                 )
@@ -148,7 +190,7 @@ class ElasticGroup:
 
         number = self.handover.share(parts, ask)
         if number is not None:
-            self._past = replace(self._past, number=number)
+            self._last = replace(self._last, number=number)
             self.current.start(number)
 
     # -- rounds ----------------------------------------------------------------------------------------------------
@@ -156,7 +198,9 @@ class ElasticGroup:
     def begin(
         self, values: torch.Tensor, weight: float, residual: Residual | None = None, overlaps: bool = False
     ) -> Callable[[], RoundResult]:
-        """As AllReduceGroup.begin, but that all is left to what it returns: one round is on at a time."""
+        """Prepare a round, as AllReduceGroup.begin does. The returned function does all the work: rounds do not
+        overlap here.
+        """
         return partial(self._reduce, values, weight, residual)
 
     def _reduce(self, values: torch.Tensor, weight: float, residual: Residual | None) -> RoundResult:
@@ -175,21 +219,23 @@ class ElasticGroup:
                     attempt.again()
             except Unfetched as error:
                 barred = group.settings.generation
-                self._generations.tell_lost(barred, error.loss)
+                self._generations.report_lost(barred, error.loss)
         self._finish(group, attempt, result)
         took_s = time.monotonic() - began
         self._timeout.note(took_s)
         return replace(result, started_s=started_s, finished_s=started_s + took_s)
 
     def _try(self, group: AllReduceGroup, orders: RecoveryOrders | None, attempt: Attempt) -> RoundResult:
-        if attempt.whole or (orders is not None and orders.round == attempt.number and not orders.anew):
+        if attempt.whole or (orders is not None and orders.round == attempt.number and not orders.restart):
             return recover(group, self._generations.roster, orders, attempt, self._changed)
         result = group.begin(attempt.values, attempt.weight, attempt.begin())()
         attempt.done()
         return result
 
     def _await_group(self, attempt: Attempt, barred: int) -> tuple[AllReduceGroup, RecoveryOrders | None]:
-        """The group in force, of another generation than `barred`, and what is to be done about a round in it."""
+        """Wait for a generation other than `barred`. Return its group, and the orders for the interrupted round, if
+        any.
+        """
         timeout_s = self._settings.timeout_s
         with self._changed:
             ready = self._changed.wait_for(
@@ -198,18 +244,18 @@ class ElasticGroup:
             if self._failure is not None:
                 raise self._failure
             if not ready:
-                why = self._aborted.why if self._aborted else "what others hold can't be fetched"
+                why = self._aborted.why if self._aborted else "means that others hold can't be fetched"
                 where = f"round {attempt.number}, epoch {self._generations.epoch}"
-                silence = f"the controller has not said within {timeout_s:g} s who is left"
+                silence = f"the controller sent no list of survivors within {timeout_s:g} s"
                 raise SyncError(
                     f"{where}: {why}; {silence}", rule="timeout", round=attempt.number, epoch=self._generations.epoch
                 )
             return self.current, self._orders
 
     def _finish(self, group: AllReduceGroup, attempt: Attempt, result: RoundResult) -> None:
-        past = attempt.past(result.slices)
+        finished = attempt.finished_round(result.slices)
         with self._changed:
-            self._past, self._attempt = past, None
+            self._last, self._attempt = finished, None
             if group is self.current and self._aborted is None:
                 source = self._generations.advance(attempt.number)
                 if source is not None:
@@ -220,7 +266,7 @@ class ElasticGroup:
     # -- a member is lost --------------------------------------------------------------------------------------------
 
     def abort(self, message: Abort) -> None:
-        """Let nothing more become final, and say what is."""
+        """Let nothing more become final, and tell the controller what this member holds."""
         with self._changed:
             attempt = self._attempt
             if self._aborted is None:
@@ -239,7 +285,7 @@ class ElasticGroup:
         self._tell(holding)
 
     def reconfigure(self, message: Reconfigure) -> None:
-        """Go on among those who are left. PlanError when the plan is none."""
+        """Continue among the survivors. Raises PlanError if the message holds no valid plan."""
         plan = Plan.from_json(message.plan)
         orders = orders_for(self._settings.member, message.holdings)
         group = self._generations.make(plan, message.roster, orders.round - orders.reduces)
@@ -251,19 +297,22 @@ class ElasticGroup:
                 self._orders, self._aborted = orders, None
             self._changed.notify_all()
 
-    def _say_lost(self, epoch: int, loss: Loss) -> None:
-        """Tell the controller, once of each."""
+    def _report_lost(self, epoch: int, loss: Loss) -> None:
+        """Report a loss to the controller, each only once."""
         said = epoch, loss.peer, loss.broken
         if loss.broken and said in self._losses:
             return
         self._losses.add(said)
         self._tell(Lost(self._settings.member, loss.peer, brief(loss.why), epoch, loss.broken))
 
-    # -- what a listener calls -----------------------------------------------------------------------------------------
+    # -- called by the Listener ----------------------------------------------------------------------------------------
 
     def receiver(self, hello: Greeting) -> ChunkReceiver:
-        """What takes the frames of a peer, of a generation that this member may have yet to hear of; FrameError when
-        there is none."""
+        """Return what takes a peer's frames; wait for a generation that this member has not heard of yet.
+
+        Raises:
+            FrameError: the generation or the member does not exist.
+        """
         generations, epoch = self._generations, hello.generation
 
         def known() -> bool:
@@ -274,7 +323,7 @@ class ElasticGroup:
             group = generations.find(epoch)
         if group is None:
             raise FrameError(
-                f"{hello.member} greets in generation {epoch}, which is not there",
+                f"{hello.member} connected for generation {epoch}, which does not exist here",
                 rule="unknown-generation",
                 member=hello.member,
                 given=epoch,
@@ -294,9 +343,9 @@ class ElasticGroup:
     def _means(self, request: FetchRequest) -> FetchAnswer:
         with self._changed:
             self._changed.wait_for(
-                lambda: self._failure or _held(request, self._attempt, self._past), self._settings.timeout_s
+                lambda: self._failure or _held(request, self._attempt, self._last), self._settings.timeout_s
             )
-            held = _held(request, self._attempt, self._past)
+            held = _held(request, self._attempt, self._last)
         if held is None:
             span = f"[{request.start}, {request.stop}) of round {request.round}"
             return refusal(f"{self._settings.member} does not hold {span}")
@@ -304,10 +353,10 @@ class ElasticGroup:
         parts = tuple(part for part in slices if part.start < request.stop and request.start < part.stop)
         return FetchAnswer(MeansNote(parts), memoryview(bytes(bytes_of(means))))
 
-    # -- ends ------------------------------------------------------------------------------------------------------
+    # -- end -------------------------------------------------------------------------------------------------------
 
     def fail(self, error: SyncError) -> None:
-        """End the round that is on, and every later one, with an error; the first one counts."""
+        """End the current round and every later one with `error`. Only the first failure counts."""
         with self._changed:
             if self._failure is None:
                 self._failure = error
@@ -316,18 +365,18 @@ class ElasticGroup:
         self.handover.close()
 
     def close(self) -> None:
-        """Close the connections to peers at once, and let go of who waits."""
+        """Close the connections at once, and end all waits."""
         self.fail(SyncError("the session is closed"))
         self._generations.close()
 
 
 def _held(
-    request: FetchRequest, attempt: Attempt | None, past: Past
+    request: FetchRequest, attempt: Attempt | None, last: FinishedRound
 ) -> tuple[tuple[MeanSlice, ...], torch.Tensor] | None:
-    """The means that are asked for, and whose updates they are of; None while they are not there."""
+    """Return the requested means and their slices, or None while this member does not hold them."""
     if attempt is not None and attempt.number == request.round:
         means = attempt.means(request.start, request.stop)
         return None if means is None else (attempt.slices, means)
-    if past.number == request.round and past.slices:  # a member that came just now has no means of the round before
-        return past.slices, past.means[request.start : request.stop]
+    if last.number == request.round and last.slices:  # a member that just joined has no means of the round before
+        return last.slices, last.means[request.start : request.stop]
     return None

@@ -1,11 +1,11 @@
-"""Bytes that one member asks another for, over a connection of their own to where that one listens for its peers.
+"""Requests between members: over a connection of its own, to where the other member listens for its peers.
 
-    who asks     greeting on channel FETCH     ask: what, epoch, round, start, stop
-    who answers                             answer: length of the note, length of the data, SHA-256 of both
-                                            note (JSON), data
+    client     greeting on channel FETCH       request: kind, epoch, round, start, stop
+    server                                     answer: length of the note, length of the data, SHA-256 of both
+                                               note (JSON), data
 
-Used when a member was lost or came: for means that this member lacks and another one holds, and for the state that a
-new member begins from. Who asks knows how many bytes of data there can be, and sets nothing aside for more.
+Used after a member was lost or joined: to fetch means that this member lacks and another one holds, and the state that
+a new member starts from. The client knows the largest possible size of the data, and allocates no more than that.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from testbed.sync.transport.frame import FETCH
 _REQUEST = struct.Struct("<BIIQQ")
 _ANSWER = struct.Struct("<IQ32s")
 
-#: A note names a round's slices, and their members; one that is longer is none.
+#: The longest note: it names a round's slices and their members.
 MAX_NOTE_BYTES = 4 * 1024 * 1024
 
 
 class Wanted(IntEnum):
-    """What is asked for."""
+    """The kind of a request."""
 
     MEANS = 1
     STATE = 2
@@ -44,7 +44,9 @@ class Wanted(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """Means: those of the elements [start, stop) of `round`. State: what a member of `epoch` begins from."""
+    """A request for the means of the elements [start, stop) of `round`, or for the state at the begin of generation
+    `epoch`.
+    """
 
     what: Wanted
     epoch: int
@@ -54,24 +56,24 @@ class FetchRequest:
 
 
 class FetchNote(Struct, frozen=True, forbid_unknown_fields=True, tag_field="of"):
-    """Base of what is to be known of an answer's data."""
+    """Base class of the notes that describe an answer's data."""
 
 
 class MeansNote(FetchNote, frozen=True, tag="means"):
-    """Whose updates the means are of."""
+    """The data are means, of the updates that `slices` name."""
 
     slices: Annotated[tuple[MeanSlice, ...], Meta(max_length=MOST_SPANS)]
 
 
 class StateNote(FetchNote, frozen=True, tag="state"):
-    """The state of these `parts` is that after `round`."""
+    """The data are the states of `parts` after `round`."""
 
     round: Number
     parts: Annotated[tuple[Annotated[str, Meta(max_length=256)], ...], Meta(max_length=256)]
 
 
 class Refusal(FetchNote, frozen=True, tag="refusal"):
-    """What was asked for can't be had."""
+    """The request can't be answered; there are no data."""
 
     why: Text
 
@@ -81,7 +83,7 @@ _NOTE = msgspec.json.Decoder(MeansNote | StateNote | Refusal)
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """`data`, and what is to be known of it."""
+    """An answer's `data`, and the note that describes them."""
 
     note: MeansNote | StateNote | Refusal
     data: memoryview
@@ -90,9 +92,17 @@ class FetchAnswer:
 def fetch(
     peer: str, address: tuple[str, int], settings: TransportSettings, request: FetchRequest, most_bytes: int
 ) -> FetchAnswer:
-    """What the member `peer`, which listens at `address`, answers to the one whose `settings` they are.
+    """Send a request to the member `peer`, which listens at `address`, and return its answer.
 
-    SyncError when it does not within their timeout, when it says why not, or when what comes is not what was sent.
+    Args:
+        peer: The member to ask.
+        address: Its host and port.
+        settings: Those of the member that asks.
+        request: The request.
+        most_bytes: The largest size of the data.
+
+    Raises:
+        SyncError: the peer does not answer in time, refuses, or its answer is invalid.
     """
     try:
         deadline = time.monotonic() + settings.timeout_s
@@ -109,17 +119,17 @@ def fetch(
 
 
 def receive_request(connection: socket.socket) -> FetchRequest:
-    """What a peer wants that greeted on the channel for that; SyncError when it is nothing there is."""
+    """Return a peer's request. Raises SyncError if it is malformed."""
     raw = memoryview(bytearray(_REQUEST.size))
     sockets.receive(connection, raw)
     what, epoch, number, start, stop = _REQUEST.unpack(raw)
     if what not in tuple(Wanted) or start > stop:
-        raise SyncError(f"nothing to be asked for: {what}, [{start}, {stop})", rule="request")
+        raise SyncError(f"malformed request: kind {what}, elements [{start}, {stop})", rule="request")
     return FetchRequest(Wanted(what), epoch, number, start, stop)
 
 
 def send_answer(connection: socket.socket, answer: FetchAnswer) -> None:
-    """Answer a peer that asked."""
+    """Send an answer."""
     note = msgspec.json.encode(answer.note)
     digest = hashlib.sha256(note)
     digest.update(answer.data)
@@ -136,23 +146,23 @@ def _receive(connection: socket.socket, most_bytes: int) -> FetchAnswer:
     note_bytes, data_bytes, digest = _ANSWER.unpack(head)
     if note_bytes > MAX_NOTE_BYTES or data_bytes > most_bytes:
         raise SyncError(
-            f"an answer of {note_bytes} and {data_bytes} bytes; at most {most_bytes} were asked for",
+            f"the answer has {note_bytes} and {data_bytes} bytes; at most {most_bytes} were requested",
             rule="size",
             given=note_bytes + data_bytes,
         )
     whole = memoryview(bytearray(note_bytes + data_bytes))
     sockets.receive(connection, whole)
     if hashlib.sha256(whole).digest() != digest:
-        raise SyncError("an answer whose hash is another than it says", rule="hash")
+        raise SyncError("the answer does not match its SHA-256", rule="hash")
     try:
         note = decode_as(_NOTE, whole[:note_bytes])
     except ProtocolError as error:
-        raise SyncError(f"an answer with a note that is none: {error}", rule="note") from error
+        raise SyncError(f"the answer's note is malformed: {error}", rule="note") from error
     if isinstance(note, Refusal):
         raise SyncError(note.why, rule="refused")
     return FetchAnswer(note, whole[note_bytes:])
 
 
 def refusal(why: str) -> FetchAnswer:
-    """The answer to what can't be had."""
+    """Return an answer that refuses a request."""
     return FetchAnswer(Refusal(brief(why)), memoryview(b""))

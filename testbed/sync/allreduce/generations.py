@@ -1,4 +1,4 @@
-"""A member's groups, one for each generation that is about: the one in force, those that may follow, the one before."""
+"""A member's groups: of the generation in force, of those that may follow it, and of the previous one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from testbed.sync.transport import CLOSE_S, TransportSettings
 
 
 class Generations:
-    """By the epoch of each generation's first plan; `epoch` is that of the one in force, whose group is `current`.
+    """Groups by generation, which is the epoch of the generation's first plan. The caller holds the lock.
 
-    `roster` holds all members that are, or will be, by where they listen. `on_lost` is told the epoch, and the loss,
-    but of generations that are over. No lock of its own.
+    `on_lost` is called with the epoch and the loss of a peer, except in generations that are over.
     """
 
     def __init__(
@@ -29,7 +28,9 @@ class Generations:
         reproducible: bool,
         on_lost: Callable[[int, Loss], None],
     ) -> None:
+        #: The generation in force.
         self.epoch = plan.epoch
+        #: The address of each present and future member.
         self.roster = dict(roster)
         self._settings = settings
         self._reproducible = reproducible
@@ -45,35 +46,39 @@ class Generations:
         return max(self.current.plans.newest, *self._next, 0)
 
     def make(self, plan: Plan, roster: Roster, after_round: int | None) -> AllReduceGroup:
-        """The group of a generation that begins with `plan`."""
+        """Return a new group for the generation that begins with `plan`."""
 
         def lost(loss: Loss) -> None:
-            self.tell_lost(plan.epoch, loss)
+            self.report_lost(plan.epoch, loss)
 
         settings = replace(self._settings, generation=plan.epoch)
         return AllReduceGroup(plan, settings, roster, after_round, self._reproducible, lost)
 
-    def tell_lost(self, epoch: int, loss: Loss) -> None:
-        """A peer of a generation is lost; of one that is over, it does not matter any more."""
+    def report_lost(self, epoch: int, loss: Loss) -> None:
+        """Report a lost peer, unless the generation of `epoch` is over."""
         if epoch >= self.epoch:
             self._on_lost(epoch, loss)
 
-    def about(self) -> list[AllReduceGroup]:
-        """All of them."""
+    def all_groups(self) -> list[AllReduceGroup]:
+        """Return the groups of all generations."""
         return [self.current, *(group for group, _ in self._next.values()), *([self._before] if self._before else [])]
 
     def find(self, epoch: int) -> AllReduceGroup | None:
-        """The group of a generation; None when there is none."""
-        return next((group for group in self.about() if group.settings.generation == epoch), None)
+        """Return the group of a generation, or None."""
+        return next((group for group in self.all_groups() if group.settings.generation == epoch), None)
 
     def add(self, group: AllReduceGroup, roster: Roster, source: str) -> None:
-        """A generation may follow; its new member begins from the state of `source`."""
+        """Add a generation that may follow; its new member starts from the state of `source`."""
         self._next[group.settings.generation] = group, source
         self.roster |= roster
 
     def advance(self, finished: int) -> str | None:
-        """A round is over: go over to the generation that all members have agreed on in it, if they have; then, the
-        member whose state a new one begins from. The generation before the last ends."""
+        """Switch to the next generation if the round that ended agreed on it. The generation before the previous one
+        ends.
+
+        Returns:
+            The member whose state the new member starts from; None if the generation stays.
+        """
         retired, self._before = self._before, None
         if retired is not None:
             self.retire(retired, drain=True)
@@ -86,14 +91,14 @@ class Generations:
         return source
 
     def replace(self, group: AllReduceGroup, roster: Roster) -> None:
-        """Members were lost: a generation begins at once, and all others end."""
-        for other in self.about():
+        """Begin a generation at once, because members were lost. All others end."""
+        for other in self.all_groups():
             self.retire(other, drain=False)
         self._before, self._next = None, {}
         self.current, self.epoch, self.roster = group, group.settings.generation, dict(roster)
 
     def retire(self, group: AllReduceGroup, drain: bool) -> None:
-        """Have done with a group, on a thread of its own: its peers may be dead."""
+        """Close a group on a thread of its own, because its peers may be dead."""
 
         def end() -> None:
             if drain:
@@ -105,8 +110,8 @@ class Generations:
         self._retiring = [one for one in self._retiring if one.is_alive()] + [thread]
 
     def close(self) -> None:
-        """End all."""
-        for group in self.about():
+        """Close all groups."""
+        for group in self.all_groups():
             group.close()
         for thread in self._retiring:
             thread.join(CLOSE_S)

@@ -1,23 +1,23 @@
 """All-reduce over plans, among the members of one generation.
 
-The caller's thread adds this member's values; a thread per connection adds what peers send, and passes it on.
+The caller's thread adds this member's values. One thread per connection adds peers' chunks, and passes them on.
 
     round k      own values ----- sums ----- means ------- over
     round k+1                     |     own values ----- sums ...      begins with the first mean of round k,
     round k+2                            before it is over: |          and once round k-1 is over
                                                             not yet
 
-The first mean of round k tells that every member has begun round k, and, where any of them overlaps rounds, by which
-epoch round k+1 goes; where none does, its last mean tells that. (A member that overlaps rounds says so with what it
-contributes; it may from the next round on, when all know.) So a peer is at most one round ahead, and its chunks are
-added to the next round's sums before this member has even begun it, if it has had a tensor of that shape; if not, the
-connection waits. Waiting must be safe, that is, what a peer owes the rounds that are on was queued before what waits.
-It is when a round begins only after the last one is over. Hence a round begins before that only if all members have
-had its shape, and take its frames at once: if an earlier round had it.
+The first mean of round k proves that every member has begun round k. If any member overlaps rounds, that mean also
+tells the epoch of round k+1; otherwise the round's last mean does. (A member announces with its contribution that it
+will overlap rounds, and may do so from the next round on, when all members know.) So a peer is at most one round ahead.
+Its chunks are added to the next round's sums even before this member begins that round, if some earlier round had a
+tensor of that shape; if none had, the connection waits. Waiting is safe only if everything that the peer owes to the
+current rounds was queued before the frame that waits. That holds if a round begins after the last one is over. Hence a
+round may begin earlier only if an earlier round had its shape: then all members take its frames at once.
 
-Where members are in groups, one group may be further ahead of another, up to the next round among all, for which its
-connections to the other's members wait in the same way; there rounds do not overlap. A plan need not wait for that
-round to take force, see swap_agreement.py.
+Groups of members may be ahead of each other, up to the next round among all. Their connections to members of other
+groups wait for that round in the same way, and rounds inside groups do not overlap. A plan need not wait for the next
+round among all to come into force, see early_swaps.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
@@ -34,38 +33,28 @@ from torch.profiler import record_function
 
 from testbed.plan import Plan
 from testbed.protocol import MeanSlice
-from testbed.sync.allreduce.early_swaps import EarlySwaps
-from testbed.sync.allreduce.header import ChunkHeaderFormat
+from testbed.sync.allreduce.chunk_codec import ChunkHeaderFormat
+from testbed.sync.allreduce.early_swaps import EarlySwaps, SwapConnection
 from testbed.sync.allreduce.held_plans import HeldPlans
-from testbed.sync.allreduce.presence import Presence
-from testbed.sync.allreduce.receiver import ChunkReceiver, Loss
+from testbed.sync.allreduce.receiver import ChunkReceiver, Loss, PeerConnections
 from testbed.sync.allreduce.reduction import Contribution
-from testbed.sync.allreduce.result import RoundResult
 from testbed.sync.allreduce.role import route_table
-from testbed.sync.allreduce.round import Round
-from testbed.sync.allreduce.round_progress import RoundProgress
-from testbed.sync.allreduce.rounds import Rounds, Shape
-from testbed.sync.allreduce.swap_commit import SwapConnection
+from testbed.sync.allreduce.round import Round, RoundResult
+from testbed.sync.allreduce.rounds import RoundProgress, Rounds, Shape
 from testbed.sync.codecs import Residual
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.transport import Greeting, Outbox, TransportSettings, sockets
 
-#: Members by where they listen.
+#: The address at which each member listens.
 Roster = Mapping[str, tuple[str, int]]
 
 NOBODY: Roster = MappingProxyType({})
 
 
 class AllReduceGroup:
-    """One member's part among the members of `plan`, whose next round is the one `after_round`; see `start` for None.
+    """One member's part in the all-reduce among the members of one generation.
 
-    `reproducible` fixes the order of additions. SyncError when the congestion control that the settings name can't be
-    had. What is sent goes through what `make_outbox` makes, which takes what Outbox does.
-
-    With `on_lost`, a lost peer is told there, as is one waited for longer than `suspect_s` in a round, and waiting
-    goes on: others decide what becomes of the round.
-
-    Threads: `begin`, and what it returns, belong to one caller each; the rest may be called from any.
+    Any thread may call the methods, but `begin`, and the function that it returns, belong to one caller each.
     """
 
     def __init__(
@@ -78,6 +67,21 @@ class AllReduceGroup:
         on_lost: Callable[[Loss], None] | None = None,
         make_outbox: Callable[..., Outbox] = Outbox,
     ) -> None:
+        """Connect to the next hops of the first plan.
+
+        Args:
+            plan: The generation's first plan.
+            settings: How this member connects to its peers.
+            roster: The address of each member.
+            after_round: The round before the first one; None if `start` will tell it.
+            reproducible: Fix the order of additions.
+            on_lost: Called with a lost peer, and with one that a round has waited for longer than `suspect_s`; the
+                round goes on waiting. None: a lost peer ends the round.
+            make_outbox: Makes what sends frames; takes the arguments of Outbox.
+
+        Raises:
+            SyncError: the congestion control that the settings name is not available.
+        """
         if settings.congestion:
             sockets.check_congestion(settings.congestion)
         headers = ChunkHeaderFormat(len(plan.members))
@@ -87,13 +91,14 @@ class AllReduceGroup:
         self.outbox = make_outbox(settings, headers.size, roster, self._undelivered)
         self.suspect_s = float("inf")
         self._on_lost = on_lost
-        self._overlaps = _Overlaps()
+        self._overlaps_asked = False  # this member will overlap rounds
+        self._overlaps_known = False  # all members know that some member does
         self._progress = RoundProgress()
-        self._presence = Presence(settings.streams)
+        self._connections = PeerConnections(settings.streams)
         self._rounds = Rounds(self.plans, self.outbox, headers, after_round or 0, reproducible, self._progress.notify)
         self.swaps = EarlySwaps(settings, roster, self.plans, self._rounds, self._progress)
         self._receiver = ChunkReceiver(
-            headers, self.plans, self._rounds, self._presence, self._progress, self.outbox, on_lost
+            headers, self.plans, self._rounds, self._connections, self._progress, self.outbox, on_lost
         )
         if after_round is not None:
             self._progress.started.set()
@@ -103,41 +108,53 @@ class AllReduceGroup:
 
     @property
     def current(self) -> AllReduceGroup:
-        """Itself: the group in force of a static run."""
+        """This group: the only one of a static run."""
         return self
 
     @property
     def plan(self) -> Plan:
-        """The plan that the next round goes by."""
+        """The plan that the next round uses."""
         return self.plans.in_force
 
     @property
     def finished(self) -> int:
-        """The last round that is over."""
+        """The number of the last completed round."""
         return self._rounds.finished
 
     def start(self, after_round: int) -> None:
-        """Begin with the round that follows `after_round`, for a group that was made without; till then frames wait."""
+        """Begin with the round that follows `after_round`, if the group was made without one. Frames wait for this."""
         with self._progress.changed:
             self._rounds.restart(after_round)
         self._progress.started.set()
 
     def prepare(self, plan: Plan, roster: Roster = NOBODY, source: str = "") -> Callable[[], None]:
-        """Keep a plan beside the one in force; PlanError when it is no successor of those that are kept. What it
-        returns holds it, see `hold`. All members of the plan are those of the group, so nobody needs a `roster`."""
+        """Keep a plan beside the one in force.
+
+        Args:
+            plan: A newer plan for the same members.
+            roster: Unused, since this group knows all members.
+            source: Unused.
+
+        Returns:
+            A function that holds the plan, see `hold`.
+
+        Raises:
+            PlanError: the plan can't follow the ones that are kept.
+        """
         self.plans.keep(plan)
         return partial(self.hold, plan)
 
     def hold(self, plan: Plan) -> None:
-        """Connect to the next hops of a plan that `plans` keep; SyncError if they can't be reached.
+        """Connect to the next hops of a kept plan. Once this returns, rounds that begin say that this member holds it.
 
-        When this returns the plan is held: the rounds that begin from now on say so.
+        Raises:
+            SyncError: a next hop can't be reached; names it.
         """
         deadline = time.monotonic() + self.settings.timeout_s
         for sender in self.outbox.connect(route_table(plan, self.settings.member)):
             if not sender.await_connection(deadline - time.monotonic()):
                 raise SyncError(
-                    f"epoch {plan.epoch}: no connection to {sender.peer}: {sender.failure or 'too late'}",
+                    f"epoch {plan.epoch}: no connection to {sender.peer}: {sender.failure or 'timed out'}",
                     rule="no-connection",
                     member=sender.peer,
                     epoch=plan.epoch,
@@ -149,14 +166,21 @@ class AllReduceGroup:
     def begin(
         self, values: torch.Tensor, weight: float, residual: Residual | None = None, overlaps: bool = False
     ) -> Callable[[], RoundResult]:
-        """Begin to replace `values` (flat, CPU) by the weighted mean of the members who take part; returns as soon as
-        they are on their way. What it returns waits until the round is over; rounds end in their order.
+        """Begin to replace `values` by the weighted mean over the members of the round.
 
-        With a `residual` (for float32 alone) chunks are encoded as the plan says. The next round may begin before this
-        one's end if one was begun before so that it `overlaps`.
+        Args:
+            values: The member's values, 1-dimensional, on the CPU.
+            weight: The weight of these values.
+            residual: Error-feedback residual, for float32 alone; with one, chunks are encoded as the plan says.
+            overlaps: Announce that a later round may begin before the previous one ends. This is possible from the
+                next round on.
 
-        SyncError when it can't be finished: it names the peers that were waited for, the epoch and the round. Values
-        of chunks that were not final by then are as they were.
+        Returns:
+            A function that waits until the round is over. Rounds end in their order.
+
+        Raises:
+            SyncError: the round can't be finished; names the peers that were waited for, the epoch and the round.
+                Values of chunks that were not final are unchanged.
         """
         started_s, began, sending_s = time.time(), time.monotonic(), self.outbox.sending_s()
         followed = self._rounds.current
@@ -167,16 +191,16 @@ class AllReduceGroup:
         if followed is None or followed.epoch != current.epoch:
             self.outbox.follow(route_table(current.plan, self.settings.member))
         with record_function("sync.add_own"):
-            self._overlaps.asked = self._overlaps.asked or overlaps
-            current.enter(self._contribution(current, values, weight, _opened(residual, current)))
+            self._overlaps_asked = self._overlaps_asked or overlaps
+            current.start(self._contribution(current, values, weight, _opened(residual, current)))
         return partial(self._end, current, values, started_s, began, sending_s)
 
     def _contribution(
         self, current: Round, values: torch.Tensor, weight: float, residual: Residual | None
     ) -> Contribution:
-        """What this member brings, and what says the epoch that it is ready to go by next.
+        """Return this member's contribution, which also says the epoch that the member is ready to use next.
 
-        Epochs change in rounds among all, so in those alone a successor is agreed on.
+        Members agree on another epoch only in rounds among all, so only those announce a successor.
         """
 
         def ready() -> int:
@@ -185,11 +209,11 @@ class AllReduceGroup:
         def confirmed() -> int:
             return max(self.plans.confirmed, current.epoch) if current.among_all else current.epoch
 
-        fixed = self._overlaps.known
+        fixed = self._overlaps_known
         if fixed:
             successor = ready()
             ready, confirmed = (lambda: successor), (lambda: current.epoch)
-        return Contribution(values, weight, ready, confirmed, fixed, self._overlaps.asked, residual)
+        return Contribution(values, weight, ready, confirmed, fixed, self._overlaps_asked, residual)
 
     def _end(
         self, current: Round, values: torch.Tensor, started_s: float, began: float, sending_s: float
@@ -206,7 +230,7 @@ class AllReduceGroup:
             if current.among_all:
                 assert outcome.agreed is not None
                 self.plans.agree(current.epoch, outcome.agreed)
-            self._overlaps.known = self._overlaps.known or outcome.overlapped
+            self._overlaps_known = self._overlaps_known or outcome.overlapped
             self._rounds.end(current)
             self.swaps.follow()
             self._progress.changed.notify_all()
@@ -224,12 +248,12 @@ class AllReduceGroup:
         )
 
     def _await_turn(self, shape: Shape, deadline: float) -> int:
-        """Wait until the next round may begin; the epoch it goes by."""
+        """Wait until the next round may begin. Return the epoch that it uses."""
         rounds = self._rounds
         while True:
             self._progress.check()
             number = rounds.number + 1
-            if self.swaps.begins(number):
+            if self.swaps.may_begin(number):
                 if rounds.number == rounds.finished:
                     return self.plans.agreed
                 plan = rounds.beside(shape)
@@ -237,7 +261,7 @@ class AllReduceGroup:
                     return plan.epoch
             if (left := deadline - time.monotonic()) <= 0:
                 if awaited := self.swaps.awaited():
-                    raise SyncError(f"round {number}: out of time, waiting for {awaited}", rule="timeout", round=number)
+                    raise SyncError(f"round {number}: timed out, waiting for {awaited}", rule="timeout", round=number)
                 assert rounds.current is not None
                 raise _out_of_time(rounds.current)
             self._progress.changed.wait(left)
@@ -247,12 +271,12 @@ class AllReduceGroup:
         with self._progress.changed:
             while not current.over:
                 self._progress.check()
-                if self._on_lost is None and self._presence.gone:
+                if self._on_lost is None and self._connections.gone:
                     missing = current.missing()
-                    peer = self._presence.blocking(missing, current.plan, self.settings.member)
+                    peer = self._connections.blocking(missing, current.plan, self.settings.member)
                     if peer is not None:
                         raise SyncError(
-                            f"{current}: {peer} is gone ({self._presence.gone[peer]}); it owed {missing[peer]}",
+                            f"{current}: {peer} is gone ({self._connections.gone[peer]}), and owes {missing[peer]}",
                             rule="peer-lost",
                             member=peer,
                             round=current.number,
@@ -263,16 +287,16 @@ class AllReduceGroup:
                 if self._on_lost is not None and time.monotonic() >= suspect_at:
                     suspect_at = float("inf")
                     for peer, owed in current.missing().items():
-                        self._on_lost(Loss(peer, f"{current}: it owes {owed}", broken=False))
+                        self._on_lost(Loss(peer, f"{current}: still waiting for {owed} from it", broken=False))
                 self._progress.changed.wait(min(left, max(suspect_at - time.monotonic(), 0)))
 
-    # -- what a listener calls -----------------------------------------------------------------------------------
+    # -- called by the Listener ----------------------------------------------------------------------------------
 
     def receiver(self, hello: Greeting) -> ChunkReceiver:
-        """What takes the frames of a peer; FrameError when it is no member."""
+        """Return what takes a peer's frames. Raises FrameError if the peer is no member of this generation."""
         if hello.member not in self.members or hello.generation != self.settings.generation:
             raise FrameError(
-                f"{hello.member!r} is no member of generation {hello.generation}",
+                f"{hello.member!r} is not a member of generation {hello.generation}",
                 rule="unknown-member",
                 member=hello.member,
                 epoch=hello.generation,
@@ -280,35 +304,38 @@ class AllReduceGroup:
         return self._receiver
 
     def serve(self, connection: socket.socket) -> None:
-        """Agree with a plan's root on when it takes force: members of a static run ask each other for nothing else."""
+        """Take part in an early commit: the only request that members of a static run make to each other."""
         self.swaps.serve(SwapConnection(connection, self.settings.timeout_s))
 
-    # -- ends ----------------------------------------------------------------------------------------------------
+    # -- end -----------------------------------------------------------------------------------------------------
 
     def freeze(self, error: SyncError) -> tuple[int, list[MeanSlice]]:
-        """End with `error`, and let nothing more become final; the round that is on or was last, and what is there."""
+        """End with `error` and let nothing more become final. Return the newest round's number and its final slices."""
         self.fail(error)
         with self._progress.changed:
             return self._rounds.freeze()
 
     def fail(self, error: SyncError) -> None:
-        """End the round that is on, and every later one, with an error; the first one counts."""
+        """End the current round and every later one with `error`. Only the first failure counts."""
         self._progress.fail(error)
 
     def on_failure(self, call: Callable[[SyncError], None]) -> None:
-        """Have `call` called with the error that ends all rounds, on the thread that brings it."""
+        """Call `call` with the error that ends all rounds, on the thread that reports it."""
         self._progress.on_failure(call)
 
     def drain(self) -> None:
-        """Wait until the peers have read all that was sent to them, then close the connections to them. SyncError that
-        names those who had not within the settings' time, unless others decide what becomes of who is lost."""
+        """Wait until the peers have read all that was sent to them, then close the connections.
+
+        Raises:
+            SyncError: some peers had not read everything in time. Not raised with `on_lost`.
+        """
 
         def await_channel(channel: int, timeout_s: float) -> None:
             with self._progress.changed:
                 self._progress.changed.wait_for(
-                    lambda: self._presence.quiet(channel) or self._progress.failure, max(timeout_s, 0)
+                    lambda: self._connections.is_idle(channel) or self._progress.failure, max(timeout_s, 0)
                 )
-                self._presence.drain(channel)
+                self._connections.refuse(channel)
 
         late = self.outbox.drain(self.settings.timeout_s, await_channel)
         if late and self._on_lost is None:
@@ -321,7 +348,7 @@ class AllReduceGroup:
             )
 
     def close(self) -> None:
-        """Close the connections to peers at once, and let go of who waits."""
+        """Close the connections at once, and end all waits."""
         self.fail(SyncError("the session is closed"))
         self._progress.started.set()
         self.swaps.close()
@@ -330,7 +357,7 @@ class AllReduceGroup:
     def _undelivered(self, peer: str, reason: str) -> None:
         if self._on_lost is not None:
             if self._progress.failure is None:
-                self._on_lost(Loss(peer, f"can't send to it: {reason}"))
+                self._on_lost(Loss(peer, f"nothing can be sent to it: {reason}"))
             return
         where = f"round {self._rounds.number}, epoch {self.plans.agreed}"
         self.fail(
@@ -344,16 +371,8 @@ class AllReduceGroup:
         )
 
 
-@dataclass(slots=True)
-class _Overlaps:
-    """Whether this member has `asked` to overlap rounds, and whether all members know that some member does."""
-
-    asked: bool = False
-    known: bool = False
-
-
 def _opened(residual: Residual | None, current: Round) -> Residual | None:
-    """The residual, with room for this round's tensor, if there is anything to encode or to pay."""
+    """Return the residual, sized for this round's tensor, or None if nothing is to be encoded and nothing is owed."""
     if residual is None or (not current.reduction.role.encodes and residual.values is None):
         return None
     residual.open(current.shape[0])
@@ -361,7 +380,7 @@ def _opened(residual: Residual | None, current: Round) -> Residual | None:
 
 
 def _of_all(current: Round) -> tuple[MeanSlice]:
-    """Whose updates the means of a round without losses are of."""
+    """Return the only slice of a round without losses."""
     part = current.reduction.chunk(0).mean
     assert part is not None
     return (MeanSlice(0, current.shape[0], tuple(current.reduction.names(part.contributors)), part.weight),)
@@ -370,7 +389,7 @@ def _of_all(current: Round) -> tuple[MeanSlice]:
 def _out_of_time(current: Round) -> SyncError:
     missing = ", ".join(f"{peer} ({owed})" for peer, owed in sorted(current.missing().items()))
     return SyncError(
-        f"{current}: out of time, waiting for {missing}",
+        f"{current}: timed out, waiting for {missing}",
         rule="timeout",
         member=min(current.missing(), default=None),
         round=current.number,

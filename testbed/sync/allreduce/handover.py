@@ -1,4 +1,4 @@
-"""What a member that comes while others train begins from: the state of one of them, between two steps."""
+"""The state that a new member starts from: that of another member, between two steps."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from testbed.sync.checkpoint import Stateful
 from testbed.sync.errors import SyncError
 from testbed.sync.strategies.strategy import Strategy
 
-#: A member that has trained holds more than one that comes: momenta that its optimizer makes in its first steps. Adam
-#: with float32 for a model in bfloat16, and a copy in float32, is 7 times the model.
+#: The state of a trained member is larger than that of a new one, by what its optimizer allocates in its first steps.
+#: Adam with float32 for a model in bfloat16, and a copy in float32, is 7 times the model.
 MOST_TIMES = 8
-#: What torch.save writes beside a tensor's bytes: its name, its shape, its place in the archive. An optimizer's plain
-#: values are as many as the model's tensors.
+#: Overhead of torch.save for each tensor (name, shape, place in the archive) and for the archive. An optimizer has as
+#: many plain values as the model has tensors.
 TENSOR_BYTES, ARCHIVE_BYTES = 4096, 1 << 20
 
 
 class StateHandover:
-    """A member's part in it: it begins from the state of `source` if it came later, and hands its own over if asked.
+    """A member's part in handovers: it starts from the state of `source` if it joined later, and hands its own over on
+    request.
 
-    Any thread may call.
+    Any thread may call the methods.
     """
 
     def __init__(self, source: str) -> None:
@@ -38,8 +39,18 @@ class StateHandover:
         self._closed = False
 
     def share(self, parts: Mapping[str, Stateful], ask: Callable[[str, int], FetchAnswer]) -> int | None:
-        """Name what makes up the state. The round after which it is, if this member now has that of its `source`:
-        what `ask(source, most bytes)` answers; None if it began with the others. SyncError when it can't be had."""
+        """Name the parts of this member's state, and fetch their state from `source` if this member joined later.
+
+        Args:
+            parts: The parts by name.
+            ask: Called with the source and the largest size in bytes; returns the answer.
+
+        Returns:
+            The round after which the fetched state is; None if this member began with the others.
+
+        Raises:
+            SyncError: the state can't be fetched or loaded.
+        """
         self._parts = parts
         if not self.source:
             return None
@@ -51,11 +62,11 @@ class StateHandover:
         return number
 
     def expect(self, epoch: int | None) -> None:
-        """A new member of the generation `epoch` will ask for this member's state; None: no member will."""
+        """Expect a new member of generation `epoch` to ask for this member's state; None: expect no request."""
         self._wanted = epoch
 
     def offer(self, round_number: int) -> None:
-        """This member is between two steps, after a round: hand its state over if it is wanted."""
+        """Pack the state after a round if a request is expected. Called between two steps."""
         if self._wanted is None:
             return
         answer = packed(round_number, self._parts)
@@ -66,7 +77,7 @@ class StateHandover:
             self._changed.notify_all()
 
     def answer(self, member: str, request: FetchRequest, timeout_s: float) -> FetchAnswer:
-        """What a new member gets that asks `member` for the state of a generation."""
+        """Return the answer to a new member's request, once `offer` has packed the state of that generation."""
 
         def offered() -> bool:
             return self._closed or (self._offered is not None and self._offered[0] >= request.epoch)
@@ -75,36 +86,36 @@ class StateHandover:
             self._changed.wait_for(offered, timeout_s)
             state = self._offered
         if state is None or state[0] != request.epoch:
-            return refusal(f"{member} has no state of epoch {request.epoch} to hand over")
+            return refusal(f"{member} has no state to hand over for generation {request.epoch}")
         return state[1]
 
     def close(self) -> None:
-        """Let go of who waits."""
+        """Wake all threads that wait for a state."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
 
 def packed(round_number: int, parts: Mapping[str, Stateful]) -> FetchAnswer:
-    """The parts' states after a round, as another member may have them."""
+    """Return the parts' states after a round, as an answer to a new member."""
     file = io.BytesIO()
     torch.save({name: _handed_over(part) for name, part in parts.items()}, file)
     return FetchAnswer(StateNote(round_number, tuple(sorted(parts))), file.getbuffer())
 
 
 def _handed_over(part: Stateful) -> dict[str, Any]:
-    """A strategy hands over less than a checkpoint of it holds."""
+    """Return the state that another member may have; of a strategy that is less than a checkpoint holds."""
     return part.handover() if isinstance(part, Strategy) else part.state_dict()
 
 
 def most_bytes(parts: Mapping[str, Stateful]) -> int:
-    """The most that another member's state can take, by what this one's is made of."""
+    """Return the largest size of another member's state, estimated from this member's own."""
     found = [tensor for part in parts.values() for tensor in _tensors(_handed_over(part))]
     return MOST_TIMES * sum(tensor.nbytes + TENSOR_BYTES for tensor in found) + ARCHIVE_BYTES
 
 
 def _tensors(state: Any) -> Iterator[torch.Tensor]:
-    """Those of a state, wherever they stand in it."""
+    """Yield all tensors in a nested state."""
     if isinstance(state, torch.Tensor):
         yield state
     elif isinstance(state, Mapping):
@@ -116,30 +127,35 @@ def _tensors(state: Any) -> Iterator[torch.Tensor]:
 
 
 def unpack(answer: FetchAnswer, parts: Mapping[str, Stateful]) -> int:
-    """Give each part the state that came, the model first; the round after which it is. SyncError when it is none.
+    """Load the received state into each part, the model first. Return the round after which it is.
 
-    What came has the hash that it was sent with, and holds tensors and plain values alone.
+    The answer was checked against its hash, and is loaded as tensors and plain values alone.
+
+    Raises:
+        SyncError: the answer is no such state.
     """
     note = answer.note
     if not isinstance(note, StateNote) or note.parts != tuple(sorted(parts)):
         raise SyncError(
-            f"what came is {note}, and this member has the parts {sorted(parts)}", rule="parts", given=sorted(parts)
+            f"the answer is {note}, but this member has the parts {sorted(parts)}", rule="parts", given=sorted(parts)
         )
     try:
         _check_archive(answer.data)
         states = torch.load(io.BytesIO(answer.data), map_location="cpu", weights_only=True)
         for name, part in parts.items():
             part.load_state_dict(states[name])
-    except Exception as error:  # whatever bytes of another's making do to a reader that was made for files
+    except Exception as error:  # torch.load may raise anything on bytes that another member made
         raise SyncError(
-            f"it can't be read: {error!r}", rule=error.rule if isinstance(error, SyncError) else "unreadable"
+            f"the state can't be loaded: {error!r}", rule=error.rule if isinstance(error, SyncError) else "unreadable"
         ) from error
     return note.round
 
 
 def _check_archive(data: memoryview) -> None:
-    """torch.save compresses nothing. What says that it unpacks to more than came would take the memory for that."""
+    """Refuse an archive that unpacks to more than its size, which would take that much memory; torch.save never
+    compresses.
+    """
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         claimed = sum(entry.file_size for entry in archive.infolist())
     if claimed > len(data):
-        raise SyncError(f"{len(data)} bytes that are to unpack to {claimed}", rule="size", given=claimed)
+        raise SyncError(f"the state's {len(data)} bytes claim to unpack to {claimed}", rule="size", given=claimed)

@@ -1,24 +1,25 @@
-"""The plans that a member holds: the one in force, those that may follow it, and those that frames may still go by."""
+"""The plans that a member holds: the one in force, its possible successors, and older ones that frames still use."""
 
 from __future__ import annotations
 
 import threading
 
 from testbed.plan import Plan, PlanError
-from testbed.sync.allreduce.layout import Layout
-from testbed.sync.allreduce.role import RoundRole, role_in
+from testbed.sync.allreduce.role import Layout, RoundRole, role_in
 
 
 class HeldPlans:
-    """By epoch, with what `member` does under each. Any thread may call, but for `layout`: those that open rounds.
+    """Plans by epoch, with this member's role in each.
 
-    `agreed` is the epoch that the next round goes by, `successor` the one that this member is ready to go by after it,
-    `confirmed` the newest that all members are known to be ready for.
+    Any thread may call the methods, except `layout`, which is for the threads that open rounds.
     """
 
     def __init__(self, member: str, first: Plan) -> None:
+        #: The epoch that the next round uses.
         self.agreed = first.epoch
+        #: The epoch that this member is ready to use after it.
         self.successor = first.epoch
+        #: The newest epoch that all members are known to hold.
         self.confirmed = first.epoch
         self._member = member
         self._guard = threading.Lock()
@@ -35,15 +36,15 @@ class HeldPlans:
         return self._plans[epoch]
 
     def get(self, epoch: int) -> Plan | None:
-        """The plan of an epoch; None when it is not held."""
+        """Return the plan of an epoch, or None if it is not held."""
         return self._plans.get(epoch)
 
     def role(self, epoch: int, among_all: bool) -> RoundRole:
-        """What this member does in rounds among all, or inside its own group."""
+        """Return this member's role in rounds among all, or in rounds inside its own group."""
         return self._roles[epoch, among_all]
 
     def layout(self, epoch: int, among_all: bool, elements: int, itemsize: int) -> Layout:
-        """How a tensor is cut in those rounds, kept from one to the next: making it costs 1 µs a chunk."""
+        """Return the chunks of a tensor in such rounds. The last layout is kept: making one costs 1 µs a chunk."""
         of = epoch, among_all, elements, itemsize
         if self._layout is None or self._layout[0] != of:
             group = self._roles[epoch, among_all].group
@@ -52,7 +53,7 @@ class HeldPlans:
 
     @property
     def in_force(self) -> Plan:
-        """The plan that the next round goes by; the newest that is held once another generation is agreed on."""
+        """The plan that the next round uses; the newest held one once another generation is agreed on."""
         return self._plans.get(self.agreed) or self._plans[max(self._plans)]
 
     @property
@@ -63,21 +64,24 @@ class HeldPlans:
 
     @property
     def most_bytes(self) -> int:
-        """What a chunk takes at most under any of the plans."""
+        """The largest chunk under any held plan, in bytes."""
         with self._guard:
             return max(plan.chunk_bytes for plan in self._plans.values())
 
     def keep(self, plan: Plan) -> None:
-        """Keep a plan beside the one in force; PlanError when it is no successor of those that are kept.
+        """Keep a plan beside the one in force.
 
-        Whichever was kept before and is not in force is no successor any more. It may be agreed on all the same, in
-        the round that is on, and stays for that.
+        Any other kept plan that is not in force is no successor any more. It stays kept, because the current round
+        may still agree on it.
+
+        Raises:
+            PlanError: the plan is for other members, or not newer than the kept ones.
         """
         with self._guard:
             self.successor = self.confirmed = self.agreed
             if plan.members != self.in_force.members:
                 raise PlanError(
-                    f"the plan of epoch {plan.epoch} is for other members than the session",
+                    f"the plan of epoch {plan.epoch} is for other members than those of this session",
                     field="members",
                     epoch=plan.epoch,
                 )
@@ -85,37 +89,39 @@ class HeldPlans:
             self._add(plan)
 
     def hold(self, epoch: int) -> None:
-        """A plan that is kept can be gone by, unless a newer one is kept meanwhile."""
+        """Make a kept plan the successor, unless a newer one was kept meanwhile."""
         with self._guard:
             if epoch == max(self._plans):
                 self.successor = epoch
 
     def confirm(self, epoch: int) -> None:
-        """All members hold the plan of an epoch; that is of no use if a newer one is kept meanwhile."""
+        """Record that all members hold a plan, unless a newer one was kept meanwhile."""
         with self._guard:
             if epoch == max(self._plans):
                 self.confirmed = epoch
 
     def promise(self, epoch: int) -> None:
-        """This member is ready to go by `epoch`, the first of another generation; PlanError as `keep`."""
+        """Make `epoch`, the first of another generation, the successor. Raises PlanError if it is not newer."""
         with self._guard:
             self._check_newer(epoch)
             self.successor = epoch
 
     def agree(self, used: int, agreed: int) -> None:
-        """A round among all that went by the epoch `used` is over: all go by `agreed` in the next."""
+        """Record that a round among all, which used epoch `used`, agreed on epoch `agreed` for the next round."""
         with self._guard:
             self.agreed = agreed
             self._oldest = used
 
     def advance(self, epoch: int) -> None:
-        """The next round goes by `epoch`, if that is newer than what the rounds among all agreed on."""
+        """Use `epoch` in the next round, if it is newer than what the rounds among all agreed on."""
         with self._guard:
             self.agreed = max(self.agreed, epoch)
 
     def last_before(self, number: int) -> int:
-        """The last round that a peer can be in while this member has begun none after `number`: the next one among all
-        is its last, by the plan in force or one that took force meanwhile, of which this member may have yet to hear.
+        """Return the last round that a peer can be in while this member has begun none after `number`.
+
+        That is the next round among all, under the plan in force or under one that came into force meanwhile and
+        that this member may not have heard of yet.
         """
         with self._guard:
             period = self.in_force.period
@@ -123,8 +129,9 @@ class HeldPlans:
             return (number // period + 1) * period + sum(newer)
 
     def forget(self) -> int:
-        """Drop plans before that of the last round among all: no frame can go by them any more. The oldest epoch that
-        is left."""
+        """Drop plans older than that of the last round among all, since no frame can use them. Return the oldest epoch
+        left.
+        """
         with self._guard:
             for epoch in [epoch for epoch in self._plans if epoch < self._oldest]:
                 del self._plans[epoch]
@@ -135,7 +142,7 @@ class HeldPlans:
     def _check_newer(self, epoch: int) -> None:
         if epoch <= max(self._plans):
             raise PlanError(
-                f"epoch {epoch} is not newer than {max(self._plans)}, which is held", field="epoch", epoch=epoch
+                f"epoch {epoch} is not newer than the held epoch {max(self._plans)}", field="epoch", epoch=epoch
             )
 
     def _add(self, plan: Plan) -> None:

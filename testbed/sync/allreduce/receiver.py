@@ -1,21 +1,72 @@
-"""Takes what peers send a group: each chunk goes to its round, once that may be."""
+"""Receives what peers send to a group, and tracks which peers are connected."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from testbed.sync.allreduce.header import ChunkHeaderFormat, Kind
+from testbed.plan import Plan
+from testbed.sync.allreduce.chunk_codec import ChunkHeaderFormat, Kind
 from testbed.sync.allreduce.held_plans import HeldPlans
-from testbed.sync.allreduce.presence import Presence
-from testbed.sync.allreduce.round_progress import RoundProgress
-from testbed.sync.allreduce.rounds import Rounds
+from testbed.sync.allreduce.rounds import RoundProgress, Rounds
 from testbed.sync.errors import FrameError
-from testbed.sync.transport import Outbox, Received
+from testbed.sync.transport import DIRECT, Outbox, Received
+
+
+class PeerConnections:
+    """The connections that peers have to this member, by channel, and the peers that are gone.
+
+    The caller holds the group's lock.
+    """
+
+    def __init__(self, streams: int) -> None:
+        #: Why each lost peer is gone.
+        self.gone: dict[str, str] = {}
+        self._streams = streams
+        self._channels: Counter[int] = Counter()
+        self._refused: set[int] = set()
+        self._ended: Counter[str] = Counter()
+
+    def opened(self, channel: int) -> bool:
+        """Count a connection on `channel`. Return False if this member forwards nothing on that channel any more."""
+        welcome = channel not in self._refused
+        self._channels[channel] += welcome
+        return welcome
+
+    def closed(self, peer: str, channel: int, error: str) -> None:
+        """Count the end of a peer's connection; an empty `error` means a proper end.
+
+        A connection that ended properly may end before others of the same peer, which still bring what the peer owes.
+        """
+        self._channels[channel] -= 1
+        if channel == DIRECT:
+            self._ended[peer] += 1
+            if error or self._ended[peer] == self._streams:
+                self.gone[peer] = error or "closed its connection"
+
+    def is_idle(self, channel: int) -> bool:
+        """Return whether no peer has a connection on `channel`."""
+        return not self._channels[channel]
+
+    def refuse(self, channel: int) -> None:
+        """Accept no new connection on `channel`."""
+        self._refused.add(channel)
+
+    def blocking(self, missing: Mapping[str, str], plan: Plan, member: str) -> str | None:
+        """Return a lost peer that `member` waits for, or None if all peers may still bring what they owe.
+
+        Frames of a lost peer may still be at the members that forward for it.
+        """
+        for peer in missing:
+            routes = [route for route in plan.auxiliary if (route.source, route.target) == (peer, member)]
+            if peer in self.gone and {via for route in routes for via in route.via} <= self.gone.keys():
+                return peer
+        return None
 
 
 class Loss(NamedTuple):
-    """A peer that is lost: its connection is `broken`, or it is only waited for."""
+    """The loss of a peer: its connection is `broken`, or it only keeps this member waiting."""
 
     peer: str
     why: str
@@ -23,14 +74,14 @@ class Loss(NamedTuple):
 
 
 class ChunkReceiver:
-    """What a Listener hands a group's frames to. With `on_lost` a peer that is gone is told there."""
+    """Takes a group's frames from a Listener and hands each chunk to its round. Reports lost peers to `on_lost`."""
 
     def __init__(
         self,
         headers: ChunkHeaderFormat,
         plans: HeldPlans,
         rounds: Rounds,
-        presence: Presence,
+        connections: PeerConnections,
         progress: RoundProgress,
         outbox: Outbox,
         on_lost: Callable[[Loss], None] | None,
@@ -40,29 +91,33 @@ class ChunkReceiver:
         self._headers = headers
         self._plans = plans
         self._rounds = rounds
-        self._presence = presence
+        self._connections = connections
         self._progress = progress
         self._on_lost = on_lost
 
     @property
     def most_bytes(self) -> int:
-        """What a frame's payload takes at most."""
+        """The largest payload of a frame under any held plan, in bytes."""
         return self._plans.most_bytes
 
     def opened(self, peer: str, channel: int) -> bool:
-        """A peer wants to send on a channel; False when this member is done with forwarding what comes there."""
+        """Count a connection on `channel`. Return False if this member forwards nothing on that channel any more."""
         with self._progress.changed:
-            return self._presence.opened(channel)
+            return self._connections.opened(channel)
 
     def take(self, received: Received) -> None:
-        """Take a chunk; waits until this member is ready to. FrameError when it has no business here."""
+        """Take a chunk; wait until its round may begin here.
+
+        Raises:
+            FrameError: no correct member would have sent the chunk.
+        """
         header = self._headers.unpack(received.frame.header)
         self._progress.started.wait()
         with self._progress.changed:
             if header.kind is Kind.MEAN and header.successor > self._plans.newest:
                 raise FrameError(
                     f"round {header.round}: {received.source} claims epoch {header.successor} for the next round; "
-                    f"the controller has told of none after {self._plans.newest}",
+                    f"the newest epoch that the controller announced is {self._plans.newest}",
                     rule="unknown-epoch",
                     member=received.source,
                     round=header.round,
@@ -70,7 +125,7 @@ class ChunkReceiver:
                 )
             if header.epoch not in self._plans:
                 raise FrameError(
-                    f"round {header.round}: epoch {header.epoch} is not held",
+                    f"round {header.round}: this member holds no plan of epoch {header.epoch}",
                     rule="unknown-epoch",
                     round=header.round,
                     epoch=header.epoch,
@@ -82,10 +137,10 @@ class ChunkReceiver:
         current.take(header, received)
 
     def closed(self, peer: str, channel: int, error: str) -> None:
-        """A peer's connection ended: an error for the rounds that wait for the peer, and only for those."""
+        """Count the end of a peer's connection. Only rounds that wait for this peer fail."""
         with self._progress.changed:
-            self._presence.closed(peer, channel, error)
-            lost = self._presence.gone.get(peer) if self._progress.failure is None else None
+            self._connections.closed(peer, channel, error)
+            lost = self._connections.gone.get(peer) if self._progress.failure is None else None
             self._progress.changed.notify_all()
         if lost and self._on_lost is not None:
             self._on_lost(Loss(peer, lost))

@@ -14,10 +14,8 @@ from msgspec.structs import replace
 
 from testbed.protocol import MeanSlice
 from testbed.sync.allreduce.chunk import ChunkReduction, LocalValues, Part, PartialSum
-from testbed.sync.allreduce.header import Kind
-from testbed.sync.allreduce.layout import Layout
-from testbed.sync.allreduce.role import RoundRole, TreeRole
-from testbed.sync.allreduce.sums import Sums
+from testbed.sync.allreduce.chunk_codec import Kind, Sums
+from testbed.sync.allreduce.role import Layout, RoundRole, TreeRole
 from testbed.sync.codecs import Residual
 from testbed.sync.errors import FrameError
 
@@ -107,15 +105,15 @@ class Reduction:
         """This member's role in a chunk's tree."""
         return self.role.trees[self.layout.chunks[number].tree]
 
-    def enter(self, contribution: Contribution) -> None:
+    def start(self, contribution: Contribution) -> None:
         """This member takes part; `add_local` then adds its values chunk by chunk."""
         self._contribution = contribution
 
-    def leave(self) -> None:
+    def finish(self) -> None:
         """The round is over here: let go of this member's values."""
         self._contribution = None
         for chunk in self._chunks:
-            chunk.leave()
+            chunk.release()
 
     def add_local(self, number: int, residual: torch.Tensor | None = None) -> Sequence[OutgoingChunk]:
         """Let this member's values count for a chunk, and the `residual` of earlier rounds."""
@@ -158,7 +156,7 @@ class Reduction:
         own = self._epoch if self._contribution is None else self._contribution.ready()
         return part._replace(successor=own if part.successor in (None, own) else self._epoch)
 
-    def finals(self) -> list[MeanSlice]:
+    def final_slices(self) -> list[MeanSlice]:
         """The elements whose mean is there, in order, and whose updates it is of."""
         found: list[MeanSlice] = []
         for its, chunk in zip(self._chunks, self.layout.chunks, strict=True):

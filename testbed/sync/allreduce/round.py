@@ -1,4 +1,4 @@
-"""A round that is on at one member: what comes in goes through its reduction, and what that says is sent.
+"""A round in progress at one member: chunks that arrive go through its reduction, which says what to send.
 
 values --add_local--> sum --(all below me are in)--> parent ... root: mean --> children ... --accept--> values
                        ^ children's partial sums                                   `--> my children
@@ -8,31 +8,89 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from testbed.plan import Plan
 from testbed.protocol import MeanSlice
 from testbed.sync.allreduce.chunk import Part, PartialSum
-from testbed.sync.allreduce.departures import Departures
-from testbed.sync.allreduce.header import ChunkHeader, Kind
-from testbed.sync.allreduce.pacing import SendPacing
-from testbed.sync.allreduce.payload import Encoder, decode, element_type, fits
+from testbed.sync.allreduce.chunk_codec import DTYPES, ChunkHeader, Encoder, Kind, Sums, decode, element_type, fits
 from testbed.sync.allreduce.reduction import Contribution, OutgoingChunk, Reduction
-from testbed.sync.allreduce.result import RoundMeter, Tally
-from testbed.sync.allreduce.sums import DTYPES, Sums
+from testbed.sync.allreduce.sending import OutgoingFrames, SendPacing
 from testbed.sync.errors import FrameError
 from testbed.sync.transport import Frame, Received
 
 
-class Round:
-    """Round `number`, which this member is in, or which a peer began before it. Every thread that receives calls
-    `take`, one `enter`.
+@dataclass(slots=True)
+class Tally:
+    """The traffic of a round at this member, and the time it cost. Times are in seconds, over all threads."""
 
-    A round is over when the mean of each chunk is there and was queued for all whom this member passes it on to; not
-    when the last mean is there: else a frame of the next round could come to stand before it. `on_step` is called
-    then, and when the first mean has told the epoch to go by next.
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    #: From a chunk's head to its end.
+    receive_s: float = 0.0
+    #: In additions.
+    add_s: float = 0.0
+    send_s: float = 0.0
+    #: By peer: from the round's begin to the arrival of that peer's last chunk.
+    waited: Mapping[str, float] = field(default_factory=dict)
+
+
+class RoundMeter:
+    """Counts a round's tally at a member. The caller holds the round's lock; times are monotonic."""
+
+    def __init__(self) -> None:
+        self._tally = Tally()
+        self._arrived: dict[str, float] = {}
+
+    def received(self, source: str, count: int, seconds: float) -> float:
+        """Count bytes that arrived from `source`, and the seconds that they took. Return the current time."""
+        now = time.monotonic()
+        self._tally.received_bytes += count
+        self._tally.receive_s += seconds
+        self._arrived[source] = now
+        return now
+
+    def added(self, since: float) -> None:
+        """Count the time since `since` as spent in additions."""
+        self._tally.add_s += time.monotonic() - since
+
+    def tally(self, began: float, sent_bytes: int, send_s: float) -> Tally:
+        """Return the tally of a member that began the round at `began` and sent `sent_bytes`."""
+        waited = {peer: max(at - began, 0.0) for peer, at in self._arrived.items()}
+        return replace(self._tally, sent_bytes=sent_bytes, send_s=send_s, waited=waited)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """The result of one `allreduce`. Times are in seconds since 1970."""
+
+    #: Holds the mean.
+    tensor: torch.Tensor
+    round: int
+    epoch: int
+    #: True if the mean is over all members, not over this member's group alone.
+    whole: bool
+    started_s: float
+    finished_s: float
+    #: Members whose update some mean left out.
+    lost: int
+    #: Members whose update arrived a second time.
+    duplicated: int
+    #: The members of each part of the mean: one part, unless a member was lost during the round.
+    slices: tuple[MeanSlice, ...]
+    tally: Tally
+
+
+class Round:
+    """A round that this member is in, or that a peer began before it.
+
+    Every receiving thread calls `take`; one thread calls `start`. A round is over when each chunk's mean is final
+    here and queued for all members to which this one passes it on. The arrival of the last mean is not enough: a
+    frame of the next round could then be queued before it. `on_step` is called when the round is over, and when the
+    first mean has told the next round's epoch.
     """
 
     def __init__(
@@ -42,37 +100,37 @@ class Round:
         reduction: Reduction,
         sums: Sums,
         pacing: SendPacing,
-        departures: Departures,
+        outgoing: OutgoingFrames,
         on_step: Callable[[], None],
     ) -> None:
         self.number = number
         self.plan = plan
         self.reduction = reduction
         self.pacing = pacing
-        self.departures = departures
+        self.outgoing = outgoing
         self._sums = sums
         self._on_step = on_step
         self._encoder = Encoder(sums, None)
         self._meter = RoundMeter()
         self._guard = threading.Lock()
         self._frozen = False
-        self._unsettled = len(self.reduction.layout.chunks)
-        departures.on_left = self._advance
+        self._unfinished = len(self.reduction.layout.chunks)
+        outgoing.on_left = self._advance
 
     @property
     def epoch(self) -> int:
-        """The epoch of the plan that this round goes by."""
+        """The epoch of the plan that this round uses."""
         return self.plan.epoch
 
     @property
     def among_all(self) -> bool:
-        """Whether all of the plan's members take part."""
+        """True if all of the plan's members take part."""
         return self.plan.among_all(self.number)
 
     @property
     def over(self) -> bool:
-        """Whether every chunk is final here and on its way to all whom this member passes it on to."""
-        return not self._unsettled
+        """True once every chunk is final here and queued for all members to which this one passes it on."""
+        return not self._unfinished
 
     @property
     def shape(self) -> tuple[int, torch.dtype]:
@@ -83,31 +141,31 @@ class Round:
         return f"round {self.number}, epoch {self.epoch}"
 
     def missing(self) -> dict[str, str]:
-        """The peers that this member waits for, each with what it owes."""
+        """Return the peers that this member waits for, each with what it owes."""
         with self._guard:
             return self.reduction.missing()
 
     def tally(self, began: float, send_s: float) -> Tally:
-        """What it has moved and cost so far; `began` is when this member did (monotonic)."""
+        """Return the traffic and times so far, for a member that began at `began` (monotonic)."""
         with self._guard:
-            return self._meter.tally(began, self.departures.sent_bytes, send_s)
+            return self._meter.tally(began, self.outgoing.sent_bytes, send_s)
 
     def freeze(self) -> list[MeanSlice]:
-        """Let nothing more become final here; the elements that are."""
+        """Let nothing more become final here. Return the final slices."""
         with self._guard:
             self._frozen = True
-            return self.reduction.finals()
+            return self.reduction.final_slices()
 
-    def leave(self) -> None:
-        """The round is over: the values are their owner's again."""
+    def finish(self) -> None:
+        """Release this member's values: the round is over here."""
         self._encoder = Encoder(self._sums, None)
-        self.reduction.leave()
+        self.reduction.finish()
 
-    def enter(self, contribution: Contribution) -> None:
-        """Have this member's values count, the front of every slice first; they are replaced by the mean."""
+    def start(self, contribution: Contribution) -> None:
+        """Add this member's values, the front of every slice first. The means replace them."""
         self._encoder = Encoder(self._sums, contribution.residual)
         with self._guard:
-            self.reduction.enter(contribution)
+            self.reduction.start(contribution)
         for number in self.reduction.layout.front_first:
             with self._guard:
                 began = time.monotonic()
@@ -118,13 +176,13 @@ class Round:
                 self._send(sends)
 
     def take(self, header: ChunkHeader, received: Received) -> None:
-        """Take a chunk that came; FrameError when it has no business here."""
+        """Take a chunk that arrived. Raises FrameError if no correct member would have sent it."""
         if (header.epoch, header.elements, element_type(header.dtype)) != (self.epoch, *self.shape):
-            raise FrameError(f"{self}: a frame of epoch {header.epoch} with {header.elements} elements")
+            raise FrameError(f"{self}: a frame is of epoch {header.epoch} and {header.elements} elements")
         number = self.reduction.layout.find(header.tree, header.offset)
         elements = len(self.reduction.layout.chunks[number])
         if not fits(header.dtype, elements, len(received.payload)):
-            raise FrameError(f"{self}: a chunk of {elements} elements in {len(received.payload)} bytes")
+            raise FrameError(f"{self}: {len(received.payload)} bytes can't hold a chunk of {elements} elements")
         values = decode(header.dtype, received.payload, elements)
         part = Part(header.contributors, header.weight, header.successor, header.overlaps)
         if header.kind is Kind.PARTIAL:
@@ -143,7 +201,7 @@ class Round:
     def _take_mean(
         self, number: int, header: ChunkHeader, part: Part, values: torch.Tensor, received: Received
     ) -> None:
-        """Take a mean and pass it on. It is the same bytes all the way down, summed up once."""
+        """Take a mean and pass it on: the same bytes all the way down the tree, with the checksum of their sender."""
         with self._guard:
             self.reduction.check_mean(number, received.source)
             began = self._meter.received(received.source, received.bytes, received.seconds)
@@ -159,17 +217,17 @@ class Round:
             self._broadcast(send, frame, memoryview(b"") if kept is None else kept)
 
     def _kept(self, number: int, header: ChunkHeader, values: torch.Tensor, data: memoryview) -> memoryview:
-        """A mean's bytes, in room that lasts until they were sent on."""
+        """Return a mean's bytes in memory that lasts until they are sent on."""
         if header.dtype not in DTYPES:
             return memoryview(bytearray(data))
         chunk = self.reduction.layout.chunks[number]
         return self._sums.keep(chunk.start, chunk.stop, values)
 
     def _accept(self, number: int, part: Part, mean: torch.Tensor) -> tuple[Sequence[OutgoingChunk], bool]:
-        """A mean is there: what is to be sent, and whether it is the first, which tells the epoch to go by next."""
+        """Accept a mean. Return what to send, and whether it is the first mean, which tells the next round's epoch."""
         first = self.reduction.outcome.agreed is None
         sends = self.reduction.accept(number, part, mean)
-        self.pacing.settle(number, time.monotonic())
+        self.pacing.finalize(number, time.monotonic())
         return sends, first
 
     def _send(self, sends: Iterable[OutgoingChunk]) -> None:
@@ -183,23 +241,23 @@ class Round:
             self._advance(parent)
 
     def _advance(self, peer: str) -> None:
-        """Send `peer` the partial sums whose turn it is."""
+        """Send to `peer` the partial sums that send pacing releases."""
         while True:
             with self._guard:
-                paced = self.pacing.release(peer, lambda: self.departures.crowded(peer), time.monotonic())
+                paced = self.pacing.release(peer, lambda: self.outgoing.crowded(peer), time.monotonic())
             if paced is None:
                 return
             chunk, state = self.reduction.layout.chunks[paced.number], self.reduction.chunk(paced.number)
             codec = self.reduction.tree_role(paced.number).partial_codec
             encoded = self._encoder.encode(chunk, Kind.PARTIAL, paced.part, codec, state.unsummed)
-            frame = self.departures.frame(chunk, Kind.PARTIAL, self.reduction.sealed(paced.part), encoded)
-            self.departures.put((peer,), chunk, Kind.PARTIAL, frame, encoded.data)
+            frame = self.outgoing.frame(chunk, Kind.PARTIAL, self.reduction.sealed(paced.part), encoded)
+            self.outgoing.put((peer,), chunk, Kind.PARTIAL, frame, encoded.data)
 
     def _release(self, send: OutgoingChunk) -> None:
-        """At the root: a mean is to be broadcast."""
+        """Broadcast a mean that was made here, at the root."""
         chunk, codec = self.reduction.layout.chunks[send.number], self.reduction.tree_role(send.number).mean_codec
         encoded = self._encoder.encode(chunk, Kind.MEAN, send.part, codec, None)
-        frame = self.departures.frame(chunk, Kind.MEAN, send.part, encoded)
+        frame = self.outgoing.frame(chunk, Kind.MEAN, send.part, encoded)
         with self._guard:
             if self._frozen:
                 return
@@ -210,10 +268,10 @@ class Round:
 
     def _broadcast(self, send: OutgoingChunk, frame: Frame, data: memoryview) -> None:
         if send.peers:
-            self.departures.put(send.peers, self.reduction.layout.chunks[send.number], Kind.MEAN, frame, data)
+            self.outgoing.put(send.peers, self.reduction.layout.chunks[send.number], Kind.MEAN, frame, data)
         with self._guard:
-            self._unsettled -= 1
-            over = not self._unsettled
+            self._unfinished -= 1
+            over = not self._unfinished
             waiting = self.pacing.peers
         for peer in waiting:
             self._advance(peer)

@@ -1,13 +1,14 @@
-"""The rounds that are on at a member: at most two, and the one that peers may begin before it.
+"""The rounds in progress at a member: at most two, and the one that peers may begin before this member does.
 
-Their sums stand in a room each. Round k + 1 may begin to fill while this member is still in round k, so two are needed.
-A third is where rounds overlap (see AllReduceGroup), and k + 1 has begun here when k + 2 begins to fill; and one more
-where what an older round queued has not left yet: a member that waits for that may be a round behind, and still take
-part in the newest.
+Each round's sums have a buffer. Round k + 1 may begin to fill while this member is still in round k, so two buffers are
+needed; a third where rounds overlap (see group.py), because k + 2 may begin to fill once k + 1 has begun here; and one
+more while frames of an older round are still queued: a member that waits for their departure may be a round behind,
+and still take part in the newest.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,26 +16,65 @@ import torch
 
 from testbed.plan import Plan
 from testbed.protocol import MeanSlice
-from testbed.sync.allreduce.departures import Departures
-from testbed.sync.allreduce.header import ChunkHeader, ChunkHeaderFormat
+from testbed.sync.allreduce.chunk_codec import ChunkHeader, ChunkHeaderFormat, SumsPool, element_type
 from testbed.sync.allreduce.held_plans import HeldPlans
-from testbed.sync.allreduce.pacing import SendPacing
-from testbed.sync.allreduce.payload import element_type
 from testbed.sync.allreduce.reduction import Reduction
 from testbed.sync.allreduce.round import Round
-from testbed.sync.allreduce.sums import Rooms
+from testbed.sync.allreduce.sending import OutgoingFrames, SendPacing
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.transport import Outbox
+
+
+class RoundProgress:
+    """The lock of a group's rounds, and the failure that ends every round and every wait."""
+
+    def __init__(self) -> None:
+        #: Guards a group's rounds; notified whenever they change.
+        self.changed = threading.Condition()
+        #: Set once the group knows its first round; frames wait until then.
+        self.started = threading.Event()
+        self.failure: SyncError | None = None
+        self._told: list[Callable[[SyncError], None]] = []
+
+    def check(self) -> None:
+        """Raise the failure, if there is one."""
+        if self.failure is not None:
+            raise self.failure
+
+    def notify(self) -> None:
+        """Wake all threads that wait for a change."""
+        with self.changed:
+            self.changed.notify_all()
+
+    def on_failure(self, call: Callable[[SyncError], None]) -> None:
+        """Call `call` with the failure: at once if there is one, otherwise later, on the thread that reports it."""
+        with self.changed:
+            if self.failure is None:
+                self._told.append(call)
+                return
+        call(self.failure)
+
+    def fail(self, error: SyncError) -> None:
+        """End the current round and every later one with `error`. Only the first failure counts."""
+        with self.changed:
+            told, self._told = self._told, []
+            if self.failure is None:
+                self.failure = error
+            self.changed.notify_all()
+        for call in told:
+            call(error)
+
 
 #: A tensor's number of elements and their type.
 Shape = tuple[int, torch.dtype]
 
 
 class RoundKind(NamedTuple):
-    """What rounds have in common that take about as long: their plan's epoch, whom they are among, and the tensor.
+    """The properties that rounds of similar duration share.
 
-    One number's mean takes all of its round to come back, 24 MiB's a hundredth: what was learned of the one let fast
-    members send all of the other at once, and the round of 4.2 s took 5.3 s.
+    Kinds are kept apart because a mean of a single number takes a whole round to come back, one of 24 MiB a
+    hundredth of it: with the first figure fast members sent all of the large tensor at once, and its round of 4.2 s
+    took 5.3 s.
     """
 
     epoch: int
@@ -43,9 +83,15 @@ class RoundKind(NamedTuple):
 
 
 class Rounds:
-    """By number; `number` is the newest that this member began, `finished` the last that is over here.
+    """A member's rounds by number. The caller holds the group's lock.
 
-    No lock of its own. `on_step` is called by rounds (see Round), on any thread.
+    Args:
+        plans: The plans that this member holds.
+        outbox: Sends frames to peers.
+        headers: Packs chunk headers.
+        after_round: The last completed round.
+        in_order: Whether the order of additions is fixed.
+        on_step: Called by rounds on any thread, see Round.
     """
 
     def __init__(
@@ -57,7 +103,9 @@ class Rounds:
         in_order: bool,
         on_step: Callable[[], None],
     ) -> None:
+        #: The newest round that this member began.
         self.number = after_round
+        #: The last completed round.
         self.finished = after_round
         self._plans = plans
         self._outbox = outbox
@@ -66,25 +114,24 @@ class Rounds:
         self._on_step = on_step
         self._rounds: dict[int, Round] = {}
         self._shapes: set[Shape] = set()
-        self._rooms = Rooms()
+        self._pool = SumsPool()
         self._returns: dict[RoundKind, float] = {}
 
     @property
     def current(self) -> Round | None:
-        """The newest round that this member began; None when it is no more, or there was none."""
+        """The newest round that this member began, or None if it was dropped or none began."""
         return self._rounds.get(self.number)
 
     def restart(self, after_round: int) -> None:
-        """Begin with the round that follows `after_round`."""
+        """Continue with the round that follows `after_round`."""
         self.number = self.finished = after_round
 
     def had(self, shape: Shape) -> bool:
-        """Whether there was a round for a tensor of this shape: then all members have had it."""
+        """Return whether some round had a tensor of this shape, so that all members have had it."""
         return shape in self._shapes
 
     def beside(self, shape: Shape) -> Plan | None:
-        """The plan of the round that may begin, for a tensor of this shape, while the current one is on; None when none
-        may."""
+        """Return the plan of the next round if it may begin while the current one is still running, else None."""
         if self.number != self.finished + 1 or not self.had(shape):
             return None
         if self.current is None or not self.current.reduction.contribution.fixed:
@@ -94,24 +141,30 @@ class Rounds:
         return None if following is None or following.groups or self.current.plan.groups else following
 
     def await_room(self, current: Round, timeout_s: float) -> None:
-        """Wait until the round before has left the senders' queues, so that the round after may have its room.
+        """Wait until the previous round's frames have left, so that the next round may use its buffer.
 
-        After a round among all this is so: each member that took part in it is done with the one before. SyncError
-        when it takes too long.
+        After a round among all this holds at once: every member that took part is done with the round before.
+
+        Raises:
+            SyncError: the frames did not leave within `timeout_s`.
         """
         before = self._rounds.get(current.number - 1)
-        if before is not None and not before.departures.await_all_left(timeout_s):
-            raise SyncError(f"{before}: out of time, its means can't be sent")
+        if before is not None and not before.outgoing.await_all_left(timeout_s):
+            raise SyncError(f"{before}: timed out, its means can't be sent", rule="timeout", round=before.number)
 
     def begin(self, epoch: int, values: torch.Tensor) -> Round:
-        """This member begins the next round; SyncError when peers have begun it with another tensor."""
+        """Begin the next round at this member, under the plan of `epoch`.
+
+        Raises:
+            SyncError: peers began the round with another tensor or epoch.
+        """
         number = self.number + 1
         begun = self._rounds.get(number) or self._open(number, epoch, (len(values), values.dtype))
         if (begun.epoch, *begun.shape) != (epoch, len(values), values.dtype):
             elements, dtype = begun.shape
             raise SyncError(
-                f"{begun}: peers began it with {elements} elements of {dtype}, "
-                f"this member has {len(values)} of {values.dtype} and goes by epoch {epoch}"
+                f"{begun}: peers began this round with {elements} elements of {dtype}, "
+                f"this member has {len(values)} of {values.dtype} and uses epoch {epoch}"
             )
         self.number = number
         self._shapes.add(begun.shape)
@@ -119,32 +172,34 @@ class Rounds:
         return begun
 
     def end(self, ended: Round) -> None:
-        """A round is over here."""
+        """Record that a round is over here."""
         self.finished = ended.number
         kept = {kind: returns for kind, returns in self._returns.items() if kind.epoch == ended.epoch}
         self._returns = kept | {RoundKind(ended.epoch, ended.among_all, ended.shape): ended.pacing.returns}
-        ended.leave()
+        ended.finish()
 
     def freeze(self) -> tuple[int, list[MeanSlice]]:
-        """Let nothing more become final; the number of the newest round, and what is final of it."""
+        """Let nothing more become final. Return the newest round's number and its final slices."""
         for one in self._rounds.values():
             one.freeze()
         return self.number, self.current.freeze() if self.current is not None else []
 
     def waits(self, header: ChunkHeader) -> bool:
-        """Whether a chunk of a round that is to come must wait until this member begins it; FrameError when the round
-        is long over, or nobody can be in it yet.
+        """Return whether a chunk must wait until this member begins the chunk's round.
 
-        A peer's chunk may open the round after this one with a tensor of a shape that there was alone: so it makes
-        nobody set aside more than what training needs anyway.
+        A chunk may open only the next round, and only with a shape that an earlier round had, so no peer can make
+        this member allocate more than training needs anyway.
+
+        Raises:
+            FrameError: the round is long over, or no member can be in it yet.
         """
         latest = self._plans.last_before(self.number)
         if not max(min(self.number, self.finished + 1), 1) <= header.round <= latest:
-            raise FrameError(f"round {header.round}: {self.number} is on, and {latest} the last to begin meanwhile")
+            raise FrameError(f"round {header.round}: this member is in {self.number}, no member can be beyond {latest}")
         return header.round > self.number + (self.had(_shape(header)))
 
     def of(self, header: ChunkHeader) -> Round:
-        """The round of a chunk that need not wait; FrameError when it is over."""
+        """Return the round of a chunk that need not wait; opens it if needed. Raises FrameError if it is over."""
         found = self._rounds.get(header.round)
         if found is None:
             if header.round < self.number or header.epoch not in self._plans:
@@ -157,7 +212,7 @@ class Rounds:
         among_all = plan.among_all(number)
         role = self._plans.role(epoch, among_all)
         layout = self._plans.layout(epoch, among_all, shape[0], shape[1].itemsize)
-        sums = self._rooms.take(number, lambda older: self._done_with(older, number), *shape)
+        sums = self._pool.take(number, lambda older: self._done_with(older, number), *shape)
         before = self._rounds.get(number - 1)
         steady = before is not None and before.among_all and among_all and self.had(shape)
         returns = self._returns.get(RoundKind(epoch, among_all, shape), 1.0)
@@ -167,19 +222,19 @@ class Rounds:
             Reduction(epoch, plan.members, role, layout, sums, self._in_order),
             sums,
             SendPacing(layout, role.group, returns),
-            Departures(self._outbox, self._headers, number, epoch, shape[0], steady),
+            OutgoingFrames(self._outbox, self._headers, number, epoch, shape[0], steady),
             self._on_step,
         )
         return opened
 
     def _done_with(self, older: int, number: int) -> bool:
-        """Whether nothing will look at an older round's sums any more, once round `number` is opened."""
+        """Return whether nothing reads an older round's sums any more once round `number` is opened."""
         if older > min(self.finished, number - 2):
             return False
-        return older not in self._rounds or self._rounds[older].departures.all_left
+        return older not in self._rounds or self._rounds[older].outgoing.all_left
 
     def _forget(self) -> None:
-        """Drop what no frame can belong to any more.
+        """Drop the rounds to which no frame can belong any more.
 
         A member that is done with a round may still have to forward that round's frames.
         """
@@ -189,8 +244,8 @@ class Rounds:
 
 
 def _shape(header: ChunkHeader) -> Shape:
-    """That of the tensor which a chunk is of; FrameError when there is no such type."""
+    """Return the shape of a chunk's tensor. Raises FrameError for an unknown element type."""
     dtype = element_type(header.dtype)
     if dtype is None:
-        raise FrameError(f"round {header.round}: no such type of elements: {header.dtype}")
+        raise FrameError(f"round {header.round}: unknown element type {header.dtype}")
     return header.elements, dtype

@@ -1,4 +1,4 @@
-"""Sets of elements, as runs [start, stop) in order that neither touch nor overlap. Pure."""
+"""Sets of elements, as sorted runs [start, stop) that neither touch nor overlap. No I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Spans = tuple[Span, ...]
 
 
 def union(spans: Iterable[Span]) -> Spans:
-    """All elements that are in any of them."""
+    """Return the elements in any of the runs."""
     merged: list[Span] = []
     for start, stop in sorted(spans):
         if merged and start <= merged[-1][1]:
@@ -20,7 +20,7 @@ def union(spans: Iterable[Span]) -> Spans:
 
 
 def minus(spans: Iterable[Span], others: Iterable[Span]) -> Spans:
-    """The elements of `spans` that are in none of `others`; in one pass over both, as a member may hold 65,536 runs."""
+    """Return the elements of `spans` that are not in `others`. One pass over both, as a member may hold 65,536 runs."""
     left: list[Span] = []
     out, first = union(others), 0
     for start, stop in union(spans):
@@ -39,20 +39,21 @@ def minus(spans: Iterable[Span], others: Iterable[Span]) -> Spans:
 
 
 def both(spans: Iterable[Span], others: Iterable[Span]) -> Spans:
-    """The elements that are in both."""
+    """Return the elements in both sets."""
     spans = tuple(spans)
     return minus(spans, minus(spans, others))
 
 
 def count(spans: Iterable[Span]) -> int:
-    """How many elements they are."""
+    """Return the number of elements."""
     return sum(stop - start for start, stop in spans)
 
 
 def unpack(spans: Spans, packed: Iterable[Span]) -> Iterator[tuple[Span, Span]]:
-    """Where the elements of `packed` stand, when those of `spans` were put one after the other.
+    """Yield where packed elements come from, if the runs of `spans` were packed one after the other.
 
-    Pairs of runs of one length: in the packed ones, and where they come from.
+    Yields:
+        Pairs of runs of equal length: positions in the packed tensor, and in the original.
     """
     for first, last in packed:
         at = 0

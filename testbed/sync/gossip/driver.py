@@ -4,7 +4,7 @@ program (this thread)             others
   Send         -> MessageQueue    a thread for each connection sends and receives frames
   LocalCompute -> LocalStep       a thread makes the local step
   Until        <- Inbox           what came meanwhile is handed over, then the condition looked at again
-  Advance      -> Watch           told before anything else is sent, so that nobody learns of it earlier
+  Advance      -> IterationObserver  told before anything else is sent, so that nobody learns of it earlier
 
 `Driver.drive` is a generator: it yields how long to wait for the next event. `Driver.run` waits for it at the inbox; a
 test hands events over at moments of simulated time instead.
@@ -24,19 +24,19 @@ from testbed.sync.clock import SYSTEM, Clock
 from testbed.sync.errors import SyncError
 from testbed.sync.gossip.effects import Advance, Effect, LocalCompute, Participant, Send, Step, Until
 from testbed.sync.gossip.inbox import (
-    Cut,
     Event,
-    Gone,
     GraphCommitted,
     GraphPrepared,
     MemberFailed,
     MessageArrived,
-    Sent,
-    Stepped,
+    ModelSent,
+    PeerCut,
+    PeerLost,
+    StepFinished,
 )
-from testbed.sync.gossip.mailbox import Mailbox
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_codec import Done
+from testbed.sync.gossip.message_queue import Mailbox
 from testbed.sync.gossip.neighbours import Neighbours
 
 #: Makes the local step of an iteration: the change to the parameters, which it must not write to.
@@ -46,7 +46,7 @@ LocalStep = Callable[[Tensor, int], Tensor]
 Waits = Generator[float, Event | None, None]
 
 
-class Watch(Protocol):
+class IterationObserver(Protocol):
     """Who follows a member."""
 
     def advanced(self, iteration: int) -> None:
@@ -71,7 +71,7 @@ class Driver:
         partners: Collection[str],
         mailbox: Mailbox,
         step: LocalStep,
-        watch: Watch,
+        observer: IterationObserver,
         patience_s: float,
         survives: bool = False,
         clock: Clock = SYSTEM,
@@ -84,7 +84,7 @@ class Driver:
             partners: All members that may send the participant anything.
             mailbox: Both ways of the participant's messages.
             step: Makes a local step.
-            watch: Hears of the member's iterations, promises and waits.
+            observer: Hears of the member's iterations, promises and waits.
             patience_s: The longest wait in seconds for one of the others' iterations.
             survives: Wait for the controller to cut a lost peer out, instead of raising SyncError at once.
             clock: Measures waits.
@@ -96,7 +96,7 @@ class Driver:
         self._participant = participant
         self._inbox, self._queue = mailbox.inbox, mailbox.queue
         self._local_step = step
-        self._watch = watch
+        self._observer = observer
         self._patience_s = patience_s * participant.patience
         self._clock = clock
         self._stepping = steps or ThreadPoolExecutor(1, thread_name_prefix=f"{participant.name}: steps")
@@ -144,7 +144,7 @@ class Driver:
                 yield from self._wait(condition, awaited, self._patience_s)
             case Advance(iteration):
                 self.iteration = iteration
-                self._watch.advanced(iteration)
+                self._observer.advanced(iteration)
         return None
 
     def _send(self, send: Send) -> None:
@@ -165,7 +165,7 @@ class Driver:
             if (error := future.exception()) is not None:
                 self._inbox.put(MemberFailed(error))
             else:
-                self._inbox.put(Stepped(step, future.result()))
+                self._inbox.put(StepFinished(step, future.result()))
 
         self._stepping.submit(self._local_step, parameters, iteration).add_done_callback(finish)
         return step
@@ -193,7 +193,7 @@ class Driver:
                     round=self.iteration,
                 ) from error
             if isinstance(event, MessageArrived) and condition():
-                self._watch.waited(max(event.at_s - began, 0.0), event.sender)
+                self._observer.waited(max(event.at_s - began, 0.0), event.sender)
 
     def _handle(self, event: Event, awaited: str) -> None:
         match event:
@@ -201,16 +201,16 @@ class Driver:
                 self._done.add(sender)
             case MessageArrived(sender, message):
                 self._receive(sender, message)
-            case Stepped(step, change):
+            case StepFinished(step, change):
                 step.finish(change)
-            case Sent(peer):
+            case ModelSent(peer):
                 self._queue.left(peer)
-            case Gone(peer, why):
+            case PeerLost(peer, why):
                 self._lost(peer, why, awaited)
-            case Cut(peer):
+            case PeerCut(peer):
                 self._cut(peer)
             case GraphPrepared(ahead):
-                self._watch.promised(self._participant.promise(ahead))
+                self._observer.promised(self._participant.promise(ahead))
             case GraphCommitted(iteration, neighbours, roster):
                 self._turn(iteration, neighbours, roster)
             case MemberFailed(error):

@@ -15,9 +15,8 @@ from torch import Tensor
 from testbed.sync.clock import SYSTEM, Clock
 from testbed.sync.errors import FrameError
 from testbed.sync.gossip.effects import Step
-from testbed.sync.gossip.header import HEADER_BYTES, PART_BYTES, PartHeader
 from testbed.sync.gossip.message import Message
-from testbed.sync.gossip.message_codec import MessageCodec, WireMessage
+from testbed.sync.gossip.message_codec import HEADER_BYTES, PART_BYTES, MessageCodec, PartHeader, WireMessage
 from testbed.sync.gossip.neighbours import Neighbours
 from testbed.sync.transport import DIRECT, Greeting, Outbox, Received
 
@@ -36,7 +35,7 @@ class MessageArrived:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class PeerLost:
     """All connections from `peer` have ended, or one of them by an error."""
 
     peer: str
@@ -44,7 +43,7 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class PeerCut:
     """The controller's word that `peer` has died, and that the others go on without it."""
 
     peer: str
@@ -77,21 +76,21 @@ class MemberFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class ModelSent:
     """A model has left for `peer`: there is room for the next."""
 
     peer: str
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
+class StepFinished:
     """A local step is done: `change` is what it makes of the parameters."""
 
     step: Step
     change: Tensor
 
 
-Event = MessageArrived | Gone | Cut | GraphPrepared | GraphCommitted | MemberFailed | Sent | Stepped
+Event = MessageArrived | PeerLost | PeerCut | GraphPrepared | GraphCommitted | MemberFailed | ModelSent | StepFinished
 
 
 @dataclass(slots=True)
@@ -160,7 +159,7 @@ class Inbox:
             self._oldest[peer] = self._newest[peer] + 1
             for key in [key for key in self._open if key[0] == peer]:
                 del self._open[key]
-            self.put(Cut(peer))
+            self.put(PeerCut(peer))
 
     def turn(self, turned: GraphCommitted) -> None:
         """The controller's word of another graph, and of who comes with it."""
@@ -233,7 +232,7 @@ class Inbox:
             self._ended[peer, generation] += 1
             last = self._ended[peer, generation] == self._streams
             if (error or last) and generation >= self._oldest[peer]:
-                self.put(Gone(peer, error or "closed its connection"))
+                self.put(PeerLost(peer, error or "closed its connection"))
 
     def _check(self, peer: str, generation: int) -> None:
         if generation < self._oldest[peer]:

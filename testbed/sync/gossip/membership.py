@@ -23,12 +23,12 @@ from testbed.protocol import (
 )
 from testbed.sync.codecs import PLAIN, Codec
 from testbed.sync.errors import Stopped, SyncError
-from testbed.sync.gossip.account import Account, StepFigures
 from testbed.sync.gossip.driver import Driver, LocalStep
 from testbed.sync.gossip.effects import Participant
 from testbed.sync.gossip.inbox import GraphCommitted, GraphPrepared, MemberFailed
-from testbed.sync.gossip.mailbox import Mailbox
+from testbed.sync.gossip.iteration_reporter import IterationReporter, StepFigures
 from testbed.sync.gossip.message_codec import MessageCodec
+from testbed.sync.gossip.message_queue import Mailbox
 from testbed.sync.gossip.neighbours import Neighbours
 from testbed.sync.rendezvous import Rendezvous
 from testbed.sync.transport import CLOSE_S, Listener
@@ -45,27 +45,27 @@ class Membership:
 
     def __init__(
         self,
-        meeting: Rendezvous,
+        rendezvous: Rendezvous,
         participant: Participant,
         figures: Callable[[], StepFigures],
         codec: Codec = PLAIN,
         survives: bool = False,
     ) -> None:
-        self.name, self.job = meeting.name, meeting.job
-        welcome = meeting.welcome
-        place = NodeConfiguration.from_json(self.job.assignment)
+        self.name, self.job = rendezvous.name, rendezvous.job
+        welcome = rendezvous.welcome
+        assignment = NodeConfiguration.from_json(self.job.assignment)
         messages = MessageCodec(tuple(welcome.roster), len(participant.model), codec)
-        settings = meeting.settings(generation=place.first)
+        settings = rendezvous.settings(generation=assignment.first)
         self._participant = participant
-        self._partners = place.partners
+        self._partners = assignment.partners
         self._survives = survives
         self._mailbox = Mailbox(settings, messages, welcome.roster, self._participant.stale)
-        self._account = Account(
-            self.name, place.first, self._mailbox, lambda: _told(figures(), participant), self._tell
+        self._reporter = IterationReporter(
+            self.name, assignment.first, self._mailbox, lambda: _told(figures(), participant), self._tell
         )
-        self._channel = meeting.channel
+        self._channel = rendezvous.channel
         self._finished = False
-        self._listener = Listener(meeting.accepting, settings, self._mailbox.inbox)
+        self._listener = Listener(rendezvous.accepting, settings, self._mailbox.inbox)
         self._control = threading.Thread(target=self._obey, name="control", daemon=True)
         self._control.start()
 
@@ -76,7 +76,7 @@ class Membership:
             self._partners,
             self._mailbox,
             step,
-            self._account,
+            self._reporter,
             self.job.round_timeout_s,
             survives=self._survives,
         )

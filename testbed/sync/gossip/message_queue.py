@@ -1,4 +1,7 @@
-"""What a member sends: each peer's messages one after the other, those that became useless on the way left out."""
+"""What a member sends: each peer's messages one after the other, those that became useless on the way left out.
+
+Both ways of one member's messages: what its driver sends through, and takes what comes from.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from testbed.protocol import PeerSample
-from testbed.sync.gossip.header import HEADER_BYTES, PART_BYTES, PartHeader
+from testbed.sync.gossip.inbox import Inbox, ModelSent, PeerLost
 from testbed.sync.gossip.message import Message
-from testbed.sync.gossip.message_codec import MessageCodec, WireMessage
+from testbed.sync.gossip.message_codec import HEADER_BYTES, PART_BYTES, MessageCodec, PartHeader, WireMessage
 from testbed.sync.transport import Frame, Outbox, TransportSettings
 from testbed.sync.transport.send_queue import Priority
 
@@ -131,3 +134,35 @@ class MessageQueue:
         """A part has left: the `last` one of something large, or another."""
         if last:
             self._on_sent(to)
+
+
+class Mailbox:
+    """What becomes of a message that was sent, the `inbox` is told: that it has left, or that its peer is gone."""
+
+    def __init__(
+        self,
+        settings: TransportSettings,
+        codec: MessageCodec,
+        roster: Mapping[str, tuple[str, int]],
+        stale: Stale,
+        inbox: Inbox | None = None,
+        make_outbox: MakeOutbox = Outbox,
+    ) -> None:
+        """Connect an inbox and a message queue.
+
+        Args:
+            settings: How this member connects to its peers.
+            codec: Packs and unpacks the messages.
+            roster: Where each member listens.
+            stale: Whether a message that waits to be sent became useless.
+            inbox: An inbox that may hold frames already; None to make one.
+            make_outbox: Makes what carries frames to peers.
+        """
+        self.inbox = inbox or Inbox(codec, settings.streams, settings.generation, settings.timeout_s)
+        self.queue = MessageQueue(settings, codec, roster, stale, self._sent, self._undelivered, make_outbox)
+
+    def _sent(self, peer: str) -> None:
+        self.inbox.put(ModelSent(peer))
+
+    def _undelivered(self, peer: str, reason: str) -> None:
+        self.inbox.put(PeerLost(peer, f"can't send to it: {reason}"))

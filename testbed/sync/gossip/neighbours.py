@@ -1,9 +1,16 @@
-"""A member's place in the communication graph."""
+"""A member's place in the communication graph.
+
+A weighted average that is built up as updates come.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +43,23 @@ class Neighbours:
             raise ValueError(f"{self.member}: weights are for {sorted(self.weights)}, not for itself and its sources")
         if not all(weight > 0 for weight in self.weights.values()):
             raise ValueError(f"{self.member}: a weight is not positive; drop the edge instead")
+
+
+class WeightedMean:
+    """Sum of weight x update over the sum of weights, so that it is an average whoever is missing."""
+
+    def __init__(self) -> None:
+        self._sum: Tensor | None = None
+        self._weight = 0.0
+
+    def add(self, update: Tensor, weight: float) -> None:
+        """Counts `update`, any shape but always the same; `weight` is positive."""
+        self._sum = update * weight if self._sum is None else self._sum.add_(update, alpha=weight)
+        self._weight += weight
+
+    @property
+    def value(self) -> Tensor:
+        """The average so far; RuntimeError when nothing was counted."""
+        if self._sum is None:
+            raise RuntimeError("an average of nothing")
+        return self._sum / self._weight

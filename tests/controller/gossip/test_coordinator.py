@@ -38,7 +38,7 @@ from testbed.protocol import (
     Welcome,
 )
 from testbed.sync.errors import Stopped
-from testbed.sync.gossip.account import StepFigures
+from testbed.sync.gossip.iteration_reporter import StepFigures
 from testbed.sync.gossip.membership import Membership
 from testbed.sync.rendezvous import rendezvous
 from tests.controller.fleet import connect

@@ -12,7 +12,7 @@ from testbed.planning.graphs import GapMonitor, gap_bounds, metropolis, ring
 from testbed.schemes.hop.rules import HopRules
 from testbed.schemes.hop.sites import SiteLeader, SiteWorker
 from testbed.sync.gossip.effects import Participant
-from testbed.sync.gossip.inbox import Cut
+from testbed.sync.gossip.inbox import PeerCut
 from tests.schemes.hop.hops import hop_members
 from tests.sync.gossip.loopback import start
 from tests.sync.gossip.quadratic import Quadratics
@@ -103,7 +103,7 @@ def test_over_sockets_a_worker_that_dies_is_done_without_and_a_leader_is_not() -
     nodes["s2-w1"].join()
     for name, node in nodes.items():
         if name != "s2-w1":
-            node.inbox.put(Cut("s2-w1"))
+            node.inbox.put(PeerCut("s2-w1"))
     del nodes["s2-w1"]
     run(nodes)
     assert torch.equal(made["s2-w2"].parameters, made["s2-w0"].member.parameters)

@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 
 from testbed.plan import Plan
 from testbed.sync.allreduce.chunk import Part, PartialSum
-from testbed.sync.allreduce.header import Kind
-from testbed.sync.allreduce.layout import Layout
+from testbed.sync.allreduce.chunk_codec import Kind, Sums
 from testbed.sync.allreduce.reduction import Contribution, OutgoingChunk, Reduction
-from testbed.sync.allreduce.role import role_in
-from testbed.sync.allreduce.sums import Sums
+from testbed.sync.allreduce.role import Layout, role_in
 from testbed.sync.buffers import Scratch
 from testbed.sync.errors import FrameError, SyncError
 from tests.sync.plans import chain, names, random_plan, star
@@ -62,7 +60,7 @@ class Wire:
         self.confirmed = plan.epoch
         for member, state in self.members.items():
             ready = partial(self.ready, member)
-            state.enter(Contribution(self.values[member], self.weights[member], ready, lambda: self.confirmed))
+            state.start(Contribution(self.values[member], self.weights[member], ready, lambda: self.confirmed))
         chunks = range(len(next(iter(self.members.values())).layout.chunks))
         self.pending = [("own", member, number, "", None, None) for member in plan.members for number in chunks]
         self.draw = draw
@@ -174,7 +172,7 @@ ONES = torch.ones(5)
 def entered(plan: Plan, member: str, elements: int = 5, weight: float = 1.0, fixed: bool = False) -> Reduction:
     """A member that has passed on its values, or added them."""
     state = reduction(plan, member, elements)
-    state.enter(Contribution(torch.ones(elements), weight, lambda: plan.epoch, lambda: plan.epoch, fixed))
+    state.start(Contribution(torch.ones(elements), weight, lambda: plan.epoch, lambda: plan.epoch, fixed))
     for number in range(len(state.layout.chunks)):
         state.add_local(number)
     return state
@@ -213,7 +211,7 @@ def test_values_of_chunks_that_are_not_final_stay_what_was_contributed() -> None
     plan = Plan(0, MEMBERS, (star(MEMBERS, "m0"),), 1024)
     values = torch.arange(300, dtype=torch.float32)
     leaf = reduction(plan, "m1", 300)
-    leaf.enter(Contribution(values, 2.0, lambda: 0, lambda: 0))
+    leaf.start(Contribution(values, 2.0, lambda: 0, lambda: 0))
     for number in range(2):
         leaf.add_local(number)
     give(leaf, 1, "m0", torch.zeros(44), Part(0b111, 3.0, 0))
@@ -236,7 +234,7 @@ def test_sixteen_bits_are_summed_in_float32() -> None:
     """256 + 1 is 256 in bfloat16."""
     root = reduction(STAR, "m0", 5, dtype=torch.bfloat16)
     values = torch.full((5,), 256, dtype=torch.bfloat16)
-    root.enter(Contribution(values, 1.0, lambda: 0, lambda: 0))
+    root.start(Contribution(values, 1.0, lambda: 0, lambda: 0))
     root.add_local(0)
     for peer, bit in (("m1", 0b010), ("m2", 0b100)):
         root.add(0, peer, PartialSum(torch.ones(5, dtype=torch.bfloat16), 4.0, Part(bit, 4.0, 0)))

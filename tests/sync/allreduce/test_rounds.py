@@ -7,7 +7,7 @@ import torch
 
 from testbed.plan import Plan
 from testbed.sync.allreduce.chunk import Part
-from testbed.sync.allreduce.header import ChunkHeaderFormat
+from testbed.sync.allreduce.chunk_codec import ChunkHeaderFormat
 from testbed.sync.allreduce.held_plans import HeldPlans
 from testbed.sync.allreduce.round import Round
 from testbed.sync.allreduce.rounds import Rounds
@@ -39,7 +39,7 @@ def measured(rounds: Rounds, elements: int, back_s: float, long_s: float) -> Rou
         left_s = (long_s - back_s) * number / last if last else 0.0
         its.pacing.hold("m0", number, Part(1, 1.0, 0))
         its.pacing.release("m0", lambda: False, left_s)
-        its.pacing.settle(number, left_s + back_s)
+        its.pacing.finalize(number, left_s + back_s)
     rounds.end(its)
     return its
 

@@ -17,9 +17,8 @@ from testbed.schemes.hop.rules import HopRules
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.gossip.driver import LocalStep
 from testbed.sync.gossip.effects import Participant
-from testbed.sync.gossip.header import PartHeader
-from testbed.sync.gossip.inbox import Cut, GraphCommitted, GraphPrepared, Inbox
-from testbed.sync.gossip.message_codec import MessageCodec
+from testbed.sync.gossip.inbox import GraphCommitted, GraphPrepared, Inbox, PeerCut
+from testbed.sync.gossip.message_codec import MessageCodec, PartHeader
 from testbed.sync.transport.frame import Frame, Greeting
 from testbed.sync.transport.listener import Received
 from tests.schemes.hop.hops import hop_members, neighbours
@@ -212,7 +211,7 @@ def test_what_a_dead_member_left_on_its_way_is_not_taken_for_what_it_sends_when_
         before.take(token)
     assert (caught.value.rule, caught.value.member) == ("cut", "w1")
     before.closed("w1", 0, "")
-    assert isinstance(inbox.take(0), Cut) and inbox.take(0) is None
+    assert isinstance(inbox.take(0), PeerCut) and inbox.take(0) is None
     with pytest.raises(FrameError) as caught:
         inbox.receiver(Greeting("w1", 0, 0, 7))
     assert (caught.value.rule, caught.value.member, caught.value.given) == ("unknown-generation", "w1", 7)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.plan import Plan
+from testbed.sync.allreduce.early_swaps import SwapAgreement
 from testbed.sync.allreduce.held_plans import HeldPlans
-from testbed.sync.allreduce.swap_agreement import SwapAgreement
 from testbed.sync.errors import FrameError, SyncError
 from tests.sync.plans import names, plan_over_graph, random_groups
 

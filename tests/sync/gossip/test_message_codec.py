@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.sync.errors import FrameError
-from testbed.sync.gossip.header import HEADER_BYTES, PartHeader
+from testbed.sync.gossip.message_codec import HEADER_BYTES, PartHeader
 
 pytestmark = pytest.mark.pure
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.sync.allreduce.timeout import LEAST_S, NEEDED, REMEMBERED, SLACK, AdaptiveTimeout
+from testbed.sync.allreduce.elastic import LEAST_S, NEEDED, REMEMBERED, SLACK, AdaptiveTimeout
 
 pytestmark = pytest.mark.pure
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.sync.allreduce.header import ChunkHeader, ChunkHeaderFormat, Kind
+from testbed.sync.allreduce.chunk_codec import ChunkHeader, ChunkHeaderFormat, Kind
 from testbed.sync.errors import FrameError
 
 pytestmark = pytest.mark.pure

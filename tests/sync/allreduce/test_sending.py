@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from testbed.plan import Group, Tree
 from testbed.sync.allreduce.chunk import Part
-from testbed.sync.allreduce.layout import Layout
-from testbed.sync.allreduce.pacing import AHEAD, CHUNKS_A_HOP, ROOM, SendPacing
+from testbed.sync.allreduce.role import Layout
+from testbed.sync.allreduce.sending import AHEAD, CHUNKS_A_HOP, ROOM, SendPacing
 
 pytestmark = pytest.mark.pure
 
@@ -68,7 +68,7 @@ def test_in_a_queue_it_keeps_near_the_means_and_comes_to_the_end(chunks: tuple[i
         assert waiting, "nothing is on its way"
         number = draw.choice(waiting)  # type: ignore[attr-defined]
         final.add(number)
-        ahead.settle(number, 0.0)
+        ahead.finalize(number, 0.0)
     assert sorted(out) == list(range(len(over.chunks))) and not ahead.peers
 
 
@@ -97,7 +97,7 @@ def test_what_fits_into_the_time_that_a_mean_takes_to_come_back_is_not_held_back
         first.hold("a", number, PART)
         assert first.release("a", lambda: True, number * 0.7 / 39) is not None
     for number in range(40):
-        first.settle(number, number * 0.7 / 39 + (0.3 if number else 0.35))
+        first.finalize(number, number * 0.7 / 39 + (0.3 if number else 0.35))
     assert first.returns == pytest.approx(0.3)
     second = filled(over, its, first.returns)
     assert len(released(second, crowded=True)) in (ROOM * 12, ROOM * 12 + 1), "those within ROOM times three tenths"

@@ -13,21 +13,22 @@ from hypothesis import strategies as st
 
 from testbed.protocol import Holding, MeanSlice
 from testbed.sync.allreduce import spans
-from testbed.sync.allreduce.atomic_rounds import orders_for
-from testbed.sync.allreduce.attempt import Attempt, joined
 from testbed.sync.allreduce.chunk import Part
-from testbed.sync.allreduce.header import Kind
-from testbed.sync.allreduce.layout import Chunk
-from testbed.sync.allreduce.payload import Encoder
-from testbed.sync.allreduce.sums import Sums
+from testbed.sync.allreduce.chunk_codec import Encoder, Kind, Sums
+from testbed.sync.allreduce.recovery import Attempt, RecoveryOrders, joined, orders_for
+from testbed.sync.allreduce.reduction import Contribution
+from testbed.sync.allreduce.role import Chunk
 from testbed.sync.codecs import Residual
 from testbed.sync.codecs.half import Half
 from testbed.sync.transport import Scratch
-from tests.sync.plans import names
+from tests.sync.allreduce.test_reduction import Wire
+from tests.sync.plans import names, random_plan
 
 pytestmark = pytest.mark.pure
 
 ELEMENTS = 40
+#: Of the rounds in which a member dies.
+DEATH_ELEMENTS = 3000
 
 runs = st.lists(st.tuples(st.integers(0, ELEMENTS - 1), st.integers(1, 9))).map(
     lambda found: spans.union((start, min(start + length, ELEMENTS)) for start, length in found)
@@ -81,7 +82,7 @@ def test_all_survivors_end_with_every_element_once(seed: int, count: int) -> Non
     assert {its.round for its in orders.values()} == {first}
     assert len({its.reduces for member, its in orders.items() if member in in_it}) <= 1
     if first == 8:
-        assert all(its.anew for its in orders.values())  # nobody holds any of the next one
+        assert all(its.restart for its in orders.values())  # nobody holds any of the next one
         return
     for member, its in orders.items():
         if member not in in_it:
@@ -94,7 +95,7 @@ def test_all_survivors_end_with_every_element_once(seed: int, count: int) -> Non
             fetched |= span
             assert peer not in in_it or span <= members_of(in_it[peer].final)
         kept, left = members_of(in_it[member].final), members_of(its.left)
-        assert its.anew or (kept | fetched | left == set(range(ELEMENTS)))
+        assert its.restart or (kept | fetched | left == set(range(ELEMENTS)))
         assert not kept & fetched and not (kept | fetched) & left
 
 
@@ -104,7 +105,7 @@ def test_who_has_not_begun_the_round_begins_it_anew_with_the_others(said: tuple[
     holdings = [Holding("a", 4, 6, True, *said), Holding("b", 4, 7, False, ELEMENTS)]
     for member in "ab":
         its = orders_for(member, holdings)
-        assert (its.round, its.anew, its.reduces) == (7, True, True)
+        assert (its.round, its.restart, its.reduces) == (7, True, True)
 
 
 def test_a_round_that_is_over_for_one_is_fetched_whole() -> None:
@@ -138,7 +139,7 @@ def test_a_round_that_is_mended_twice_keeps_what_was_final() -> None:
     assert joined(attempt.slices) == tuple(
         slices((0, 2, "abc"), (2, 3, "a"), (3, 5, "ab"), (5, 8, "a"), (8, 10, "abc"))
     )
-    assert attempt.past(attempt.slices).means[1:4].tolist() == [-1, -4, -3]
+    assert attempt.finished_round(attempt.slices).means[1:4].tolist() == [-1, -4, -3]
 
 
 def test_what_is_owed_is_paid_once_when_a_round_is_mended() -> None:
@@ -200,3 +201,91 @@ def test_what_a_thread_encodes_for_a_try_that_was_aborted_is_owed_in_no_other() 
     following = attempt.begin()
     assert following is not None and following.values is not None
     assert following.values.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def interrupted(seed: int) -> tuple[Wire, dict[str, Attempt], str]:
+    """A round in which a member dies after some steps; the others are told one after the other to abort."""
+    draw = random.Random(seed)
+    wire = Wire(random_plan(draw, names(draw.randint(3, 6)), epoch=3, chunk_bytes=1024), DEATH_ELEMENTS, draw)
+    attempts = {member: Attempt(1, wire.values[member], wire.weights[member], None) for member in wire.members}
+    for attempt in attempts.values():
+        attempt.begin()
+    dead = draw.choice(list(wire.members))
+    for _ in range(draw.randint(0, 40 * len(wire.members))):
+        if wire.pending:
+            wire.step()
+    ended = {dead}
+    wire.pending = [chunk for chunk in wire.pending if chunk[3] != dead or draw.random() < 0.5]  # lost with it
+    survivors = [member for member in wire.members if member != dead]
+    draw.shuffle(survivors)
+    for member in survivors:
+        for _ in range(draw.choice([0, 0, 1, 5, 50])):
+            if wire.pending:
+                wire.step(ended)
+        ended.add(member)
+        attempts[member].absorb(wire.members[member].final_slices())
+    return wire, {member: attempts[member] for member in sorted(survivors)}, dead
+
+
+def holding_of(member: str, attempt: Attempt) -> Holding:
+    if attempt.whole:
+        return Holding(member, 4, 1, over=True)
+    return Holding(member, 4, 1, over=False, elements=DEATH_ELEMENTS, final=attempt.final)
+
+
+def fetch_all(attempts: dict[str, Attempt], orders: dict[str, RecoveryOrders]) -> None:
+    """Give each survivor the means that its orders have it fetch; whoever holds one holds it already."""
+    held = {member: (attempt.values.clone(), attempt.slices) for member, attempt in attempts.items()}
+    for member, attempt in attempts.items():
+        for peer, start, stop in orders[member].fetch if not attempt.whole else ():
+            values, slices = held[peer]
+            assert not spans.minus([(start, stop)], spans.union((its.start, its.stop) for its in slices))
+            attempt.put(start, values[start:stop], slices)
+
+
+def reduce_rest(wire: Wire, attempts: dict[str, Attempt], orders: dict[str, RecoveryOrders], seed: int) -> None:
+    """Reduce among the survivors what nobody holds."""
+    whole: spans.Spans = ((0, DEATH_ELEMENTS),)
+    lefts = {whole if its.restart else its.left for its in orders.values() if its.restart or its.left}
+    if not lefts:
+        return
+    [left] = lefts
+    draw = random.Random(seed)
+    again = Wire(random_plan(draw, tuple(attempts), epoch=4, chunk_bytes=1024), spans.count(left), draw)
+    for member, attempt in attempts.items():
+        packed, _ = attempt.pack(left)
+        again.values[member] = packed
+        again.members[member].start(Contribution(packed, wire.weights[member], lambda: 4, lambda: 4))
+    again.run()
+    for member, attempt in attempts.items():
+        attempt.absorb(again.members[member].final_slices())
+        attempt.again()
+
+
+def mean_of(wire: Wire, part: MeanSlice) -> torch.Tensor:
+    total = sum(
+        wire.contributed[member][part.start : part.stop].double() * wire.weights[member] for member in part.members
+    )
+    return total / sum(wire.weights[member] for member in part.members)
+
+
+def test_wherever_in_a_round_a_member_dies_the_others_end_with_the_same_right_bits() -> None:
+    """Each element's mean is of all, or of all but the dead member, and slices say which."""
+    kept = left = mixed = whole = 0
+    for seed in range(150):
+        wire, attempts, dead = interrupted(seed)
+        whole += any(attempt.whole for attempt in attempts.values())
+        holdings = [holding_of(member, attempt) for member, attempt in attempts.items()]
+        orders = {member: orders_for(member, holdings) for member in attempts}
+        fetch_all(attempts, orders)
+        reduce_rest(wire, attempts, orders, seed)
+        first, *others = attempts.values()
+        assert first.whole and all(other.whole for other in others), f"seed {seed}"
+        assert all(torch.equal(first.values, other.values) for other in others), f"seed {seed}"
+        for part in first.slices:
+            assert set(part.members) in (set(wire.members), set(attempts)), f"seed {seed}"
+            assert part.weight == pytest.approx(sum(wire.weights[member] for member in part.members))
+            assert (first.values[part.start : part.stop] - mean_of(wire, part)).abs().max() < 1e-5, f"seed {seed}"
+        of_dead = {dead in part.members for part in first.slices}
+        kept, left, mixed = kept + (of_dead == {True}), left + (of_dead == {False}), mixed + (len(of_dead) == 2)
+    assert min(kept, left, mixed, whole) >= 5, "the seeds reach all kinds of moments"

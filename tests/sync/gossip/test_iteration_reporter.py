@@ -5,19 +5,19 @@ from collections.abc import Callable
 import pytest
 
 from testbed.protocol import ControlMessage, Report
-from testbed.sync.gossip.account import Account, StepFigures
-from testbed.sync.gossip.mailbox import Mailbox
+from testbed.sync.gossip.iteration_reporter import IterationReporter, StepFigures
 from testbed.sync.gossip.message_codec import MessageCodec
+from testbed.sync.gossip.message_queue import Mailbox
 from testbed.sync.transport.settings import TransportSettings
 from tests.sync.simulated_time import SimulatedTime
 
 pytestmark = pytest.mark.pure
 
 
-def account_of(tell: Callable[[ControlMessage], None], clock: SimulatedTime) -> Account:
+def reporter_of(tell: Callable[[ControlMessage], None], clock: SimulatedTime) -> IterationReporter:
     keys = {"b": bytes(32)}
     mailbox = Mailbox(TransportSettings("a", keys, 1.0), MessageCodec(("a", "b"), 1), {}, lambda *_: False)
-    return Account("a", 0, mailbox, StepFigures, tell, clock)
+    return IterationReporter("a", 0, mailbox, StepFigures, tell, clock)
 
 
 def test_an_iteration_is_entered_when_it_is_however_long_it_takes_to_tell_of_the_one_before() -> None:
@@ -28,7 +28,7 @@ def test_an_iteration_is_entered_when_it_is_however_long_it_takes_to_tell_of_the
         told.append(message)
         clock.now_s += 5.0
 
-    account = account_of(tell, clock)
+    account = reporter_of(tell, clock)
     account.advanced(0)
     entered = []
     for iteration in (1, 2, 3):
@@ -43,7 +43,7 @@ def test_a_clock_that_is_set_back_makes_no_iteration_shorter() -> None:
     """By an hour, in the midst of one."""
     told: list[ControlMessage] = []
     clock = SimulatedTime(began_s=7200.0)
-    account = account_of(told.append, clock)
+    account = reporter_of(told.append, clock)
     account.advanced(0)
     clock.zero_s -= 3600.0
     clock.now_s += 2.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from testbed.protocol import ControlMessage, PromiseGraph, Report
 from testbed.sync.clock import SYSTEM, Clock
-from testbed.sync.gossip.mailbox import Mailbox
+from testbed.sync.gossip.message_queue import Mailbox
 
 #: Paths are sampled this often: a system call for each peer.
 SAMPLE_S = 0.5
@@ -26,7 +26,7 @@ class StepFigures:
     metrics: Mapping[str, float | None] = field(default_factory=dict)
 
 
-class Account:
+class IterationReporter:
     """Follows a driver's member; `figures` says what its steps took since it was asked last.
 
     A report's round is the iteration that was entered, its times those of the one before; so there is none of the
