@@ -1,1 +1,1 @@
-"""The service that members report to: it gathers telemetry, runs the policy and swaps plans."""
+"""The controller: members report to it, and it measures the network, runs the policy and swaps plans."""

@@ -1,7 +1,7 @@
-"""The controller as a process of its own: `python -m testbed.controller --sockets D --owner S --spec F --out DIR`.
+"""The controller of one run as a process: `python -m testbed.controller --sockets D --owner S --spec F --out DIR`.
 
-Prints to standard error; ends with 0 on SIGTERM or SIGINT, with 2 when the spec can't be used, and with 3 without a C
-compiler. It stays after the run's end, so that the run can read its last state, and dies with the process (thread) that
+Prints to standard error. Ends with 0 on SIGTERM or SIGINT, with 2 when the spec can't be used, and with 3 without a C
+compiler. The process stays after the run's end, so that the run can read the last state, and dies with the thread that
 started it.
 """
 
@@ -25,7 +25,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
-    """Run until a signal; the exit code."""
+    """Serve until a signal, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m testbed.controller", description="One run's controller.")
     parser.add_argument("--sockets", type=Path, required=True, help="folder of the members' Unix sockets")
     parser.add_argument("--owner", type=Path, required=True, help="Unix socket for the run that owns the controller")

@@ -24,13 +24,13 @@ class ControllerError(RuntimeError):
 
 
 class ControllerClient:
-    """Makes requests, each over a connection of its own. Any thread may use it.
+    """Makes requests to a controller, each over its own connection. Any thread may use it.
 
-    Every method raises ControllerError where the controller refuses, or does not answer.
+    Every method raises ControllerError if the controller refuses or does not answer.
 
     Args:
         path: The owner's Unix socket.
-        timeout_s: The longest wait for the controller to take or to say something, in seconds.
+        timeout_s: The longest wait for each read from or write to the controller, in seconds.
     """
 
     def __init__(self, path: Path, timeout_s: float = 10.0) -> None:
@@ -50,7 +50,7 @@ class ControllerClient:
         return list(self._ask(ReadRounds(since=since)))
 
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
-        """Tell the controller of the whole network as it is now, after a swap or a link going down or up."""
+        """Tell the controller the whole current network, after a swap or after a link went down or up."""
         self._ask(ChangeNetwork(links=links_to_json(links), routes=routes_to_json(routes)))
 
     def add_member(
@@ -60,26 +60,26 @@ class ControllerClient:
         links: Mapping[str, PhysicalLink],
         routes: Mapping[Pair, tuple[str, ...]],
     ) -> None:
-        """Have one more member let in as soon as it comes.
+        """Let one more member join as soon as it connects.
 
         Args:
             newcomer: The member and its job.
-            members: All members, with the new one.
-            links: The network's links, with those of the new member.
-            routes: The links on the way from each member to each other.
+            members: All members, the new one included.
+            links: The network's links, those of the new member included.
+            routes: The links on the route from each member to each other.
         """
         network = {"links": links_to_json(links), "routes": routes_to_json(routes)}
         self._ask(AddMember(newcomer=newcomer, members=[asdict(member) for member in members], **network))
 
     def do(self, request: Request) -> None:
-        """Have a request of people carried out."""
+        """Carry out a user's request."""
         self._ask(request)
 
     def _ask(self, request: Request) -> Any:
         try:
             answer = json.loads(self._exchange(json.dumps(request.to_json()).encode()))
         except (OSError, ValueError) as error:
-            raise ControllerError(f"no answer from the controller at {self._path}: {error}") from error
+            raise ControllerError(f"the controller at {self._path} did not answer: {error}") from error
         if "refused" in answer:
             raise ControllerError(answer["refused"])
         return answer["answer"]

@@ -1,8 +1,8 @@
-"""Letting one more member into an elastic run that goes on.
+"""Enrolment of one more member during an elastic run.
 
-the run    POST /members: its name and job, and the network with it
-here       it is known: its socket, its token, its job, its links; none of the others is told as yet
-it comes   as one does that was lost: there is a plan with it, and with that each other member's key for it
+1. The run makes the request AddMember: the member's name and job, and the network that includes it.
+2. The controller adds the member's socket, token, job and links. The other members are not told yet.
+3. The member joins as a lost member does: by a plan that includes it, with which the others get its keys.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from testbed.planning import Member, Pair, PhysicalLink, View
 
 
 class NotEnrolled(DetailedError, ValueError):
-    """The run can't take the member; the text says why, and what to do instead."""
+    """The run can't take the member. The text says why, and what to do instead."""
 
 
 async def enrol(
@@ -27,16 +27,29 @@ async def enrol(
     links: Mapping[str, PhysicalLink],
     routes: Mapping[Pair, tuple[str, ...]],
 ) -> None:
-    """From now on it is let in: `members` are all of them, with it, in this network. NotEnrolled."""
+    """Let a new member join from now on.
+
+    Args:
+        controller: The controller.
+        newcomer: The member and its job.
+        members: All members, the new one included.
+        links: The network's links, those of the new member included.
+        routes: The links on the route from each member to each other.
+
+    Raises:
+        NotEnrolled: The run can't take the member.
+    """
     coordinator = _taking(controller)
     if newcomer.name in coordinator.spec.members:
-        raise NotEnrolled(f"{newcomer.name!r} is a member of this run already", rule="member", member=newcomer.name)
+        raise NotEnrolled(
+            f"{newcomer.name!r} is a member of this run already; use another name", rule="member", member=newcomer.name
+        )
     group = coordinator.group
     now_s, known = group.clocks.unix(), group.planning.view
     try:
         view = View.of_network(members, links, routes, known.model_bytes, now_s, known.knowledge)
         spec = coordinator.spec.with_member(newcomer, view)
-    except ValueError as error:  # pydantic's and ViewError are
+    except ValueError as error:  # pydantic's ValidationError, ViewError
         raise NotEnrolled(str(error), rule="spec", member=newcomer.name) from error
     coordinator.identities.add(newcomer.name)
     await controller.server.listen_for(newcomer.name)
@@ -46,21 +59,28 @@ async def enrol(
 
 
 def _taking(controller: ControllerService) -> AllReduceCoordinator:
-    """The coordinator of a run that takes members now; NotEnrolled where it takes none."""
+    """Return the coordinator of a run that takes new members now.
+
+    Raises:
+        NotEnrolled: The run takes none.
+    """
     coordinator = controller.coordinator
     if not isinstance(coordinator, AllReduceCoordinator):
         raise NotEnrolled(
-            "members gossip over a graph that was made for them; write the worker into the topology file", rule="gossip"
+            "a gossip run takes no new member: its graph is made at the start. Write the worker into the topology file",
+            rule="gossip",
         )
     if coordinator.spec.elastic is None:
         raise NotEnrolled(
-            "nobody comes to a run that is not elastic; write `elastic: {quorum: 2}` in its file", rule="not-elastic"
+            "only an elastic run takes a new member; write `elastic: {quorum: 2}` in its file", rule="not-elastic"
         )
     if not controller.server.local:
         raise NotEnrolled(
-            "members come over TCP, by secrets that were handed out; name it where the controller starts",
+            "members that come over TCP can't be added during a run; start the controller with the name in --members",
             rule="secrets",
         )
     if controller.state != "running":
-        raise NotEnrolled(f"the run is {controller.state}, and members are let in while it goes on", rule="not-running")
+        raise NotEnrolled(
+            f"the run is {controller.state}; a new member can join only while it is running", rule="not-running"
+        )
     return coordinator

@@ -1,4 +1,4 @@
-"""What a controller says of its run: the state while it goes on, and what came of it at the end."""
+"""The controller's account of its run: the status during the run, and the outcome at its end."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ State = Literal["waiting", "running", "done", "failed"]
 
 
 class Controller(Protocol):
-    """Whoever carries out what a coordinator asks for. `hellos` are what its members said as they came."""
+    """Carries out a coordinator's actions."""
 
     spec: ControllerSpec
     state: State
+    #: Why the run failed, or empty.
     failure: str
+    #: The last hello of each member that has joined.
     hellos: dict[str, Hello]
 
     @property
     def coordinator(self) -> Coordinator:
-        """Who decides."""
+        """The coordinator of the run's members."""
 
 
 def status(controller: Controller) -> dict[str, Any]:
-    """The state in short; times are Unix seconds, rates bit/s of frames as links were measured."""
+    """Return the run's status. Times are Unix seconds, rates are bit/s of frames."""
     return {
         "state": controller.state,
         "failure": controller.failure,
@@ -45,15 +47,15 @@ def status(controller: Controller) -> dict[str, Any]:
 
 
 def write_final(path: Path, controller: Controller) -> None:
-    """Put on record what came of the run; where the disk does not let it, only the log says so."""
+    """Write the outcome to a file. If the disk refuses, only the log says so."""
     try:
         write_json(path, final(controller))
     except OSError as error:
-        log.error("what came of the run can't be recorded: %s", error)
+        log.error("the run's outcome can't be written to %s: %s", path, error)
 
 
 def final(controller: Controller) -> dict[str, Any]:
-    """What came of the run."""
+    """Return the run's outcome."""
     goodbyes, present = controller.coordinator.goodbyes, controller.coordinator.present
     digests = {goodbye.digest for goodbye in goodbyes.values()}
     return {

@@ -1,4 +1,4 @@
-"""What the run that owns a controller asks of it, beside the requests that people make (`testbed.api.requests`)."""
+"""The requests of the run that owns a controller, beside the requests of users (`testbed.api.requests`)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from testbed.controller.model.spec import Newcomer
 
 
 class ReadStatus(Request):
-    """The controller's state, members, round, plan and swaps: see `outcome.status`."""
+    """Read the controller's state, members, round, plan and swaps: see `outcome.status`."""
 
 
 class ReadRounds(Request):
-    """The complete rounds from number `since` on."""
+    """Read the complete rounds from number `since` on."""
 
     since: int = 0
 
 
 class ChangeNetwork(Request):
-    """The whole network as it is now, after a swap or a link going down or up.
+    """Change the network: the whole current one, after a swap or after a link went down or up.
 
     Attributes:
         links: `{name: {rate_bps, delay_s, up}}`.
@@ -31,7 +31,12 @@ class ChangeNetwork(Request):
 
 
 class AddMember(ChangeNetwork):
-    """Let one more member in as soon as it comes. `members` are all of them, with it, as a view has them."""
+    """Let one more member join as soon as it connects.
+
+    Attributes:
+        newcomer: The member and its job.
+        members: All members, the new one included, in the form of a view.
+    """
 
     newcomer: Newcomer
     members: list[dict[str, Any]]

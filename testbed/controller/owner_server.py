@@ -1,6 +1,6 @@
-"""The owner's side of the controller: a Unix socket at which the run that owns it makes requests.
+"""The owner's side of the controller: a Unix socket for requests of the run that owns the controller.
 
-A connection carries one request and its answer, each a JSON value to the end of its direction:
+A connection carries one request and its answer. Each is a JSON value that ends with its direction of the stream:
 
     {"request": "ForcePolicy", "policy": "mst"}   ->   {"answer": {}}
                                                   or   {"refused": "why"}
@@ -25,7 +25,7 @@ from testbed.telemetry.store import finite
 
 log = logging.getLogger(__name__)
 
-#: How a refusal begins that comes of a fault of the controller's own.
+#: The first words of a refusal that is caused by an internal error of the controller.
 OWN_FAULT = "the controller failed"
 
 
@@ -42,7 +42,7 @@ class OwnerServer:
         self._path = path
 
     async def start(self) -> None:
-        """Listen."""
+        """Listen at the socket."""
         self._server = await asyncio.start_unix_server(self._serve, sock=unix_socket(self._path))
 
     def close(self) -> None:
@@ -64,14 +64,14 @@ class OwnerServer:
 
 
 async def answer(controller: ControllerService, asked: bytes) -> dict[str, Any]:
-    """Carry out what JSON asks of a controller. Returns `{"answer": value}`, or `{"refused": why}`."""
+    """Carry out a request in JSON. Returns `{"answer": value}`, or `{"refused": why}`."""
     try:
         request = request_from_json(json.loads(asked), OWNER_REQUESTS)
         return {"answer": await _done(controller, request)}
-    except ValueError as error:  # as all refusals are: NotEnrolled, ViewError, PolicyError, GraphError, pydantic's
+    except ValueError as error:  # all refusals: NotEnrolled, ViewError, PolicyError, GraphError, pydantic's
         return {"refused": str(error)}
-    except Exception as error:  # of ours: the run goes on, and its owner hears of it
-        log.exception("a request of the owner failed")
+    except Exception as error:  # an internal error: the run goes on, and its owner is told
+        log.exception("internal error of the controller on a request of its owner")
         return {"refused": f"{OWN_FAULT}: {error!r}"}
 
 

@@ -1,4 +1,4 @@
-"""What members report, as they said it, in the run's directory."""
+"""The members' reports, unchanged, in the run's directory."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ from testbed.controller.model.clocks import SYSTEM, Clocks
 from testbed.protocol import Arrived, ControlMessage, Report
 from testbed.telemetry.store import Records
 
-#: What each member may have on record: so much for each round that is to come, and at least so much. A report among 8
-#: peers with 25 trains of each takes 12 KB, and one without trains 1 KB; a large model's takes 200 KB. It protects the
-#: disk: whoever reports honestly of large models for long comes to it too, and is not lost for that.
+#: The limit of each member's records: ROUND_BYTES for each of the run's rounds, within LEAST_BYTES and MOST_BYTES. A
+#: report among 8 peers with 25 trains of each takes 12 KB, one without trains 1 KB, and one of a large model 200 KB.
+#: The limit protects the disk. An honest member with a large model can reach it in a long run, and stays in the run.
 ROUND_BYTES, LEAST_BYTES, MOST_BYTES = 64 * 1024, 64 * 1024**2, 4 * 1024**3
 
 log = logging.getLogger(__name__)
 
 
 class ReportLog:
-    """Writes `rounds.jsonl`, members' reports of rounds, and `arrivals.jsonl`, what came in during long ones; of a run
-    of so many `rounds`.
+    """Writes `rounds.jsonl`, the reports of rounds, and `arrivals.jsonl`, the trains that arrived during long rounds.
 
-    Once half of what a member may have on record is written, its trains are left out, and at the end all of it.
+    After half of a member's limit its trains are left out, and after the whole limit all its reports.
+
+    Args:
+        out: The run's directory.
+        rounds: The number of rounds of the run.
+        clocks: The clocks.
     """
 
     def __init__(self, out: Path, rounds: int, clocks: Clocks = SYSTEM) -> None:
@@ -34,7 +38,7 @@ class ReportLog:
         self._written: Counter[str] = Counter()
 
     def add(self, message: ControlMessage) -> None:
-        """Keep a message, if it is a report, as far as its member may still have it on record."""
+        """Record a message if it is a report, within its member's limit."""
         if not isinstance(message, Report | Arrived):
             return
         written = self._written[message.member]
@@ -44,14 +48,16 @@ class ReportLog:
         del record["kind"]
         if written >= self._most_bytes / 2:
             if isinstance(message, Arrived):
-                return  # trains are all that it says
+                return  # it has nothing but trains
             del record["arrivals"]
         written += self._files[type(message)].append(record)
         self._written[message.member] = written
         if written >= self._most_bytes:
-            log.warning("%s's reports fill the %d bytes that each may: no more", message.member, self._most_bytes)
+            log.warning(
+                "%s has reached the limit of %d bytes of records: none follow", message.member, self._most_bytes
+            )
 
     def close(self) -> None:
-        """Nothing is recorded any more."""
+        """Close the files."""
         for file in self._files.values():
             file.close()

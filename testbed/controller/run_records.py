@@ -1,4 +1,4 @@
-"""The rounds and the decisions of a run that goes on, for the API: each is asked for, or read, once."""
+"""The rounds and decisions of a run in progress, for the API. Each is requested, or read from its file, once."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Controller(Protocol):
     """Knows the rounds of a run."""
 
     def rounds(self, since: int) -> list[dict[str, Any]]:
-        """Return the complete rounds from number `since` on. Raises ControllerError while it is busy."""
+        """Return the complete rounds from number `since` on. Raises ControllerError while the controller is busy."""
 
 
 class NewLines:
-    """The lines that a file got since the last iteration, as JSON values."""
+    """The lines that were added to a file since the last iteration, as JSON values."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -34,17 +34,17 @@ class NewLines:
             file.seek(self._read_to)
             for line in file:
                 if not line.endswith(b"\n"):
-                    break  # it is being written
+                    break  # the line is still being written
                 self._read_to += len(line)
                 yield json.loads(line)
 
 
 class RunRecords:
-    """The rounds and decisions of one run. Any thread may ask.
+    """The rounds and decisions of one run. Any thread may use it.
 
     Args:
         directory: The run's directory.
-        controller: Knows the rounds; None where members are not ours.
+        controller: Knows the rounds; None if the run has no members of the sync library.
     """
 
     def __init__(self, directory: Path, controller: Controller | None) -> None:
@@ -58,17 +58,17 @@ class RunRecords:
         self._spent: dict[str, dict[str, float]] = {}
 
     def until(self, newest: int | None) -> dict[str, dict[str, Any]]:
-        """Return the complete rounds by number, up to the `newest` at least, as the controller has them in short."""
+        """Return the summaries of complete rounds by number, up to the `newest` at least."""
         with self._lock:
             if self._controller is not None and newest != self._newest:
                 self._newest = newest
                 since = int(next(reversed(self._rounds), "0")) + 1
-                with suppress(ControllerError):  # busy; asked again with the next round
+                with suppress(ControllerError):  # the controller is busy; the next round requests them again
                     self._rounds |= {str(done["round"]): done for done in self._controller.rounds(since)}
             return dict(self._rounds)
 
     def decisions(self) -> dict[str, dict[str, Any]]:
-        """Return the decisions about plans, by number, without the estimates that they were made by."""
+        """Return the decisions about plans, by number, without the estimates that they are based on."""
         with self._lock:
             for decision in self._decided:
                 decision.pop("estimates", None)
@@ -76,7 +76,7 @@ class RunRecords:
             return dict(self._decisions)
 
     def spent(self) -> dict[str, dict[str, float]]:
-        """Return where each member's last round went: see `time_spent`."""
+        """Return where the time of each member's last round went: see `time_spent`."""
         with self._lock:
             self._spent |= {report["member"]: spent_in(report) for report in self._reported}
             return dict(self._spent)

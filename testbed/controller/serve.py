@@ -1,4 +1,4 @@
-"""A controller as one process's work, until a signal: for the run that owns it, or alone with the API over it."""
+"""Serves a controller in one process until a signal: for the run that owns it, or standalone with the API."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from testbed.controller.subject import ControllerSubject
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where a controller that stands alone listens.
+    """The sockets and ports of a standalone controller.
 
     Attributes:
         members: The folder of the members' Unix sockets.
         api: The API's Unix socket, for its owner's user alone.
-        token: The file of the API's token, made if it is missing; whoever comes to the port shows the token.
-        tcp: Where members of other machines come, or None.
+        token: The file of the API's token, made if it is missing. Requests at the port must show the token.
+        tcp: The address for members of other machines, or None.
         port: The API's port of 127.0.0.1, or None.
     """
 
@@ -84,13 +84,13 @@ async def serve_trainings(
     tell: Callable[[ControllerService, Path], None],
     once: bool = False,
 ) -> None:
-    """Serve one training after the other, until SIGTERM or SIGINT.
+    """Serve one training after the other until SIGTERM or SIGINT.
 
     Args:
         trainings: Each training's spec and directory.
         endpoints: Where to listen.
         tell: Called when a training is over.
-        once: Serve the first training alone.
+        once: Serve only the first training.
 
     Raises:
         OSError: An endpoint is taken, or others can read the token.
@@ -110,7 +110,7 @@ async def serve_trainings(
 
 
 def _signalled() -> asyncio.Event:
-    """Return what SIGTERM and SIGINT set from now on."""
+    """Return an event that SIGTERM and SIGINT set."""
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
@@ -125,7 +125,7 @@ async def _serve(
     until_over: bool = False,
     keep_server: bool = False,
 ) -> None:
-    """Serve until `ended`, or with `until_over` to the training's end, after which the members' server may go on."""
+    """Serve until `ended`, or with `until_over` until the training's end. `keep_server` keeps the members' server."""
     token = None if endpoints.port is None else _token(endpoints.token)
     api = ApiServer(ControllerSubject(controller, out), endpoints.api, endpoints.port, token)
     try:
@@ -141,14 +141,14 @@ async def _serve(
             wait.cancel()
         await controller.close(keep_server=keep_server and not ended.is_set())
         await announcing
-        # In a thread, since the API's own asks this event loop for the state.
+        # In a thread, because the API's own thread requests the state from this event loop.
         await asyncio.to_thread(api.__exit__, None, None, None)
     finally:
         endpoints.api.unlink(missing_ok=True)
 
 
 async def _announce(controller: ControllerService, api: ApiServer) -> None:
-    """Have the API look at the controller whenever the controller's state changes, until it is closed."""
+    """Announce each change of the controller's state to the API until the controller is closed."""
     seen = 0
     while not controller.closed:
         seen = await controller.changes.wait(seen)
@@ -156,7 +156,7 @@ async def _announce(controller: ControllerService, api: ApiServer) -> None:
 
 
 async def _follow_input(controller: ControllerService, ended: asyncio.Event) -> None:
-    """Wait for the end of standard input, and then for the members that train."""
+    """Set `ended` at the end of standard input, after the training that is on."""
     loop, over, descriptor = asyncio.get_running_loop(), asyncio.Event(), sys.stdin.fileno()
 
     def hear() -> None:
@@ -178,7 +178,7 @@ def _token(path: Path) -> str:
 
 
 def _tell(port: int, token: str, file: Path) -> None:
-    """Print the page's link, for a person alone: what is no terminal may be a log, which others read."""
+    """Print the page's link, with the token only to a terminal: others may read a log."""
     if sys.stderr.isatty():
         print(f"page: http://127.0.0.1:{port}/#token={token}", file=sys.stderr)
     else:

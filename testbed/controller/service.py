@@ -1,9 +1,9 @@
-"""The controller's life: lets the members in, passes on what they say, and carries out what their coordinator asks for.
+"""The controller's service: lets members join, passes their messages to a coordinator, and carries out its actions.
 
 waiting --all joined--> running --all said goodbye--> done
-    `-------------------------`---- anything else --> failed      (the others are told to stop)
+    `-------------------------`---- anything else --> failed      (the other members are told to stop)
 
-A coordinator decides what members do together: one for those that reduce in rounds, one for those that gossip.
+There are two coordinators: one for all-reduce in rounds, one for gossip.
 """
 
 from __future__ import annotations
@@ -30,44 +30,54 @@ from testbed.protocol import ControlMessage, Hello, Rejoin
 
 log = logging.getLogger(__name__)
 
-#: How long a member may take to accept its last message.
+#: Seconds that a member may take to read its last message.
 FLUSH_S = 2.0
 
 
 class ChangeSignal:
-    """A number that grows with each change, for any number of tasks to wait for."""
+    """A counter of changes that any number of tasks can wait for."""
 
     def __init__(self) -> None:
         self._number = 1
         self._changed = asyncio.Event()
 
     def announce(self) -> None:
-        """Something changed: those who wait go on."""
+        """Count a change, and wake all waiting tasks."""
         self._number += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def wait(self, seen: int) -> int:
-        """Wait until something changed since `seen` (what this returned before; 0 at first); the newest number."""
+        """Wait for a change since `seen`, and return the newest number.
+
+        Args:
+            seen: The number that this method returned before; 0 at first.
+        """
         while self._number == seen:
             await self._changed.wait()
         return self._number
 
 
 def coordinator_of(spec: ControllerSpec, out: Path, clocks: Clocks) -> Coordinator:
-    """The one for what members do; `out` is the run's directory."""
+    """Return the coordinator for a spec. `out` is the run's directory."""
     if spec.graph is not None:
         return GossipCoordinator(spec, spec.graph, clocks)
     if spec.planning is not None:
         return AllReduceCoordinator(spec, spec.planning, out, clocks)
-    raise ValueError("members have neither plans to reduce by nor a graph to gossip over")
+    raise ValueError("the spec has neither `planning` nor `graph`: give one of them")
 
 
 class ControllerService:
-    """One run's controller. Everything happens on one event loop; `out` is the run's directory.
+    """The controller of one training. Everything happens on one event loop.
 
-    Members come to the Unix sockets in the folder `sockets`, a folder for each member in it, or over `tcp`
-    where that is given, all to `server`. `hellos` are what they said last as they came.
+    Args:
+        spec: The training.
+        sockets: The folder of the members' folders, each with a Unix socket.
+        out: The run's directory.
+        tcp: The address for members of other machines, or None.
+        clocks: The clocks.
+        takes_next: Another training may follow, with the same server.
+        before: The training before this one, or None.
     """
 
     def __init__(
@@ -80,18 +90,19 @@ class ControllerService:
         takes_next: bool = False,
         before: ControllerService | None = None,
     ) -> None:
-        """Prepare a training. With `takes_next` another may follow, which is given this one as `before`."""
         self.spec = spec
         self.coordinator = coordinator_of(spec, out, clocks)
         self.state: State = "waiting"
+        #: Why the run failed, or empty.
         self.failure = ""
+        #: The last hello of each member that has joined.
         self.hellos: dict[str, Hello] = {}
         self.changes = ChangeSignal()
         self.finished = asyncio.Event()
         self.closed = False
         self._out = out
         elastic = spec.elastic is not None
-        # Members of an elastic all-reduce may be asked for means after their Goodbye; members that gossip are not.
+        # In an elastic all-reduce other members may request means from a member after its Goodbye; in gossip not.
         stays = elastic and spec.graph is None
         self._before = before
         self.server: MemberServer = (
@@ -103,22 +114,28 @@ class ControllerService:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Listen for members, with a first plan if they go by one. PolicyError when the first view has none.
+        """Make the first plan if there are plans, and listen for members.
 
-        How long to wait for members is for the controller's owner to say: it knows when they were started.
+        The controller waits for members without a limit: its owner knows when they were started, and may stop it.
+
+        Raises:
+            PolicyError: The first view has no plan.
         """
         self.coordinator.start()
         if self._before is not None:
-            self.server.begin_anew(self.coordinator.identities, self)
+            self.server.begin_next(self.coordinator.identities, self)
         else:
             await self.server.start()
         log.info("waiting for %d members", len(self.spec.members))
 
     async def close(self, keep_server: bool = False) -> None:
-        """Stop the members that are still there, and leave the run's directory complete. The server goes on listening
-        with `keep_server`, for the next training."""
+        """Stop the connected members, and complete the run's directory.
+
+        Args:
+            keep_server: The server goes on listening, for the next training.
+        """
         if self.state in ("waiting", "running"):
-            self.fail("the controller was ended")
+            self.fail("the controller was stopped")
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -131,21 +148,23 @@ class ControllerService:
         self._reports.close()
 
     def fail(self, reason: str) -> None:
-        """The run can't go on: tell the members to stop. Only the first reason counts."""
+        """End the run as failed, and tell the members to stop. Only the first reason counts."""
         if self.state in ("done", "failed"):
             return
         self.failure = reason
-        log.error("failed: %s", reason)
+        log.error("the run failed: %s", reason)
         self.server.stop_all(reason)
         self._end("failed")
 
-    # What members say
+    # Messages of members
 
     def joined(self, hello: Hello, rejoin: Rejoin | None = None) -> None:
         if self.state in ("done", "failed"):
-            raise JoinRefused(f"{hello.member!r} comes when the run is over: {self.failure or 'done'}")
+            raise JoinRefused(f"{hello.member!r} came after the run was over ({self.failure or 'done'})")
         if rejoin is not None and self._before is not None and self.state == "waiting":
-            raise JoinRefused(f"{hello.member!r} returns to a training that is over; start it anew for the next one")
+            raise JoinRefused(
+                f"{hello.member!r} reconnected to a training that is over; start it again for the next one"
+            )
         with own_errors(f"{hello.member}'s hello", self.fail):
             if rejoin is not None:
                 self._came_back(hello, rejoin)
@@ -164,33 +183,37 @@ class ControllerService:
             self._reports.add(message)
 
     def died(self, member: str, why: str) -> None:
-        log.warning("%s: %s", member, why)
+        log.warning("lost the connection to %s: %s", member, why)
         with own_errors(f"the end of {member}, {why}", self.fail):
             self._carry_out(self.coordinator.died(member, why))
 
     def excluded(self, member: str, why: str) -> None:
-        log.warning("%s is no longer heard: %s", member, why)
+        log.warning("%s is excluded: %s", member, why)
         with own_errors(f"the exclusion of {member}, {why}", self.fail):
             self._carry_out(self.coordinator.died(member, why, for_good=True))
 
     def _came_back(self, hello: Hello, rejoin: Rejoin) -> None:
-        """A member found its controller again. One that was started anew takes the run for begun."""
+        """Take back a reconnected member. For a restarted controller the run then counts as begun."""
         actions = list(self.coordinator.came_back(hello, rejoin))
         self.state = "running"
         self._carry_out(actions)
 
-    # What the run asks for
+    # Requests of the run and of users
 
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
-        """The underlay is another one now: look at it at once. ViewError when it contradicts itself."""
+        """Take another network as the underlay, and replan at once if needed.
+
+        Raises:
+            ViewError: Its links and routes contradict each other.
+        """
         self.coordinator.change_network(links, routes)
         self._carry_out(())
 
     def do(self, request: Request) -> None:
-        """Carry out what people ask for.
+        """Carry out a user's request.
 
         Raises:
-            ValueError: The members can't do that: see `Coordinator.do`.
+            ValueError: The request can't be carried out: see `Coordinator.do`.
         """
         match request:
             case Stop():
@@ -199,13 +222,13 @@ class ControllerService:
                 self._carry_out(self.coordinator.do(request))
 
     def status(self) -> dict[str, Any]:
-        """The state in short."""
+        """Return the run's status."""
         return status(self)
 
-    # What the coordinator asks for
+    # Actions of the coordinator
 
     def _carry_out(self, actions: Iterable[Action]) -> None:
-        """An event's actions, all of them decided before the first is done, and what had to wait for the event."""
+        """Carry out an event's actions and those that had to wait for it. All are decided before the first is done."""
         for action in list(actions):
             self._do(action)
         for action in list(self.coordinator.proceed()):
@@ -245,15 +268,15 @@ class ControllerService:
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """An error of ours must not leave the members waiting."""
+        """Fail the run on an error of a task, so that no member is left waiting."""
         self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
-        if isinstance(error, OSError):  # of the disk that is written to
+        if isinstance(error, OSError):  # the disk that records are written to
             self.fail(f"the run can't be recorded: {error}")
             return
-        log.error("the controller broke", exc_info=error)
-        self.fail(f"the controller broke: {error!r}")
+        log.error("internal error of the controller", exc_info=error)
+        self.fail(f"internal error of the controller: {error!r}; its log has the traceback")
 
     # The end
 

@@ -1,10 +1,10 @@
-"""`testbed-controller`: a controller for members on machines of their own (docs/machines.md).
+"""`testbed-controller`: a controller for members on real machines (docs/machines.md).
 
-It knows nothing of the network but what members measure; every pair counts as equally fast until then. Members join
-over TCP. Where that is beyond the loopback all is encrypted, and each comes with a certificate of its own, in a folder
-that is made for it; with --no-tls, and on the loopback, each comes with a token instead, and nothing is encrypted.
-When a training is over, the members that come next begin another one, recorded in a folder of its own. Ends with 0 on
-SIGTERM or SIGINT, with 2 when something can't be used, and with 3 without a C compiler.
+It learns the network from the members' measurements; until then all pairs count as equally fast. Members join over TCP.
+Beyond the loopback all connections are encrypted, and each member shows its own certificate, from a folder that is made
+for it. With --no-tls, and on the loopback, each member shows a token instead, and nothing is encrypted. When a training
+is over, the members that come next begin another one, which is recorded in its own folder. Ends with 0 on SIGTERM or
+SIGINT, with 2 when an option, a file or an address can't be used, and with 3 without a C compiler.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from testbed.plugins import is_file
 from testbed.protocol import Job
 from testbed.sockets import CONTROLLER, Tls
 
-#: What an edge is taken for before anything was measured on it. All alike: only the measured ones tell them apart.
+#: The assumed edge between members before the first measurement. All are alike: only measurements tell them apart.
 UNKNOWN = Edge(rate_bps=100e6, rtt_s=0.05)
-#: How many rounds there will be is the members' affair; the controller only wonders whether a swap is still worth it.
+#: The assumed number of rounds. The members decide it; the controller needs it only to judge whether a swap pays off.
 ENDLESS = 1_000_000_000
 
 
@@ -52,7 +52,12 @@ def spec_of(
     timeout_s: float,
     quorum: int | None = None,
 ) -> ControllerSpec:
-    """The spec of a run of one member a site, which trains what it likes. ValueError or PolicyError when it is none."""
+    """Return the spec of a run with one member a site and any training.
+
+    Raises:
+        ValueError: The members or the numbers are wrong.
+        PolicyError: There is no such policy.
+    """
     names = tuple(members)
     edges = {(a, b): UNKNOWN for a in names for b in names if a != b}
     known = tuple(Member(name, site=name, speed=1.0, uplink="", downlink="") for name in names)
@@ -68,7 +73,7 @@ def spec_of(
 
 
 def main() -> int:
-    """Run until a signal; the exit code."""
+    """Serve until a signal, and return the exit code."""
     args = _parser().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
@@ -113,12 +118,14 @@ def _run(args: argparse.Namespace) -> int:
         print(f"testbed-controller: {error}", file=sys.stderr)
         return BAD_INPUT
     except PortTaken:
-        print(f"testbed-controller: --http {args.http}: another program has this port; write another", file=sys.stderr)
+        print(
+            f"testbed-controller: --http {args.http}: another program uses this port; choose another", file=sys.stderr
+        )
         return BAD_INPUT
     except OSError as error:
         if error.errno in NOT_HERE:
             raise
-        print(f"testbed-controller: {error}", file=sys.stderr)  # an address that is taken, and the like
+        print(f"testbed-controller: {error}", file=sys.stderr)  # an address that is in use, and the like
         return BAD_INPUT
     return 0
 
@@ -136,20 +143,20 @@ def _trainings(args: argparse.Namespace, names: Sequence[str], secret: str) -> I
     """Yield the spec and the directory of each training: `--out`, and for the next ones `2`, `3`, … in it."""
     yield _spec(args, names, secret), args.out
     for number in count(2):
-        if not (out := args.out / str(number)).exists():  # that of a controller before this one
+        if not (out := args.out / str(number)).exists():  # made by an earlier controller
             out.mkdir()
             yield _spec(args, names, secret), out
 
 
 class _Told:
-    """Says on standard error that a training is over, and with `waits` that another one may begin."""
+    """Prints to standard error that a training is over, and with `waits` that another one may begin."""
 
     def __init__(self, waits: bool) -> None:
         self.failed = False
         self._waits = waits
 
     def __call__(self, controller: ControllerService, out: Path) -> None:
-        """Say what a training came to, and where its records are."""
+        """Print a training's outcome, and where its records are."""
         self.failed = controller.state == "failed"
         how = f"failed: {controller.failure}" if self.failed else "is done"
         more = ". Members that come now begin the next one" if self._waits else ""
@@ -160,39 +167,43 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="testbed-controller", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--members", required=True, metavar="A,B", help="their names, with commas between")
+    parser.add_argument("--members", required=True, metavar="A,B", help="the members' names, separated by commas")
     parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="where members join")
-    # A descriptor of a socket that listens there already: whoever starts this program has bound the port for it.
+    # The descriptor of a listening socket, if the program that starts this one has bound the port.
     parser.add_argument("--listening", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--model-bytes", type=int, required=True, metavar="N", help="what a member adds to a round")
-    secrets_help = "keys, and what members show; made if missing"
+    parser.add_argument(
+        "--model-bytes", type=int, required=True, metavar="N", help="the bytes that a member contributes to a round"
+    )
+    secrets_help = "folder of the keys, and of the members' certificates or tokens; made if missing"
     parser.add_argument("--secrets", type=Path, default=Path("secrets"), metavar="DIR", help=secrets_help)
     encryption = parser.add_mutually_exclusive_group()
     encryption.add_argument("--tls", type=Path, metavar="DIR", help="the controller's folder of `testbed certificates`")
-    encryption.add_argument("--no-tls", action="store_true", help="encrypt nothing, and let members in by tokens")
+    encryption.add_argument("--no-tls", action="store_true", help="encrypt nothing, and identify members by tokens")
     parser.add_argument("--token-file", help=argparse.SUPPRESS)
-    parser.add_argument("--policy", default="mst", help="how plans are made: a policy, or a file, ./mine.py")
-    parser.add_argument("--codec", default="fp32", help="what strategies' tensors become on their way")
-    parser.add_argument("--round-timeout", type=float, default=120.0, metavar="S", help="when a round has failed")
-    parser.add_argument("--quorum", type=int, metavar="N", help="let members go and come while N are left")
-    once_help = "end with the first training: with 0 if it is done, with 1 if it failed"
+    parser.add_argument("--policy", default="mst", help="the policy that makes plans: a name, or a file, ./mine.py")
+    parser.add_argument("--codec", default="fp32", help="the codec of tensors on their way")
+    parser.add_argument(
+        "--round-timeout", type=float, default=120.0, metavar="S", help="seconds after which a round has failed"
+    )
+    parser.add_argument("--quorum", type=int, metavar="N", help="let members leave and join while N are present")
+    once_help = "end after the first training: with 0 if it is done, with 1 if it failed"
     parser.add_argument("--once", action="store_true", help=once_help)
     parser.add_argument("--http", type=int, metavar="PORT", help="the API and its page on 127.0.0.1")
-    attached_help = "end with standard input, once members that train are done, and take this folder away"
+    attached_help = "end at the end of standard input, after the training that is on, and remove this folder"
     parser.add_argument("--attached", type=Path, metavar="DIR", help=attached_help)
-    parser.add_argument("--out", type=Path, default=Path("run"), metavar="DIR", help="what happens is recorded there")
+    parser.add_argument("--out", type=Path, default=Path("run"), metavar="DIR", help="folder of the records")
     return parser
 
 
 def _certificates(folder: Path, names: Sequence[str]) -> Path:
-    """The controller's among the certificates in a folder, where those that are missing are made."""
+    """Return the folder of the controller's certificate. Missing certificates are made."""
     for _ in make_certificates(folder, names):
         pass
     return folder / CONTROLLER
 
 
 def _say(encrypted: str, kept: Path, folder: Path, own: str, names: Sequence[str]) -> None:
-    """Print what each member shows, and where that goes."""
+    """Print which file or folder goes to which machine."""
     copies = "".join(f"\n    {folder / own.format(name)}   to the machine of {name}" for name in names)
     print(f"testbed-controller: {encrypted}. Copy{copies}\nand {kept} to none.", file=sys.stderr)
 
@@ -205,14 +216,19 @@ def _is_loopback(host: str) -> bool:
 
 
 def _secret(folder: Path, shared: str | None) -> str:
-    """The controller's own, which is made if it is missing. SecretError when others can read it.
+    """Return the controller's own secret, made if it is missing.
 
-    In earlier versions one token, the `shared` file, let every member in: whoever had it could be any of them.
+    In earlier versions one token, in the file `shared`, was valid for all members, so that any of them could take the
+    name of another.
+
+    Raises:
+        ValueError: The option of the shared token is given.
+        SecretError: Others can read the secret.
     """
     if shared is not None:
         raise ValueError(
-            f"--token-file {shared}: one token for all members is not taken any more, since it tells none from "
-            "another. Write --secrets DIR, copy DIR/NAME.token to the machine of each member, and remove the old file"
+            f"--token-file {shared}: one token for all members is no longer accepted, because it does not identify a "
+            "member. Write --secrets DIR, copy DIR/NAME.token to the machine of each member, and remove the old file"
         )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     own = folder / "controller.key"
@@ -222,7 +238,7 @@ def _secret(folder: Path, shared: str | None) -> str:
 
 
 def write_tokens(folder: Path, identities: Identities) -> None:
-    """Write each member's token beside the key that it comes from, for its machine and no other."""
+    """Write each member's token, for that member's machine alone, beside the key that it is derived from."""
     for name in identities.members:
         write_secret(folder / f"{name}.token", identities.token(name) + "\n")
 

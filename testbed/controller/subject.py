@@ -1,4 +1,4 @@
-"""A controller that stands alone, as the API's subject: its members, plans, rounds and decisions, and no network."""
+"""A standalone controller as the API's subject: its members, plans, rounds and decisions, without a network."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from testbed.telemetry.store import finite
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: The newest rounds that the state has: a training of weeks makes millions.
+#: The number of newest rounds in the state. A training of weeks makes millions of rounds.
 MOST_ROUNDS = 1000
 
 
 class EventLoopExecutor(Executor):
-    """Runs calls on an event loop, where the controller lives."""
+    """Runs calls on the controller's event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Ask for a call, from any other thread. Raises RuntimeError once the loop is closed."""
+        """Schedule a call, from any other thread. Raises RuntimeError once the loop is closed."""
         future: Future[R] = Future()
 
         def call() -> None:
@@ -48,11 +48,11 @@ class EventLoopExecutor(Executor):
 
 
 class ControllerSubject(Subject):
-    """Shows one training of a controller, and carries out what the controller itself can do.
+    """Shows one training of a controller, and passes requests to the controller.
 
     Args:
         controller: The controller, on the running event loop.
-        directory: Where the training is recorded.
+        directory: The directory of the training's records.
     """
 
     def __init__(self, controller: ControllerService, directory: Path) -> None:
@@ -99,7 +99,7 @@ class ControllerSubject(Subject):
         return NetworkStatus(**state["network"], hosts=dict(state["hosts"]), links={})
 
     def history(self, since: int | None) -> LinkHistory:
-        raise ApiProblem(NOT_HERE, "this controller has no network: links are the machines' own")
+        raise ApiProblem(NOT_HERE, "a standalone controller has no emulated network, so that there is no link history")
 
     def metrics(self) -> bytes:
         return metrics_of(self.executor.submit(self._controller.status).result())
@@ -128,7 +128,7 @@ class ControllerSubject(Subject):
         }
 
     def _sites(self) -> dict[str, Any]:
-        """Return a site for each member: where its machine stands is not known."""
+        """Return a site for each member, without a position: the controller does not know where the machine is."""
         members = self._controller.spec.members
         return {name: {"label": None, "position": None, "workers": [name]} for name in members}
 

@@ -42,4 +42,4 @@ def test_each_member_has_its_share_of_the_records(
     size = sum((tmp_path / name).stat().st_size for name in ("rounds.jsonl", "arrivals.jsonl"))
     assert size < 8192 + 2 * 512
     (record,) = caplog.records
-    assert record.getMessage().startswith("a's ") and "8192 bytes" in record.getMessage()
+    assert record.getMessage().startswith("a ") and "8192 bytes" in record.getMessage()

@@ -328,9 +328,7 @@ def test_a_member_s_error_fails_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.local
-@pytest.mark.parametrize(
-    ("name", "says"), [("x-w0", "'x-w0' is not a member"), ("b-w0", "'a-w0' says hello as 'b-w0'")]
-)
+@pytest.mark.parametrize(("name", "says"), [("x-w0", "'x-w0' is not a member"), ("b-w0", "certificate of 'a-w0'")])
 def test_who_says_hello_at_another_member_s_socket_is_refused_and_told_why(
     tmp_path: Path, name: str, says: str
 ) -> None:
@@ -353,7 +351,7 @@ def test_who_says_hello_as_another_does_not_evict_it_from_an_elastic_run(tmp_pat
             await fleet.run(2)
             impostor = await connect(tmp_path / "s", "b-w0", at="a-w0")
             await asyncio.wait_for(impostor.listen(), PATIENCE_S)
-            assert "'a-w0' says hello as 'b-w0'" in (impostor.stopped or "")
+            assert "certificate of 'a-w0'" in (impostor.stopped or "")
             await fleet.run(2)
             assert fleet.members["b-w0"].stopped is None
             assert controller.status()["passages"] == [] and controller.state == "running"
@@ -412,7 +410,7 @@ def test_garbage_before_hello_ends_that_connection_only(tmp_path: Path, line: by
             writer.write(line)
             writer.write_eof()
             said = decode(await asyncio.wait_for(reader.read(), PATIENCE_S))
-            assert isinstance(said, Stop) and said.reason.startswith("this was no hello: ")
+            assert isinstance(said, Stop) and "no valid hello" in said.reason
             writer.close()
             assert controller.state == "waiting"
 

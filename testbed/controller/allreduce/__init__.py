@@ -1,1 +1,1 @@
-"""Without I/O: members that reduce in rounds, how they come and go, and how plans take force."""
+"""The all-reduce coordinator: rounds, swaps of plans, and members that leave and join. No I/O."""

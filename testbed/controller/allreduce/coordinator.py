@@ -1,9 +1,9 @@
-"""Members that reduce in rounds among all, by the trees of a plan.
+"""The coordinator of members that reduce in rounds, by the trees of a plan.
 
-a round is over      the plan in force may be another since; links are measured, and another plan may be looked for
-a plan is adopted    the members prepare for it, and go by it from a round on (see PlanSwaps)
-a member is lost     what is under way is dropped; the others say what they hold, and go on under a plan without it
-a member comes       a plan with it is adopted as any other; it begins from a neighbour's state
+a round is complete  another plan may be in force since; links are measured, and the policy may look for a better plan
+a plan is adopted    the members prepare it, and go by it from some round on (see PlanSwaps)
+a member is lost     the pending swap is dropped; the others report what they hold, and go on under a plan without it
+a member joins       a plan that includes it is adopted like any other; it copies its state from a neighbour
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from testbed.protocol import Arrived, ControlMessage, Goodbye, Held, Hello, Hold
 
 log = logging.getLogger(__name__)
 
-#: Rounds whose metrics are looked through for the newest of each: models are evaluated in some of them only.
+#: Rounds that are searched for the newest value of each metric, since models are evaluated in some rounds only.
 NEWEST_ROUNDS = 50
 
 
 class AllReduceCoordinator(Coordinator):
-    """Follows the `group`'s rounds, has it go by better plans, and go on where members leave and come."""
+    """Follows an all-reduce group's rounds, replans, and reconfigures the group when members leave or join."""
 
     def __init__(self, spec: ControllerSpec, planning: PlanningSpec, out: Path, clocks: Clocks = SYSTEM) -> None:
         super().__init__(spec, clocks)
@@ -67,18 +67,18 @@ class AllReduceCoordinator(Coordinator):
         yield from self._run()
 
     def came_back(self, hello: Hello, rejoin: Rejoin) -> Actions:
-        """What a member says may be anything: it counts as far as this controller, or the one before it, handed it out
-        itself."""
+        """Take back a reconnected member. Its state is not trusted: each epoch and plan is checked against the records
+        of this controller and the one before it."""
         anew = not self.running
         if self.spec.elastic is None or (anew and not self.group.plans.epochs.resumed):
             raise Contradiction(
-                f"{hello.member!r} says where it stands in a run that it can't have been in",
+                f"{hello.member!r} reconnected to a run that it can't have been in; start the member again",
                 rule="not-begun",
                 member=hello.member,
             )
         if rejoin.newest > (made := self.group.plans.epochs.newest):
             raise Contradiction(
-                f"{hello.member!r} knows of epoch {rejoin.newest}, and the newest is {made}",
+                f"{hello.member!r} reports plan epoch {rejoin.newest}, and the newest that was handed out is {made}",
                 rule="unknown-epoch",
                 member=hello.member,
                 epoch=rejoin.newest,
@@ -94,17 +94,17 @@ class AllReduceCoordinator(Coordinator):
         if rejoin.member in self.present:
             yield from self.swaps.came_back(rejoin.member)
         if membership.orphaned:
-            yield from self.group.abort("the controller was away when a member was lost")
+            yield from self.group.abort("a member was lost while the controller was down")
 
     def comes(self, hello: Hello) -> Actions:
         if hello.member in self.present:
-            yield from self._lose({hello.member: "it was started anew"})
+            yield from self._lose({hello.member: "it was restarted"})
         self.group.membership.roster[hello.member] = hello.address
         self.planner.comes(hello.member)
 
     def receive(self, message: ControlMessage) -> Actions:
         membership, now = self.group.membership, self.clocks.monotonic()
-        membership.renewed(getattr(message, "member", ""), now)  # whatever it says, it is there
+        membership.renewed(getattr(message, "member", ""), now)  # any message proves that the member is alive
         match message:
             case Report():
                 self.check_names(message)
@@ -116,7 +116,7 @@ class AllReduceCoordinator(Coordinator):
             case Held():
                 yield from self.swaps.held(message)
             case Lost(member, peer, why) if self.running:
-                log.info("%s lost %s: %s", member, peer, why)
+                log.info("%s reports a loss of %s: %s", member, peer, why)
                 membership.lost(message, now)
                 yield from self._lose(membership.gone(now))
             case Holding():
@@ -148,7 +148,7 @@ class AllReduceCoordinator(Coordinator):
         self.group.membership.end()
 
     def _run(self) -> Actions:
-        """From now on members train, and are looked after."""
+        """Enter the phase in which members train and their leases are checked."""
         self.running, self.group.phase = True, "running"
         if self.spec.elastic:
             self.group.membership.begin(self.clocks.monotonic())
@@ -179,7 +179,7 @@ class AllReduceCoordinator(Coordinator):
         newest = self.group.plans.newest
         if report.epoch > newest:
             raise Contradiction(
-                f"it went by the plan of epoch {report.epoch}, and the newest is {newest}",
+                f"its report of round {report.round} names plan epoch {report.epoch}, and the newest is {newest}",
                 rule="unknown-epoch",
                 member=report.member,
                 epoch=report.epoch,
@@ -189,7 +189,7 @@ class AllReduceCoordinator(Coordinator):
             yield from self._round_over(done)
 
     def _round_over(self, done: ReportedRound) -> Actions:
-        """Members may go by another plan since, and be one more. Links are measured, and may call for another."""
+        """Handle a complete round: activate a swap, admit a member, measure the links, and perhaps replan."""
         swap = self.swaps.round_over()
         if swap is not None and swap.joins:
             self.group.membership.admit(swap.joins)
@@ -200,10 +200,10 @@ class AllReduceCoordinator(Coordinator):
         yield from self.planner.round_over(done.summary().finished_s, fell)
         yield Announce()
 
-    # Members that are lost
+    # Lost members
 
     def _lose(self, gone: Mapping[str, str]) -> Actions:
-        """These members are gone; the others go on, if they are enough."""
+        """Remove lost members, each with the reason. The others go on if they still make a quorum."""
         group = self.group
         for member in gone.keys() - self.present:
             group.membership.done(member)
@@ -243,12 +243,12 @@ class AllReduceCoordinator(Coordinator):
             case ForcePlan():
                 self.planner.force(make_policy("given", {"document": request.plan}))
             case _:
-                raise NotForMembers("members reduce by a plan", request)
+                raise NotForMembers("this run's members reduce by plans; it takes ForcePolicy and ForcePlan", request)
         return iter(())
 
 
 class GroupProgress(Progress):
-    """Of members that reduce in rounds."""
+    """The progress of an all-reduce group."""
 
     def __init__(self, group: GroupState) -> None:
         self._group = group

@@ -1,10 +1,10 @@
-"""Plans on their way into force: members prepare for one, say that they hold it, and go by it from a round on.
+"""Swaps to another plan: the members prepare the plan, report that they hold it, and go by it from some round on.
 
     Prepare to all --all hold it--> Confirm --a round goes by it--> in force
-        `---- one can't hold it, says nothing in time, was away, or is gone --> dropped
+        `---- a member can't hold it, does not answer in time, reconnected, or is gone --> dropped
 
-There is one at a time. What is in force is for the members to say: they agreed on it, in a round among all, or where
-they are in groups between two of those, without another word from here.
+One swap is pending at a time. The members decide when the plan takes force: they agree on it in a global round, or
+between two global rounds if they are in groups, without another message from the controller.
 """
 
 from __future__ import annotations
@@ -23,19 +23,25 @@ from testbed.schema import brief
 
 log = logging.getLogger(__name__)
 
-#: Members say within the round's timeout whether they hold a plan; one that says nothing for so much longer never will.
+#: Members report within the round's timeout whether they hold a plan. After this much longer no answer will come.
 HOLD_MARGIN_S = 10.0
 
 
 class PlanSwaps:
-    """Has the group's members go over to other plans. What waits for that is asked for again once it is over."""
+    """Runs the swaps of a group's plans. Plan requests that were deferred by a swap are made again after it."""
 
     def __init__(self, group: GroupState, requests: PlanRequests) -> None:
         self._group = group
         self._requests = requests
 
     def prepare(self, plan: Plan, reason: str, joins: str) -> Actions:
-        """Have the members hold a plan, with which a member may come that `joins`."""
+        """Have the members prepare a plan.
+
+        Args:
+            plan: The plan.
+            reason: Why it was adopted.
+            joins: The member that joins with the plan, or empty.
+        """
         group = self._group
         swap = group.plans.prepare(plan, reason, group.last_round or 0, joins)
         if joins:
@@ -49,10 +55,10 @@ class PlanSwaps:
         yield After(answered_s, partial(self._drop_late, swap))
 
     def held(self, held: Held) -> Actions:
-        """A member holds a plan, or never will."""
+        """Handle a member's answer: it holds the plan, or can't."""
         swap = self._group.plans.pending
         if swap is None or swap.plan.epoch != held.epoch:
-            return  # dropped meanwhile
+            return  # the swap was dropped meanwhile
         if held.refusal:
             yield from self._give_up(swap, f"{held.member} can't hold it: {held.refusal}")
         else:
@@ -62,7 +68,7 @@ class PlanSwaps:
         yield Announce()
 
     def round_over(self) -> Swap | None:
-        """The swap whose plan the newest round was the first to go by; None where it went by the one in force."""
+        """Return the swap whose plan the newest round was the first to go by, or None."""
         plans = self._group.plans
         before = plans.pending
         swap = plans.activated(self._group.rounds.complete)
@@ -71,41 +77,45 @@ class PlanSwaps:
         return swap
 
     def came_back(self, member: str) -> Actions:
-        """A member's line to us broke and was made anew. What was on it is lost: it may never have heard of a plan, or
-        we never that it holds it."""
+        """Drop the pending swap after a member's reconnection, unless the member has reported that it holds the plan.
+
+        The Prepare or the answer may have been lost with the old connection.
+        """
         swap = self._group.plans.pending
         if swap is not None and member not in swap.holders:
-            yield from self._give_up(swap, f"{member}'s line broke before it said whether it holds it")
+            yield from self._give_up(
+                swap, f"the connection of {member} broke before it answered whether it holds the plan"
+            )
 
     def lose(self, gone: Collection[str]) -> Actions:
-        """Members are gone, and with them what is under way."""
+        """Drop the pending swap, because members are gone."""
         if (swap := self._group.plans.pending) is not None:
             yield from self._drop(swap, "; ".join(f"{member} is gone" for member in gone))
 
     def not_come(self, member: str, why: str) -> Actions:
-        """A member was to come, and is gone."""
+        """Drop the pending swap by which a member was to join: the member is gone."""
         self._requests.forget(member)
         if (swap := self._group.plans.pending) is not None and swap.joins == member:
             yield from self._give_up(swap, f"{member}: {why}")
 
     def _give_up(self, swap: Swap, why: str) -> Actions:
-        """Drop a plan; one with a member more may be agreed on already, by members that would wait for that one."""
+        """Drop a swap. If a member was to join by it, reconfigure: the others may have agreed on it, and would wait."""
         yield from self._drop(swap, why)
         if swap.joins and self._group.membership.reconfiguration is None:
-            yield from self._group.abort(f"{swap.joins} does not come: {why}")
+            yield from self._group.abort(f"{swap.joins} could not join: {why}")
 
     def _drop(self, swap: Swap, why: str) -> Actions:
-        """Give up a plan that can't be held everywhere. The next Prepare takes it back, or an Abort."""
-        log.warning("epoch %d dropped: %s", swap.plan.epoch, why)
+        """Drop a plan that some member can't hold. The next Prepare or Abort makes the members drop it too."""
+        log.warning("swap to the plan of epoch %d (%s) dropped: %s", swap.plan.epoch, swap.plan.policy, why)
         self._group.plans.drop(swap)
         if swap.joins:
             self._group.membership.done(swap.joins)
-            yield Tell(swap.joins, Stop(brief(f"could not be let in: {why}"), again=True))
+            yield Tell(swap.joins, Stop(brief(f"this member could not join: {why}"), again=True))
         self._requests.ask(PlanRequest("dropped", why=f"epoch {swap.plan.epoch} was dropped: {why}"))
         self._requests.ask_deferred()
 
     def _drop_late(self, swap: Swap) -> Actions:
         if swap is self._group.plans.pending and swap.held_s is None:
             missing = sorted(set(swap.plan.members) - swap.holders)
-            yield from self._give_up(swap, f"{', '.join(missing)} did not say in time whether they hold it")
+            yield from self._give_up(swap, f"{', '.join(missing)} did not say in time whether they hold the plan")
             yield Announce()

@@ -1,4 +1,4 @@
-"""The way out of an abort: once those who are left have said what they hold, a plan for them."""
+"""Recovery after an abort: a plan for the remaining members, once they have reported what they hold."""
 
 from __future__ import annotations
 
@@ -18,26 +18,34 @@ from testbed.protocol import Holding
 
 log = logging.getLogger(__name__)
 
-#: What plans for those who are left when the run's own policy has none: it needs nothing but that they reach another.
+#: The policy for the remaining members if the run's own finds no plan. It needs only that they reach each other.
 LAST_RESORT = "mst"
 
 
 class Recovery:
-    """Has those who are left of a group go on; see `GroupState.abort` for what went before."""
+    """Has the remaining members of a group go on after `GroupState.abort`.
+
+    Args:
+        group: The group.
+        planner: Has the run's policy, and is told of the new plan.
+        lose: Removes lost members, each with the reason.
+    """
 
     def __init__(self, group: GroupState, planner: Planner, lose: Callable[[Mapping[str, str]], Actions]) -> None:
-        """`lose`: have the others go on without these members, each with why."""
         self._group = group
         self._planner = planner
         self._lose = lose
 
     def holding(self, holding: Holding) -> Actions:
-        """A member says what it holds; Contradiction when it can't. Once all have, they need a plan, but for those that
-        can't be right."""
+        """Handle what a member holds. Once all have reported, remove those that disagree, or make a plan.
+
+        Raises:
+            Contradiction: The member can't be in that round.
+        """
         membership, newest = self._group.membership, self._group.rounds.newest
         if holding.round < newest:
             raise Contradiction(
-                f"it is in round {holding.round}, and round {newest} was finished with its update",
+                f"it reports that it is in round {holding.round}, and it contributed to round {newest} already",
                 rule="round-over",
                 member=holding.member,
                 round=holding.round,
@@ -51,13 +59,12 @@ class Recovery:
         yield Background(work, partial(self._go_on, change, membership.present))
 
     def _plan_for(self, view: View, epoch: int) -> Plan | PolicyError:
-        """A plan for a view's members, by another policy where the run's has none; the error when they can't reach
-        each other."""
+        """Return a plan for a view's members, by LAST_RESORT if the run's policy has none, or the error of that."""
         policy = self._planner.policy
         try:
             plan = self._group.plan(policy, view)
         except PolicyError as error:
-            log.warning("no plan of %s for %s: %s", policy.name, sorted(view.names), error)
+            log.warning("policy %s finds no plan for %s, trying %s: %s", policy.name, view.names, LAST_RESORT, error)
             try:
                 plan = self._group.plan(make_policy(LAST_RESORT, {}), view)
             except PolicyError as unreachable:
@@ -67,9 +74,9 @@ class Recovery:
     def _go_on(self, change: Reconfiguration, members: frozenset[str], plan: Plan | PolicyError) -> Actions:
         membership = self._group.membership
         if change is not membership.reconfiguration or members != membership.present:
-            return  # another was lost meanwhile
+            return  # another member was lost meanwhile
         if isinstance(plan, PolicyError):
-            yield Fail(f"no plan for those who are left: {plan}")
+            yield Fail(f"no plan connects the remaining members: {plan}")
             return
         yield from membership.reconfigure(plan)
         self._planner.recovered(plan, change.why)
@@ -77,8 +84,10 @@ class Recovery:
 
 
 def disagreeing(holdings: Iterable[Holding]) -> dict[str, str]:
-    """The members that hold a part of a round which is not as long as for most who hold one, each with why: all of them
-    where there is no most."""
+    """Return the members whose part of a round has another length than most members', each with the reason.
+
+    If no length is the most frequent one, all of that round's members are returned.
+    """
     parts = [holding for holding in holdings if not holding.over and holding.elements]
     said = Counter((holding.round, holding.elements) for holding in parts)
     found = {}
@@ -86,5 +95,7 @@ def disagreeing(holdings: Iterable[Holding]) -> dict[str, str]:
         own = holding.round, holding.elements
         others = [count for other, count in said.items() if other != own and other[0] == holding.round]
         if max(others, default=0) >= said[own]:
-            found[holding.member] = f"it has round {holding.round} of {holding.elements} elements, and others have not"
+            found[holding.member] = (
+                f"it holds round {holding.round} of {holding.elements} elements, and other members hold another length"
+            )
     return found

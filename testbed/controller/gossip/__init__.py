@@ -1,1 +1,1 @@
-"""Without I/O: members that gossip over a graph, and how they go over to another one."""
+"""The gossip coordinator: iterations, changes of the graph, and members that leave and join. No I/O."""

@@ -1,7 +1,7 @@
-"""Members that gossip over a graph, each in an iteration of its own. They go by no plan, so none is made.
+"""The coordinator of members that gossip over a graph, each in its own iteration and without plans.
 
-a member dies     Died to the others, which settle its tokens and go on over the graph that is left
-a member comes    when no other change of the graph is under way, one that takes it in (see TopologyChanges)
+a member dies     Died to the others, which account for its tokens and go on over the remaining graph
+a member joins    once no other change of the graph is under way, a change that includes it (see TopologyChanges)
 """
 
 from __future__ import annotations
@@ -42,9 +42,12 @@ log = logging.getLogger(__name__)
 
 
 class GossipCoordinator(Coordinator):
-    """Follows the members' `iterations`, which fail the run when they break a bound, and has them change their graph.
+    """Follows the members' iterations, fails the run when their gap breaks a bound, and changes their graph.
 
-    `graph` is the one they begin in.
+    Args:
+        spec: The run.
+        graph: The first graph.
+        clocks: The clocks.
     """
 
     def __init__(self, spec: ControllerSpec, graph: GossipGraph, clocks: Clocks = SYSTEM) -> None:
@@ -61,10 +64,10 @@ class GossipCoordinator(Coordinator):
         return frozenset(self.iterations.members)
 
     def start(self) -> None:
-        """Members need nothing but each other."""
+        """Do nothing: there are no plans to make."""
 
     def close(self) -> None:
-        """What they report is on record already."""
+        """Do nothing: there are no records to close."""
 
     # Members
 
@@ -75,9 +78,9 @@ class GossipCoordinator(Coordinator):
             yield self._welcome(member, job)
 
     def comes(self, hello: Hello) -> Actions:
-        """A member that was there before knows nothing any more of what it learned."""
+        """Queue a member to join. If it was present before, it was restarted and has lost its state."""
         if hello.member in self.present:
-            yield from self._lose(hello.member, "it was started anew")
+            yield from self._lose(hello.member, "it was restarted")
         self._comers[hello.member] = hello.address
 
     def receive(self, message: ControlMessage) -> Actions:
@@ -103,7 +106,7 @@ class GossipCoordinator(Coordinator):
             yield Fail(f"{member}: {why}")
 
     def proceed(self) -> Actions:
-        """Take in the first of the members that wait for it, if the graph is not being changed already."""
+        """Begin a change of the graph for the first member that waits to join, if no change is under way."""
         if not self.running:
             return
         if self._topology.late:
@@ -116,28 +119,34 @@ class GossipCoordinator(Coordinator):
                 yield from self._turn_away(str(error))
 
     def finish(self) -> Actions:
-        """All have come to their end: judge what they did until then."""
+        """Judge the remaining iterations: all members have finished."""
         if broken := self.iterations.judge(inf):
             yield from self._check(broken)
         elif self.spec.elastic:
             yield TellAll(Stop("done"))
 
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
-        """Members exchange over their graph, whatever the network is."""
+        """Do nothing: members gossip over their graph, whatever the network is."""
 
     def do(self, request: Request) -> Actions:
         if not isinstance(request, ChangeGraph):
-            raise NotForMembers("members gossip over a graph", request)
+            raise NotForMembers("this run's members gossip over a graph; it takes ChangeGraph", request)
         if not self.running:
-            raise GraphError("the members have not begun, or are at their end; ask while they train", rule="no-graph")
+            raise GraphError(
+                "the graph changes only while the members train: they have not begun, or are done", rule="no-graph"
+            )
         return self._topology.prepare(request.kind)
 
     def _check_report(self, report: Report) -> None:
-        """Contradiction when no member can have entered that iteration."""
+        """Check a report's names and iteration.
+
+        Raises:
+            Contradiction: It names a stranger, or no member can have entered that iteration.
+        """
         self.check_names(report)
         if report.round > self.spec.rounds:
             raise Contradiction(
-                f"it reported iteration {report.round} of {self.spec.rounds}",
+                f"it reported iteration {report.round}, and the run has {self.spec.rounds}",
                 rule="beyond-end",
                 member=report.member,
                 round=report.round,
@@ -149,12 +158,12 @@ class GossipCoordinator(Coordinator):
             yield from self._lose(member, goodbye.error)
             return
         self.goodbyes[member] = goodbye
-        yield from self._topology.close(f"{member} is at its end")
+        yield from self._topology.close(f"{member} has finished its training")
         if goodbye.error:
             yield Fail(f"{member}: {goodbye.error}")
 
     def _lose(self, member: str, why: str) -> Actions:
-        """Have the others go on without a member, if they still make a graph. One that was turned away just leaves."""
+        """Remove a lost member, and have the others go on if they still make a graph."""
         if self._comers.pop(member, None):
             yield from self._topology.died(member)
         if member not in self.present:
@@ -162,7 +171,7 @@ class GossipCoordinator(Coordinator):
         try:
             yield from self._check(self.iterations.remove(member, why))
         except GraphError as error:
-            yield Fail(f"{member}: {why}; the others can't go on without it: {error}")
+            yield Fail(f"{member}: {why}; the other members can't go on without it: {error}")
             return
         iteration = self.iterations.deaths[-1]["iteration"]
         log.warning("%s died in iteration %d: %s", member, iteration, why)
@@ -174,12 +183,12 @@ class GossipCoordinator(Coordinator):
         if left < quorum:
             yield Fail(f"{member}: {why}; {left} members are left, and the quorum is {quorum}")
 
-    # Members that come
+    # Members that join
 
     def _let_in(self, place: NodeConfiguration) -> Tell:
-        """The others have agreed on the graph with it: it begins where they go over to that."""
+        """Return the Welcome of a member that joins in the iteration in which the others change to its graph."""
         member = self._topology.swaps[-1].joins
-        log.info("%s comes in iteration %d", member, place.first)
+        log.info("%s joins in iteration %d", member, place.first)
         self._roster[member] = self._comers.pop(member)
         self.note("came", member, place.first)
         return self._welcome(member, replace(self.spec.jobs[member], assignment=asdict(place)))
@@ -189,17 +198,17 @@ class GossipCoordinator(Coordinator):
 
     def _turn_away(self, why: str) -> Actions:
         for member in self._comers:
-            yield Tell(member, Stop(brief(f"could not be let in: {why}")))
+            yield Tell(member, Stop(brief(f"this member could not join: {why}")))
         self._comers.clear()
 
     def _check(self, broken: list[Violation]) -> Actions:
-        """Members that get further apart than their rules allow do not do what the run is about."""
+        """Fail the run if a bound on the iteration gap is broken."""
         if broken:
             yield Fail(f"the bound on the iteration gap is broken: {broken[0]}")
 
 
 class GossipProgress(Progress):
-    """Of members that gossip: each is in an iteration of its own, and none goes by a plan."""
+    """The progress of members that gossip, each in its own iteration."""
 
     def __init__(self, iterations: IterationLog, topology: TopologyChanges) -> None:
         self._iterations = iterations

@@ -1,4 +1,4 @@
-"""Gossip as the controller sees it: no rounds, but members that are each in an iteration of its own."""
+"""The log of gossip iterations: each member is in its own iteration, and the gaps between them are judged."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from testbed.planning import Pair
 from testbed.planning.graphs import GapMonitor, Violation
 from testbed.protocol import Report
 
-#: The monitor must be fed in the order of time, and reports over different connections may come to be read in
-#: another. Members send them at once, so after this long none that is older can be under way.
+#: The monitor needs reports in the order of their times, and reports over different connections may be read out of
+#: order. Members send reports at once, so after this many seconds no older report can be under way.
 REORDERED_S = 1.0
 
-#: Reports that may wait for that, of each member: it enters no more iterations in so long. Of more the oldest are
-#: judged early.
+#: Reports of each member that may wait for REORDERED_S, more than the iterations that a member enters in that time. If
+#: there are more, the oldest are judged early.
 MOST_WAITING = 10_000
 
 
 @dataclass(slots=True)
 class _GraphPeriod:
-    """The iterations from `first` to `end` in which a graph of `members` holds.
+    """The iterations from `first` to `end`, in which one graph of `members` is in force.
 
-    While some have gone over to the next one and others not, what holds is this: iterations that are clamped to the
-    period's keep its bounds. So its monitor follows the members from `first` on and no further than to `end`.
+    While only some members have changed to the next graph, iterations clamped to the period still keep its bounds. So
+    the period's monitor follows the members from `first` to `end` and no further.
     """
 
     first: int
@@ -61,10 +61,10 @@ class _GraphPeriod:
 
 
 class IterationLog:
-    """Follows the iterations and gaps of the `members` that are there, of those named at first.
+    """Follows the iterations of the present members and the gaps between them.
 
-    When they were entered is told by a clock that nobody sets (see UnixClock): an entry that is judged too late would
-    take its member back to an iteration long left.
+    Entries are timed by the monotonic clock (see UnixClock): an entry that is judged too late would put its member back
+    into an iteration that it left long ago.
     """
 
     def __init__(self, members: tuple[str, ...], graph: GossipGraph) -> None:
@@ -73,7 +73,7 @@ class IterationLog:
         self._named = members
         self.members = members
         self.deaths: list[dict[str, Any]] = []
-        self._breaches: list[str] = []
+        self._violations: list[str] = []
         self._waiting: list[tuple[float, int, str, int]] = []
         self._order = count()
         self._entered: dict[str, int] = {}
@@ -81,7 +81,18 @@ class IterationLog:
         self._entered_s: dict[str, float] = {}
 
     def add(self, report: Report, entered_s: float) -> list[Violation]:
-        """A member has entered an iteration: the bounds that turn out broken. Contradiction when it went back."""
+        """Record that a member entered an iteration.
+
+        Args:
+            report: The member's report.
+            entered_s: When it entered, in monotonic seconds.
+
+        Returns:
+            The bounds that turn out broken.
+
+        Raises:
+            Contradiction: The member went back to an earlier iteration.
+        """
         before = self._entered.get(report.member)
         if before is not None and report.round <= before:
             raise Contradiction(
@@ -97,9 +108,15 @@ class IterationLog:
         return self.judge(entered_s - REORDERED_S)
 
     def remove(self, member: str, why: str) -> list[Violation]:
-        """A member has died and the others go on; the bounds that were broken before. GraphError when they can't.
+        """Remove a member that died.
 
-        What others reported of the time before may still be under way, and comes to be judged by the graph without it.
+        Reports of others from before its death may still be under way; they are judged by the graph without it.
+
+        Returns:
+            The bounds that were broken before its death.
+
+        Raises:
+            GraphError: The others can't go on without it.
         """
         standing = [period for period in self._periods if period.end > (self.lowest or 0) and member in period.members]
         graphs = [period.graph.without(member, period.members) for period in standing]
@@ -115,8 +132,16 @@ class IterationLog:
         return broken
 
     def change_graph(self, first: int, graph: GossipGraph, joins: str = "") -> None:
-        """From iteration `first` on, which nobody is in yet, the graph is another, and has a member more that `joins`,
-        if it says so; GraphError when it is none."""
+        """Change the graph.
+
+        Args:
+            first: The first iteration under the graph, which no member has entered yet.
+            graph: The graph.
+            joins: The member that joins with the graph, or empty.
+
+        Raises:
+            GraphError: The edges make no connected graph.
+        """
         if joins:
             self.members = tuple(name for name in self._named if name in {*self.members, joins})
             self._monitor.rejoin(joins, first)
@@ -125,47 +150,48 @@ class IterationLog:
         self._periods.append(_GraphPeriod.of(first, graph, self.members))
 
     def judge(self, until_s: float) -> list[Violation]:
-        """Judge what was reported of the time up to `until_s`; the bounds that it breaks."""
+        """Judge the reports of entries up to `until_s`, in monotonic seconds. Return the bounds that they break."""
         broken: list[Violation] = []
         most = MOST_WAITING * len(self._named)
         while self._waiting and (self._waiting[0][0] <= until_s or len(self._waiting) > most):
             _, _, member, iteration = heapq.heappop(self._waiting)
             if member in self._monitor.iterations:
                 self._monitor.advance(member, iteration)
-                broken += [breach for period in self._periods for breach in period.advance(member, iteration)]
-        self._breaches += map(str, broken)
+                for period in self._periods:
+                    broken += period.advance(member, iteration)
+        self._violations += map(str, broken)
         return broken
 
     @property
     def lowest(self) -> int | None:
-        """The iteration that all members have entered; None before."""
+        """The newest iteration that all members have entered, or None."""
         return min(self._entered.values()) if len(self._entered) == len(self.members) else None
 
     @property
     def _whole_until_s(self) -> float:
-        """Of the time until then every report was read: each member's are read in their order."""
+        """The time up to which every report was read. Each member's reports are read in their order."""
         there = self._entered_s.keys() >= set(self.members)
         return min(self._entered_s.values(), default=-inf) if there else -inf
 
     @property
     def seconds(self) -> float | None:
-        """How long the members' newest iterations took, in the mean; one that leapt counts as many."""
+        """The mean seconds of the members' newest iterations. A leap over several iterations counts as one."""
         found = [report.finished_s - report.started_s for report in self._newest.values()]
         return sum(found) / len(found) if found else None
 
     def metrics(self) -> dict[str, float | None]:
-        """The mean over members of each metric of their newest reports; None where one is not finite."""
+        """Return the mean of each metric over the members' newest reports; None where a value is not finite."""
         return means(self._newest.values())
 
     def to_json(self) -> dict[str, Any]:
-        """The widest iteration gap, and that of each pair that ever was apart beside its bound (None: it has none).
+        """Return the widest iteration gap, and the widest gap and bound (None: unbounded) of each pair that had a gap.
 
-        After a swap of the graph each has an entry `since` the iteration of the swap.
+        After a swap of the graph each pair has another entry, `since` the iteration of the swap.
         """
         return {
             "widest": max(self._monitor.widest.values(), default=0),
             "deaths": self.deaths,
-            "breaches": self._breaches,
+            "breaches": self._violations,
             "pairs": [
                 {
                     "since": period.first,

@@ -1,12 +1,11 @@
-"""Another communication graph while members train: agreed on with them in two phases, so that all go over to it in one
-iteration.
+"""Changes of the communication graph during training, in two phases, so that all members change in one iteration.
 
-    prepare   PrepareGraph      --> all       how far can you go on?
-    promise   PromiseGraph <-- each      it enters no iteration from that one on
-    commit    CommitGraph     --> all       the latest of those, and each one's place from there on
-    abort     AbortGraph  --> all       instead, when a member died or left meanwhile, or training ends before
+    prepare   PrepareGraph --> all    asks how far a member must still go under the old graph
+    promise   PromiseGraph <-- each   the iteration that the member will not enter before a decision
+    commit    CommitGraph  --> all    the latest of those iterations, and each member's node configuration from it on
+    abort     AbortGraph   --> all    instead, if a member died or left meanwhile, or training ends first
 
-A member that comes waits until the others have promised, and begins in the iteration in which they go over.
+A member that joins waits until the others have promised, and begins in the iteration in which they change.
 """
 
 from __future__ import annotations
@@ -25,32 +24,37 @@ from testbed.controller.model.spec import GossipGraph
 from testbed.planning.graphs import Graph, GraphError, make_graph
 from testbed.protocol import AbortGraph, CommitGraph, Job, NodeConfiguration, PrepareGraph, PromiseGraph
 
-#: Iterations that members keep in hand while they are asked: one that is on, and one more while word is on its way.
+#: Iterations that a member may still do before the decision: the current one, and others while messages are under way.
 AHEAD = 3
 
 
 @dataclass(slots=True)
 class GraphSwap:
-    """One swap: `first` is the iteration in which it happened, None while it is not agreed on.
+    """One swap of the graph."""
 
-    `graph` is the family, empty for what is left of the graph that the run began with; `joins` who comes with it.
-    """
-
+    #: The graph's family; empty for the remainder of the graph that the run began with.
     graph: str
+    #: Unix seconds.
     requested_s: float
+    #: The first iteration under the graph; None until it is agreed on.
     first: int | None = None
+    #: Why the swap was aborted, or empty.
     given_up: str = ""
+    #: The member that joins with the graph, or empty.
     joins: str = ""
 
 
 class TopologyChanges:
-    """Puts other graphs in force, one after the other. `late` says why there will be none any more, if that is so."""
+    """Changes the graph of the members, one swap at a time."""
 
     def __init__(self, graph: GossipGraph, jobs: Mapping[str, Job], iterations: IterationLog, clocks: Clocks) -> None:
         self.swaps: list[GraphSwap] = []
+        #: Why no further swap is possible, or empty.
         self.late = ""
         self._in_force = graph
-        self._whole = Graph(graph.standing(iterations.members), frozenset(graph.edges))  # when nobody had died
+        self._whole = Graph(
+            graph.standing(iterations.members), frozenset(graph.edges)
+        )  # the graph as if no member had died
         self._jobs = jobs
         self._rounds = next(iter(jobs.values())).rounds
         self._iterations = iterations
@@ -62,28 +66,37 @@ class TopologyChanges:
 
     @property
     def idle(self) -> bool:
-        """Whether no swap is under way."""
+        """True if no swap is under way."""
         return self._prepared is None and (not self.swaps or self._over(self.swaps[-1]))
 
     def prepare(self, kind: str) -> Actions:
-        """Go over to the graph of that family; GraphError when there is none such, or it can't be done now."""
+        """Begin a swap to the graph of a family.
+
+        Raises:
+            GraphError: There is no such graph of these members, or no swap is possible now.
+        """
         if not self._in_force.survives or self._in_force.fixed:
             raise GraphError(
-                "only Hop's members go over to another graph; the other protocols have one", rule="protocol"
+                "this run's protocol keeps one graph; only Hop changes its graph during training", rule="protocol"
             )
         if self.late:
             raise GraphError(f"too late for another graph: {self.late}", rule="late")
         if not self.idle:
             raise GraphError(
-                "another swap of the graph is under way; try again when all members have turned", rule="busy"
+                "another swap of the graph is under way; try again when all members have changed to it", rule="busy"
             )
         graph = make_graph(kind, self._in_force.standing(self._iterations.members))
-        yield from self._ask(GraphSwap(kind, self._clocks.unix()), graph)
+        yield from self._begin(GraphSwap(kind, self._clocks.unix()), graph)
 
     def prepare_with(self, comer: str, address: tuple[str, int]) -> Actions:
-        """Go over to the same graph with a member more, which listens at `address`. GraphError when there is none.
+        """Begin a swap to the same graph with one more member. To be called when no swap is under way.
 
-        To be called when no swap is under way.
+        Args:
+            comer: The member that joins.
+            address: Its address for its peers: host and port.
+
+        Raises:
+            GraphError: There is no such graph of these members.
         """
         names = {*self._iterations.members, comer}
         kind = next((swap.graph for swap in reversed(self.swaps) if swap.graph and not swap.given_up), "")
@@ -93,42 +106,48 @@ class TopologyChanges:
         else:
             graph = make_graph(kind, tuple(name for name in self._jobs if name in names))
         self._address = address
-        yield from self._ask(GraphSwap(kind, self._clocks.unix(), joins=comer), graph)
+        yield from self._begin(GraphSwap(kind, self._clocks.unix(), joins=comer), graph)
 
     def promised(self, promised: PromiseGraph) -> Generator[Action, None, NodeConfiguration | None]:
-        """A member's answer. Returns the place of the member that comes with the graph, once that is agreed on.
-        Contradiction when nobody asked it."""
+        """Handle a member's promise.
+
+        Returns:
+            The node configuration of the member that joins with the graph, once the graph is agreed on; else None.
+
+        Raises:
+            Contradiction: The member has no PrepareGraph to answer.
+        """
         if self._unanswered[promised.member] < 1:
             raise Contradiction(
-                "it promises to wait for a graph that it was not asked to wait for",
+                "it sent a promise without a PrepareGraph before it",
                 rule="not-asked",
                 member=promised.member,
             )
         self._unanswered[promised.member] -= 1
         if self._prepared is None or self._unanswered[promised.member] > 0:
-            return None  # it was released meanwhile; perhaps asked again, and what it says to that is to come
+            return None  # the swap was aborted meanwhile; if another was prepared, that answer is still to come
         self._ends[promised.member] = promised.end
         if not self._ends.keys() >= {*self._prepared.members} - {self.swaps[-1].joins}:
             return None
         first = max(self._ends.values())
         if first >= self._rounds:
-            yield from self.close("training ends before all could turn")
+            yield from self.close("training ends before all members could change")
             return None
         return (yield from self._commit(first, self._prepared))
 
     def died(self, member: str) -> Actions:
-        """A member is gone: what is not agreed on yet will not be."""
+        """Abort the swap under way, because one of its members is gone."""
         del self._unanswered[member]
         if self._prepared is not None and member in self._prepared.members:
             yield from self._abort(f"{member} is gone")
 
     def close(self, why: str) -> Actions:
-        """Training is at its end, at least for some: there will be no other graph any more."""
+        """Allow no further swap, and abort the one under way: training is over for some members."""
         self.late = self.late or why
         if self._prepared is not None:
             yield from self._abort(why)
 
-    def _ask(self, swap: GraphSwap, graph: Graph) -> Actions:
+    def _begin(self, swap: GraphSwap, graph: Graph) -> Actions:
         self._check(graph)
         self.swaps.append(swap)
         self._prepared, self._ends = graph, {}
@@ -164,7 +183,7 @@ class TopologyChanges:
         fewest = min(len(graph.sources(member)) for member in graph.members)
         if self._in_force.backup > fewest:
             raise GraphError(
-                f"backup is {self._in_force.backup}, and some member would have {fewest} in-neighbours",
+                f"`backup` is {self._in_force.backup}, and a member of this graph has only {fewest} in-neighbours",
                 rule="backup",
                 given=fewest,
             )

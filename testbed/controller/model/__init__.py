@@ -1,1 +1,1 @@
-"""What a run is: values and state that every layer above shares, without I/O."""
+"""Values and state of a run that every layer above shares. No I/O."""

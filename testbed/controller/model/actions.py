@@ -1,10 +1,10 @@
-"""What coordinators ask for: they are told events and answer with actions, which the controller carries out.
+"""The actions of coordinators: a coordinator takes an event and returns actions, which the controller carries out.
 
-    event --> coordinator --> Tell, TellAll       messages to members
-                              After, Background   to be called back: when time has passed, when work is done
-                              Announce, Fail      for those who watch; the end of the run
+    event --> coordinator --> Tell, TellAll       send messages to members
+                              After, Background   call the coordinator back after a time, or after some work
+                              Announce, Fail      notify observers; end the run
 
-So coordinators wait for nothing, and need neither sockets nor threads.
+So a coordinator never blocks, and needs neither sockets nor threads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from testbed.protocol import ControlMessage
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Send a message to a member; nothing happens when it is not connected."""
+    """Send a message to a member; dropped when the member is not connected."""
 
     member: str
     message: ControlMessage
@@ -26,14 +26,14 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class TellAll:
-    """Send a message to every member that is connected."""
+    """Send a message to every connected member."""
 
     message: ControlMessage
 
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """When `seconds` have passed, carry out what `then` answers, if the run still goes on."""
+    """Call `then` after `seconds`, if the run is still on, and carry out the actions that it returns."""
 
     seconds: float
     then: Callable[[], Actions]
@@ -41,7 +41,7 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """Do `work` beside all else, for it may take long, and carry out what `then` answers to its result.
+    """Run the long `work` on a thread, pass its result to `then`, and carry out the actions that `then` returns.
 
     An error that `work` raises ends the run.
     """
@@ -52,17 +52,17 @@ class Background:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Those who watch should look again."""
+    """Notify observers that the run's state has changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The run can't go on."""
+    """End the run as failed."""
 
     reason: str
 
 
 Action = Tell | TellAll | After | Background | Announce | Fail
 
-#: Handlers of events are generators. Whoever calls one runs it to its end before carrying anything out.
+#: Event handlers are generators. The caller runs a handler to its end before carrying out any of its actions.
 Actions = Iterator[Action]

@@ -1,4 +1,4 @@
-"""The clocks that a controller reads, the machine's or a simulation's, and what members' Unix times mean on them.
+"""The clocks that a controller reads, of the machine or of a simulation, and the conversion of members' Unix times.
 
 Coordinators wait by the action `After`. ControllerService schedules the action on its event loop, and a
 simulation in its event queue.
@@ -12,20 +12,20 @@ from typing import Protocol
 
 
 class Clocks(Protocol):
-    """Seconds of three kinds."""
+    """Three clocks, each in seconds."""
 
     def unix(self) -> float:
-        """Unix time, which members tell theirs by. It may be set."""
+        """Return Unix time, in which members report. An administrator or NTP may set this clock."""
 
     def monotonic(self) -> float:
-        """What durations are measured by."""
+        """Return the time by which durations are measured."""
 
     def processor(self) -> float:
-        """What this thread has used of a processor."""
+        """Return the processor time that this thread has used."""
 
 
 class SystemClocks:
-    """The machine's."""
+    """The machine's clocks."""
 
     def unix(self) -> float:
         return time.time()
@@ -40,19 +40,27 @@ class SystemClocks:
 SYSTEM = SystemClocks()
 
 
-#: A clock that is set differs by more than this at once; one that is slewed, as NTP does it, by 0.5 ms a second.
+#: A jump above this means that the clock was set. NTP slews a clock by only 0.5 ms a second.
 SET_S = 0.5
 
 
 class UnixClock:
-    """Of a host, where it may be set at any time. Who asks it says what it and the monotonic clock say now."""
+    """A host's Unix clock, which may be set at any time. The caller passes the current readings of both clocks."""
 
     def __init__(self, unix_s: float, monotonic_s: float) -> None:
         self._ahead_s = deque([unix_s - monotonic_s], maxlen=2)
 
     def moment(self, said_s: float, unix_s: float, monotonic_s: float) -> float:
-        """What was `said_s` on this clock, in seconds of the monotonic one: by the clock as it is, or as it was before
-        it was set last, whichever is later; and never later than now."""
+        """Convert a reading of the Unix clock to monotonic time.
+
+        The reading may be from before the clock was last set: the later of the two possible moments is returned, and
+        never one in the future.
+
+        Args:
+            said_s: The reading, in Unix seconds.
+            unix_s: Unix time now.
+            monotonic_s: Monotonic time now.
+        """
         if abs(unix_s - monotonic_s - self._ahead_s[-1]) > SET_S:
             self._ahead_s.append(unix_s - monotonic_s)
         moments = (said_s - ahead_s for ahead_s in self._ahead_s)

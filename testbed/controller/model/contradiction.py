@@ -1,4 +1,4 @@
-"""Whose error it is that comes of a message: the member's who said what can't be, or the controller's own."""
+"""Faults while an event is handled: a member's impossible message, or an error of the controller itself."""
 
 from __future__ import annotations
 
@@ -12,26 +12,33 @@ log = logging.getLogger(__name__)
 
 
 class Contradiction(DetailedError, ValueError):
-    """What a member says contradicts what it said before, or what is known of the run: that member is no longer heard.
+    """A member's message contradicts its earlier messages or the state of the run; the member is excluded.
 
-    Any other error while a message is dealt with is the controller's own, and nobody's who is connected.
+    Any other error while a message is handled is a fault of the controller, not of a member.
     """
 
 
 class JoinRefused(Contradiction):
-    """A member that is not let in; the text is told to it."""
+    """A member is refused; the text is sent to the member."""
 
 
 @contextmanager
 def own_errors(event: str, fail: Callable[[str], None]) -> Iterator[None]:
-    """What goes wrong with an event ends the run by `fail`, unless it is a Contradiction: whoever happens to be
-    connected must not be cut off for it, nor the others wait for what was not done."""
+    """End the run by `fail` on any error but a Contradiction.
+
+    The member that is connected at the moment must not be cut off for a fault of the controller, and the other members
+    must not wait for work that was not done.
+
+    Args:
+        event: The event in words, for the text of the failure.
+        fail: Ends the run with a reason.
+    """
     try:
         yield
     except Contradiction:
         raise
-    except OSError as error:  # of the disk that is written to
+    except OSError as error:  # the disk that records are written to
         fail(f"the run can't be recorded: {error}")
     except Exception as error:
-        log.exception("the controller broke on %s", event)
-        fail(f"the controller broke on {event}: {error!r}")
+        log.exception("internal error of the controller while it handled %s", event)
+        fail(f"internal error of the controller while it handled {event}: {error!r}; its log has the traceback")

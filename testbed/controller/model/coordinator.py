@@ -1,4 +1,4 @@
-"""The interface of the two coordinators, which decide what the members of a run do together."""
+"""The interface of the two coordinators, for all-reduce and for gossip."""
 
 from __future__ import annotations
 
@@ -19,84 +19,91 @@ from testbed.protocol import Arrived, ControlMessage, Goodbye, Hello, Rejoin, Re
 
 
 class Progress(ABC):
-    """A coordinator's part of what is said of a run, in plain values. Times are Unix seconds, rates bit/s of frames."""
+    """A coordinator's part of a run's status, in plain values. Times are Unix seconds, rates are bit/s of frames."""
 
     @abstractmethod
     def rounds(self, since: int) -> list[dict[str, Any]]:
-        """The complete rounds from number `since` on, in short, as far as they are kept."""
+        """Return summaries of the complete rounds from number `since` on, as far as they are kept."""
 
     @abstractmethod
     def status(self) -> dict[str, Any]:
-        """How far members are now."""
+        """Return the members' current progress."""
 
     @abstractmethod
     def final(self) -> dict[str, Any]:
-        """How far they came."""
+        """Return the members' final progress."""
 
 
 class NotForMembers(DetailedError, ValueError):
-    """The members of this run can't do what is asked."""
+    """The request does not fit this run's members: it is for all-reduce and they gossip, or the other way around."""
 
     def __init__(self, members: str, request: Request) -> None:
         asked = type(request).__name__
-        super().__init__(f"{members}: this controller takes no {asked}", rule="not-for-members", given=asked)
+        super().__init__(f"{asked} is refused: {members}", rule="not-for-members", given=asked)
 
 
 class Coordinator(ABC):
-    """Decides, event by event, what members do together; see actions.py for how it has that done.
-
-    `running` from the moment that all members are there until the run's end. `goodbyes` are what members said last,
-    `events` which of them left and came meanwhile, `progress` how far they are.
-    """
+    """Decides, event by event, what members do together. Its decisions are actions (see actions.py)."""
 
     progress: Progress
-    #: What makes the identities of the members, of the secret.
+    #: Makes the members' identities from the run's secret.
     identify: ClassVar[type[Identities]] = Identities
 
     def __init__(self, spec: ControllerSpec, clocks: Clocks = SYSTEM) -> None:
         self.spec = spec
         self.clocks = clocks
         self._unix = UnixClock(clocks.unix(), clocks.monotonic())
+        #: True from the moment that all members are connected until the run's end.
         self.running = False
+        #: Each member's last message.
         self.goodbyes: dict[str, Goodbye] = {}
+        #: The members that left or came during the run.
         self.events: list[MembershipEvent] = []
         self.identities = self.identify(spec.members, spec.secret)
 
     @property
     @abstractmethod
     def present(self) -> frozenset[str]:
-        """The members that take part."""
+        """The members that take part now."""
 
     @property
     def over(self) -> bool:
-        """Whether all who take part have said goodbye."""
+        """True once all members that take part have said goodbye."""
         return self.running and bool(self.present) and self.goodbyes.keys() >= self.present
 
     @abstractmethod
     def start(self) -> None:
-        """Be ready for members. PolicyError when they are to go by plans, and there is none."""
+        """Get ready for members.
+
+        Raises:
+            PolicyError: The policy finds no first plan.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """Nothing is put on record any more."""
+        """Close the records."""
 
     def note(
         self, kind: Literal["left", "came"], member: str, after: int | None, epoch: int = 0, why: str = ""
     ) -> None:
-        """Put on record that a member left or came: `after` which round, or in which iteration."""
+        """Record that a member left or came, `after` a round or in an iteration."""
         self.events.append(MembershipEvent(kind, member, self.clocks.unix(), after, epoch, why))
 
     # Members
 
     def moment(self, said_s: float) -> float:
-        """What a member says by Unix time, in seconds of the clock that nobody sets."""
+        """Convert a Unix time that a member reported to monotonic time."""
         return self._unix.moment(said_s, self.clocks.unix(), self.clocks.monotonic())
 
     def check_names(self, report: Report | Arrived) -> None:
-        """Contradiction when it says something of who is no member of the run."""
+        """Check that a report names only members of the run.
+
+        Raises:
+            Contradiction: It names another.
+        """
         if strangers := sorted(report.named.difference(self.spec.members)):
             raise Contradiction(
-                f"its {report.kind} names {strangers[0]!r}, which is no member of this run",
+                f"its {report.kind} names {strangers[0]!r}, which is not a member of this run",
                 rule="unknown-member",
                 member=report.member,
                 given=strangers[0],
@@ -104,54 +111,69 @@ class Coordinator(ABC):
 
     @abstractmethod
     def begin(self, hellos: Mapping[str, Hello]) -> Actions:
-        """All members are there for the first time."""
+        """Begin the run: all members are connected for the first time."""
 
     @abstractmethod
     def comes(self, hello: Hello) -> Actions:
-        """A member, which may have been there before, wants to take part from now on."""
+        """Handle a member that connects during the run, for the first time or after a restart."""
 
     def came_back(self, hello: Hello, rejoin: Rejoin) -> Actions:
-        """A member that never left found its controller again, which may have been started anew.
+        """Handle a member that reconnects without having left. The controller may have been restarted meanwhile.
 
-        Contradiction when it can't stand where it says, or members of such a run never come back.
+        Raises:
+            Contradiction: The member's state is impossible, or this run takes no members back.
         """
         raise Contradiction(
-            f"{hello.member!r} says where it stands, and members of this run do not come back",
+            f"{hello.member!r} reconnected, and a gossip run takes no member back; start the member again",
             rule="no-return",
             member=hello.member,
         )
 
     @abstractmethod
     def receive(self, message: ControlMessage) -> Actions:
-        """A member's message. Contradiction when it can't be, by earlier ones and by what is known of the run."""
+        """Handle a member's message.
+
+        Raises:
+            Contradiction: The message contradicts earlier ones or the state of the run.
+        """
 
     @abstractmethod
     def died(self, member: str, why: str, for_good: bool = False) -> Actions:
-        """A member's connection ended before its goodbye; `for_good` where it said what can't be, or does not read."""
+        """Handle the end of a member's connection before its goodbye.
+
+        Args:
+            member: The member.
+            why: The reason.
+            for_good: The member is excluded: it sent an impossible message, or does not read.
+        """
 
     @abstractmethod
     def proceed(self) -> Actions:
-        """Called after each event: take up what had to wait until it was dealt with."""
+        """Do the work that had to wait until an event was handled. Called after each event."""
 
     @abstractmethod
     def finish(self) -> Actions:
-        """All have said goodbye."""
+        """Finish the run: all members have said goodbye."""
 
     def end(self) -> None:
-        """The run is done, or has failed: nobody is looked after any more."""
+        """Stop watching the members: the run is done or has failed."""
         self.running = False
 
     # The run and people
 
     @abstractmethod
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
-        """The underlay is another one now. ViewError when it contradicts itself."""
+        """Take another network as the underlay.
+
+        Raises:
+            ViewError: Its links and routes contradict each other.
+        """
 
     @abstractmethod
     def do(self, request: Request) -> Actions:
-        """Carry out what people ask for.
+        """Carry out a user's request.
 
         Raises:
-            NotForMembers: Members of such a run never do that.
+            NotForMembers: The request does not fit this run's members.
             PolicyError, GraphError: There is no such plan or graph for these members.
         """

@@ -1,10 +1,10 @@
-"""Who is a member: leases, and the members of an all-reduce group as they come and go. No I/O; times are monotonic.
+"""Membership of an all-reduce group: leases, and members that come and go. No I/O; times are monotonic.
 
-    a member is gone   Abort to all others --all Holdings are in--> Reconfigure, under a plan without the member
-    a connection broke the same among all, who get connections of their own with the plan
-    a member comes     prepare: a plan with it, agreed on as any other; admit: the first round under that plan
+    a member is gone    Abort to all others --all Holdings are in--> Reconfigure, under a plan without the member
+    a connection broke  the same with all members, which make new connections under the plan
+    a member comes      prepare: a plan that includes it, agreed on like any other; admit: its first round has begun
 
-If another member goes before that is over, the first of these begins again, under a newer epoch.
+If another member is lost before a reconfiguration has ended, the reconfiguration starts again under a newer epoch.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from testbed.plan import Plan
 from testbed.protocol import Abort, Hello, Holding, Job, Lost, Prepare, Reconfigure, Rejoin, Stop, Welcome
 from testbed.schema import brief
 
-#: Looks within a lease. By what one comes late we were away ourselves, and can't say that others were.
+#: Checks within a lease. If a check comes late, the controller itself was stalled, and members get that time back.
 LOOKS = 8
 
 
 class Leases:
-    """A member is gone when one of these holds:
+    """Decides which members are gone. A member is gone when one of these holds:
 
-    - it has not renewed its lease for `lease_s`;
-    - its connection to us ended, and a peer's connection to it broke;
-    - the connections of more than half of the others to it broke;
+    - it has not renewed its lease for `lease_s` seconds;
+    - its connection to the controller ended, and a peer's connection to it broke;
+    - the connections of more than half of the other members to it broke;
     - for a lease, others have waited for it longer than a round takes, and it waits for nobody itself.
     """
 
@@ -43,18 +43,18 @@ class Leases:
 
     @property
     def look_s(self) -> float:
-        """How often to ask who is gone."""
+        """The interval of checks, in seconds."""
         return self._lease_s / LOOKS
 
     def begin(self, members: Iterable[str], now: float) -> None:
-        """From now on these have a lease; what was said of them is forgotten."""
+        """Give these members new leases, and forget the reports about them."""
         self.look(now)
         for member in members:
             self.end(member)
             self._seen[member] = now
 
     def end(self, member: str) -> None:
-        """It needs none any more."""
+        """End a member's lease."""
         self._seen.pop(member, None)
         self._hung_up.discard(member)
         self._advanced.pop(member, None)
@@ -64,18 +64,18 @@ class Leases:
                 by.pop(member, None)
 
     def renew(self, member: str, now: float) -> None:
-        """It is there."""
+        """Renew a member's lease."""
         if member in self._seen:
             self._seen[member] = now
             self._hung_up.discard(member)
 
     def hang_up(self, member: str) -> None:
-        """Its connection to us ended; it may come back within its lease."""
+        """Record that a member's connection to the controller ended. The member may reconnect within its lease."""
         if member in self._seen:
             self._hung_up.add(member)
 
     def lose(self, member: str, peer: str, why: str, broken: bool, now: float) -> None:
-        """`member` lost `peer`, or waits for it in vain."""
+        """Record that `member` lost its connection to `peer` (`broken`), or waits for it longer than a round takes."""
         if not {member, peer} <= self._seen.keys():
             return
         if broken:
@@ -84,14 +84,17 @@ class Leases:
             self._waited.setdefault(peer, {}).setdefault(member, (now, why))
 
     def advance(self, member: str, now: float) -> None:
-        """It finished a round: it waits for nobody."""
+        """Record that a member finished a round, and so waits for nobody."""
         self._advanced[member] = now
         for by in self._waited.values():
             by.pop(member, None)
 
     def look(self, now: float) -> float:
-        """To be called before it is asked who is gone: for so many seconds nobody could renew with us, or tell that it
-        waits no more. All have so much longer."""
+        """Extend all leases by the time for which the controller was stalled. To be called before `gone`.
+
+        Returns:
+            The seconds of the stall. No member could renew its lease or report progress in that time.
+        """
         away_s = max(now - self._looked - self.look_s, 0.0)
         self._looked = now
         if away_s:
@@ -101,16 +104,19 @@ class Leases:
         return away_s
 
     def gone(self, now: float) -> dict[str, str]:
-        """Who is gone, and why."""
+        """Return the members that are gone, each with the reason."""
         return {member: why for member in self._seen if (why := self._why(member, now))}
 
     def torn(self, now: float) -> str:
-        """Which connection is to be made anew, and why: it broke a lease ago, nobody is gone, and who lost the other
-        has finished no round since. Empty where there is none."""
+        """Return which connection must be made again, and why; empty if there is none.
+
+        Such a connection broke more than a lease ago, both its members are alive, and the member that reported it has
+        finished no round since.
+        """
         for peer, by in self._broken.items():
             for member, (at, why) in by.items():
                 if now - at > self._lease_s and self._advanced.get(member, 0.0) <= at:
-                    return f"{member} lost its connection to {peer}, and both are there: {why}"
+                    return f"{member} lost its connection to {peer}, and both are alive: {why}"
         return ""
 
     def _why(self, member: str, now: float) -> str:
@@ -119,101 +125,103 @@ class Leases:
             return f"it did not renew its lease for {self._lease_s:g} s"
         if broken and (member in self._hung_up or len(broken) > (len(self._seen) - 1) / 2):
             by, (_, why) = next(iter(broken.items()))
-            return f"{by} lost it: {why}"
+            return f"{by} lost its connection to {member}: {why}"
         waited = self._waited.get(member, {})
         waits = any(member in by for by in self._waited.values())
         if waited and not waits:
             since, by = min((at, by) for by, (at, _) in waited.items())
             if now - since > self._lease_s:
-                return f"{by} waits for it in vain: {waited[by][1]}"
+                return f"{by} waits for {member} longer than a round takes: {waited[by][1]}"
         return ""
 
 
 @dataclass(frozen=True, slots=True)
 class MembershipEvent:
-    """A member `left` or `came`: when (Unix time), after which round or in which iteration, and why.
+    """A member left or came during a run."""
 
-    `epoch` is that of the first plan after it, 0 where members go by no plans.
-    """
-
+    #: `left` or `came`.
     kind: str
     member: str
+    #: Unix seconds.
     at_s: float
+    #: The last round before the event, or the iteration in which it happened.
     round: int | None
+    #: The epoch of the first plan after the event; 0 in gossip, which has no plans.
     epoch: int
     why: str
 
 
-#: A member and where it listens.
+#: Each member's address for its peers: host and port.
 Roster = dict[str, tuple[str, int]]
 
 
 @dataclass(slots=True)
 class Reconfiguration:
-    """A plan for those who are left is to come: what they hold, as far as they have said so by `due`."""
+    """A reconfiguration under way: the present members report what they hold, and then get a new plan."""
 
     epoch: int
     why: str
+    #: The deadline for holdings, in monotonic seconds.
     due: float
     holdings: dict[str, Holding] = field(default_factory=dict)
 
 
 class AllReduceMembership:
-    """The members that are `present`, where they listen, and their leases, if the run is `elastic`.
-
-    `leases` hears who hangs up, and who finishes a round. `reconfiguration` is under way from an abort until those who
-    are left go on. Who is `away` has not found this controller yet, which was started anew, and may know of plans that
-    others do not.
-    """
+    """The present members of an all-reduce group, their addresses, and their leases if the run is elastic."""
 
     def __init__(self, identities: Identities, elastic: Elasticity | None) -> None:
         self.present = frozenset(identities.members)
         self.roster: Roster = {}
         self.quorum = elastic.quorum if elastic else len(self.present)
+        #: The reconfiguration under way, from an abort until the present members go on.
         self.reconfiguration: Reconfiguration | None = None
         self._identities = identities
         self._lease_s = elastic.lease_s if elastic else 0.0
         self.leases = Leases(self._lease_s)
+        #: The members that have not yet reconnected to a restarted controller. They may know of newer plans.
         self.away: set[str] = set()
         self._aborted = False
         self._generation = 0
 
     @property
     def look_s(self) -> float:
-        """How often to ask who is gone; 0 where nobody has a lease."""
+        """The interval of checks, in seconds; 0 without leases."""
         return self.leases.look_s
 
     @property
     def orphaned(self) -> bool:
-        """Whether all are back at this controller, and some were told to abort by one before it."""
+        """True if all members have reconnected, and some still wait after an abort by the previous controller."""
         return self._aborted and not self.away and self.reconfiguration is None
 
     def begin(self, now: float) -> None:
-        """All present are there: from now on they have leases."""
+        """Give the present members leases."""
         self.leases.begin(self.present, now)
 
     def end(self) -> None:
-        """The run is over."""
+        """Drop the reconfiguration under way: the run is over."""
         self.reconfiguration = None
 
-    # What is heard of members
+    # Reports about members
 
     def renewed(self, member: str, now: float) -> None:
-        """A member is still there."""
+        """Renew a member's lease."""
         self.leases.renew(member, now)
 
     def done(self, member: str) -> None:
-        """A member said goodbye, or is not to come: its connections may end."""
+        """End the lease of a member that said goodbye or will not join. Its connections may end."""
         self.leases.end(member)
 
     def lost(self, lost: Lost, now: float) -> None:
-        """A member lost a peer. In a generation before the one that all were told to go on in, that says nothing: who
-        hears of it first closes its connections to who has yet to hear of it."""
+        """Record that a member lost a peer, unless the report is of an earlier generation.
+
+        At a membership change the first members to hear of it close their connections to the others, so that a loss
+        in an earlier generation proves nothing.
+        """
         if lost.generation >= self._generation:
             self.leases.lose(lost.member, lost.peer, lost.why, lost.broken, now)
 
     def gone(self, now: float) -> dict[str, str]:
-        """The members that are gone by now, and why; `remove` them."""
+        """Return the members that are gone, each with the reason. The caller must `remove` them."""
         away_s = self.leases.look(now)
         gone = self.leases.gone(now)
         change = self.reconfiguration
@@ -221,43 +229,45 @@ class AllReduceMembership:
             return gone
         change.due += away_s
         if now >= change.due:
-            gone |= dict.fromkeys(self.present - change.holdings.keys() - gone.keys(), "it did not say what it holds")
+            gone |= dict.fromkeys(
+                self.present - change.holdings.keys() - gone.keys(), "it did not report what it holds in time"
+            )
         return gone
 
     def torn(self, now: float) -> str:
-        """Why those who are present are to begin anew among themselves: see Leases. Empty where they are not."""
+        """Return why the present members must reconnect to each other (see Leases); empty if they need not."""
         return "" if self.reconfiguration is not None else self.leases.torn(now)
 
     def recover(self, plan: Plan, roster: Roster) -> None:
-        """The controller was started anew, and hears from a member which others there are."""
+        """Take the members and addresses from a member that reconnected to this restarted controller."""
         self.present = frozenset(plan.members)
         self.away = set(self.present)
         self.roster = dict(roster)
 
     def came_back(self, hello: Hello, rejoin: Rejoin, now: float) -> Actions:
-        """A member that never left found the controller again. It goes if the others went on without it."""
+        """Take back a member that reconnected; stop it if the others went on without it."""
         if rejoin.member not in self.present:
-            yield Tell(rejoin.member, Stop("the others went on without this member", again=True))
+            yield Tell(rejoin.member, Stop("the other members went on without this one", again=True))
             return
         self.away.discard(rejoin.member)
-        self.roster[hello.member] = hello.address  # another member may have said anything of it
+        self.roster[hello.member] = hello.address  # another member may have reported a wrong address
         self._aborted |= rejoin.aborted
         self.renewed(rejoin.member, now)
         if self.reconfiguration is not None:
             yield Tell(rejoin.member, Abort(self.reconfiguration.epoch, self.reconfiguration.why))
 
-    # Members that go
+    # Members that leave
 
     def remove(self, gone: Mapping[str, str]) -> Actions:
-        """These members of those present take part no more."""
+        """Remove present members, and tell each of them to stop."""
         self.present -= gone.keys()
         for member, why in gone.items():
             self.leases.end(member)
             self.away.discard(member)
-            yield Tell(member, Stop(brief(f"the others go on without this member: {why}"), again=True))
+            yield Tell(member, Stop(brief(f"the other members go on without this one: {why}"), again=True))
 
     def abort(self, epoch: int, why: str, now: float) -> Actions:
-        """Nothing becomes final any more until all who are present have said what they hold."""
+        """Start a reconfiguration: no element becomes final until all present members have reported what they hold."""
         self.reconfiguration = Reconfiguration(epoch, brief(why), now + self._lease_s)
         self._aborted = False
         self.leases.begin(self.present, now)
@@ -265,7 +275,7 @@ class AllReduceMembership:
             yield Tell(member, Abort(epoch, brief(why)))
 
     def holding(self, holding: Holding) -> bool:
-        """A member says what it holds; whether all have, so that they can be told how to go on."""
+        """Record what a member holds. Return whether all present members have now reported."""
         change = self.reconfiguration
         if change is None or holding.epoch != change.epoch or holding.member not in self.present:
             return False
@@ -273,26 +283,31 @@ class AllReduceMembership:
         return change.holdings.keys() == self.present
 
     def reconfigure(self, plan: Plan) -> Actions:
-        """Those who are present go on under `plan`. To be called once all have said what they hold."""
+        """Have the present members go on under `plan`. To be called once all of them have reported what they hold."""
         change, self.reconfiguration = self.reconfiguration, None
         if change is None:
-            raise ValueError(f"nothing was aborted, so epoch {plan.epoch} is not to be resumed with")
+            raise ValueError(f"no reconfiguration is under way that epoch {plan.epoch} could end")
         self._generation = plan.epoch
         holdings = tuple(change.holdings[member] for member in plan.members)
         for member in plan.members:
             yield Tell(member, Reconfigure(plan.to_json(), _part(self.roster, plan), holdings))
 
-    # Members that come
+    # Members that join
 
     def welcome(self, member: str, job: Job, plan: Plan, source: str = "") -> Tell:
-        """Let a member in; one that comes while the others train has a `source` of the state."""
+        """Return a member's Welcome. A member that joins during training copies its state from the member `source`."""
         roster, keys = _part(self.roster, plan), self._identities.keys(member)
         return Tell(member, Welcome(job, roster, plan.to_json(), keys, self._lease_s, source))
 
     def prepare(self, plan: Plan, joins: str, job: Job, rates: Mapping[str, float], now: float) -> Actions:
-        """Have the members hold a plan with which one `joins`, and let it begin from a neighbour's state.
+        """Have the members prepare a plan with a new member, which copies its state from the nearest present member.
 
-        `rates` to the new member say who is its nearest.
+        Args:
+            plan: The plan, with the new member.
+            joins: The new member.
+            job: Its job.
+            rates: The rate from each member to the new one, in bit/s; the highest one decides which is nearest.
+            now: Monotonic seconds.
         """
         source = max(sorted(self.present), key=lambda member: rates.get(member, 0.0))
         self.leases.begin([joins], now)
@@ -302,10 +317,10 @@ class AllReduceMembership:
             yield Tell(member, Prepare(plan.to_json(), _part(self.roster, plan), source, keys))
 
     def admit(self, member: str) -> None:
-        """A member takes part."""
+        """Add a member to those present."""
         self.present |= {member}
 
 
 def _part(roster: Roster, plan: Plan) -> Roster:
-    """Where a plan's members listen."""
+    """Return the addresses of a plan's members."""
     return {member: roster[member] for member in plan.members}

@@ -1,4 +1,4 @@
-"""The plan in force, those on their way to follow it, and the swaps between them, on record in the run's directory."""
+"""The plan in force, the pending plans and the swaps between them, recorded in the run's directory."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from testbed.telemetry.store import write_json
 
 
 class Epochs:
-    """Hands out epochs, and keeps the `newest` in a file before anybody is told of it.
+    """Hands out epochs, and writes the newest to a file before any member hears of it.
 
-    So a controller that is started anew knows which ones a member can have heard of, and takes nobody's word for it.
-    `resumed`: the run had begun under a controller before this one.
+    So a restarted controller knows which epochs a member can have heard of, and need not believe the member.
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
+        #: True if the run began under a controller before this one.
         self.resumed = file.exists()
         self.newest: int = json.loads(file.read_text())["newest"] if self.resumed else 0
 
     def begin(self) -> None:
-        """The members are there: the run begins."""
+        """Record that the run begins."""
         self._keep()
 
     def next(self) -> int:
-        """One that no plan has."""
+        """Return an epoch that no plan has yet."""
         self.newest += 1
         self._keep()
         return self.newest
@@ -46,17 +46,17 @@ class Epochs:
 
 
 class PlanRecord:
-    """A file for each plan in `folder`, named by its epoch: written before any member is told of it."""
+    """One file in `folder` for each plan, named by its epoch, and written before any member hears of the plan."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def store(self, plan: Plan) -> None:
-        """Keep a plan."""
+        """Write a plan's file."""
         write_json(self._file(plan.epoch), plan.to_json())
 
     def find(self, epoch: int) -> Plan | None:
-        """The plan of an epoch; None where none was handed out."""
+        """Return the plan of an epoch, or None if there was none."""
         file = self._file(epoch)
         return Plan.from_json(json.loads(file.read_text())) if file.exists() else None
 
@@ -64,41 +64,42 @@ class PlanRecord:
         return self._folder / f"{epoch:04d}.json"
 
 
-#: Rounds that a swap's first one is compared with. Few: a plan is often swapped because the network became slow, at
-#: the earliest two rounds before, and slow is what the round would have been without the swap.
+#: Rounds that the first round of a swap is compared with. They are few, because a plan is often swapped after the
+#: network became slow, at the earliest two rounds before, and without the swap the round would have been slow too.
 COMPARED = 3
 
 
 @dataclass(slots=True)
 class Swap:
-    """A plan on its way into force, or there. Times are Unix seconds; None where it has not come to that.
-
-    `active_s`: when the first round under the plan began. `pause_ms`: by how much that round was longer than those
-    before it. `lost_updates` and `duplicated_updates`: those of the rounds from the request to the first under it.
-    `joins` names a member that comes with the plan.
-    """
+    """A swap to another plan, pending or in force. Times are Unix seconds; None before the event."""
 
     plan: Plan
     reason: str
     requested_s: float
     requested_round: int
+    #: The members that hold the plan.
     holders: set[str] = field(default_factory=set)
+    #: When the last member held the plan.
     held_s: float | None = None
+    #: When the first round under the plan began.
     active_s: float | None = None
     active_round: int | None = None
+    #: By how many milliseconds that round was longer than the rounds before it.
     pause_ms: float | None = None
+    #: Updates lost and duplicated in the rounds from the request to the first round under the plan.
     lost_updates: int = 0
     duplicated_updates: int = 0
+    #: The member that joins with the plan, or empty.
     joins: str = ""
 
     def hold(self, member: str, now_s: float) -> None:
-        """`member` holds the plan."""
+        """Record that a member holds the plan."""
         self.holders.add(member)
         if self.held_s is None and self.holders == set(self.plan.members):
             self.held_s = now_s
 
     def activate(self, rounds: Sequence[RoundSummary]) -> None:
-        """The last of `rounds` (the newest complete ones, in order) is the first under the plan."""
+        """Record the first round under the plan, the last of `rounds` (the newest complete ones, in order)."""
         first = rounds[-1]
         self.active_s = first.began_s
         self.active_round = first.number
@@ -108,7 +109,7 @@ class Swap:
         self.duplicated_updates = sum(done.duplicated for done in since)
 
     def to_json(self) -> dict[str, Any]:
-        """As the run's summary has it, and a little more."""
+        """Return the swap in the form of the run's summary, with a few more fields."""
         return {
             "kind": "plan",
             "epoch": self.plan.epoch,
@@ -125,15 +126,22 @@ class Swap:
 
 
 def pause_ms(finished_s: Sequence[float], first: int, last: int | None = None) -> float | None:
-    """Milliseconds by which a swap made a round longer, at least 0; the same for swaps of plans and of networks.
+    """Return by how many milliseconds a swap of a plan or a network made a round longer, at least 0.
 
-    `finished_s` has the time at which the last member finished each round. A round's whole time runs from the end of
-    the one before to its own, since a swap is paid for inside a round: connections are fresh and begin slowly. The
-    longest of the rounds that felt the swap, `first` to `last` (indices; by default only the first), is compared with
-    the median of the COMPARED before; None when there are not so many. Where as many came after, with theirs if they
-    took longer: a plan or a network that is slower for good is no pause.
+    A round's whole time runs from the end of the round before to its own end, since the swap costs time inside a round:
+    new connections start slowly. The longest affected round is compared with the median of the COMPARED rounds before
+    the swap, or with the median of the COMPARED rounds after it if that is longer: a plan or a network that stays
+    slower is not a pause.
+
+    Args:
+        finished_s: When the last member finished each round, in Unix seconds.
+        first: The index of the first affected round.
+        last: The index of the last affected round; `first` by default.
+
+    Returns:
+        Milliseconds, or None with fewer than COMPARED rounds before the swap.
     """
-    wholes = [after - before for before, after in pairwise(finished_s)]  # the first round has none
+    wholes = [after - before for before, after in pairwise(finished_s)]  # the first round has no whole time
     end = first if last is None else last
     felt = wholes[max(first - 1, 0) : end]
     before = wholes[max(first - 1 - COMPARED, 0) : max(first - 1, 0)]
@@ -148,11 +156,10 @@ log = logging.getLogger(__name__)
 
 
 class PlanHistory:
-    """`plan` is in force, `pending` the swap that is under way, `swaps` all that came into force or still may.
+    """The plan in force, the pending swap, and all swaps. Times are Unix seconds.
 
-    Times are Unix seconds. A plan that was dropped may come into force all the same, where members had agreed on it,
-    and so may one that a controller before this one had them prepare for. Epochs and plans that were handed out are on
-    record in the run's directory `out`.
+    A dropped plan can still come into force if the members had agreed on it, and so can a plan that members prepared
+    under the controller before this one. All epochs and plans are recorded in the run's directory `out`.
     """
 
     def __init__(self, out: Path, clocks: Clocks) -> None:
@@ -160,9 +167,11 @@ class PlanHistory:
         self.record = PlanRecord(out / "plans")
         self._clocks = clocks
         self.plan: Plan
+        #: The swap under way.
         self.pending: Swap | None = None
+        #: The swaps that came into force or still may.
         self.swaps: list[Swap] = []
-        self._prepared: dict[int, Swap] = {}  # epochs newer than the one in force, the dropped ones too
+        self._prepared: dict[int, Swap] = {}  # epochs newer than the one in force, dropped ones included
         self._members: dict[int, frozenset[str]] = {}
 
     @property
@@ -172,24 +181,24 @@ class PlanHistory:
 
     @property
     def newest(self) -> int:
-        """The newest epoch that a plan was numbered with."""
+        """The newest epoch that was handed out."""
         return self.epochs.newest
 
     def next_epoch(self) -> int:
-        """One that no plan has."""
+        """Return an epoch that no plan has yet."""
         return self.epochs.next()
 
     def members(self, epoch: int) -> frozenset[str] | None:
-        """Who takes part under the plan of an epoch, and is still there; None when there was no such plan."""
+        """Return the members of an epoch's plan that are still present, or None if there was no such plan."""
         return self._members.get(epoch)
 
     def begin(self, plan: Plan) -> None:
-        """The members that are to come begin with this plan."""
+        """Take the first plan, with which the members begin."""
         self.plan = plan
         self._know(plan)
 
     def prepare(self, plan: Plan, reason: str, after_round: int, joins: str) -> Swap:
-        """The members are to prepare for another plan; with a member that `joins`, if it says so."""
+        """Begin a swap to another plan, with which the member `joins` joins unless that is empty."""
         swap = Swap(plan, reason, self._clocks.unix(), after_round, joins=joins)
         self.pending = self._prepared[plan.epoch] = swap
         self.swaps.append(swap)
@@ -197,14 +206,15 @@ class PlanHistory:
         return swap
 
     def drop(self, swap: Swap) -> None:
-        """Give up the swap under way."""
+        """Give up the pending swap."""
         self.swaps.remove(swap)
         self.pending = None
 
     def activated(self, rounds: Sequence[RoundSummary]) -> Swap | None:
-        """The last of `rounds` (the newest complete ones) is over; the swap, if it was the first under another plan.
+        """Take the plan of the last of `rounds` (the newest complete ones) in force.
 
-        Perhaps of a plan that was dropped when it was too late to take it back.
+        Returns:
+            The swap if that round was the first under another plan. The plan may be one that was dropped too late.
         """
         done = rounds[-1]
         swap = self._prepared.get(done.epoch) or self._of_the_controller_before(done)
@@ -213,7 +223,13 @@ class PlanHistory:
         self.plan = swap.plan
         self._prepared = {epoch: other for epoch, other in self._prepared.items() if epoch > swap.plan.epoch}
         swap.activate(rounds)
-        log.info("epoch %d in force since round %d, pause %s ms", swap.plan.epoch, done.number, swap.pause_ms)
+        log.info(
+            "plan of epoch %d (%s) in force since round %d, pause %s ms",
+            swap.plan.epoch,
+            swap.plan.policy,
+            done.number,
+            swap.pause_ms,
+        )
         if swap is self.pending:
             self.pending = None
         elif swap not in self.swaps:
@@ -221,22 +237,30 @@ class PlanHistory:
         return swap
 
     def resume(self, plan: Plan, why: str, after_round: int) -> None:
-        """The plan is in force: those who are left had nothing to agree on."""
+        """Put the plan of a reconfiguration in force at once, without the members' agreement."""
         now_s = self._clocks.unix()
         swap = Swap(plan, why, now_s, after_round, set(plan.members), now_s)
         self._prepared = {plan.epoch: swap}
         self.plan = plan
         self.swaps.append(swap)
         self._know(plan)
-        log.info("epoch %d: %s", plan.epoch, why)
+        log.info("plan of epoch %d (%s) in force after a reconfiguration: %s", plan.epoch, plan.policy, why)
 
     @staticmethod
     def said(rejoin: Rejoin, members: Collection[str]) -> Plan:
-        """The plan that one of the members goes by; Contradiction when there can be none such in this run."""
-        who = f"{rejoin.member!r} does not say where it stands"
+        """Return the plan that a returning member goes by.
+
+        Args:
+            rejoin: The member's state.
+            members: The members of the run.
+
+        Raises:
+            Contradiction: There can be no such plan in this run.
+        """
+        who = f"the state that {rejoin.member!r} reports after its reconnection is impossible"
         if strangers := sorted({*rejoin.roster, *map(str, rejoin.plan.get("members", ()))} - {*members}):
             raise Contradiction(
-                f"{who}: {strangers[0]!r:.80} is no member of this run",
+                f"{who}: {strangers[0]!r:.80} is not a member of this run",
                 rule="unknown-member",
                 member=rejoin.member,
                 given=strangers[0],
@@ -247,14 +271,14 @@ class PlanHistory:
             raise Contradiction(f"{who}: {error}", **{**error.details, "member": rejoin.member}) from error
         if missing := sorted(set(plan.members) - set(rejoin.roster)):
             raise Contradiction(
-                f"{who}: its plan has {missing[0]!r}, and its roster has not",
+                f"{who}: its plan includes {missing[0]!r}, and its roster has no address of that member",
                 rule="roster",
                 member=rejoin.member,
                 given=missing[0],
             )
         if plan.epoch > rejoin.newest:
             raise Contradiction(
-                f"{who}: its plan is of epoch {plan.epoch}, and the newest is {rejoin.newest}",
+                f"{who}: its plan has epoch {plan.epoch}, and the newest epoch that it knows of is {rejoin.newest}",
                 rule="unknown-epoch",
                 member=rejoin.member,
                 epoch=plan.epoch,
@@ -262,14 +286,18 @@ class PlanHistory:
         return plan
 
     def recover(self, plan: Plan, begins: bool) -> None:
-        """A member that was there before goes by this plan. Contradiction when there can be none such.
+        """Take a returning member's plan. A plan that this controller made itself is taken from its own record.
 
-        `begins`: the controller was started anew, and knows of no other. What it handed out itself it takes from its
-        own record, whatever the member says of it.
+        Args:
+            plan: The plan that the member goes by.
+            begins: True if this controller was restarted, and knows of no plan in force yet.
+
+        Raises:
+            Contradiction: No controller of this run can have made the plan.
         """
         if plan.epoch > self.newest:
             raise Contradiction(
-                f"epoch {plan.epoch} was never handed out; the newest is {self.newest}",
+                f"the plan's epoch {plan.epoch} was never handed out; the newest is {self.newest}",
                 rule="unknown-epoch",
                 epoch=plan.epoch,
             )
@@ -282,18 +310,18 @@ class PlanHistory:
         self._members.setdefault(plan.epoch, frozenset(plan.members))
 
     def lose(self, gone: Collection[str]) -> None:
-        """Rounds under any plan are complete without them."""
+        """Complete rounds under any plan without these members."""
         self._members = {epoch: members.difference(gone) for epoch, members in self._members.items()}
 
     def _of_the_controller_before(self, done: RoundSummary) -> Swap | None:
-        """The swap to the plan that a round went by, where that is newer than the one in force and not from here."""
+        """Return the swap to a round's plan if the controller before this one prepared it, else None."""
         if not self.epochs.resumed or done.epoch <= self.plan.epoch:
             return None
         plan = self.record.find(done.epoch)
         if plan is None or set(plan.members) != set(self.plan.members):
-            return None  # of one with a member more, that one tells when it comes back
+            return None  # if it takes in a member, that member reports it when it reconnects
         self._know(plan)
-        return Swap(plan, "prepared under the controller before", done.began_s, done.number, set(plan.members))
+        return Swap(plan, "prepared under the previous controller", done.began_s, done.number, set(plan.members))
 
     def _know(self, plan: Plan) -> None:
         self._members[plan.epoch] = frozenset(plan.members)

@@ -1,8 +1,7 @@
-"""Rounds as the controller sees them: each member's report, what follows when all have reported, and who is heard of
-while one takes long.
+"""The round log: gathers the members' reports into rounds, and tracks which members report during long rounds.
 
-What is kept is bounded. A round's reports are whole until it is complete; of complete rounds the newest are known in
-short. Everything that was ever reported is in the run's rounds.jsonl.
+Memory is bounded. Reports are kept whole until their round is complete; of complete rounds the newest are kept as
+summaries. The run's rounds.jsonl has every report.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from testbed.planning import Pair
 from testbed.protocol import PeerSample, Report, Train
 from testbed.telemetry.round_span import RoundSpan, span_of
 
-#: Rounds over which it is looked how long members compute: now and then one evaluates its model too.
+#: Rounds whose median says how long members compute. In some rounds a member also evaluates its model.
 COMPUTED = 8
 
-#: Complete rounds that are known in short: what judges plans looks at the newest dozens, who watches asks more often.
+#: Summaries of complete rounds that are kept. Plans are judged by the newest dozens, and observers ask more often.
 KEPT_ROUNDS = 1000
 
-#: Reports of one member that wait for those of others. One whose group is fast is ahead of the other groups by up to
-#: the period of a plan with groups, and of a member that lost its line by what that did not tell.
+#: Reports of one member that wait for reports of others. A member of a fast group is ahead of the other groups by up to
+#: the period of a plan with groups, and ahead of a member that lost its connection by the rounds it did not report.
 KEPT_REPORTS = 1000
-#: Trains in them, of which the newest say enough: 10 MB.
+#: Packet trains in those reports, 10 MB. The newest trains say enough.
 KEPT_TRAINS = 50_000
 
-#: Nobody is further ahead of all others: a round needs everybody's update. A member whose line breaks is heard of
-#: again, or lost, within a lease; 5 s of it are 10,000 rounds where each takes 0.5 ms.
+#: Rounds that a member can be ahead of all others, since a round needs each member's update. A member whose connection
+#: breaks reconnects or is lost within a lease; a lease of 5 s is 10,000 rounds of 0.5 ms.
 MOST_AHEAD = 10_000
 
 
@@ -46,7 +45,7 @@ class ReportedRound:
     reports: Mapping[str, Report]
 
     def summary(self) -> RoundSummary:
-        """It in short."""
+        """Return the round's summary."""
         its = self.reports.values()
         span = span_of((report.started_s, report.finished_s) for report in its)
         return RoundSummary(
@@ -61,11 +60,11 @@ class ReportedRound:
         )
 
     def samples(self) -> dict[Pair, PeerSample]:
-        """Each edge's transfer in this round, by (sender, receiver)."""
+        """Return each edge's transfer in this round, by (sender, receiver)."""
         return {(member, sample.peer): sample for member, report in self.reports.items() for sample in report.peers}
 
     def arrivals(self) -> dict[Pair, tuple[Train, ...]]:
-        """The trains of each edge that came in this round, by (sender, receiver)."""
+        """Return the packet trains that arrived over each edge in this round, by (sender, receiver)."""
         return {
             (peer, member): trains
             for member, report in self.reports.items()
@@ -73,27 +72,29 @@ class ReportedRound:
         }
 
     def rates(self) -> dict[str, float]:
-        """The samples per second of each member that says them."""
+        """Return the samples per second of each member that reports them."""
         found = {member: report.metrics.get("samples_per_s") for member, report in self.reports.items()}
         return {member: rate for member, rate in found.items() if rate is not None and rate > 0}
 
 
 @dataclass(frozen=True, slots=True)
 class RoundSummary:
-    """A complete round. Its first member entered it at `began_s`, its last at `entered_s`, and the last finished it at
-    `finished_s` (Unix time).
-
-    `epoch` is that of the plan it went by. `lost` and `duplicated` are updates that a member's result did not hold, or
-    held twice, over all members; `metrics` are the mean over those members that reported them.
-    """
+    """The summary of a complete round. Times are Unix seconds."""
 
     number: int
+    #: The epoch of the round's plan.
     epoch: int
+    #: When the first member entered the round.
     began_s: float
+    #: When the last member entered the round.
     entered_s: float
+    #: When the last member finished the round.
     finished_s: float
+    #: Updates that members' results did not hold, over all members.
     lost: int = 0
+    #: Updates that members' results held twice, over all members.
     duplicated: int = 0
+    #: Each metric's mean over the members that reported it.
     metrics: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
@@ -102,7 +103,7 @@ class RoundSummary:
         return RoundSpan(self.entered_s, self.finished_s).seconds
 
     def to_json(self) -> dict[str, Any]:
-        """It for those who watch."""
+        """Return the summary for observers, as JSON."""
         return {
             "round": self.number,
             "epoch": self.epoch,
@@ -116,7 +117,7 @@ class RoundSummary:
 
 
 def means(reports: Collection[Report]) -> dict[str, float | None]:
-    """The mean of each metric over the reports that have it; None where one of them is not finite."""
+    """Return the mean of each metric over the reports that have it; None where one of the values is not finite."""
     values: dict[str, list[float | None]] = {}
     for report in reports:
         for name, value in report.metrics.items():
@@ -130,19 +131,22 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 class RoundLog:
-    """Gathers reports into rounds; `expected` says who takes part under the plan of an epoch, and is still there.
+    """Gathers reports into rounds.
 
-    `complete` are the newest rounds of those that are, `count` says how many there were.
+    Args:
+        expected: Returns the members of an epoch's plan that are still present.
     """
 
     def __init__(self, expected: Callable[[int], frozenset[str]]) -> None:
+        #: The newest complete rounds.
         self.complete: list[RoundSummary] = []
+        #: The number of all complete rounds.
         self.count = 0
         self.lost = 0
         self.duplicated = 0
         self._expected = expected
         self._pending: dict[str, _PendingReports] = {}
-        self._came: Counter[int] = Counter()  # reports of rounds that are not complete; also of members gone since
+        self._came: Counter[int] = Counter()  # reports of incomplete rounds, those of lost members included
         self._said: dict[str, int] = {}
         self._heard_s: dict[str, float] = {}
         self._timings: deque[dict[str, tuple[float, float]]] = deque(maxlen=COMPUTED + 1)
@@ -150,38 +154,45 @@ class RoundLog:
 
     @property
     def newest(self) -> int:
-        """The newest round that any member who is there has reported. All have contributed to it."""
+        """The newest round that any present member has reported. All members have contributed to it."""
         return max(self._said.values(), default=0)
 
     def hear(self, member: str, now_s: float) -> None:
-        """A member says that it is still in a round."""
+        """Record that a member reported progress during a round."""
         self._heard_s[member] = now_s
 
     def heard_s(self, members: Collection[str]) -> float:
-        """By when each of these has said so, or more, since the last round was complete; 0 where one has not."""
+        """Return the time by which each of these members reported progress since the last complete round, else 0."""
         heard_s = min((self._heard_s.get(member, 0.0) for member in members), default=0.0)
         return heard_s if self.last is None or heard_s > self.last.finished_s else 0.0
 
     def add(self, report: Report) -> ReportedRound | None:
-        """Take a report; the round, when it was the last one of it. Contradiction when the member can't be there."""
+        """Add a report.
+
+        Returns:
+            The round if this report completes it, else None.
+
+        Raises:
+            Contradiction: The member can't be in that round.
+        """
         self._check(report)
         self._said[report.member] = report.round
         if self.last is not None and report.round <= self.last.number:
-            return None  # it was not expected any more
+            return None  # a late report of a complete round
         self._pending.setdefault(report.member, _PendingReports()).add(report)
         self._came[report.round] += 1
         enough = self._came[report.round] >= len(self._expected(report.epoch))
         return self._completed(report.round) if enough else None
 
     def forget(self, gone: Collection[str]) -> None:
-        """These members are gone. One that comes under such a name begins where the others are by then."""
+        """Drop the reports of lost members. A new member of such a name begins in the others' current round."""
         for member in gone:
             self._said.pop(member, None)
             self._heard_s.pop(member, None)
             self._pending.pop(member, None)
 
     def recheck(self) -> list[ReportedRound]:
-        """Fewer are expected now: the rounds that lacked nobody else."""
+        """Return the rounds that are complete now that fewer members are expected."""
         numbers = sorted({number for its in self._pending.values() for number in its.reports})
         return [done for number in numbers if (done := self._completed(number)) is not None]
 
@@ -203,14 +214,14 @@ class RoundLog:
         others = max((number for member, number in self._said.items() if member != report.member), default=None)
         if others is not None and report.round > others + MOST_AHEAD:
             raise Contradiction(
-                f"it reported round {report.round} while the others are in round {others}",
+                f"it reported round {report.round} while the other members are in round {others}",
                 rule="ahead",
                 member=report.member,
                 round=report.round,
             )
 
     def _completed(self, number: int) -> ReportedRound | None:
-        """The round, if all have reported it. Older ones, whose reports a controller missed, are given up then."""
+        """Return the round if all members have reported it. Drops older rounds then: some of their reports are lost."""
         found = {member: its.reports[number] for member, its in self._pending.items() if number in its.reports}
         if not found or not self._expected(max(report.epoch for report in found.values())) <= found.keys():
             return None
@@ -233,12 +244,16 @@ class RoundLog:
         self._timings.append({member: (its.started_s, its.finished_s) for member, its in done.reports.items()})
 
     def under(self, epoch: int) -> int:
-        """How many complete rounds went by the plan of an epoch."""
+        """Return the number of complete rounds under the plan of an epoch."""
         return self._of_epoch[epoch]
 
     def whole_s(self, first: int, epoch: int) -> list[float]:
-        """Seconds from the end of one round to that of the next, for those rounds from the `first`th complete one on
-        that went by the plan of this epoch, as the one before did; as far as they are kept."""
+        """Return the whole times of rounds, in seconds from the end of one round to the end of the next.
+
+        Args:
+            first: The index of the first complete round to count.
+            epoch: Only rounds count that went by this epoch's plan, as the round before did.
+        """
         oldest = self.count - len(self.complete)
         return [
             after.finished_s - before.finished_s
@@ -247,7 +262,7 @@ class RoundLog:
         ]
 
     def newest_whole(self, most: int, first: int, epoch: int) -> list[tuple[float, float]]:
-        """Return when each of the newest whole rounds began and ended, at most so many, as `whole_s` counts them."""
+        """Return the begin and end of the newest whole rounds, at most `most` of them, counted as `whole_s` does."""
         oldest = self.count - len(self.complete)
         return [
             (before.finished_s, after.finished_s)
@@ -256,7 +271,7 @@ class RoundLog:
         ][-most:]
 
     def compute_s(self) -> dict[str, float]:
-        """Seconds between the end of a member's round and the begin of its next: the median over the newest ones."""
+        """Return each member's median seconds from the end of a round to the next start, over COMPUTED rounds."""
         gaps: dict[str, list[float]] = {}
         for before, after in pairwise(self._timings):
             for member, (started_s, _) in after.items():
@@ -266,27 +281,30 @@ class RoundLog:
 
     @property
     def last(self) -> RoundSummary | None:
-        """The newest complete round."""
+        """The newest complete round, or None before the first."""
         return self.complete[-1] if self.complete else None
 
 
 class _PendingReports:
-    """One member's, by round, that wait for those of others. Of too many the newest stay: whoever does not report the
-    oldest ones missed them, and they are given up anyway."""
+    """One member's reports of incomplete rounds, by round.
+
+    If there are too many, the oldest are dropped: the members that have not reported those rounds missed them, so that
+    the rounds are never complete.
+    """
 
     def __init__(self) -> None:
         self.reports: dict[int, Report] = {}
         self._trains = 0
 
     def add(self, report: Report) -> None:
-        """Take the newest. Whose updates its means are of is on record, and of no more use."""
+        """Add the newest report, without its slices: rounds.jsonl has them, and nothing else needs them."""
         self.reports[report.round] = replace(report, slices=())
         self._trains += _trains(report)
         while len(self.reports) > KEPT_REPORTS or (self._trains > KEPT_TRAINS and len(self.reports) > 1):
             self._drop(next(iter(self.reports)))
 
     def drop_until(self, number: int) -> None:
-        """Those of rounds up to this one are of no more use."""
+        """Drop the reports of rounds up to this one."""
         for older in [older for older in self.reports if older <= number]:
             self._drop(older)
 

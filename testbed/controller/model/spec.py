@@ -1,4 +1,4 @@
-"""What a controller is started with: one JSON file, written by whoever starts it."""
+"""The controller's spec, a JSON file that is written by the program that starts the controller."""
 
 from __future__ import annotations
 
@@ -33,34 +33,34 @@ def _job_json(job: Job) -> dict[str, Any]:
 
 
 class Elasticity(BaseModel):
-    """Members may go and come while others train, as long as `quorum` of them are left.
+    """Members may leave and join while others train, as long as a quorum is present.
 
-    A member that does not renew its lease for `lease_s` is gone. Members that gossip have no leases: one that hangs up
-    is gone.
+    Members that gossip have no leases: a member whose connection ends is gone.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    #: The least number of members with which the run goes on.
     quorum: int = Field(ge=1)
+    #: A member that does not renew its lease for this many seconds is gone.
     lease_s: float = Field(default=5.0, gt=0)
 
 
 class GossipGraph(BaseModel):
-    """The graph over which members gossip, and the rules that bound how far they get apart.
-
-    Unless it is `bounded` nothing here does: members exchange whenever they like, or by their protocol's own rules.
-    `survives`: when one dies the others go on, and, unless it is `fixed`, all may go over to another graph (Hop).
-    `weights` are those that its members average by. Where `leaders` are named, only they stand in the graph, each for
-    its site; the others follow.
-    """
+    """The graph over which members gossip, and the rules that bound how many iterations they get apart."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     edges: tuple[tuple[str, str], ...]
+    #: If given, only these members are in the graph, each for its site; the site's other members follow.
     leaders: tuple[str, ...] = ()
+    #: Whether the rules below bound the iteration gap; without, members exchange freely or by their protocol's rules.
     bounded: bool = True
+    #: Whether the other members go on when one dies.
     survives: bool = False
+    #: Whether the graph must stay. If it survives and is not fixed, members may change to another graph (Hop).
     fixed: bool = False
+    #: The weights by which members average.
     weights: Weighing = "uniform"
     max_ig: int | None = None
     backup: int = 0
@@ -68,26 +68,42 @@ class GossipGraph(BaseModel):
     notify_ack: bool = False
 
     def without(self, gone: str, members: tuple[str, ...]) -> GossipGraph:
-        """What is left when one of `members` has died; GraphError when that is no graph over which others agree."""
+        """Return the graph without a member that died.
+
+        Args:
+            gone: The member that died.
+            members: The members before its death.
+
+        Raises:
+            GraphError: The others can't reach agreement over what remains.
+        """
         if gone not in self.standing(members):
             return self
         if self.leaders:
-            raise GraphError(f"{gone} stood for its site; what the site's workers learn reaches nobody any more")
+            raise GraphError(f"{gone} was the leader of its site, whose other workers now reach no other site")
         left = Graph(members, frozenset(self.edges)).without(gone)
         if len(left.members) < 2:
-            raise GraphError(f"only {', '.join(left.members)} is left; nobody to train with")
+            raise GraphError(f"{', '.join(left.members)} is the only member left, without a neighbour to train with")
         return self.model_copy(update={"edges": tuple(sorted(left.edges))})
 
     def standing(self, members: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of the members that stand in the graph."""
+        """Return the members that are in the graph."""
         return tuple(member for member in members if member in self.leaders) if self.leaders else members
 
     def weigh(self, graph: Graph) -> Weights:
-        """What each of a graph's members averages by; GraphError when its weights are not for such a graph."""
+        """Return the weights by which each member of a graph averages.
+
+        Raises:
+            GraphError: This kind of weights does not suit the graph.
+        """
         return weigh(graph, self.weights)
 
     def bounds(self, members: tuple[str, ...]) -> dict[Pair, float]:
-        """The most that each (ahead, behind) may be apart; GraphError when the edges make no graph of the members."""
+        """Return the bound on the iteration gap of each pair (ahead, behind).
+
+        Raises:
+            GraphError: The edges make no connected graph of the members.
+        """
         bounds: dict[Pair, float] = dict.fromkeys(permutations(members, 2), inf)
         if self.bounded:
             rules = self.model_dump(include={"max_ig", "backup", "staleness", "notify_ack"})
@@ -96,34 +112,31 @@ class GossipGraph(BaseModel):
 
 
 class PlanningSpec(BaseModel):
-    """What is known of the network at first, and how plans for it are made and chosen.
-
-    `view.knowledge` says where the controller's knowledge comes from: `declared` and `oracle` views change only by
-    POST /network; a `measured` one starts from the declared rates and is corrected by the members' transfers.
-
-    Every plan is given the `codec`, for some overlay edges (`a->b`) another of `link_codecs` beside those that its
-    policy chose, and with a `period` above 1 the members' sites as groups, which reduce among themselves in all rounds
-    but each `period`-th; a policy that makes groups itself has its own way.
-
-    Where training is `conducted` plans say how members train as well, and the codec is chosen with that.
-
-    `period_s`: the least time between two evaluations of the policy. `margin`: the part of the predicted round
-    that another plan must save. `dwell_rounds`: how many rounds a plan stands before another may follow. With `hold`
-    none is looked for but where the network is declared to be another one, and nothing is probed.
-    """
+    """The first view of the network, and the rules by which plans are made and chosen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
+    #: The network at first. `view.knowledge` is the source of later knowledge: a `declared` or `oracle` view changes
+    #: only by a ChangeNetwork request; a `measured` view starts from the declared rates and is corrected by transfers.
     view: Annotated[View, PlainValidator(_view), PlainSerializer(View.to_json)]
     policy: str
     options: dict[str, Any] = {}
+    #: The codec of every plan.
     codec: str = PLAIN_CODEC
+    #: The codecs of overlay edges (`a->b`) that differ from `codec`, beside those that the policy chose.
     link_codecs: dict[str, str] = {}
+    #: If above 1, each site's members are a group, which reduces within itself except in each `period`-th round. A
+    #: policy that makes groups itself keeps its own period.
     period: int = Field(default=1, ge=1)
+    #: The least time between two evaluations of the policy, in seconds.
     period_s: float = Field(default=5.0, ge=0)
+    #: The fraction of the predicted round that another plan must save.
     margin: float = Field(default=0.1, ge=0, lt=1)
+    #: The number of rounds for which a plan stays in force before another may follow.
     dwell_rounds: int = Field(default=3, ge=0)
+    #: Replan only after a declared change of the network, and probe nothing.
     hold: bool = False
+    #: Whether plans also say how members train; the codec is then chosen with that.
     conducted: bool = False
 
     @model_validator(mode="after")
@@ -132,11 +145,19 @@ class PlanningSpec(BaseModel):
         return self
 
     def make_policy(self) -> Policy:
-        """The policy that is run; PolicyError when there is none of the name or options."""
+        """Return the policy.
+
+        Raises:
+            PolicyError: There is no policy of this name, or it does not take these options.
+        """
         return policy_named(self.policy, self.options)
 
     def dress(self, plan: Plan, view: View) -> Plan:
-        """A policy's plan with what is not the policy's business; PolicyError when a site's members do not meet."""
+        """Return a policy's plan with the codecs and groups of this spec.
+
+        Raises:
+            PolicyError: A site's members are not connected within the site's part of the plan.
+        """
         known = set(plan.members)
         links = {edge: codec for edge, codec in self.link_codecs.items() if set(edge.split("->")) <= known}
         plan = replace(plan, codec=self.codec, link_codecs={**plan.link_codecs, **links})
@@ -144,32 +165,29 @@ class PlanningSpec(BaseModel):
 
 
 class Newcomer(BaseModel):
-    """A member that is to come while the others train: its job, and the codecs of overlay edges to and from it that
-    differ from what plans name."""
+    """A member that will join during training, with its job."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     job: Annotated[Job, PlainValidator(_job), PlainSerializer(_job_json)]
+    #: The codecs of overlay edges to and from the member that differ from the plan's codec.
     link_codecs: dict[str, str] = {}
 
 
 class ControllerSpec(BaseModel):
-    """Members and their jobs, and either the `planning` of the trees by which they reduce in rounds, or the `graph`
-    over which they gossip: no plan is made for those.
+    """The members of a run and their jobs, and either `planning` (all-reduce by plans) or `graph` (gossip)."""
 
-    From the `secret`, which never leaves the controller, it derives what members are known by (see Identities).
-    Unless it is `elastic`, a member that dies ends the run; where the graph survives that, it stays away.
-    """
-
-    # An error must not repeat what it is about: the secret would be in it, and errors go into logs.
+    # An error must not repeat its input: the secret would be in it, and errors go into logs.
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     members: tuple[str, ...] = Field(min_length=1)
+    #: The members' tokens and keys are derived from it (see Identities). It never leaves the controller.
     secret: str = Field(min_length=1, repr=False)
     jobs: dict[str, Annotated[Job, PlainValidator(_job), PlainSerializer(_job_json)]]
     planning: PlanningSpec | None = None
     graph: GossipGraph | None = None
+    #: Without it, the death of a member ends the run; a graph that survives the death goes on without the member.
     elastic: Elasticity | None = None
 
     @field_validator("members")
@@ -178,41 +196,52 @@ class ControllerSpec(BaseModel):
         for member in members:
             check_name(member)
         if len(set(members)) < len(members):
-            raise ValueError("two members have one name; give each its own")
+            raise ValueError("two members have the same name; give each its own")
         return members
 
     @model_validator(mode="after")
     def _agrees(self) -> ControllerSpec:
         if (self.planning is None) == (self.graph is None):
-            raise ValueError("members reduce by plans or gossip over a graph: give either `planning` or `graph`")
+            raise ValueError("members reduce by plans, or gossip over a graph: give either `planning` or `graph`")
         if self.planning:
             self._check_planning(self.planning)
         if self.graph:
             self._check_graph(self.graph)
         if set(self.jobs) != set(self.members):
-            raise ValueError(f"jobs must be those of the members: {sorted(set(self.jobs) ^ set(self.members))}")
+            raise ValueError(
+                f"`jobs` must have each member and no other: see {sorted(set(self.jobs) ^ set(self.members))}"
+            )
         if self.elastic is not None and self.elastic.quorum > len(self.members):
-            raise ValueError(f"the quorum is {self.elastic.quorum}, and there are {len(self.members)} members")
+            raise ValueError(f"the quorum {self.elastic.quorum} is above the number of members, {len(self.members)}")
         return self
 
     def _check_planning(self, planning: PlanningSpec) -> None:
         if self.members != planning.view.names:
-            raise ValueError(f"members {list(self.members)} are not those of the view, {list(planning.view.names)}")
+            raise ValueError(f"`members` {list(self.members)} differ from the view's {list(planning.view.names)}")
         if self.elastic is not None and planning.period > 1:
-            raise ValueError("an elastic run has no groups: a member lost in a group's round can't be mended yet")
+            raise ValueError(
+                "an elastic run takes no `period` above 1: a member lost in a group's round can't be recovered yet"
+            )
 
     def _check_graph(self, graph: GossipGraph) -> None:
         if self.elastic is not None and (graph.leaders or not graph.survives):
             raise ValueError(
-                "who has died comes again only where others go on without it, and none where members stand for sites"
+                "`elastic` needs a graph that survives a death and has no leaders: else no lost member can join again"
             )
         graph.bounds(self.members)
 
     def with_member(self, newcomer: Newcomer, view: View) -> ControllerSpec:
-        """With one member more, of those who go by plans, in a network that is this one by now; pydantic's
-        ValidationError where it can't be."""
+        """Return this spec with one more member.
+
+        Args:
+            newcomer: The member.
+            view: The current view of the network, with the member in it.
+
+        Raises:
+            ValueError: This run gossips, or (pydantic's ValidationError) the member does not fit the spec.
+        """
         if self.planning is None:
-            raise ValueError("members gossip over a graph that was made for them")
+            raise ValueError("this run gossips over a graph that was made for its members, and takes no more")
         codecs = {**self.planning.link_codecs, **newcomer.link_codecs}
         return ControllerSpec(
             members=view.names,
@@ -224,10 +253,15 @@ class ControllerSpec(BaseModel):
 
     @property
     def rounds(self) -> int:
-        """How many rounds, or iterations, the jobs have, at most."""
+        """The largest number of rounds, or of iterations, of any job."""
         return max(job.rounds for job in self.jobs.values())
 
 
 def load_spec(path: Path) -> ControllerSpec:
-    """The spec in a file; pydantic's ValidationError when it is none, OSError when it can't be read."""
+    """Return the spec in a file.
+
+    Raises:
+        ValueError: The file is no valid spec (pydantic's ValidationError).
+        OSError: The file can't be read.
+    """
     return ControllerSpec.model_validate_json(path.read_bytes())

@@ -1,1 +1,1 @@
-"""Who speaks with the controller: members, the run, people; and how each shows who it is."""
+"""The members' server: connections, authentication, and secrets in files."""

@@ -1,4 +1,4 @@
-"""A connection from who says it is a member: lines in, of bounded length, and messages out, of bounded backlog."""
+"""A member's connection: lines in, of bounded length, and messages out, with a bounded backlog."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from contextlib import contextmanager
 from testbed.protocol import MAX_LINE_BYTES, ControlMessage, ProtocolError, decode, encode
 from testbed.sockets import Tls, peer_name
 
-#: The first line, from who may be anybody: a name, an address, a token.
+#: The longest first line, before the sender is authenticated: a name, an address, a token.
 HELLO_BYTES = 4096
-#: Seconds that it may take. A member has it at hand as it connects; a round trip takes one at most.
+#: Seconds that the first line may take. A member has it ready as it connects; a round trip takes one second at most.
 HELLO_S = 10.0
 
-#: What waits for a member that does not read. Members take messages in on a thread of their own, so that even a pause
-#: of minutes leaves some KiB; a message of the greatest length must fit.
+#: The largest backlog for a member that does not read. Members read on a thread of their own, so that even a pause of
+#: minutes leaves some KiB; a message of the greatest length must fit.
 MOST_UNREAD_BYTES = MAX_LINE_BYTES
 
-#: Connections at once that have not said yet who they are.
+#: Connections at once that are not authenticated yet.
 MOST_STRANGERS = 128
 
-#: What is read at a time.
+#: The bytes that one read takes at most.
 PIECE_BYTES = 64 * 1024
 
 
 class Connection:
-    """A stream over which messages come and go, a line each. `why` says why it was cut, if it was."""
+    """A stream of messages in both directions, one a line."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        #: Why the controller cut the connection, or empty.
         self.why = ""
         self._reader = reader
         self._writer = writer
@@ -36,68 +37,78 @@ class Connection:
         self._came = bytearray()
 
     async def secure(self, tls: Tls) -> str:
-        """Go over to TLS; who the other end has shown to be. OSError when it has not.
+        """Switch to TLS, before anything else is awaited: bytes that were read earlier would be taken for lines.
 
-        Nothing may be waited for before that: what came by then would be taken for lines.
+        Returns:
+            The member's name in the certificate that it shows.
+
+        Raises:
+            OSError: The handshake failed.
         """
         await self._writer.start_tls(tls.server, ssl_handshake_timeout=HELLO_S)
         return peer_name(self._writer.get_extra_info("ssl_object"))
 
     def let_in(self) -> None:
-        """It is a member's: from now on lines may be as long as messages are."""
+        """Allow lines of the length of messages: the connection is a member's."""
         self._most_bytes = MAX_LINE_BYTES
 
     async def receive(self) -> ControlMessage | None:
-        """The next message; None at the end of the stream. ProtocolError when the line is none, OSError when it broke
-        off."""
+        """Return the next message, or None at the end of the stream.
+
+        Raises:
+            ProtocolError: The line is too long, or is no message.
+            OSError: The connection broke.
+        """
         searched = 0
         while (end := self._came.find(b"\n", searched)) < 0 and len(self._came) <= self._most_bytes:
             searched = len(self._came)
             piece = await self._reader.read(PIECE_BYTES)
             if not piece and self._came:
-                raise ConnectionError("its connection ended in the middle of a line")
+                raise ConnectionError("the connection ended in the middle of a line")
             if not piece:
                 return None
             self._came += piece
         if not 0 <= end <= self._most_bytes:
-            raise ProtocolError(f"a line of more than {self._most_bytes} bytes")
+            raise ProtocolError(f"a line is longer than {self._most_bytes} bytes")
         line = bytes(self._came[:end])
         del self._came[: end + 1]
         return decode(line)
 
     def send(self, message: ControlMessage) -> None:
-        """Send a message; who lets too much wait is cut."""
+        """Send a message. Cuts the connection if the backlog is above MOST_UNREAD_BYTES."""
         self._writer.write(encode(message))
         waiting = self._writer.transport.get_write_buffer_size()
         if waiting > MOST_UNREAD_BYTES:
-            self.cut(f"it does not read: {waiting} bytes wait for it, and {MOST_UNREAD_BYTES} may")
+            self.cut(f"it does not read its messages: {waiting} bytes are unread, and the limit is {MOST_UNREAD_BYTES}")
 
     async def drain(self) -> None:
-        """Wait until what was sent is with the kernel."""
+        """Wait until the kernel has taken all sent messages."""
         await self._writer.drain()
 
     def cut(self, why: str) -> None:
-        """End it at once, whatever waits: whoever receives gets what came by now, and then its end."""
+        """End the connection at once and drop the backlog. Messages that were received before can still be read."""
         self.why = self.why or why
         self._writer.transport.abort()
 
     def close(self) -> None:
-        """End it, once what was sent is with the kernel."""
+        """End the connection once the kernel has taken all sent messages."""
         self._writer.close()
 
 
 class Strangers:
-    """Those who have not said yet who they are. They are MOST_STRANGERS at most: the oldest goes when one more comes,
-    so that who connects and says nothing keeps nobody out."""
+    """Connections that are not authenticated yet, at most MOST_STRANGERS.
+
+    The oldest is cut when another comes, so that silent connections keep no member out.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[Connection, None] = {}
 
     @contextmanager
     def one_more(self, connection: Connection) -> Iterator[None]:
-        """It is one for as long as this lasts."""
+        """Count a connection as a stranger within this context."""
         if len(self._waiting) >= MOST_STRANGERS:
-            next(iter(self._waiting)).cut("it did not say who it is, and others came")
+            next(iter(self._waiting)).cut(f"it sent no hello, and {MOST_STRANGERS} other connections wait for theirs")
         self._waiting[connection] = None
         try:
             yield

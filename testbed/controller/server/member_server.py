@@ -1,4 +1,4 @@
-"""The members' side of the controller: a stream server that speaks the control protocol, a line a message."""
+"""The members' side of the controller: a stream server for the control protocol, one message a line."""
 
 from __future__ import annotations
 
@@ -34,67 +34,81 @@ from testbed.sockets import Tls, unix_address
 
 log = logging.getLogger(__name__)
 
-#: A member's socket, in its folder.
+#: The name of a member's socket in its folder.
 SOCKET = "control.sock"
 
-#: What members say once they are let in.
+#: The messages that members may send once they have joined.
 SAID = (Report, Arrived, Held, Renew, Lost, Holding, PromiseGraph, Goodbye)
 
 
 @dataclass(frozen=True, slots=True)
 class TcpEndpoint:
-    """Where members come from other machines; with `tls` they show certificates.
-
-    `listening` is a socket that is bound and listens there already, or None where the server is to make one.
-    """
+    """The address at which members of other machines connect."""
 
     host: str
     port: int
+    #: If given, connections are encrypted and members show certificates.
     tls: Tls | None = None
+    #: A socket that listens at the address already, or None if the server must make it.
     listening: socket.socket | None = None
 
 
 class MemberListener(Protocol):
-    """Who hears of the members. Called from the event loop, one message at a time."""
+    """Handles the members' messages. Called from the event loop, one message at a time."""
 
     def joined(self, hello: Hello, rejoin: Rejoin | None) -> None:
-        """A member is there. Contradiction when it comes too late, or says of itself what can't be."""
+        """Handle a member that joins, or that reconnects (`rejoin`).
+
+        Raises:
+            Contradiction: The member comes too late, or its state is impossible.
+        """
 
     def heard(self, message: ControlMessage) -> None:
-        """A member that is there says something. Contradiction when that can't be."""
+        """Handle a message of a connected member.
+
+        Raises:
+            Contradiction: The message is impossible.
+        """
 
     def died(self, member: str, why: str) -> None:
-        """A member's connection ended before its Goodbye."""
+        """Handle the end of a member's connection before its Goodbye."""
 
     def excluded(self, member: str, why: str) -> None:
-        """A member said what can't be, or does not listen: it is no longer heard."""
+        """Handle the exclusion of a member that sent an impossible message or does not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class EarlyMember:
-    """A member that came for the next training: its hello, and whose connection it is by a socket or a certificate."""
+    """A member that waits for the next training."""
 
     connection: Connection
     hello: Hello
+    #: The member that the socket or the certificate belongs to; None over TCP without a certificate.
     owner: str | None
 
 
 class _TooEarly(Exception):
-    """A member comes while the training before its own goes on."""
+    """A member connected before its training began; its connection is kept."""
 
 
 class MemberServer:
-    """Accepts the members and passes on what they say: each at a Unix socket of its own, and over TCP if asked to.
+    """Accepts the members and passes their messages to a listener.
 
-    A member's socket is in a folder of its own, `folder`/NAME, that is mounted into its container and nobody else's:
-    who comes in there is that member. Over TCP it shows its token, or with TLS its certificate. Each is let in once,
-    or, where they are `elastic`, whenever it comes.
+    Each member has a Unix socket in its own folder, `folder`/NAME. The folder is mounted into that member's container
+    alone, so that the socket identifies the member. Over TCP a member shows its token, or with TLS its certificate.
 
-    A member's connection is closed at its Goodbye, which tells the member that the Goodbye was read. With
-    `stays_after_goodbye` the connection stays open until the member closes it, unless the member left by an error.
+    A member's connection is closed at its Goodbye, which tells the member that the Goodbye was read.
 
-    With `takes_next` a member that comes when this training is over, or when it has left it, waits for the next one:
-    `begin_anew`.
+    Args:
+        folder: The folder of the members' folders.
+        identities: The members, their tokens and keys.
+        listener: Handles the members' messages.
+        tcp: The address for members of other machines, or None.
+        elastic: A member may join any number of times; otherwise once.
+        stays_after_goodbye: A connection stays open after the Goodbye until the member closes it, unless the member
+            left by an error.
+        takes_next: A member that comes after this training, or after it has left this training, waits for the next one
+            (see `begin_next`).
     """
 
     def __init__(
@@ -107,7 +121,7 @@ class MemberServer:
         stays_after_goodbye: bool = False,
         takes_next: bool = False,
     ) -> None:
-        #: Whether the training is over.
+        #: True once the training is over.
         self.over = False
         self._early: dict[str, EarlyMember] | None = {} if takes_next else None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -123,7 +137,7 @@ class MemberServer:
         self._servers: list[asyncio.Server] = []
 
     async def start(self) -> None:
-        """Listen."""
+        """Listen at all sockets."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder.chmod(0o700)
         for member in self._identities.members:
@@ -141,8 +155,8 @@ class MemberServer:
         at_socket, listening = partial(self._serve, member), _member_socket(self._folder / member)
         self._servers.append(await asyncio.start_unix_server(at_socket, sock=listening, limit=PIECE_BYTES))
 
-    def begin_anew(self, identities: Identities, listener: MemberListener) -> None:
-        """Hang up on the members that are still there, and serve the next training, with those that wait for it."""
+    def begin_next(self, identities: Identities, listener: MemberListener) -> None:
+        """Close the connections of this training, and serve the next one, first the members that wait for it."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -155,34 +169,34 @@ class MemberServer:
             task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Stop listening and hang up."""
+        """Stop listening, and close all connections."""
         for early in (self._early or {}).values():
-            early.connection.send(Stop("the controller was ended"))
+            early.connection.send(Stop("the controller was stopped"))
             early.connection.close()
         for server in self._servers:
             server.close()
         for connection in self._connections.values():
             connection.close()
-        for member in self._identities.members:  # their folders stay: containers have them mounted
+        for member in self._identities.members:  # the folders stay, because containers have them mounted
             (self._folder / member / SOCKET).unlink(missing_ok=True)
 
     def send(self, member: str, message: ControlMessage) -> None:
-        """Send to a member that is there; nothing happens when it is not."""
+        """Send a message to a member; dropped when the member is not connected."""
         if connection := self._connections.get(member):
             connection.send(message)
 
     def send_all(self, message: ControlMessage) -> None:
-        """Send to every member that is there."""
+        """Send a message to every connected member."""
         for member in self._connections:
             self.send(member, message)
 
     def stop_all(self, reason: str) -> None:
-        """Tell every member that is there to leave, and why."""
+        """Tell every connected member to stop, with the reason."""
         self.send_all(Stop(brief(reason)))
 
     @property
     def local(self) -> bool:
-        """Whether members come at their sockets alone."""
+        """True if members connect at their Unix sockets only."""
         return self._tcp is None
 
     @property
@@ -191,24 +205,24 @@ class MemberServer:
         return frozenset(self._early or ())
 
     def connected(self, member: str) -> bool:
-        """Whether it is there."""
+        """Return whether a member is connected."""
         return member in self._connections
 
     async def flush(self, timeout_s: float) -> None:
-        """Wait until what was sent is with the kernel, at most `timeout_s`: a stuck member must not hold us."""
+        """Wait until the kernel has taken all sent messages, at most `timeout_s` seconds: a member may be stuck."""
         drains = [connection.drain() for connection in self._connections.values()]
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.gather(*drains, return_exceptions=True)
         except TimeoutError:
-            log.warning("a member did not take its messages within %s s", timeout_s)
+            log.warning("a member did not read its last messages within %s s", timeout_s)
 
     async def _serve(self, owner: str | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A connection at the socket of the member `owner`, or over TCP (None)."""
+        """Serve a connection at the socket of the member `owner`, or over TCP (None)."""
         await self._serve_connection(owner, Connection(reader, writer))
 
     async def _serve_connection(self, owner: str | None, connection: Connection, hello: Hello | None = None) -> None:
-        """Serve a connection to its end. Its `hello` is given where it waited for this training."""
+        """Serve a connection to its end. Its `hello` is given if it waited for this training."""
         member = None
         try:
             member = await self._admit(owner, connection, hello)
@@ -218,10 +232,10 @@ class MemberServer:
         except Contradiction as refusal:
             log.warning("refused a member: %s", refusal)
             connection.send(Stop(reason=brief(str(refusal))))
-        except (ProtocolError, TimeoutError, OSError) as error:  # before it was let in: nobody's connection
+        except (ProtocolError, TimeoutError, OSError) as error:  # before authentication: no member's connection
             why = connection.why or str(error) or f"nothing came within {HELLO_S:g} s"
-            log.warning("hung up on a stranger: %s", why)
-            connection.send(Stop(reason=brief(f"this was no hello: {why}")))
+            log.warning("closed a connection that sent no valid hello: %s", why)
+            connection.send(Stop(reason=brief(f"the connection sent no valid hello: {why}")))
         finally:
             if member is not None and self._connections.get(member) is connection:
                 del self._connections[member]
@@ -229,7 +243,14 @@ class MemberServer:
                 connection.close()
 
     async def _admit(self, owner: str | None, connection: Connection, hello: Hello | None) -> str:
-        """Who it is that comes in. JoinRefused, ProtocolError or, when it takes long, TimeoutError when nobody may."""
+        """Authenticate a connection, and return its member.
+
+        Raises:
+            JoinRefused: The member may not join.
+            ProtocolError: The first message is no hello.
+            TimeoutError: The hello took longer than HELLO_S.
+            _TooEarly: The member waits for the next training.
+        """
         with self._strangers.one_more(connection):
             async with asyncio.timeout(HELLO_S):
                 if hello is None and owner is None and self._tcp is not None and self._tcp.tls is not None:
@@ -239,36 +260,48 @@ class MemberServer:
             before = self._early.get(hello.member)
             self._early[hello.member] = EarlyMember(connection, hello, owner)
             if before is not None:
-                before.connection.cut("it came anew")
+                before.connection.cut("the member made a new connection")
             log.info("%s waits for the next training", hello.member)
             raise _TooEarly
         if hello.member in self._known and not self._elastic:
-            left = "has left this training, which goes on" if self._has_left(hello.member) else "is there already"
-            raise JoinRefused(f"{hello.member!r} {left}")
+            if self._has_left(hello.member):
+                raise JoinRefused(
+                    f"{hello.member!r} has left this training, which is still on and takes no member twice; "
+                    "start it again when the training is over"
+                )
+            raise JoinRefused(
+                f"{hello.member!r} has joined already over another connection; end that process, or use another name"
+            )
         connection.let_in()
         self._let_in(hello, await self._rejoin(hello, connection) if hello.returns else None, connection)
         return hello.member
 
     async def _rejoin(self, hello: Hello, connection: Connection) -> Rejoin:
-        """Where a member stands that was there before."""
+        """Receive the state of a member that reconnects."""
         async with asyncio.timeout(HELLO_S):
             rejoin = await connection.receive()
         if not isinstance(rejoin, Rejoin) or rejoin.member != hello.member:
-            raise JoinRefused(f"{hello.member!r} returns, and does not say where it stands")
+            raise JoinRefused(
+                f"{hello.member!r} reconnected, and sent no state (Rejoin) after its hello; start it again"
+            )
         return rejoin
 
     def _check(self, hello: ControlMessage | None, owner: str | None) -> Hello:
-        """The hello of who may come in."""
+        """Authenticate a hello."""
         if not isinstance(hello, Hello):
-            raise ProtocolError(f"a connection must begin with hello, not {hello.kind if hello else 'its end'}")
+            first = f"a {hello.kind}" if hello else "its end"
+            raise ProtocolError(f"the first message must be a hello; the connection began with {first}")
         if hello.version != PROTOCOL_VERSION:
-            raise JoinRefused(f"{hello.member!r} speaks protocol {hello.version}, the controller {PROTOCOL_VERSION}")
+            raise JoinRefused(
+                f"{hello.member!r} speaks version {hello.version} of the protocol, and the controller version "
+                f"{PROTOCOL_VERSION}: install the same release on both machines"
+            )
         if refusal := self._identities.refusal(hello.member, hello.token, owner):
             raise JoinRefused(refusal)
         return hello
 
     def _comes_early(self, hello: Hello) -> bool:
-        """Return whether a member can only be meant for the next training."""
+        """Return whether a member can only join the next training."""
         if hello.returns:
             return False
         return self.over or (not self._elastic and self._has_left(hello.member))
@@ -280,7 +313,7 @@ class MemberServer:
         return any(early.connection is connection for early in (self._early or {}).values())
 
     def _let_in(self, hello: Hello, rejoin: Rejoin | None, connection: Connection) -> None:
-        """It is there. One that was there before under its name is so no longer."""
+        """Pass a member to the listener. An earlier connection of the member is cut."""
         before = self._connections.get(hello.member)
         self._connections[hello.member] = connection
         try:
@@ -292,10 +325,10 @@ class MemberServer:
             raise
         self._known.add(hello.member)
         if before is not None:
-            before.cut("it came anew")
+            before.cut("the member made a new connection")
 
     async def _attend(self, member: str, connection: Connection) -> None:
-        """Hear a member to its end, and tell of that, unless it came anew meanwhile."""
+        """Serve a member until its connection ends, and report the end unless the member has a newer connection."""
         tell = self._listener.excluded
         try:
             why = await self._listen(member, connection)
@@ -304,14 +337,19 @@ class MemberServer:
         except (ProtocolError, Contradiction) as error:
             why = str(error)
         except Exception as error:
-            log.exception("what %s said", member)
-            why = f"what it said could not be read: {error!r}"
+            log.exception("internal error of the controller while it handled a message of %s", member)
+            why = f"internal error of the controller while it handled a message: {error!r}; its log has the traceback"
         if why is not None and self._connections.get(member) is connection:
             tell(member, brief(connection.why or why))
 
     async def _listen(self, member: str, connection: Connection) -> str | None:
-        """Pass on a member's messages until its connection ends; None after its Goodbye, else how it did. ProtocolError
-        or Contradiction when it says what can't be.
+        """Pass on a member's messages until its connection ends.
+
+        Returns:
+            None after its Goodbye, else how the connection ended.
+
+        Raises:
+            ProtocolError, Contradiction: A message is malformed or impossible.
         """
         done, listener = False, self._listener
         try:
@@ -320,15 +358,15 @@ class MemberServer:
                     return None
                 speaker = getattr(message, "member", None)
                 if speaker != member:
-                    raise Contradiction(f"a {message.kind} in the name of {speaker!r}")
+                    raise Contradiction(f"it sent a {message.kind} in the name of {speaker!r}", member=member)
                 if not isinstance(message, SAID):
-                    raise Contradiction(f"an unexpected {message.kind}")
+                    raise Contradiction(f"it sent a {message.kind}, which members do not send", member=member)
                 self._listener.heard(message)
                 done = done or isinstance(message, Goodbye)
                 failed = isinstance(message, Goodbye) and bool(message.error)
                 if done and (failed or not self._stays_after_goodbye):
                     return None
-                await asyncio.sleep(0)  # others' turn: what one has ready must not come before what they said earlier
+                await asyncio.sleep(0)  # let other members' earlier messages be handled before this member's next one
         except OSError as error:
             return None if done else str(error)
         except (ProtocolError, Contradiction):
@@ -338,8 +376,11 @@ class MemberServer:
 
 
 def _member_socket(folder: Path) -> socket.socket:
-    """The socket in a member's folder. Its container's program may be another user: the socket lets all users in, the
-    folder above those of the members lets in none but its owner."""
+    """Return the socket in a member's folder, listening.
+
+    The program in the member's container may be another user, so that the socket admits all users. The folder above the
+    members' folders admits its owner alone.
+    """
     folder.mkdir(exist_ok=True)
     folder.chmod(0o755)
     (folder / SOCKET).unlink(missing_ok=True)

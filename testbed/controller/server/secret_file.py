@@ -1,4 +1,4 @@
-"""Secrets in files: for their owner alone to read, and whole or not there."""
+"""Files of secrets, readable by their owner alone, and written as a whole."""
 
 from __future__ import annotations
 
@@ -12,25 +12,29 @@ MOST_SECRET_BYTES = 2**16
 
 
 class SecretError(OSError):
-    """A file whose secret is none, or no secret any more; the text says what to do about it."""
+    """A file has no secret, or others can read the secret. The text says what to do."""
 
     exit_code = BAD_INPUT
 
 
 def write_secret(path: Path, secret: str) -> None:
-    """Write a secret in the place of what was there, so that nobody else can read it at any time."""
+    """Write a secret, replacing the file, so that nobody else can read it at any time."""
     write_text(path, secret, mode=0o600)
 
 
 def read_secret(path: Path) -> str:
-    """The secret in a file, without the space around it. SecretError when it has none, or others may read it."""
+    """Return the secret in a file, without the space around it.
+
+    Raises:
+        SecretError: The file has no secret, or others may read it.
+    """
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
-        raise SecretError(f"{path}: others may read this secret (mode {mode:o}); make it yours alone: chmod 600 {path}")
+        raise SecretError(f"{path}: other users may read this secret (mode {mode:o}). Run: chmod 600 {path}")
     try:
         secret = text_of(path, MOST_SECRET_BYTES).strip()
     except ValueError as error:
-        raise SecretError(f"{path}: cannot be read as a secret: {error}") from None
+        raise SecretError(f"{path}: the file is no secret: {error}; remove it to have a new one made") from None
     if not secret:
-        raise SecretError(f"{path}: there is no secret in it; remove the file")
+        raise SecretError(f"{path}: the file is empty; remove it to have a new secret made")
     return secret

@@ -205,7 +205,7 @@ def test_who_comes_for_the_next_training_waits_for_it(tmp_path: Path) -> None:
         fleet = Fleet(sockets, VIEW)
         await fleet.join()
         twice = await connect(sockets, OTHERS[0])
-        assert isinstance(refusal := await twice.read(), Stop) and "there already" in refusal.reason
+        assert isinstance(refusal := await twice.read(), Stop) and "already" in refusal.reason
         fleet.members[BAD].send(Goodbye(BAD, 0))
         await happens(lambda: not first.server.connected(BAD))
         early = [await connect(sockets, BAD)]
