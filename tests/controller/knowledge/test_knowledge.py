@@ -2,15 +2,21 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from math import ceil, log
+from math import ceil, inf, log
 
 import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.controller.knowledge import round_trips
-from testbed.controller.knowledge.knowledge import FORGOTTEN_S, FRESH_S, Knowledge
+from testbed.controller.knowledge.knowledge import (
+    FORGOTTEN_S,
+    FRESH_S,
+    MIN_RTT_WINDOW_S,
+    RTT_SAMPLES,
+    Knowledge,
+    RoundTrips,
+)
 from testbed.plan import Plan
 from testbed.planning import Edge, Pair, View, make_policy, policy_names, predict
 from testbed.planning.policies.star import star
@@ -24,6 +30,10 @@ pytestmark = pytest.mark.pure
 
 #: An edge that is to be measured sends at least so many trains in a round.
 TRAINS = 16
+
+#: An edge, and its declared round trip in seconds.
+EDGE = ("a", "b")
+DECLARED_S = 0.1
 
 #: The examples of each run are the same: trains are off by chance, and in 2 of 1,500 networks that misleads, where
 #: three edges share a link of 1 Mbit/s and the last bytes of one are too few to be told.
@@ -57,9 +67,9 @@ def test_members_compute_as_fast_as_they_were_seen_to() -> None:
     declared = measured(sites(("a", "b", 10)), a=2)
     known = Knowledge(declared)
     for _ in range(6):
-        known.clock({"a-w0": 0.25})
+        known.add_speeds({"a-w0": 0.25})
     assert [member.speed for member in known.view(1.0).members] == pytest.approx([0.25, 1.0, 1.0])
-    known.clock({"a-w0": 1.0})  # one round alone is not believed
+    known.add_speeds({"a-w0": 1.0})  # one round alone is not believed
     assert 0.25 < known.view(1.0).members[0].speed < 1.0
     assert Knowledge(replace(declared, knowledge="declared")).view(1.0).members == declared.members
 
@@ -136,7 +146,7 @@ def test_what_may_carry_much_more_or_less_is_worth_a_probe() -> None:
     observe(known, plan, view, 0, 3)
     train = max(transfers(view, plan, random.Random(1), 2.5)[1]["a-w0", "b-w0"])
     later = [train._replace(began_s=4.0 + 1.5 * i, seconds=(1.0, 2.5, 1.5)[i] * train.seconds) for i in range(3)]
-    known.take({("a-w0", "b-w0"): later})
+    known.add_trains({("a-w0", "b-w0"): later})
     known.measure()
     assert known.unknown(8.0, SILENCE_S).keys() == {"a->b"}
 
@@ -206,7 +216,7 @@ def test_the_round_trip_of_the_path_before_is_not_that_of_the_new_one() -> None:
     assert edges["a-w0", "b-w0"].rtt_s == pytest.approx(before + 0.5) and edges["a-w0", "b-w0"].source == "measured"
     assert edges["b-w0", "a-w0"].rtt_s == pytest.approx(before + 0.5) and edges["b-w0", "a-w0"].source == "measured"
     assert edges["c-w0", "b-w0"].rtt_s == pytest.approx(view.edges["c-w0", "b-w0"].rtt_s)
-    late = int(3 + round_trips.MIN_RTT_WINDOW_S) + 1  # what is still less by then is measured
+    late = int(3 + MIN_RTT_WINDOW_S) + 1  # what is still less by then is measured
     observe(known, plan, view, late, 12)
     assert known.view(late + 12.0).edges["a-w0", "b-w0"].rtt_s == pytest.approx(before)
 
@@ -271,7 +281,7 @@ def test_a_link_that_falls_in_the_midst_of_a_round_is_taken_to_fall_both_ways_un
     known = Knowledge(view)
     observe(known, plan, view, 0, 3, every_s=8)
     _, arrivals = transfers(with_rate(view, "a->b", 0.25), plan, random.Random(1), 24.0)
-    known.take({("a-w0", "b-w0"): arrivals["a-w0", "b-w0"]})
+    known.add_trains({("a-w0", "b-w0"): arrivals["a-w0", "b-w0"]})
     known.measure()
     fallen = {"a->b": pytest.approx(0.25, rel=0.1), "b->a": pytest.approx(0.25, rel=0.1)}
     assert known.fell(30.0) == {"a->b": pytest.approx(0.25, rel=0.1)}
@@ -279,16 +289,16 @@ def test_a_link_that_falls_in_the_midst_of_a_round_is_taken_to_fall_both_ways_un
     came = arrivals["b-w0", "a-w0"]
     later = Knowledge(view)
     observe(later, plan, view, 0, 3, every_s=8)
-    later.take({("a-w0", "b-w0"): arrivals["a-w0", "b-w0"]})
+    later.add_trains({("a-w0", "b-w0"): arrivals["a-w0", "b-w0"]})
     later.measure()
     later.round_over(30.0)
     assert later.fell(31.0) == {} and corrected(later, view, 31.0) == fallen, "also when that round is over"
     assert "b->a" in later.unknown(31.0, 10.0) and "a->b" not in later.unknown(31.0, 10.0)
     slow = came[2]._replace(began_s=came[2].began_s + 1.5, seconds=4 * came[2].seconds)
-    known.take({("b-w0", "a-w0"): [*came[:2], slow]})
+    known.add_trains({("b-w0", "a-w0"): [*came[:2], slow]})
     known.measure()
     assert corrected(known, view, 30.0) == fallen, "what was on its way, and one that came as slow as the other way"
-    known.take({("b-w0", "a-w0"): [train._replace(began_s=train.began_s + 3) for train in came]})
+    known.add_trains({("b-w0", "a-w0"): [train._replace(began_s=train.began_s + 3) for train in came]})
     known.measure()
     assert corrected(known, view, 30.0).keys() == {"a->b"}
 
@@ -300,14 +310,14 @@ def test_a_stretch_that_is_over_has_the_rates_of_its_time() -> None:
     known = Knowledge(declared)
     observe(known, plan, declared, 0, 4)
     observe(known, plan, with_rate(declared, "a->b", 0.25), 4, 4, every_s=2.0)
-    before, since = known.hindsight(1.0, 4.0, 16.0), known.hindsight(8.0, 16.0, 16.0)
+    before, since = known.past_network(1.0, 4.0, 16.0), known.past_network(8.0, 16.0, 16.0)
     assert before.view.links["a->b"].rate_bps == pytest.approx(10e6, rel=0.1)
     assert since.view.links["a->b"].rate_bps == pytest.approx(2.5e6, rel=0.1)
     for seen in (before, since):
-        moved = seen.moved(plan, predict(plan, seen.view).seconds)
+        moved = seen.rate_movement(plan, predict(plan, seen.view).seconds)
         assert moved is not None and moved < 0.15
-    step = known.hindsight(1.0, 16.0, 16.0)
-    assert step.moved(plan, predict(plan, step.view).seconds) == pytest.approx(log(4), rel=0.1)
+    step = known.past_network(1.0, 16.0, 16.0)
+    assert step.rate_movement(plan, predict(plan, step.view).seconds) == pytest.approx(log(4), rel=0.1)
 
 
 def test_links_that_hold_nothing_up_need_not_be_known() -> None:
@@ -315,6 +325,32 @@ def test_links_that_hold_nothing_up_need_not_be_known() -> None:
     plan = make_policy("mst").plan(declared)
     known = Knowledge(declared)
     drain_s = predict(plan, declared).drain_s
-    assert known.hindsight(1.0, 2.0, 3.0).moved(plan, drain_s) is None
-    assert known.hindsight(1.0, 2.0, 3.0).moved(plan, 3 * drain_s) == 0.0
-    assert Knowledge(replace(declared, knowledge="oracle")).hindsight(1.0, 2.0, 3.0).moved(plan, drain_s) == 0.0
+    assert known.past_network(1.0, 2.0, 3.0).rate_movement(plan, drain_s) is None
+    assert known.past_network(1.0, 2.0, 3.0).rate_movement(plan, 3 * drain_s) == 0.0
+    assert (
+        Knowledge(replace(declared, knowledge="oracle")).past_network(1.0, 2.0, 3.0).rate_movement(plan, drain_s) == 0.0
+    )
+
+
+def test_the_least_of_the_newest_counts_and_what_is_declared_where_none_was_seen() -> None:
+    trips = RoundTrips()
+    assert trips.least_s(EDGE, DECLARED_S) == DECLARED_S
+    for number, rtt_s in enumerate([0.05, *[0.08] * (RTT_SAMPLES - 1)]):
+        trips.add(EDGE, rtt_s, DECLARED_S, float(number))
+    assert trips.least_s(EDGE, DECLARED_S) == 0.05
+    trips.add(EDGE, 0.08, DECLARED_S, 20.0)
+    assert trips.least_s(EDGE, DECLARED_S) == 0.08
+
+
+def test_another_path_forgets_both_ways_and_is_no_shorter_than_declared_while_the_kernel_may_mean_the_old_one() -> None:
+    trips = RoundTrips()
+    for edge in (EDGE, EDGE[::-1]):
+        trips.add(edge, 0.05, DECLARED_S, 0.0)
+    assert trips.since_s(EDGE) == -inf
+    trips.redeclare(EDGE, 10.0)
+    assert [trips.least_s(edge, 0.2) for edge in (EDGE, EDGE[::-1])] == [0.2, 0.2]
+    assert trips.since_s(EDGE[::-1]) == 10.0
+    trips.add(EDGE, 0.05, 0.2, 10.0 + MIN_RTT_WINDOW_S)
+    assert trips.least_s(EDGE, 0.2) == 0.2
+    trips.add(EDGE, 0.05, 0.2, 10.1 + MIN_RTT_WINDOW_S)
+    assert trips.least_s(EDGE, 0.2) == 0.05

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.controller.replanning.foresight import CHOSEN, KEPT, SPREAD, STRANGE, Foresight, Lesson
+from testbed.controller.replanning.prediction import CHOSEN, KEPT, SPREAD, STRANGE, PlanMeasurement, RoundPredictor
 from testbed.planning import View, make_policy, simulate
 from testbed.planning.bound import bound
 from testbed.planning.simulate import SimulationError
@@ -23,15 +23,15 @@ def test_a_plan_is_corrected_by_its_own_rounds_and_by_those_of_others_only_as_by
     own: list[float], others: list[float]
 ) -> None:
     _, plan, other = triangle(10)
-    foresight = Foresight()
+    predictor = RoundPredictor()
     for ratio in others:
-        foresight = foresight.learned(other, ratio)
-    unseen, unsure = foresight.correction(plan)
-    assert unseen == pytest.approx(max(foresight.correction(other)[0], 0.0) + log(CHOSEN))
+        predictor = predictor.with_ratio(other, ratio)
+    unseen, unsure = predictor.correction(plan)
+    assert unseen == pytest.approx(max(predictor.correction(other)[0], 0.0) + log(CHOSEN))
     assert unsure == SPREAD
     for ratio in own:
-        foresight = foresight.learned(plan, ratio)
-    expected, spread = foresight.correction(plan)
+        predictor = predictor.with_ratio(plan, ratio)
+    expected, spread = predictor.correction(plan)
     assert spread < unsure
     assert min(own[-KEPT:] + others[-KEPT:]) <= exp(expected) * 1.000001
     assert exp(expected) <= max(own[-KEPT:] + others[-KEPT:]) * 1.000001
@@ -39,33 +39,33 @@ def test_a_plan_is_corrected_by_its_own_rounds_and_by_those_of_others_only_as_by
 
 def test_a_plan_whose_rounds_stay_as_they_are_is_foreseen_ever_better() -> None:
     view, plan, _ = triangle(10)
-    foresight, off = Foresight(), []
+    predictor, off = RoundPredictor(), []
     for _ in range(6):
-        off.append(abs(log(foresight.seconds(plan, view) / (1.5 * foresight.simulated(plan, view)))))
-        foresight = foresight.learned(plan, 1.5)
+        off.append(abs(log(predictor.predict_s(plan, view) / (1.5 * predictor.simulate(plan, view)))))
+        predictor = predictor.with_ratio(plan, 1.5)
     assert off == sorted(off, reverse=True)
     assert off[-1] < 0.1 * off[0]
 
 
 def test_one_round_in_which_something_else_happened_counts_for_little() -> None:
     _, plan, _ = triangle(10)
-    foresight = Foresight()
+    predictor = RoundPredictor()
     for ratio in (1.1, 1.1, 1000.0):
-        foresight = foresight.learned(plan, ratio)
-    assert exp(foresight.correction(plan)[0]) == pytest.approx(1.1)
-    assert exp(Foresight().learned(plan, 1000.0).correction(plan)[0]) == pytest.approx(STRANGE)
+        predictor = predictor.with_ratio(plan, ratio)
+    assert exp(predictor.correction(plan)[0]) == pytest.approx(1.1)
+    assert exp(RoundPredictor().with_ratio(plan, 1000.0).correction(plan)[0]) == pytest.approx(STRANGE)
 
 
 def test_another_epoch_and_name_are_the_same_plan() -> None:
     _, plan, _ = triangle(10)
-    foresight = Foresight().learned(plan, 1.4)
-    assert foresight.correction(plan.with_epoch(7)) == foresight.correction(plan)
+    predictor = RoundPredictor().with_ratio(plan, 1.4)
+    assert predictor.correction(plan.with_epoch(7)) == predictor.correction(plan)
 
 
 def test_a_whole_round_has_what_members_compute_in_it() -> None:
     view, plan, _ = triangle(10)
-    bare = Foresight().simulated(plan, view)
-    assert Foresight(dict.fromkeys(view.names, 0.5)).simulated(plan, view) == pytest.approx(bare + 0.5, rel=0.2)
+    bare = RoundPredictor().simulate(plan, view)
+    assert RoundPredictor(dict.fromkeys(view.names, 0.5)).simulate(plan, view) == pytest.approx(bare + 0.5, rel=0.2)
 
 
 def test_a_model_of_any_size_is_simulated_in_as_many_steps() -> None:
@@ -73,35 +73,37 @@ def test_a_model_of_any_size_is_simulated_in_as_many_steps() -> None:
     view = view_of(sites(("a", "b", 400), ("b", "c", 400)), {"a": 3, "b": 2, "c": 3}, 1_000_000_000)
     plan = make_policy("mst").plan(view)
     exact = simulate(plan, view, rounds=2).seconds
-    assert Foresight().simulated(plan, view) == pytest.approx(exact, rel=0.05)
+    assert RoundPredictor().simulate(plan, view) == pytest.approx(exact, rel=0.05)
 
 
 def test_an_edge_that_is_not_there_is_an_error() -> None:
     view, plan, _ = triangle(10)
     with pytest.raises(SimulationError):
-        Foresight().seconds(plan, view.among({"a-w0", "b-w0"}))
+        RoundPredictor().predict_s(plan, view.among({"a-w0", "b-w0"}))
 
 
 @settings(max_examples=30, deadline=None)
 @given(views(max_sites=4, max_per_site=2), st.sampled_from(["auto", "packing", "mst", "netstorm", "ring"]), RATIOS)
 def test_no_prediction_lies_below_the_bound_of_its_view(view: View, policy: str, ratios: list[float]) -> None:
     plan = make_policy(policy).plan(view)
-    foresight = Foresight(ratios={plan.shape().dumps(): tuple(log(ratio / 5) for ratio in ratios)})
-    assert foresight.seconds(plan, view) >= bound(view).seconds * (1 - 1e-6)
+    predictor = RoundPredictor(ratios={plan.shape().dumps(): tuple(log(ratio / 5) for ratio in ratios)})
+    assert predictor.predict_s(plan, view) >= bound(view).seconds * (1 - 1e-6)
 
 
 def test_a_lesson_corrects_by_the_network_that_it_had() -> None:
     """The link between fell to a quarter since, which is no fault of the plan: rounds took as long as simulated."""
     (before, plan, _), (now, _, _) = triangle(40), triangle(10)
-    whole_s = 1.1 * Foresight().simulated(plan, before)
-    foresight = Foresight().taught(Lesson(plan, before, whole_s, {}))
-    expected_s = 1.1 * Foresight().simulated(plan, now)
-    assert foresight.taught(Lesson(plan, before, whole_s, {})).seconds(plan, now) == pytest.approx(expected_s, rel=1e-6)
+    whole_s = 1.1 * RoundPredictor().simulate(plan, before)
+    predictor = RoundPredictor().with_measurement(PlanMeasurement(plan, before, whole_s, {}))
+    expected_s = 1.1 * RoundPredictor().simulate(plan, now)
+    assert predictor.with_measurement(PlanMeasurement(plan, before, whole_s, {})).predict_s(plan, now) == pytest.approx(
+        expected_s, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("ratio", [0.0, -1e4, 0.41])
 def test_rounds_that_are_impossibly_short_teach_nothing(ratio: float) -> None:
     """A clock was set back in them, or a link was believed to carry less than it did."""
     _, plan, _ = triangle(10)
-    foresight = Foresight().learned(plan, 1.5)
-    assert foresight.learned(plan, ratio) == foresight
+    predictor = RoundPredictor().with_ratio(plan, 1.5)
+    assert predictor.with_ratio(plan, ratio) == predictor

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from testbed.controller.model.round_log import ReportedRound
-from testbed.controller.replanning.conducting import Conducting, TrainingAnswer, consider
-from testbed.controller.replanning.foresight import Foresight
+from testbed.controller.replanning.prediction import RoundPredictor
+from testbed.controller.replanning.training import TrainingAnswer, TrainingMonitor, choose_training
 from testbed.plan import Plan, TrainingChoice
 from testbed.planning import View, make_policy
 from testbed.protocol import FragmentDrift, Job, Report
@@ -48,11 +48,13 @@ def answer(slowest_s: float) -> tuple[TrainingAnswer, View]:
     """After eight rounds of gradients that took 4 s each, with members of whom one takes longer to compute."""
     view, plan, _ = triangle(10)
     plan = replace(plan, training=GRADIENTS)
-    conducting = Conducting(400, 0.1, JOB)
+    monitor = TrainingMonitor(400, 0.1, JOB)
     step_s = dict(zip(plan.members, (0.1, 0.1, slowest_s), strict=True))
     for number in range(1, 9):
-        conducting.round_over(reported(number, plan, number, 1, step_s), plan)
-    found = consider(conducting.question([4.0], 8), make_policy("mst"), lambda made, _: made, plan, view, Foresight())
+        monitor.round_over(reported(number, plan, number, 1, step_s), plan)
+    found = choose_training(
+        monitor.question([4.0], 8), make_policy("mst"), lambda made, _: made, plan, view, RoundPredictor()
+    )
     assert found is not None
     return found, view
 
@@ -81,14 +83,14 @@ def test_nobody_waits_for_the_slowest_for_longer_than_a_rounds_timeout_leaves_ti
 def test_steps_are_of_what_was_in_force_when_they_were_taken() -> None:
     """A plan that takes force by the next round finds the steps before it taken as they were before."""
     _, plan, _ = triangle(10)
-    conducting = Conducting(400, 0.1, JOB)
+    monitor = TrainingMonitor(400, 0.1, JOB)
     first, then = replace(plan, training=GRADIENTS), replace(plan, epoch=1, training=LOCAL)
     step_s = dict.fromkeys(plan.members, 0.1)
-    conducting.round_over(reported(1, first, 1, 1, step_s), first)
-    conducting.round_over(reported(2, then, 2, 1, step_s), then)
-    conducting.round_over(reported(3, then, 6, 4, step_s), then)
-    one, other = conducting.question([], 1).stretches
+    monitor.round_over(reported(1, first, 1, 1, step_s), first)
+    monitor.round_over(reported(2, then, 2, 1, step_s), then)
+    monitor.round_over(reported(3, then, 6, 4, step_s), then)
+    one, other = monitor.question([], 1).stretches
     assert (one.candidate.scheme, one.began, one.ended, one.rounds) == ("gradients", 0, 2, 2)
     assert (other.candidate.scheme, other.began, other.ended, other.apart) == ("local_sgd", 2, 6, 0.5)
-    assert conducting.steps_left == 394
-    assert conducting.compute_s(4) == pytest.approx(dict.fromkeys(plan.members, 0.4))
+    assert monitor.steps_left == 394
+    assert monitor.compute_s(4) == pytest.approx(dict.fromkeys(plan.members, 0.4))
