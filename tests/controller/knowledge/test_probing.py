@@ -29,7 +29,7 @@ A, B, C, D = (f"{site}-w0" for site in "abcd")
 
 
 def network(mbps: float = 20) -> View:
-    """Three sites around a fourth: from it to each of them."""
+    """Return a view of a chain of four sites, b - a - c - d, whose links have `mbps`."""
     return view_of(sites(("a", "b", mbps), ("a", "c", mbps), ("c", "d", mbps), delay=0.05), {})
 
 
@@ -48,7 +48,7 @@ def test_each_link_is_probed_by_the_shortest_edge_over_it_and_a_member_probes_on
     assert scheduler.probes(UNKNOWN, declared, SPACING_S).keys() == {A}
 
 
-def test_all_edges_have_their_turn_and_none_twice_within_a_while() -> None:
+def test_all_edges_take_turns_and_rest_between_probes() -> None:
     scheduler, declared = ProbeScheduler(), network()
     asked: dict[tuple[str, str], list[float]] = {}
     for i in range(100):
@@ -80,12 +80,12 @@ def test_a_train_is_faster_than_its_path_and_neither_short_nor_long(most_bps: fl
 
 
 def measured(mbps: float) -> View:
-    """The same network, of which all is known."""
+    """Return the same network with all rates measured."""
     view = network(mbps)
     return replace(view, edges={pair: replace(edge, source="measured") for pair, edge in view.edges.items()})
 
 
-def test_a_path_that_fell_is_probed_at_the_pace_of_before_until_that_is_long_ago() -> None:
+def test_a_path_that_fell_is_probed_at_its_old_rate_until_that_is_forgotten() -> None:
     scheduler = ProbeScheduler()
     before = scheduler.probes(UNKNOWN, measured(20), 0.0)[A]
     assert scheduler.probes({"a->b": [(A, B)]}, measured(0.5), FORGOTTEN_S)[A] == before
@@ -93,7 +93,7 @@ def test_a_path_that_fell_is_probed_at_the_pace_of_before_until_that_is_long_ago
     assert scheduler.probes({"a->b": [(A, B)]}, measured(0.5), 10 * FORGOTTEN_S)[A] == probe_of(B, 0.5e6)
 
 
-def test_what_was_declared_counts_until_it_is_measured_and_another_network_begins_anew() -> None:
+def test_a_declared_rate_counts_until_it_is_measured_and_another_network_starts_afresh() -> None:
     scheduler = ProbeScheduler()
     assert scheduler.probes(UNKNOWN, network(100), 0.0)[A] == probe_of(B, 100e6)
     assert scheduler.probes({"a->b": [(A, B)]}, measured(5), 30.0)[A] == probe_of(B, 5e6)
@@ -101,5 +101,5 @@ def test_what_was_declared_counts_until_it_is_measured_and_another_network_begin
     assert scheduler.probes({"a->b": [(A, B)]}, network(1), 59.0)[A] == probe_of(B, 1e6)
 
 
-def test_what_is_known_is_not_probed() -> None:
+def test_known_links_are_not_probed() -> None:
     assert ProbeScheduler().probes({}, network(), 0.0) == {}

@@ -34,7 +34,7 @@ def decided(
     changed: bool = False,
     doubts: Mapping[str, tuple[float, float]] | None = None,
 ) -> Decision:
-    """Whether to go around when the link between carries `direct` Mbit/s of 40."""
+    """Return the decision to avoid the direct link, which carries `direct` Mbit/s, by links of 40 Mbit/s."""
     view, current, better = triangle(direct)
     return decide(current, [better], PlanJudge(view, doubts or {}, RoundPredictor()), performance, RULES, changed)[0]
 
@@ -45,7 +45,7 @@ def test_a_large_saving_is_taken_at_once() -> None:
     assert decision.current_s is not None and decision.proposed_s < decision.current_s / 2
 
 
-def test_what_saves_too_little_is_not_taken() -> None:
+def test_a_saving_within_the_margin_is_not_taken() -> None:
     assert "10%" in decided(39).why
     assert not decided(39).adopt
 
@@ -79,20 +79,20 @@ def test_the_best_is_chosen_and_the_plan_in_force_is_not_left_for_itself() -> No
     assert not decision.adopt and same.shape() == better.shape()
 
 
-def test_a_plan_is_not_left_for_one_that_is_slower_than_its_rounds_really_are() -> None:
+def test_a_plan_is_not_left_for_one_that_is_slower_than_its_measured_rounds() -> None:
     foreseen = decided(10)
     assert foreseen.current_s is not None
     quick = PlanPerformance(10, newest_s=(foreseen.proposed_s, foreseen.proposed_s * 1.05))
     assert not decided(10, quick).adopt
     held_up = PlanPerformance(10, newest_s=(foreseen.current_s, foreseen.proposed_s))
-    assert not decided(10, held_up).adopt  # by a loss, perhaps
-    assert decided(10, replace(held_up, fell=True)).adopt  # by what fell
+    assert not decided(10, held_up).adopt  # a loss may have delayed one round
+    assert decided(10, replace(held_up, fell=True)).adopt  # the link that fell delayed it
     assert not decided(10, replace(quick, fell=True, on_s=foreseen.proposed_s)).adopt
-    assert decided(10, replace(quick, fell=True, on_s=foreseen.current_s)).adopt  # the one that is on takes as long
-    assert decided(10, quick, changed=True).adopt  # those were rounds over another network
+    assert decided(10, replace(quick, fell=True, on_s=foreseen.current_s)).adopt  # the current round takes as long
+    assert decided(10, quick, changed=True).adopt  # these rounds were on another network
 
 
-def test_what_is_saved_counts_as_far_as_swaps_brought_what_they_promised() -> None:
+def test_a_saving_counts_by_the_fraction_that_swaps_delivered() -> None:
     trusted = decided(10)
     gain = 1 - trusted.proposed_s / (trusted.current_s or 0.0)
     assert trusted.adopt
@@ -134,7 +134,7 @@ def test_a_policy_s_own_measure_decides_instead_of_rounds() -> None:
     assert not decide_by_measure(measure, current, current, view, SETTLED, RULES, False).adopt
 
 
-def test_a_plan_over_an_edge_that_is_gone_is_told() -> None:
+def test_a_missing_edge_is_named() -> None:
     view, current, _ = triangle(10)
     assert missing_edge(current, view) == ""
     edges = {pair: edge for pair, edge in view.edges.items() if set(pair) != {"a-w0", "b-w0"}}

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.pure
 
 
 def seen(*plans: Plan) -> RoundPredictor:
-    """A predictor to which these plans are no news, so that only links are in doubt."""
+    """Return a predictor that knows these plans well, so that only links are in doubt."""
     predictor = RoundPredictor()
     for plan in plans:
         for _ in range(5):

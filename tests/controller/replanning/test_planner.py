@@ -10,11 +10,11 @@ pytestmark = pytest.mark.pure
 
 
 @given(st.lists(st.tuples(st.floats(0, 20), st.floats(0.01, 3), st.booleans()), max_size=60))
-def test_no_more_is_spent_than_the_share_and_what_was_saved(looks: list[tuple[float, float, bool]]) -> None:
-    """But for what the last one took: that is known afterwards."""
+def test_spending_stays_within_the_share_and_the_savings(works: list[tuple[float, float, bool]]) -> None:
+    """Only the last work may overdraw the budget, since its cost is known afterwards."""
     budget = ProcessorBudget()
     now_s, spent, last = 100.0, 0.0, 0.0
-    for passed_s, costs_s, urgent in looks:
+    for passed_s, costs_s, urgent in works:
         now_s += passed_s
         if budget.allows(now_s, urgent):
             assert spent <= SAVED_S + SHARE * (now_s - 100.0) + 1e-9
@@ -23,7 +23,7 @@ def test_no_more_is_spent_than_the_share_and_what_was_saved(looks: list[tuple[fl
     assert spent <= SAVED_S + SHARE * (now_s - 100.0) + last + 1e-9
 
 
-def test_it_is_saved_up_in_quiet_times_but_not_without_end() -> None:
+def test_quiet_times_save_up_the_budget_to_a_limit() -> None:
     budget = ProcessorBudget()
     assert budget.allows(0.0)
     budget.spend(SAVED_S)
@@ -34,7 +34,7 @@ def test_it_is_saved_up_in_quiet_times_but_not_without_end() -> None:
     assert not budget.allows(10_000.0, urgent=True)
 
 
-def test_some_is_kept_for_what_is_urgent() -> None:
+def test_a_reserve_is_kept_for_urgent_work() -> None:
     budget = ProcessorBudget()
     assert budget.allows(0.0)
     budget.spend(SAVED_S - RESERVE_S)

@@ -19,9 +19,7 @@ RATIOS = st.lists(st.floats(1.0, 2.0), min_size=1, max_size=12)
 
 
 @given(RATIOS, RATIOS)
-def test_a_plan_is_corrected_by_its_own_rounds_and_by_those_of_others_only_as_by_one_more(
-    own: list[float], others: list[float]
-) -> None:
+def test_other_plans_count_like_one_more_ratio_of_a_plan(own: list[float], others: list[float]) -> None:
     _, plan, other = triangle(10)
     predictor = RoundPredictor()
     for ratio in others:
@@ -37,7 +35,7 @@ def test_a_plan_is_corrected_by_its_own_rounds_and_by_those_of_others_only_as_by
     assert exp(expected) <= max(own[-KEPT:] + others[-KEPT:]) * 1.000001
 
 
-def test_a_plan_whose_rounds_stay_as_they_are_is_foreseen_ever_better() -> None:
+def test_predictions_of_a_steady_plan_improve() -> None:
     view, plan, _ = triangle(10)
     predictor, off = RoundPredictor(), []
     for _ in range(6):
@@ -47,7 +45,7 @@ def test_a_plan_whose_rounds_stay_as_they_are_is_foreseen_ever_better() -> None:
     assert off[-1] < 0.1 * off[0]
 
 
-def test_one_round_in_which_something_else_happened_counts_for_little() -> None:
+def test_one_strange_round_counts_for_little() -> None:
     _, plan, _ = triangle(10)
     predictor = RoundPredictor()
     for ratio in (1.1, 1.1, 1000.0):
@@ -62,7 +60,7 @@ def test_another_epoch_and_name_are_the_same_plan() -> None:
     assert predictor.correction(plan.with_epoch(7)) == predictor.correction(plan)
 
 
-def test_a_whole_round_has_what_members_compute_in_it() -> None:
+def test_a_whole_round_includes_computing() -> None:
     view, plan, _ = triangle(10)
     bare = RoundPredictor().simulate(plan, view)
     assert RoundPredictor(dict.fromkeys(view.names, 0.5)).simulate(plan, view) == pytest.approx(bare + 0.5, rel=0.2)
@@ -90,8 +88,8 @@ def test_no_prediction_lies_below_the_bound_of_its_view(view: View, policy: str,
     assert predictor.predict_s(plan, view) >= bound(view).seconds * (1 - 1e-6)
 
 
-def test_a_lesson_corrects_by_the_network_that_it_had() -> None:
-    """The link between fell to a quarter since, which is no fault of the plan: rounds took as long as simulated."""
+def test_a_measurement_corrects_by_the_network_of_its_time() -> None:
+    """The direct link fell to a quarter after the rounds, so the plan's correction must not change."""
     (before, plan, _), (now, _, _) = triangle(40), triangle(10)
     whole_s = 1.1 * RoundPredictor().simulate(plan, before)
     predictor = RoundPredictor().with_measurement(PlanMeasurement(plan, before, whole_s, {}))
@@ -103,7 +101,7 @@ def test_a_lesson_corrects_by_the_network_that_it_had() -> None:
 
 @pytest.mark.parametrize("ratio", [0.0, -1e4, 0.41])
 def test_rounds_that_are_impossibly_short_teach_nothing(ratio: float) -> None:
-    """A clock was set back in them, or a link was believed to carry less than it did."""
+    """A clock was set back in these rounds, or a rate was believed too low."""
     _, plan, _ = triangle(10)
     predictor = RoundPredictor().with_ratio(plan, 1.5)
     assert predictor.with_ratio(plan, ratio) == predictor

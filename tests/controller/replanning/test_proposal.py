@@ -26,8 +26,8 @@ def proposed(
     return propose(make_policy("mst"), lambda plan, _: plan, RULES, question, lambda: 0.0)
 
 
-def test_a_link_carries_at_least_what_rounds_put_on_it() -> None:
-    """It is believed to carry 5 Mbit/s, and a round over it that takes 1 s needs 33."""
+def test_a_link_carries_at_least_the_bytes_of_its_rounds() -> None:
+    """A link is believed to carry 5 Mbit/s, but its rounds of 1 s need 33 Mbit/s."""
     view, current, _ = triangle(5)
     found = proposed(view, current, PlanPerformance(10, newest_s=(1.0, 1.02)))
     assert found.view.links["a->b"].rate_bps == pytest.approx(8 * 4e6 * 1514 / 1448)

@@ -15,7 +15,7 @@ from tests.controller.simulated import simulated
 pytestmark = pytest.mark.pure
 
 
-def test_rounds_over_the_network_before_say_nothing_of_the_one_that_is_declared(tmp_path: Path) -> None:
+def test_rounds_over_the_earlier_network_do_not_count(tmp_path: Path) -> None:
     view = mesh()
     with simulated(spec_of(view, hold=True), tmp_path, view, seed=0) as fleet:
         track = TrackRecord(fleet.group)
@@ -24,7 +24,7 @@ def test_rounds_over_the_network_before_say_nothing_of_the_one_that_is_declared(
         track.redeclare()
         assert track.performance(fleet.group.clocks.unix()).newest_s == ()
         fleet.run(1)
-        assert track.performance(fleet.group.clocks.unix()).newest_s == (), "that round was on"
+        assert track.performance(fleet.group.clocks.unix()).newest_s == (), "this round began on the earlier network"
         fleet.run(1)
         assert track.performance(fleet.group.clocks.unix()).newest_s
 
@@ -48,7 +48,7 @@ class SwappedRounds:
         self.savings.promise(Promise(saves, last, last + 1))
 
 
-def test_the_first_promise_is_trusted_and_a_promise_that_is_kept_changes_nothing() -> None:
+def test_the_first_promise_counts_fully_and_a_kept_promise_changes_nothing() -> None:
     rounds = SwappedRounds()
     assert rounds.savings.fraction == 1.0
     rounds.go(0, *[2.0] * 5)
@@ -57,16 +57,16 @@ def test_the_first_promise_is_trusted_and_a_promise_that_is_kept_changes_nothing
     assert rounds.savings.fraction == 1.0
 
 
-def test_a_drop_that_is_seen_in_the_midst_of_a_round_counts_for_what_that_round_was() -> None:
+def test_the_round_in_which_a_link_dropped_counts_at_its_length() -> None:
     rounds = SwappedRounds()
-    rounds.go(0, 1.0, 1.0, 1.0, 4.0)  # the last one with the drop in it
+    rounds.go(0, 1.0, 1.0, 1.0, 4.0)  # the link dropped in the last one
     rounds.swap(0.5, last=0)
     rounds.go(1, *[1.0] * (COMPARED + 1))
     assert rounds.savings.fraction == 1.0
 
 
 @given(st.integers(1, 6))
-def test_promises_that_are_broken_cost_trust_and_those_that_are_kept_bring_it_back(count: int) -> None:
+def test_broken_promises_lower_the_fraction_and_kept_ones_raise_it(count: int) -> None:
     rounds, epoch = SwappedRounds(), 0
     rounds.go(epoch, *[1.0] * 5)
     for _ in range(count):
@@ -82,9 +82,9 @@ def test_promises_that_are_broken_cost_trust_and_those_that_are_kept_bring_it_ba
     assert rounds.savings.fraction == 1.0
 
 
-def test_nothing_is_known_before_there_are_rounds_enough() -> None:
+def test_a_promise_stays_open_until_enough_rounds_are_complete() -> None:
     rounds = SwappedRounds()
     rounds.go(0, *[1.0] * 5)
     rounds.swap(0.5, last=0)
-    rounds.go(1, *[9.0] * COMPARED)  # the first of them is not whole: the swap is in it
+    rounds.go(1, *[9.0] * COMPARED)  # the first is not whole: it includes the swap
     assert rounds.savings.fraction == 1.0

@@ -1,4 +1,4 @@
-"""What rounds tell of training, and what is made of it."""
+"""Rounds as the training monitor gathers them, and the choices made from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GRADIENTS = TrainingChoice("gradients")
 
 
 def reported(number: int, plan: Plan, steps: int, count: int, step_s: dict[str, float]) -> ReportedRound:
-    """A round that came after `count` steps; losses fall as 3, 3/2, 3/3, …"""
+    """Return a round after `count` more steps, `steps` in all; losses fall as 3, 3/2, 3/3, …"""
     reports = {}
     for member in plan.members:
         began_s = 100.0 + 5 * number
@@ -45,7 +45,7 @@ def reported(number: int, plan: Plan, steps: int, count: int, step_s: dict[str, 
 
 
 def answer(slowest_s: float) -> tuple[TrainingAnswer, View]:
-    """After eight rounds of gradients that took 4 s each, with members of whom one takes longer to compute."""
+    """Return the choice after eight rounds of gradients of 4 s each; one member computes a step in `slowest_s`."""
     view, plan, _ = triangle(10)
     plan = replace(plan, training=GRADIENTS)
     monitor = TrainingMonitor(400, 0.1, JOB)
@@ -60,7 +60,7 @@ def answer(slowest_s: float) -> tuple[TrainingAnswer, View]:
 
 
 def test_slow_rounds_have_members_send_less_under_another_plan() -> None:
-    """The loss falls steeply, so by a codec, and not by local steps, which may cost too much of it."""
+    """The loss falls steeply, so a codec is chosen: local steps may cost too much progress."""
     found, _ = answer(0.1)
     assert found.plan is not None and found.plan.training == GRADIENTS
     assert found.plan.codec != "fp32" and found.verdict.change
@@ -69,8 +69,8 @@ def test_slow_rounds_have_members_send_less_under_another_plan() -> None:
     assert written["why"] == found.verdict.why and len(written["terms"]) == len(found.verdict.terms)
 
 
-def test_nobody_waits_for_the_slowest_for_longer_than_a_rounds_timeout_leaves_time_for() -> None:
-    """It takes 5.1 s for a step, and the others 0.1 s: 30 s of the 120 are six such steps."""
+def test_local_steps_are_limited_by_the_wait_for_the_slowest_member() -> None:
+    """Steps take 5.1 s and 0.1 s. A quarter of the timeout of 120 s, 30 s, is six steps; 4 is the next candidate."""
     found, _ = answer(5.1)
     assert (
         max(
@@ -80,8 +80,8 @@ def test_nobody_waits_for_the_slowest_for_longer_than_a_rounds_timeout_leaves_ti
     )
 
 
-def test_steps_are_of_what_was_in_force_when_they_were_taken() -> None:
-    """A plan that takes force by the next round finds the steps before it taken as they were before."""
+def test_steps_count_for_the_plan_under_which_they_were_taken() -> None:
+    """The first round under another plan reduces steps that were taken under the plan before it."""
     _, plan, _ = triangle(10)
     monitor = TrainingMonitor(400, 0.1, JOB)
     first, then = replace(plan, training=GRADIENTS), replace(plan, epoch=1, training=LOCAL)
