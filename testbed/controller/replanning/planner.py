@@ -237,9 +237,8 @@ class Planner:
             anyway=f"{request.joins} comes" if request.joins else "forced" if request.reason == "forced" else "",
             training=self._group.training_question() if request.reason in ("period", "network") else None,
         )
-        rules = SwapRules(
-            1.0 if planning.hold else planning.margin, planning.dwell_rounds
-        )  # no plan saves a whole round
+        margin = 1.0 if planning.hold else planning.margin  # no plan saves a whole round
+        rules = SwapRules(margin, planning.dwell_rounds)
         work = partial(
             propose,
             request.policy or self.policy,
