@@ -1,1 +1,1 @@
-"""What is known of the network: estimates, round trips, and what is to be probed."""
+"""Knowledge of the network: estimates of links, round trips of paths, and the probes to send next."""

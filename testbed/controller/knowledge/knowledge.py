@@ -1,21 +1,22 @@
-"""What the controller knows of the network: the declared view, corrected by the members' own transfers.
+"""The controller's knowledge of the network: the declared view, corrected by the members' own transfers.
 
-    trains over each edge --bottleneck--> what each link carried meanwhile --estimate--> a rate and an age for each link
+    trains over each edge --bottleneck--> the rate of each link meanwhile --estimate--> a rate and an age for each link
 
-A link is known while trains that filled it are recent: those of rounds, and of probes, which go where no plan does.
-After that it is unknown: the last estimate stands in for it, and after FORGOTTEN_S what was declared. Links that no
-train filled carry what was estimated or declared, or what they were seen to carry if that is more; members' access
-links are such where a route has others too. Where routes are not known, each edge is a capacity of its own.
+A train is a run of packets that arrived back to back. A link is known while the trains that filled it are recent; they
+belong to rounds, or to probes, which use paths that no plan uses. Afterwards the link is unknown: the last estimate
+stands in for FORGOTTEN_S, and then the declared rate. A link that no train filled has its estimated or declared rate,
+or the rate that it was seen to carry if that is higher; on routes over several links, members' access links count as
+not filled. An edge without a known route is a capacity of its own.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import hypot
 
-from testbed.controller.knowledge.round_trips import RoundTrips
 from testbed.plan import Plan
 from testbed.planning import Edge, Member, Pair, PhysicalLink, View
 from testbed.planning.cost import CostModel
@@ -24,46 +25,62 @@ from testbed.telemetry.bottleneck import samples as samples_of
 from testbed.telemetry.estimate import UNKNOWN_DOUBT, Estimate, RateEstimator
 from testbed.telemetry.rate_history import PastRate, RateHistory, RateVariation
 
-#: Seconds after which an unknown link is taken for what was declared.
+#: Seconds after which the declared rate of an unknown link counts again.
 FORGOTTEN_S = 60.0
 
-#: Trains of an edge that are kept while a round takes long: minutes of them. Of more the newest say enough.
+#: Unmeasured trains that are kept of each edge during a long round. They last for minutes; the newest ones suffice.
 KEPT_TRAINS = 10_000
 
-#: Measured trains that what comes is held against reach back so far: ten round trips, over which TCP grows, of 0.5 s.
+#: New trains are compared with measured trains of the last 5 s: ten round trips of 0.5 s, in which TCP grows.
 BEFORE_S = 5.0
 
-#: A link fell if it carries less than this part of what it did.
+#: A link fell if its rate is below this part of its rate at the end of the last round.
 FELL = 0.75
 
-#: Evidence is the same if it is of the same time, but for rounding.
+#: Two times of evidence that differ by less than this many seconds are the same, but for rounding.
 SAME_S = 1e-3
 
-#: What was measured so long ago is worth a probe, and so is what may carry so many times as much as it may also carry.
+#: A link is worth a probe if its newest measurement is older than FRESH_S seconds, or if the upper limit of its rate is
+#: more than SURE times the lower limit.
 FRESH_S, SURE = 3.0, 2.0
 
-#: A round does not depend on a link that is busy for less than this part of it. On the quickstart the busiest link
-#: takes 0.31 s of a simulated round of 0.60 s, and rounds get 12 % longer where that link carries a fifth less, but 2 %
-#: at most where one of the others does, which are busy for 0.24 s or less.
+#: A round does not depend on a link that is busy for less than this part of the round. On the quickstart the busiest
+#: link takes 0.31 s of a simulated round of 0.60 s. A round gets 12 % longer where that link carries a fifth less, but
+#: at most 2 % longer where one of the other links does, which are busy for 0.24 s or less.
 CRITICAL = 0.5
+
+#: The least round trip is taken over this many samples. Fewer would take a queue for distance; more would keep an old
+#: route's round trip for long.
+RTT_SAMPLES = 10
+
+#: The kernel reports the least round trip of this many seconds (its default; net.ipv4.tcp_min_rtt_wlen). For that long
+#: after a path changed, a round trip below the declared one may be the old path's.
+MIN_RTT_WINDOW_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Hindsight:
-    """The network in a past stretch of time: a `view` with the `rates` that links had then.
+class PastNetwork:
+    """The network during a past stretch of time."""
 
-    Links that are `trusted` have the rate of the view.
-    """
-
+    #: The view, whose links have their median rates of that time.
     view: View
+    #: The rates of that time, by link.
     rates: Mapping[str, PastRate]
+    #: Links whose rate in the view is taken as it is.
     trusted: Collection[str]
 
-    def moved(self, plan: Plan, whole_s: float) -> float | None:
-        """Return the logarithm by which the rate of a link moved most meanwhile, of those on which rounds depend.
+    def rate_movement(self, plan: Plan, whole_s: float) -> float | None:
+        """Return how far the rates moved meanwhile of the links on which the plan's rounds depend.
 
-        A link that needs less than CRITICAL of a round of `whole_s` for what the plan puts on it is none of them, even
-        at its lowest rate. None where it is not known yet what one of the others carried.
+        A round does not depend on a link that needs less than CRITICAL of it for the plan's bytes, even at the link's
+        lowest rate.
+
+        Args:
+            plan: The plan that was in force.
+            whole_s: The length of a round in seconds.
+
+        Returns:
+            The largest logarithm of a link's highest over its lowest rate; None while one of these rates is not known.
         """
         most = 0.0
         for name, drain_s in CostModel(self.view).drains(plan).items():
@@ -76,20 +93,57 @@ class Hindsight:
         return most
 
 
+class RoundTrips:
+    """The least measured round trip of each edge since its path last changed.
+
+    A path is the way there and back, so a change of either way changes the path of both edges.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[Pair, deque[float]] = {}
+        self._redeclared_s: dict[Pair, float] = {}
+
+    def redeclare(self, pair: Pair, now_s: float) -> None:
+        """Record that the path between two members changed, and forget its round trips."""
+        for edge in (pair, pair[::-1]):  # the way back is part of the round trip
+            self._seen.pop(edge, None)
+            self._redeclared_s[edge] = now_s
+
+    def add(self, pair: Pair, rtt_s: float, declared_s: float, now_s: float) -> None:
+        """Add a measured round trip, raised to the declared one while the kernel may report the old path's."""
+        if now_s - self.since_s(pair) <= MIN_RTT_WINDOW_S:
+            rtt_s = max(rtt_s, declared_s)
+        self._seen.setdefault(pair, deque(maxlen=RTT_SAMPLES)).append(rtt_s)
+
+    def least_s(self, pair: Pair, declared_s: float) -> float:
+        """Return the least of the newest round trips, or the declared one before any sample."""
+        return min(self._seen.get(pair, ()), default=declared_s)
+
+    def since_s(self, pair: Pair) -> float:
+        """Return when the path last changed (Unix time), or minus infinity if it never did."""
+        return self._redeclared_s.get(pair, -math.inf)
+
+
 class Knowledge:
-    """The declared view and what was measured since. Fed after each round, and while one lasts; gives views."""
+    """The declared view and the measurements since; makes the views that policies plan by.
+
+    It takes the members' transfers after each round, and also during long rounds. Where the declared view's `knowledge`
+    is not "measured", views keep the declared values, and no link falls, is in doubt or unknown; `estimates` has the
+    measured values all the same. Times are Unix time in seconds. A link's name is `a->b`, or `u=>v` for an edge that is
+    a capacity of its own.
+    """
 
     def __init__(self, declared: View) -> None:
         self._declared = declared
         self._access = _access_links(declared.members)
         self._rates: dict[str, RateEstimator] = {}
         self._history: dict[str, RateHistory] = {}
-        self._at_end: dict[str, Estimate] = {}
-        self._before: dict[str, RateVariation] = {}
-        self._suspected: dict[str, tuple[float, float]] = {}
+        self._at_end: dict[str, Estimate] = {}  # as the last round ended
+        self._before: dict[str, RateVariation] = {}  # over the rounds before
+        self._suspected: dict[str, tuple[float, float]] = {}  # as `_suspects` returns them
         self._round_trips = RoundTrips()
         self._speeds: dict[str, float] = {}
-        self._measured: dict[Pair, list[Train]] = {}  # the newest of them
+        self._measured: dict[Pair, list[Train]] = {}  # of the last BEFORE_S
         self._unmeasured: dict[Pair, list[Train]] = {}
 
     def redeclare(
@@ -99,8 +153,17 @@ class Knowledge:
         now_s: float,
         members: tuple[Member, ...] | None = None,
     ) -> None:
-        """Another network is declared, perhaps of other `members`: forget what was measured over links or routes that
-        changed."""
+        """Take another declared network, and forget the measurements over links and routes that changed.
+
+        Args:
+            links: The links of the network.
+            routes: The links of each edge.
+            now_s: The time of the change.
+            members: The members, or None if they stay.
+
+        Raises:
+            ViewError: the declaration contradicts itself.
+        """
         old = self._declared
         changed = {name for name in {*links, *old.links} if links.get(name) != old.links.get(name)}
         there = old.members if members is None else members
@@ -122,44 +185,55 @@ class Knowledge:
     def observe(
         self, samples: Mapping[Pair, PeerSample], arrivals: Mapping[Pair, Sequence[Train]], now_s: float
     ) -> None:
-        """Take the transfers of a round that is over: by edge, as its sender and as its receiver saw them."""
+        """Add a completed round's transfers, and measure links by them.
+
+        Args:
+            samples: The sender's sample of each edge.
+            arrivals: The receiver's trains of each edge.
+            now_s: The time.
+        """
         for pair, sample in samples.items():
             if pair in self._declared.edges and sample.rtt_s > 0:
                 self._round_trips.add(pair, sample.rtt_s, self._declared.edges[pair].rtt_s, now_s)
-        self.take(arrivals)
+        self.add_trains(arrivals)
         self.measure()
 
-    def take(self, arrivals: Mapping[Pair, Sequence[Train]]) -> None:
-        """Take what came in so far in a round that is on, for when it is measured."""
+    def add_trains(self, arrivals: Mapping[Pair, Sequence[Train]]) -> None:
+        """Keep the trains that arrived so far in the current round until `measure` is called."""
         for pair, came in arrivals.items():
             if pair in self._declared.edges:
-                since_s = self._round_trips.since_s(pair)  # what came before went over other links
+                since_s = self._round_trips.since_s(pair)  # earlier trains used other links
                 trains = self._unmeasured.setdefault(pair, [])
                 trains.extend(train for train in came if train.began_s >= since_s)
                 del trains[:-KEPT_TRAINS]
 
     def measure(self, until_s: float = math.inf) -> None:
-        """Measure links by the trains that began by then: what else passed them meanwhile was taken too."""
+        """Measure links by the kept trains that began by `until_s`; all trains that overlap with them must be kept."""
         due, later = _parted(self._unmeasured, lambda train: train.began_s <= until_s)
         self._measure(due, later)
         self._unmeasured = later
 
     def round_over(self, now_s: float) -> None:
-        """What is known by now is what links are held to have carried before they `fell`."""
+        """Keep the present estimates: `fell` compares later ones with them, and views with their variation."""
         self._suspected = self._suspects(now_s)
         self._at_end = self.estimates(now_s)
         for name, estimate in self._at_end.items():
             if estimate.known:
                 self._before.setdefault(name, RateVariation()).add(estimate, now_s)
 
-    def clock(self, speeds: Mapping[str, float]) -> None:
-        """Take how fast members computed in a round, as parts of what is declared. Rounds differ by a late step, and
-        plans are not to change for that: the mean with the round before."""
+    def add_speeds(self, speeds: Mapping[str, float]) -> None:
+        """Add the members' computing speeds in a round, as parts of their declared speeds.
+
+        A speed is averaged with the one believed before, so that a single late step does not change plans.
+        """
         for member, speed in speeds.items():
             self._speeds[member] = (self._speeds.get(member, speed) + speed) / 2
 
     def view(self, now_s: float) -> View:
-        """What is known now: links as estimated, edges with the age of the estimate behind them, members' speeds."""
+        """Return the network as it is known now.
+
+        Links have their estimated rates, edges the age of the estimate behind their rate, members their speeds.
+        """
         estimates = self._expected(now_s) if self._declared.knowledge == "measured" else {}
         links = {
             name: replace(link, rate_bps=_rate(estimates.get(name), link.rate_bps))
@@ -171,29 +245,28 @@ class Knowledge:
             members = tuple(replace(one, speed=one.speed * self._speeds.get(one.name, 1.0)) for one in members)
         return replace(self._declared, members=members, links=links, edges=edges, at_s=now_s)
 
-    def hindsight(self, began_s: float, ended_s: float, now_s: float) -> Hindsight:
-        """Return the network between two moments that are past, by what came before, meanwhile and since.
+    def past_network(self, began_s: float, ended_s: float, now_s: float) -> PastNetwork:
+        """Return the network between two past moments, by the trains before, between and after them.
 
-        A link that no train ever filled has the rate that is believed of it now.
+        A link that no train ever filled has its present rate.
         """
         view = self.view(now_s)
         if self._declared.knowledge != "measured":
-            return Hindsight(view, {}, {*view.links})
+            return PastNetwork(view, {}, {*view.links})
         found = {name: history.between(began_s, ended_s) for name, history in self._history.items()}
         rates = {name: past for name, past in found.items() if past is not None}
         believed_bps = {name: link.rate_bps for name, link in view.links.items()}
         believed_bps |= {f"{u}=>{v}": edge.rate_bps for (u, v), edge in view.edges.items()}
         factors = {name: past.rate_bps / believed_bps[name] for name, past in rates.items() if name in believed_bps}
-        return Hindsight(view.scaled(factors), rates, self._access)
+        return PastNetwork(view.scaled(factors), rates, self._access)
 
     def estimates(self, now_s: float) -> dict[str, Estimate]:
-        """What was measured, by link (`u=>v` where an edge is one of its own)."""
+        """Return the present estimate of each measured link."""
         found = {name: estimator.estimate(now_s) for name, estimator in self._rates.items()}
         return {name: estimate for name, estimate in found.items() if estimate is not None}
 
     def fell(self, now_s: float) -> dict[str, float]:
-        """The links that carry much less than they did when a round was over last: what part of it. Nothing where
-        nothing is measured."""
+        """Return the links whose rate fell since the last round ended, with the part of that rate that is left."""
         before = self._at_end if self._declared.knowledge == "measured" else {}
         parts = {
             name: estimate.rate_bps / before[name].rate_bps
@@ -203,8 +276,10 @@ class Knowledge:
         return {name: part for name, part in parts.items() if part < FELL}
 
     def doubts(self, now_s: float) -> dict[str, tuple[float, float]]:
-        """How far off links may be, as `Estimate.doubt` has it: nothing where nothing is measured, and of access links
-        that no train filled."""
+        """Return how far off each link's rate may be, below and above, as `Estimate.doubt` defines it.
+
+        Access links that no train filled are left out.
+        """
         if self._declared.knowledge != "measured":
             return {}
         estimates = self.estimates(now_s)
@@ -217,10 +292,9 @@ class Knowledge:
         return found
 
     def unknown(self, now_s: float, fresh_s: float = FRESH_S) -> dict[str, list[Pair]]:
-        """Each capacity that was not measured well in the last `fresh_s`, with the edges that use it: nothing where
-        nothing is measured.
+        """Return the links that were not measured well in the last `fresh_s` seconds, with the edges that use each.
 
-        Members' own access links are none of them: it is what lies between sites that is in doubt.
+        Members' access links are left out: only the rates between sites are in doubt.
         """
         if self._declared.knowledge != "measured":
             return {}
@@ -234,7 +308,7 @@ class Knowledge:
         return users
 
     def route(self, pair: Pair) -> tuple[str, ...]:
-        """The links of an edge; where they are not known it is a capacity of its own."""
+        """Return the links of an edge, or a single capacity of its own where its route is not known."""
         return self._declared.routes.get(pair) or (f"{pair[0]}=>{pair[1]}",)
 
     def _measure(self, trains: Mapping[Pair, Sequence[Train]], later: Mapping[Pair, Sequence[Train]]) -> None:
@@ -256,7 +330,7 @@ class Knowledge:
         self._measured, _ = _parted(kept, lambda train: train.began_s >= newest_s - BEFORE_S)
 
     def _expected(self, now_s: float) -> dict[str, Estimate]:
-        """What links are expected to carry for a while."""
+        """Return the estimates with the rates to expect for the next rounds."""
         estimates = self._either_way(self.estimates(now_s), now_s)
         return {
             name: replace(its, rate_bps=self._before[name].expected_bps(its)) if name in self._before else its
@@ -264,6 +338,7 @@ class Knowledge:
         }
 
     def _either_way(self, estimates: dict[str, Estimate], now_s: float) -> dict[str, Estimate]:
+        """Return the estimates with the lower rates of suspected links."""
         suspected = self._suspects(now_s)
         return {
             name: replace(its, rate_bps=suspected[name][0]) if name in suspected else its
@@ -271,11 +346,15 @@ class Knowledge:
         }
 
     def _suspects(self, now_s: float) -> dict[str, tuple[float, float]]:
-        """Links that are taken to have fallen since the way back did: to how much, and when their newest evidence was.
+        """Return the links that are assumed to have fallen because the opposite direction of their path fell.
 
-        That is so until they were measured since, and their newest train came as fast as before: updates come first,
-        and a plan that left one way alone sent its means the other. A slow train proves nothing by itself, but what
-        came before it may have been on its way as the link fell.
+        A round sends its updates before its means, so a fall shows first in the direction of the updates. A plan that
+        avoided only that direction would send its means over the other one. A link is suspected until it was measured
+        since the fall and its newest train was as fast as before. A slow train alone proves nothing, but the trains
+        before it may have been under way as the link fell.
+
+        Returns:
+            By link, the assumed rate in bit/s and the time of the link's newest evidence.
         """
         estimates = self.estimates(now_s)
         found = {
@@ -293,7 +372,7 @@ class Knowledge:
         return found
 
     def _ways_back(self, name: str) -> set[str]:
-        """The links that paths take back where they took this one there, if they go the same way."""
+        """Return the links opposite to this one on paths whose way back has as many links as the way there."""
         found = set()
         for pair in self._declared.edges:
             there, back = self.route(pair), self.route(pair[::-1])
@@ -302,7 +381,7 @@ class Knowledge:
         return found
 
     def _edge(self, pair: Pair, links: Mapping[str, PhysicalLink], estimates: Mapping[str, Estimate]) -> Edge:
-        """An edge over `links` as they are known. Its slowest one says whether it is."""
+        """Return an edge over the known `links`. Its slowest link decides its rate, source and age."""
         declared = self._declared.edges[pair]
         rates = {
             name: links[name].rate_bps if name in links else _rate(estimates.get(name), declared.rate_bps)
@@ -329,7 +408,7 @@ def _access_links(members: Sequence[Member]) -> set[str]:
 def _parted(
     trains: Mapping[Pair, Sequence[Train]], chosen: Callable[[Train], bool]
 ) -> tuple[dict[Pair, list[Train]], dict[Pair, list[Train]]]:
-    """Those that are chosen, and the others; an edge that has none is left out."""
+    """Return the chosen trains and the others; edges without trains are left out of either."""
     found: tuple[dict[Pair, list[Train]], dict[Pair, list[Train]]] = ({}, {})
     for pair, its in trains.items():
         for train in its:
@@ -338,7 +417,6 @@ def _parted(
 
 
 def _is_sure(estimate: Estimate) -> bool:
-    """Whether it was measured well."""
     return estimate.high_bps <= SURE * estimate.low_bps
 
 

@@ -1,34 +1,35 @@
-"""What members' transfers say of the network, and probes of what they do not."""
+"""Measurement of the network by members' transfers, and by probes of the links that no transfer uses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from testbed.controller.knowledge.explore import Explorer
 from testbed.controller.knowledge.knowledge import FRESH_S, Knowledge
+from testbed.controller.knowledge.probing import ProbeScheduler
 from testbed.controller.model.actions import Actions, Tell
 from testbed.controller.model.membership import AllReduceMembership
 from testbed.controller.model.round_log import ReportedRound, RoundLog
 from testbed.protocol import Arrived
 from testbed.telemetry.estimate import Estimate
 
-#: A train is told when it is over, and what it is held against came to others up to so much later.
+#: Seconds by which measuring lags behind the newest messages. A member reports a train when the train is over, and the
+#: trains to other members that it is compared with arrive up to this much later.
 STRAGGLES_S = 0.3
 
-#: Seconds after which what was measured is probed again where there is a hurry.
+#: Seconds after which a measured link is probed again while a round is slower than expected.
 HURRY_S = 1.0
 
 
 class NetworkMonitor:
-    """Measures links by each round, and in the midst of rounds that take long; probes what no transfer measures.
+    """Measures links after each round and during long rounds, and has members probe links that no transfer measures.
 
     Attributes:
-        measured_s: When links were last measured in the midst of a round, in Unix time.
+        measured_s: When links were last measured during a round (Unix time in seconds).
 
     Args:
-        knowledge: What is known of the network.
-        rounds: The rounds of the members.
-        membership: Which members are there.
+        knowledge: The knowledge of the network, which the measurements go into.
+        rounds: The members' rounds.
+        membership: The present members.
         estimated: Called with the time and the estimates after each measurement.
     """
 
@@ -44,34 +45,42 @@ class NetworkMonitor:
         self._rounds = rounds
         self._membership = membership
         self._estimated = estimated
-        self._explorer = Explorer()
+        self._probing = ProbeScheduler()
 
     def redeclare(self) -> None:
-        """Forget what was probed: another network is declared."""
-        self._explorer.redeclare()
+        """Forget the rates that probes go by: another network is declared."""
+        self._probing.redeclare()
 
     def round_over(self, done: ReportedRound, speeds: Mapping[str, float], now: float) -> bool:
-        """Measure links by a round that is over. Returns whether a link fell in it.
+        """Measure links by a completed round.
 
         Args:
             done: The round.
-            speeds: The members' samples per second, as parts of what they declare.
+            speeds: The members' samples per second as parts of their declared ones.
             now: Unix time in seconds.
+
+        Returns:
+            Whether a link fell during the round.
         """
         self._knowledge.observe(done.samples(), done.arrivals(), now)
         fell = bool(self._knowledge.fell(now))
         self._knowledge.round_over(now)
-        self._knowledge.clock(dict(speeds))
+        self._knowledge.add_speeds(dict(speeds))
         self._estimated(now, self._knowledge.estimates(now))
         return fell
 
     def arrived(self, arrived: Arrived, now: float) -> bool:
-        """Take what a member has received so far in a round that takes long.
+        """Take a member's trains so far in a long round, and measure links once all present members sent theirs.
 
-        Links are measured once all members that are there have said so. Returns whether they were measured now.
+        Args:
+            arrived: The member's message.
+            now: Unix time in seconds.
+
+        Returns:
+            Whether links were measured now.
         """
         self._rounds.hear(arrived.member, now)
-        self._knowledge.take({(peer, arrived.member): trains for peer, trains in arrived.arrivals.items()})
+        self._knowledge.add_trains({(peer, arrived.member): trains for peer, trains in arrived.arrivals.items()})
         heard_s = self._rounds.heard_s(self._membership.present)
         if heard_s <= self.measured_s:
             return False
@@ -81,17 +90,17 @@ class NetworkMonitor:
         return True
 
     def probes(self, now: float, monotonic_s: float, hurry: bool = False) -> Actions:
-        """Have members probe what is not known well.
+        """Have members probe the links that are not known well.
 
         Args:
             now: Unix time in seconds.
             monotonic_s: The same moment in seconds of the monotonic clock.
-            hurry: True where something is wrong, and it is not known what.
+            hurry: Whether a round is slow for a reason that is not known: measurements then count for HURRY_S only.
         """
         present = self._membership.present
         unknown = {
             name: [pair for pair in pairs if present.issuperset(pair)]
             for name, pairs in self._knowledge.unknown(now, HURRY_S if hurry else FRESH_S).items()
         }
-        for member, probe in self._explorer.probes(unknown, self._knowledge.view(now), monotonic_s).items():
+        for member, probe in self._probing.probes(unknown, self._knowledge.view(now), monotonic_s).items():
             yield Tell(member, probe)

@@ -1,1 +1,1 @@
-"""Which plan is to follow: plans foreseen, judged, and adopted or not."""
+"""Re-planning: predict the rounds of candidate plans, judge the plans, and decide which one to follow."""

@@ -1,4 +1,4 @@
-"""What the controller leaves of its decisions: every view, and what was decided by it."""
+"""The log of the controller's decisions, with the view behind each."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from testbed.controller.replanning.conducting import TrainingAnswer
 from testbed.controller.replanning.decision import Decision
+from testbed.controller.replanning.training import TrainingAnswer
 from testbed.plan import Plan
 from testbed.planning import BoundError, Policy, View
 from testbed.planning.bound import MOST_BOUNDED, Bound, bound
@@ -18,34 +18,40 @@ from testbed.telemetry.store import Records, write_json
 
 @dataclass(frozen=True, slots=True)
 class DecisionRecord:
-    """A decision, and what it was made by: the `view` with what was measured of its links, the `policy`, the reason.
-
-    `last` was in force (none at first), `after_round` the newest round then; `adopted` is the plan that follows it,
-    the `choice`th of the policy's proposals. `correction` is the factor by which simulated rounds of `last` are
-    corrected, and the standard deviation of its logarithm. `training` is what was thought of how members train, where
-    that is conducted. It took `seconds` of a processor.
-    """
+    """A decision and its inputs."""
 
     view: View
     policy: Policy
     decision: Decision
+    #: The request's reason, or "training" if the adopted plan changes how members train.
     reason: str
+    #: The last completed round; None before the first.
     after_round: int | None = None
+    #: The plan in force; None at the start.
     last: Plan | None = None
+    #: The plan that follows, or None.
     adopted: Plan | None = None
+    #: The index of `adopted` among the policy's proposals; None for an earlier plan.
     choice: int | None = None
+    #: The estimates of the view's links.
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
+    #: The factor on simulated rounds of `last`, and the standard deviation of its logarithm.
     correction: tuple[float, float] | None = None
+    #: The choice of how members train, in runs whose plans say it.
     training: TrainingAnswer | None = None
+    #: The processor time of the decision in seconds.
     seconds: float = 0.0
 
 
 class DecisionLog:
-    """Writes into a run's directory `out`: `decisions.jsonl`, `estimates.jsonl`, `views/`.
+    """Writes `decisions.jsonl`, `estimates.jsonl` and `views/` into a run's directory.
 
-    A decision can be made again from it: `policy` with `options` on the `view`, when the plan of epoch `last` was in
-    force (none was at first), made its proposals; the adopted plan is the `choice`th of them, or, where that is null,
-    one that was in force before.
+    Each decision can be repeated from its record. The policy with its options makes its proposals from the view and
+    the plan of epoch `last` (null at the start). The adopted plan is number `choice` of them, counted from 0, or an
+    earlier plan if `choice` is null.
+
+    Args:
+        out: The run's directory.
     """
 
     def __init__(self, out: Path) -> None:
@@ -57,8 +63,11 @@ class DecisionLog:
         self._estimates = Records(out / "estimates.jsonl")
 
     def bound(self, view: View) -> float | None:
-        """The bound's seconds; solved again only when a capacity changed. None when the view has no plan, or too many
-        members."""
+        """Return the bound on a round in seconds, solved again only if a capacity changed.
+
+        Returns:
+            The bound, or None if the view has no plan or more than MOST_BOUNDED members.
+        """
         if len(view.members) > MOST_BOUNDED:
             return None
         limits = Constraints.of(view)
@@ -71,7 +80,7 @@ class DecisionLog:
         return self._bound.seconds if self._bound else None
 
     def record(self, record: DecisionRecord, bound_s: float | None) -> None:
-        """Keep a decision and the view that it was made by, with the `bound` of that."""
+        """Write a decision, its view, and the bound of the view."""
         name = f"views/{self._views:04d}.json"
         self._views += 1
         view, policy, decision = record.view, record.policy, record.decision
@@ -100,11 +109,11 @@ class DecisionLog:
         )
 
     def estimated(self, at_s: float, estimates: Mapping[str, Estimate]) -> None:
-        """Keep what was known of links when a round was over."""
+        """Write the estimates of links at a moment (Unix time)."""
         self._estimates.append({"at_s": at_s, "links": _json(estimates)})
 
     def close(self) -> None:
-        """Nothing is recorded any more."""
+        """Close the files."""
         self._file.close()
         self._estimates.close()
 

@@ -1,4 +1,4 @@
-"""What an all-reduce run is at, for all who decide about it: members, plans, rounds and the network."""
+"""The state of an all-reduce run, on which decisions are based: members, plans, rounds and the network."""
 
 from __future__ import annotations
 
@@ -13,18 +13,34 @@ from testbed.controller.model.membership import AllReduceMembership
 from testbed.controller.model.plan_history import PlanHistory
 from testbed.controller.model.round_log import RoundLog
 from testbed.controller.model.spec import ControllerSpec, PlanningSpec
-from testbed.controller.replanning.conducting import Conducting, TrainingQuestion, candidate_of, through_codec
+from testbed.controller.replanning.training import TrainingMonitor, TrainingQuestion, candidate_of, through_codec
 from testbed.plan import Plan
 from testbed.planning import Policy, PolicyError, View
 
-#: The newest rounds that say how long exchanges take.
+#: The newest rounds that the length of exchanges is taken from.
 NEWEST = 3
 
 
 class GroupState:
-    """The members, the plans in force and to come, the rounds that are over, and what is known of the network.
+    """The members, plans, rounds and knowledge of the network of one run.
 
-    `phase` says whether members are there already, and whether the run is over.
+    Attributes:
+        clocks: The run's clocks.
+        phase: "waiting" until all members are present, "running", or "over".
+        jobs: Each member's job.
+        planning: The run's options for planning.
+        membership: The present members.
+        plans: The plan in force, a pending one, and earlier ones.
+        rounds: The rounds that members reported.
+        knowledge: The knowledge of the network.
+        conducting: The monitor of training in runs whose plans say how members train; None in other runs.
+
+    Args:
+        spec: The run.
+        planning: The run's options for planning.
+        identities: The identities of members.
+        out: The run's directory.
+        clocks: The run's clocks.
     """
 
     def __init__(
@@ -39,24 +55,24 @@ class GroupState:
         self.rounds = RoundLog(self._expected)
         self.knowledge = Knowledge(planning.view)
         job = next(iter(spec.jobs.values()))
-        self.conducting = Conducting(spec.rounds, planning.margin, job) if planning.conducted else None
+        self.conducting = TrainingMonitor(spec.rounds, planning.margin, job) if planning.conducted else None
         self._elastic = spec.elastic is not None
         self._rounds = spec.rounds
 
     @property
     def last_round(self) -> int | None:
-        """The newest that all have reported."""
+        """The number of the last completed round, or None before the first."""
         return self.rounds.last.number if self.rounds.last else None
 
     @property
     def rounds_left(self) -> int:
-        """Rounds still to come, as the jobs have it, at the pace of the plan in force."""
+        """The rounds left in the run, with the plan's number of steps a round if plans say how members train."""
         if self.conducting is not None:
             return self.conducting.steps_left // candidate_of(self.plans.in_force).steps
         return self._rounds - self.rounds.count
 
     def training_question(self) -> TrainingQuestion | None:
-        """What there is to consider of how members train; None where that is not conducted."""
+        """Return the inputs of the next choice of how members train, or None if plans don't say it."""
         if self.conducting is None:
             return None
         epoch = self.plans.plan.epoch
@@ -64,47 +80,56 @@ class GroupState:
         return self.conducting.question(newest, self.rounds.under(epoch))
 
     def view(self, now: float, joins: str = "") -> View:
-        """What is known of the network, as far as it is that of those who are there, and of one that `joins`."""
+        """Return the known network among the present members, and the member that `joins` if one does."""
         view = self.through(self.knowledge.view(now), self.plans.in_force)
         names = self.membership.present | ({joins} if joins else set())
         return view if names == set(view.names) else view.among(names)
 
     def through(self, view: View, plan: Plan | None) -> View:
-        """Return a view whose model has the bytes of a plan's codec, where plans choose it."""
+        """Return the view with the bytes of the plan's codec, if plans say how members train."""
         return view if self.conducting is None else through_codec(view, plan)
 
     def plan(self, policy: Policy, view: View) -> Plan:
-        """The policy's plan; PolicyError when there is none."""
+        """Return the policy's plan, completed for this run.
+
+        Raises:
+            PolicyError: the policy has no plan, or the run can't follow it.
+        """
         return self.dress(policy.plan(view), view)
 
     def dress(self, plan: Plan, view: View) -> Plan:
-        """A policy's plan with what is not the policy's business; PolicyError when it is none for this run. Members go
-        on to train as they do."""
+        """Complete a policy's plan with the run's own options. Members train on as under the plan in force.
+
+        Raises:
+            PolicyError: the run can't follow the plan.
+        """
         if self._elastic and plan.groups:
-            raise PolicyError(f"{plan.policy}: its plans have groups, and an elastic run has none")
+            raise PolicyError(
+                f"{plan.policy} makes plans with groups, which elastic runs do not support; choose another policy"
+            )
         dressed = self.planning.dress(plan, view)
         if self.conducting is None:
             return dressed
         return self.conducting.dress(dressed, self.plans.in_force)
 
     def speeds(self, rates: dict[str, float]) -> dict[str, float]:
-        """Members' samples per second as parts of what their jobs declare, where those declare any."""
+        """Return members' samples per second as parts of those that their jobs declare, if they declare any."""
         return {
             member: rate / declared for member, rate in rates.items() if (declared := self.jobs[member].samples_per_s)
         }
 
     def follow(self, spec: ControllerSpec, now: float) -> None:
-        """There is a member more, which is not present yet."""
+        """Take the spec of a run that has one more member, which is not present yet."""
         assert spec.planning is not None
         self.jobs, self.planning = spec.jobs, spec.planning
         view = spec.planning.view
         self.knowledge.redeclare(view.links, view.routes, now, view.members)
 
     def abort(self, why: str) -> Actions:
-        """Have those who are present say what they hold, and go on under another plan."""
+        """Abort the current round: the present members report their state, and continue under another plan."""
         yield from self.membership.abort(self.plans.next_epoch(), why, self.clocks.monotonic())
 
     def _expected(self, epoch: int) -> frozenset[str]:
-        """The members that report the rounds of an epoch."""
+        """Return the members that report the rounds of an epoch."""
         found = self.plans.members(epoch)
         return self.membership.present if found is None else found

@@ -1,4 +1,4 @@
-"""Plans judged under a view: how long their rounds will take, and how sure that is."""
+"""The judgement of plans under a view: the length of their rounds, and how sure it is."""
 
 from __future__ import annotations
 
@@ -9,43 +9,58 @@ from math import exp
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.controller.replanning.foresight import Foresight
+from testbed.controller.replanning.prediction import RoundPredictor
 from testbed.plan import Plan
 from testbed.planning import View
 
-#: Networks that are drawn for a judgement, in pairs that are as far off to either side: a rough simulation takes some
-#: milliseconds.
+#: Pairs of networks that are drawn for a judgement; the two of a pair are off by as much in opposite directions. They
+#: are few, since a rough simulation takes some milliseconds.
 PAIRS = 4
 
-#: What a plan surely saves is so many standard deviations below the mean: in four of five cases it is more.
+#: A sure saving lies this many standard deviations below the mean, so that the saving is larger in four of five cases.
 SURELY = 0.84
 
-#: What a link may carry, as standard deviations of the logarithm below and above what is believed, by link.
+#: The uncertainty of each link's rate: standard deviations of its logarithm below and above the believed rate.
 Doubts = Mapping[str, tuple[float, float]]
 
 
 class PlanJudge:
-    """Judges plans under one view. The cases are the same for all of them: what one link does is no plan's advantage.
+    """Judges plans under one view, and under networks drawn around it.
 
-    A link in none of the `doubts` carries what the view says.
+    All plans are judged under the same networks, so that a rate that is drawn high or low favours no plan.
+
+    Args:
+        view: The network as it is known.
+        doubts: The uncertainty of its links; any other link has the rate in the view.
+        predictor: Predicts the rounds of plans.
     """
 
-    def __init__(self, view: View, doubts: Doubts, foresight: Foresight) -> None:
+    def __init__(self, view: View, doubts: Doubts, predictor: RoundPredictor) -> None:
         self._view = view
         self._doubts = doubts
-        self._foresight = foresight
+        self._predictor = predictor
         self._known: dict[int, tuple[Plan, float]] = {}  # by identity: a plan's hash costs as much as some simulations
 
     def seconds(self, plan: Plan) -> float:
-        """Of a whole round, as is to be expected. SimulationError when the plan uses an edge that is not there."""
+        """Return the expected seconds of a whole round.
+
+        Raises:
+            SimulationError: the plan uses an edge that the view lacks.
+        """
         if id(plan) not in self._known:
-            self._known[id(plan)] = plan, self._foresight.seconds(plan, self._view)
+            self._known[id(plan)] = plan, self._predictor.predict_s(plan, self._view)
         return self._known[id(plan)][1]
 
-    def saves(self, current: Plan, proposed: Plan, current_s: float) -> float:
-        """Seconds that a round under `proposed` is surely shorter by; below zero where it may as well be longer.
+    def sure_saving_s(self, current: Plan, proposed: Plan, current_s: float) -> float:
+        """Return the seconds by which rounds get shorter in four of five cases.
 
-        `current_s` is how long rounds are under `current`: that may be known better than it is foreseen.
+        Args:
+            current: The plan in force.
+            proposed: The plan that may follow it.
+            current_s: The seconds of a round under `current`, which may be measured.
+
+        Returns:
+            The saving; negative if rounds may well get longer.
         """
         before, before_off = self._cases(current)
         part = current_s / self.seconds(current)
@@ -57,7 +72,7 @@ class PlanJudge:
 
     @cached_property
     def _views(self) -> list[View]:
-        """The cases, drawn when a saving is large enough to be doubted."""
+        """The drawn networks. They are drawn only when a saving is large enough to be doubted."""
         doubts, names = self._doubts, sorted(self._doubts)
         half = np.random.default_rng(0).standard_normal((PAIRS, len(names)))
         return [
@@ -66,8 +81,8 @@ class PlanJudge:
         ]
 
     def _cases(self, plan: Plan) -> tuple[NDArray[np.float64], float]:
-        """Seconds of the plan's rounds in each case, and how far off all of them may be."""
-        _, spread = self._foresight.correction(plan)
-        rough = np.array([self._foresight.roughly(plan, view) for view in (self._view, *self._views)])
+        """Return the seconds of the plan's rounds in each drawn network, and their common standard deviation."""
+        _, spread = self._predictor.correction(plan)
+        rough = np.array([self._predictor.simulate_roughly(plan, view) for view in (self._view, *self._views)])
         seconds: NDArray[np.float64] = rough[1:] / rough[0] * self.seconds(plan)
         return seconds, float(seconds.mean() * spread)

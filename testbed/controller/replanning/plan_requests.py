@@ -1,4 +1,4 @@
-"""Why plans are considered, and what waits until the swap under way is over."""
+"""Requests to consider a plan, some of which wait for the end of the current swap."""
 
 from __future__ import annotations
 
@@ -8,62 +8,73 @@ from typing import Literal
 
 from testbed.planning import Policy
 
-#: What a swap under way makes wait: a request gives way only to one that counts at least as much.
+#: The ranks of requests that wait for the current swap: one of the same or a higher rank replaces the waiting one.
 RANKS = {"period": 0, "network": 1, "forced": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """Why a plan is considered: `period`, `network` (it was changed) or `forced` (by `policy`, whatever it saves).
+    """A request to consider a plan.
 
-    `member`: the plan is for one `joins` more. `dropped` asks for nothing: it puts on record `why` a plan that was
-    adopted will not come into force.
+    Its reasons are: `period` (the time since the last one, or a link that fell), `network` (another network was
+    declared), `forced` (a policy's plan is adopted whatever it saves), `member` (a member joins) and `dropped` (only a
+    record: an adopted plan will not come into force).
     """
 
     reason: Literal["period", "network", "forced", "member", "dropped"]
+    #: The policy of a forced plan.
     policy: Policy | None = None
+    #: Why the adopted plan was dropped.
     why: str = ""
+    #: The member that joins.
     joins: str = ""
 
 
 class PlanRequests:
-    """Requests in the order in which they came; those that were deferred come when they are asked for again."""
+    """A queue of requests in the order of their arrival. Deferred requests return to it after the current swap."""
 
     def __init__(self) -> None:
         self._queue: deque[PlanRequest] = deque()
         self._deferred: PlanRequest | None = None
-        self._comers: list[str] = []
+        self._joining: list[str] = []
 
     @property
     def empty(self) -> bool:
-        """Whether none is to be considered now."""
+        """True if no request is to be considered now."""
         return not self._queue
 
     def ask(self, request: PlanRequest) -> None:
-        """Have a plan considered once those that were asked for before are."""
+        """Add a request to the end of the queue."""
         self._queue.append(request)
 
     def take(self) -> PlanRequest:
-        """The next request; IndexError when there is none."""
+        """Remove and return the next request.
+
+        Raises:
+            IndexError: the queue is empty.
+        """
         return self._queue.popleft()
 
     def defer(self, request: PlanRequest) -> None:
-        """Have it wait for the swap under way. It will be judged by the view of that time, so one is enough."""
+        """Keep a request until the current swap ends.
+
+        One request and the joining members are kept: plans are then judged by the view of that time.
+        """
         if request.joins:
-            self._comers.append(request.joins)
+            self._joining.append(request.joins)
         elif self._deferred is None or RANKS[request.reason] >= RANKS[self._deferred.reason]:
             self._deferred = request
 
     def ask_deferred(self) -> None:
-        """The swap is over: what waited for that is asked again."""
+        """Return the deferred requests to the queue: the swap is over."""
         if self._deferred is not None:
             self.ask(self._deferred)
             self._deferred = None
-        comers, self._comers = self._comers, []
-        for member in comers:
+        joining, self._joining = self._joining, []
+        for member in joining:
             self.ask(PlanRequest("member", joins=member))
 
     def forget(self, member: str) -> None:
-        """A member was to come, and is gone."""
-        self._comers = [comer for comer in self._comers if comer != member]
+        """Remove the requests for a joining member that is gone."""
+        self._joining = [other for other in self._joining if other != member]
         self._queue = deque(request for request in self._queue if request.joins != member)

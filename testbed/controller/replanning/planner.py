@@ -1,7 +1,7 @@
-"""Plans: considers one at a time, by what is known of the network, and has those that it adopts put in force.
+"""The planner: considers one plan at a time under the known network, and has adopted plans put in force.
 
-a request --view, standing--> propose (beside all else) --adopt?--> prepare
-    `---- while a swap or a reconfiguration is under way: deferred      all of it, with why --> DecisionLog
+a request --view, performance--> propose (in the background) --adopt?--> prepare
+    `---- deferred during a swap or a reconfiguration        every decision, with its reason --> DecisionLog
 """
 
 from __future__ import annotations
@@ -15,34 +15,67 @@ from pathlib import Path
 
 from testbed.controller.knowledge.network_monitor import NetworkMonitor
 from testbed.controller.model.actions import Actions, Announce, Background
-from testbed.controller.replanning.allowance import Allowance
-from testbed.controller.replanning.decision import Decision, Rules
+from testbed.controller.replanning.decision import Decision, SwapRules
 from testbed.controller.replanning.decision_log import DecisionLog, DecisionRecord
 from testbed.controller.replanning.group_state import GroupState
 from testbed.controller.replanning.plan_requests import PlanRequest, PlanRequests
-from testbed.controller.replanning.proposal import Proposal, Question, propose
+from testbed.controller.replanning.proposal import PlanQuestion, Proposal, propose
 from testbed.controller.replanning.track_record import TrackRecord
 from testbed.plan import Plan
 from testbed.planning import Pair, PhysicalLink, Policy, predict
 
 log = logging.getLogger(__name__)
 
-#: A link that fell to less than this part is reason enough to look for another plan in the midst of a round; of others
-#: it must take longer than those before it.
+#: A link that fell below this part of its rate is reason enough to look for another plan during a round. If a link fell
+#: by less, the round must also take longer than those before it.
 HALVED = 0.5
+
+#: The part of one processor that considering plans may use, so that it does not slow down the rounds it is to speed up.
+SHARE = 0.05
+
+#: Seconds of processor time that are saved up at most, for busy moments after quiet ones, and the part of them that is
+#: reserved for urgent requests.
+SAVED_S, RESERVE_S = 1.0, 0.5
+
+
+class ProcessorBudget:
+    """A budget of processor time that grows by SHARE of the time that passes, up to SAVED_S.
+
+    It may be overdrawn, since the cost of work is known only afterwards. Then it allows nothing until that is made up.
+    """
+
+    def __init__(self) -> None:
+        self._left_s = SAVED_S
+        self._at_s: float | None = None
+
+    def allows(self, now_s: float, urgent: bool = False) -> bool:
+        """Return whether work may begin now.
+
+        Args:
+            now_s: The time in seconds; the budget does not shrink if the clock is set back.
+            urgent: Whether the work may use the reserve.
+        """
+        passed_s = 0.0 if self._at_s is None else max(now_s - self._at_s, 0.0)
+        self._left_s = min(self._left_s + SHARE * passed_s, SAVED_S)
+        self._at_s = now_s
+        return self._left_s > (0.0 if urgent else RESERVE_S)
+
+    def spend(self, seconds: float) -> None:
+        """Subtract used processor time."""
+        self._left_s -= seconds
 
 
 class Planner:
-    """Looks for better plans: after rounds, where a link fell, and where it is asked to.
+    """Looks for better plans: periodically after rounds, when a link fell, and on request.
 
     Attributes:
         policy: The policy that makes the plans.
-        monitor: Measures the network, which the planner goes by.
+        monitor: Measures the network for the planner.
 
     Args:
-        group: The members, their plans, their rounds and the network.
-        requests: The reasons to consider a plan that are still open.
-        prepare: Has the members go over to a plan: given the plan, the reason, and the member that comes with it or "".
+        group: The members, plans, rounds and network of the run.
+        requests: The open requests to consider a plan.
+        prepare: Starts a swap to a plan; given the plan, the reason, and the member that joins with it or "".
         out: The run's directory.
     """
 
@@ -56,18 +89,22 @@ class Planner:
         self._log = DecisionLog(out)
         self.monitor = NetworkMonitor(group.knowledge, group.rounds, group.membership, self._log.estimated)
         self._track = TrackRecord(group)
-        self._allowance = Allowance()
+        self._budget = ProcessorBudget()
         self._declarations = 0
         self._considered = -math.inf  # on the monotonic clock
         self._busy = False
 
     @property
     def considering(self) -> bool:
-        """Whether a plan is being considered."""
+        """True if a plan is being considered or a request waits."""
         return self._busy or not self._requests.empty
 
     def start(self) -> None:
-        """Make the first plan. PolicyError when the first view has none."""
+        """Make the first plan.
+
+        Raises:
+            PolicyError: the policy has no plan for the first view.
+        """
         view = self._group.view(self._group.clocks.unix())
         plan = self._group.plan(self.policy, view)
         self._group.plans.begin(plan)
@@ -77,13 +114,21 @@ class Planner:
         self._log.record(first, self._log.bound(view))
 
     def close(self) -> None:
-        """Nothing is put on record any more."""
+        """Close the decision log."""
         self._log.close()
 
     # Reasons to consider a plan
 
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
-        """The underlay is another one now: look at it at once. ViewError when it contradicts itself."""
+        """Take another declared network, and request a plan for it at once.
+
+        Args:
+            links: The links of the network.
+            routes: The links of each edge.
+
+        Raises:
+            ViewError: the declaration contradicts itself.
+        """
         self._group.knowledge.redeclare(links, routes, self._group.clocks.unix())
         self.monitor.redeclare()
         self._track.redeclare()
@@ -91,18 +136,26 @@ class Planner:
         self._requests.ask(PlanRequest("network"))
 
     def force(self, policy: Policy) -> None:
-        """Go by `policy` from now on, and put its plan in force whatever it saves. PolicyError when it is none for
-        this run."""
+        """Use `policy` from now on, and request its plan whatever it saves.
+
+        Raises:
+            PolicyError: the run can't use the policy.
+        """
         policy.check(self._group.view(self._group.clocks.unix()))
         self.policy = policy
         self._requests.ask(PlanRequest("forced", policy))
 
     def comes(self, member: str) -> None:
-        """A member wants to take part from now on."""
+        """Request a plan with a member that joins."""
         self._requests.ask(PlanRequest("member", joins=member))
 
     def round_over(self, finished_s: float, fell: bool) -> Actions:
-        """Links were measured by a round that is over. Where one `fell`, or after a while, it is time to look again."""
+        """Request a plan after a round if a link fell, or if the period since the last one is over.
+
+        Args:
+            finished_s: When the round ended (Unix time).
+            fell: Whether a link fell during the round.
+        """
         now = self._group.clocks.unix()
         self._track.round_over()
         if fell:
@@ -112,10 +165,12 @@ class Planner:
             self._ask_if_affordable(finished_s, urgent=fell)
 
     def measured(self) -> Actions:
-        """Links were measured in the midst of a round. Where one fell another plan is looked for at once: what members
-        come to hold in the midst of a round they may go by in the next."""
+        """Request a plan if a link fell by much, or during a slow round, after links were measured during the round.
+
+        Members that receive a plan during a round may follow it from the next round on.
+        """
         now = self._group.clocks.unix()
-        slow = self._track.standing(now).slow
+        slow = self._track.performance(now).slow
         yield from self._probes(now, hurry=slow)
         fell = self._group.knowledge.fell(now)
         if fell and (min(fell.values()) < HALVED or slow):
@@ -123,40 +178,40 @@ class Planner:
             self._ask_if_affordable(now, urgent=True)
 
     def _probes(self, now: float, hurry: bool = False) -> Actions:
-        """Have members probe, if there will be another plan to profit from it."""
+        """Have members probe if plans may change and enough rounds are left to profit from it."""
         planning = self._group.planning
         if not planning.hold and self._group.rounds_left >= planning.dwell_rounds:
             yield from self.monitor.probes(now, self._group.clocks.monotonic(), hurry)
 
     def _ask_if_affordable(self, now: float, urgent: bool) -> None:
-        """Have a plan considered, if none is, the one in force may be left, and rounds remain to profit from that."""
+        """Request a plan unless one is considered, the one in force must stay, or too few rounds are left to profit."""
         planning = self._group.planning
         if self._group.plans.pending is not None or self.considering:
             return
         if planning.hold or self._group.rounds_left < planning.dwell_rounds:
             return
-        standing = self._track.standing(self._group.clocks.unix())
-        if standing.settled(planning.dwell_rounds) and self._allowance.has_some(now, urgent):
+        performance = self._track.performance(self._group.clocks.unix())
+        if performance.may_be_judged(planning.dwell_rounds) and self._budget.allows(now, urgent):
             self._requests.ask(PlanRequest("period"))
 
     # Considering
 
     def proceed(self) -> Actions:
-        """Consider what was asked for, one request at a time."""
+        """Consider the open requests, one at a time."""
         group = self._group
         while not self._busy and not self._requests.empty:
             request = self._requests.take()
             if request.reason == "dropped":
                 decision = Decision(False, request.why, None, float("inf"))
-                dropped = Proposal(group.view(self._group.clocks.unix()), None, decision, self._track.foresight, None)
+                dropped = Proposal(group.view(self._group.clocks.unix()), None, decision, self._track.predictor, None)
                 yield from self._record(request, dropped, group.plans.plan)
             elif group.plans.pending is not None or group.membership.reconfiguration is not None:
                 self._requests.defer(request)
             elif group.phase != "over" and request.joins not in group.membership.present:
-                yield from self._think(request)
+                yield from self._consider(request)
 
-    def _think(self, request: PlanRequest) -> Actions:
-        """See what comes of a request, by the view of the newest declaration."""
+    def _consider(self, request: PlanRequest) -> Actions:
+        """Have a proposal made in the background, from the present view."""
         self._busy = True
         now, self._considered = self._group.clocks.unix(), self._group.clocks.monotonic()
         planning, knowledge, rounds = self._group.planning, self._group.knowledge, self._group.rounds
@@ -168,21 +223,22 @@ class Planner:
         )
         self._track.keep(compute_s)
         past = self._track.past
-        if conducting is not None:  # trees come back, and what members did then does not
+        if conducting is not None:  # the trees of earlier plans may return, but not their schemes
             past = tuple(replace(plan, training=current.training, codec=current.codec) for plan in past)
-        question = Question(
+        question = PlanQuestion(
             view=self._group.view(now, request.joins),
             doubts=knowledge.doubts(now),
             current=current,
             past=past,
-            standing=self._track.standing(now),
-            foresight=replace(self._track.foresight, compute_s=compute_s),
-            lessons=self._track.lessons(now),
+            performance=self._track.performance(now),
+            predictor=replace(self._track.predictor, compute_s=compute_s),
+            measurements=self._track.take_measurements(now),
             network_changed=request.reason == "network",
             anyway=f"{request.joins} comes" if request.joins else "forced" if request.reason == "forced" else "",
             training=self._group.training_question() if request.reason in ("period", "network") else None,
         )
-        rules = Rules(1.0 if planning.hold else planning.margin, planning.dwell_rounds)  # nothing saves all of a round
+        margin = 1.0 if planning.hold else planning.margin  # no plan saves a whole round
+        rules = SwapRules(margin, planning.dwell_rounds)
         work = partial(
             propose,
             request.policy or self.policy,
@@ -192,24 +248,31 @@ class Planner:
             self._group.clocks.processor,
         )
         asked = (request, question.current, self._declarations)
-        yield Background(work, partial(self._thought, *asked))
+        yield Background(work, partial(self._decided, *asked))
 
-    def _thought(self, request: PlanRequest, last: Plan, declarations: int, proposal: Proposal) -> Actions:
-        """Adopt what was proposed in place of the `last` plan, if it is worth that."""
+    def _decided(self, request: PlanRequest, last: Plan, declarations: int, proposal: Proposal) -> Actions:
+        """Adopt a proposal if its decision says so and the run has not changed meanwhile.
+
+        Args:
+            request: The request.
+            last: The plan in force when the proposal was begun.
+            declarations: The number of declared networks at that time.
+            proposal: The proposal.
+        """
         group = self._group
-        if declarations != self._declarations:  # what was thought of is of no use on another network
-            yield from self._think(request)
+        if declarations != self._declarations:  # the proposal is for an earlier network
+            yield from self._consider(request)
             return
         names = group.membership.present | ({request.joins} - {""})
         if group.membership.reconfiguration is not None or set(proposal.view.names) != names:
             self._busy = False
-            self._requests.ask(request)  # a member was lost meanwhile, and that may be recovered from already
+            self._requests.ask(request)  # a member was lost meanwhile; the run may have recovered already
             return
-        self._track.foresight = proposal.foresight
-        self._allowance.spend(proposal.seconds)
+        self._track.predictor = proposal.predictor
+        self._budget.spend(proposal.seconds)
         adopted = None
         if proposal.plan is None:
-            log.warning("no other plan: %s", proposal.decision.why)
+            log.warning("%s: no plan: %s", (request.policy or self.policy).name, proposal.decision.why)
         elif proposal.decision.adopt and group.phase != "over":
             adopted = self._numbered(proposal.plan)
             of_rounds = (request.policy or self.policy).measure is None and adopted.training == last.training
@@ -218,15 +281,15 @@ class Planner:
         yield from self._record(request, proposal, last, adopted)
 
     def _numbered(self, plan: Plan) -> Plan:
-        """The plan under an epoch of its own; until members are there it takes the place of the first plan."""
+        """Return the plan with the next epoch, or in a run that waits for members with the first plan's epoch."""
         plans = self._group.plans
         return plan.with_epoch(plans.next_epoch() if self._group.phase == "running" else plans.plan.epoch)
 
     def _adopt(self, plan: Plan, request: PlanRequest, decision: Decision) -> Actions:
-        """Have the members go over to a plan; until they are there it is simply the first one."""
+        """Start the swap to a plan, or make it the first plan if the run waits for members."""
         reason = request.reason if request.policy else f"{request.reason}: {decision.why}"
         self._group.plans.record.store(plan)
-        log.info("epoch %d: %s (%s)", plan.epoch, plan.policy, reason)
+        log.info("plan %d (%s) adopted: %s", plan.epoch, plan.policy, reason)
         if self._group.phase == "running":
             yield from self._prepare(plan, reason, request.joins)
         else:
@@ -234,10 +297,10 @@ class Planner:
         yield Announce()
 
     def _record(self, request: PlanRequest, proposal: Proposal, last: Plan, adopted: Plan | None = None) -> Actions:
-        """Put on record what was decided by a view while `last` was in force."""
+        """Write a decision and the bound of its view, which is solved in the background, into the decision log."""
         self._busy = True
         view, policy = proposal.view, request.policy or self.policy
-        correction, spread = proposal.foresight.correction(last)
+        correction, spread = proposal.predictor.correction(last)
         changes = adopted is not None and (adopted.training, adopted.codec) != (last.training, last.codec)
         record = DecisionRecord(
             view=view,
@@ -261,7 +324,12 @@ class Planner:
         yield from ()
 
     def recovered(self, plan: Plan, why: str) -> None:
-        """The plan is in force: those who are left had nothing to agree on."""
+        """Record a plan that is in force already, because it came with a reconfiguration.
+
+        Args:
+            plan: The plan.
+            why: The cause of the reconfiguration.
+        """
         self._group.plans.record.store(plan)
         self._group.plans.resume(plan, why, self._group.last_round or 0)
         self._requests.ask_deferred()

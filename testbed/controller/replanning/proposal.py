@@ -1,4 +1,4 @@
-"""What a policy makes of a view, and whether that is worth a swap. Pure; it may take its time."""
+"""A proposal of another plan, and the decision whether it is worth a swap. Pure; it may take long."""
 
 from __future__ import annotations
 
@@ -6,80 +6,100 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 
-from testbed.controller.replanning.conducting import TrainingAnswer, TrainingQuestion, consider
-from testbed.controller.replanning.decision import Decision, Rules, Standing, decide, decide_by, gone
-from testbed.controller.replanning.foresight import Foresight, Lesson
+from testbed.controller.replanning.decision import (
+    Decision,
+    PlanPerformance,
+    SwapRules,
+    decide,
+    decide_by_measure,
+    missing_edge,
+)
 from testbed.controller.replanning.plan_judge import Doubts, PlanJudge
+from testbed.controller.replanning.prediction import PlanMeasurement, RoundPredictor
+from testbed.controller.replanning.training import TrainingAnswer, TrainingQuestion, choose_training
 from testbed.plan import Plan
 from testbed.planning import Policy, PolicyError, View
 from testbed.planning.cost import CostModel
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What is known when a plan is considered: the `view` and how far its links may be off, the plan in force, those
-    that were before it, and how it has done. `lessons` are what was found out of earlier rounds since.
-
-    `network_changed`: it was declared to be another one. With a reason to do so `anyway` the policy's plan is adopted
-    whatever it saves. Where `training` is conducted it is considered too.
-    """
+class PlanQuestion:
+    """The inputs of a proposal."""
 
     view: View
+    #: The uncertainty of the view's links.
     doubts: Doubts
+    #: The plan in force, and earlier plans that may return.
     current: Plan
     past: tuple[Plan, ...]
-    standing: Standing
-    foresight: Foresight
+    #: The rounds under the plan in force.
+    performance: PlanPerformance
+    predictor: RoundPredictor
+    #: Whether another network was declared.
     network_changed: bool = False
+    #: The reason to adopt the policy's plan whatever it saves, or "".
     anyway: str = ""
-    lessons: tuple[Lesson, ...] = ()
+    #: Measured rounds that the predictor has not learned from yet.
+    measurements: tuple[PlanMeasurement, ...] = ()
+    #: The inputs of the choice of how members train, in runs whose plans say it.
     training: TrainingQuestion | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """`plan` is what is proposed under `view`, None where there is nothing; `foresight` has learned from the lessons.
-    It is the `choice`th of the policy's proposals; None of one that was in force before. It took `seconds` of a
-    processor. `training` is what was thought of how members train, where that is conducted."""
+    """A proposed plan, and the decision on it."""
 
+    #: The view that the plan was made from.
     view: View
+    #: The proposed plan, or None if the policy has none.
     plan: Plan | None
     decision: Decision
-    foresight: Foresight
+    #: The predictor, which has learned from the question's measurements.
+    predictor: RoundPredictor
+    #: The index of the plan among the policy's proposals; None for an earlier plan.
     choice: int | None = 0
+    #: The processor time of the proposal in seconds.
     seconds: float = 0.0
+    #: The choice of how members train, in runs whose plans say it.
     training: TrainingAnswer | None = None
 
 
-#: A policy's plan with what is not the policy's business; PolicyError when it is none for the run.
+#: Completes a policy's plan for the run; raises PolicyError if the run can't follow it.
 Dress = Callable[[Plan, View], Plan]
 
 
 def propose(
     policy: Policy,
     dress: Dress,
-    rules: Rules,
-    question: Question,
+    rules: SwapRules,
+    question: PlanQuestion,
     processor: Callable[[], float],
 ) -> Proposal:
-    """The policy's plan, or one that was in force before, and the judgement of it; `processor` says the seconds that
-    this thread has used of one."""
+    """Propose the best of the policy's plans and of earlier plans, and decide on it.
+
+    Args:
+        policy: The policy that makes the plans.
+        dress: Completes a policy's plan for the run.
+        rules: The run's rules for swaps.
+        question: The state of the run.
+        processor: Returns the processor time of this thread in seconds.
+    """
     began_s = processor()
     proposal = _propose(policy, dress, rules, question)
     if question.training is not None:
-        proposal = _conducted(proposal, question.training, policy, dress, question)
+        proposal = _with_training(proposal, question.training, policy, dress, question)
     return replace(proposal, seconds=processor() - began_s)
 
 
-def _conducted(
-    proposal: Proposal, training: TrainingQuestion, policy: Policy, dress: Dress, asked: Question
+def _with_training(
+    proposal: Proposal, training: TrainingQuestion, policy: Policy, dress: Dress, asked: PlanQuestion
 ) -> Proposal:
-    """The proposal with what members had best do between rounds; trees that are to change anyway change with that."""
+    """Return the proposal with a choice of how members train, over the trees that the proposal adopts or keeps."""
     trees = proposal.plan if proposal.decision.adopt and proposal.plan is not None else asked.current
-    if gone(trees, asked.view):
+    if missing_edge(trees, asked.view):
         return proposal
     try:
-        answer = consider(training, policy, dress, trees, asked.view, proposal.foresight)
+        answer = choose_training(training, policy, dress, trees, asked.view, proposal.predictor)
     except PolicyError as error:
         return replace(proposal, decision=replace(proposal.decision, why=f"{proposal.decision.why}; {error}"))
     if answer is None or answer.plan is None:
@@ -88,52 +108,56 @@ def _conducted(
     return replace(proposal, plan=answer.plan, decision=decision, choice=None, training=answer)
 
 
-def _uncontradicted(asked: Question) -> View:
-    """The view, with links that carry at least what the plan in force put on them in its newest rounds.
+def _uncontradicted(asked: PlanQuestion) -> View:
+    """Return the view with rates at which the newest rounds were possible.
 
-    Each round that is over carried its bytes in its time, whatever trains showed. Not where a link fell since, nor
-    where rates were declared or told.
+    A link carried the plan's bytes in the time of a round, whatever trains showed, so its rate is at least that. The
+    view stays unchanged if a link fell in these rounds, if another network was declared, or if rates are not measured.
     """
-    view, current, standing = asked.view, asked.current, asked.standing
+    view, current, measured_s = asked.view, asked.current, asked.performance.measured_s
     whole = not (current.groups or current.auxiliary or current.link_codecs)
-    known = view.knowledge == "measured" and 0 < standing.longest_s < inf and not standing.fell
-    if not (whole and known) or asked.network_changed or gone(current, view):
+    known = view.knowledge == "measured" and 0 < measured_s < inf and not asked.performance.fell
+    if not (whole and known) or asked.network_changed or missing_edge(current, view):
         return view
     drains = CostModel(view).drains(current)
-    return view.scaled({name: s / standing.longest_s for name, s in drains.items() if s > standing.longest_s})
+    return view.scaled({name: s / measured_s for name, s in drains.items() if s > measured_s})
 
 
-def _propose(policy: Policy, dress: Dress, rules: Rules, asked: Question) -> Proposal:
+def _propose(policy: Policy, dress: Dress, rules: SwapRules, asked: PlanQuestion) -> Proposal:
+    """Return the proposal without the choice of how members train."""
     asked = replace(asked, view=_uncontradicted(asked))
     view, current = asked.view, asked.current
     try:
         plans = [dress(plan, view) for plan in policy.proposals(view, current)]
     except PolicyError as error:
-        return Proposal(view, None, Decision(False, str(error), None, float("inf")), asked.foresight)
-    lacks = gone(current, view)
+        return Proposal(view, None, Decision(False, str(error), None, float("inf")), asked.predictor)
+    lacks = missing_edge(current, view)
     without = f"the plan in force uses {lacks}, which is gone"
     if policy.measure is not None:
         decision = (
             Decision(True, without, None, policy.measure(view, plans[0]))
             if lacks
-            else decide_by(policy.measure, current, plans[0], view, asked.standing, rules, asked.network_changed)
+            else decide_by_measure(
+                policy.measure, current, plans[0], view, asked.performance, rules, asked.network_changed
+            )
         )
-        return Proposal(view, plans[0], _anyway(decision, asked, plans[0]), asked.foresight)
-    foresight = asked.foresight
-    for lesson in asked.lessons:
-        foresight = foresight.taught(lesson)
-    judge = PlanJudge(view, asked.doubts, foresight)
+        return Proposal(view, plans[0], _anyway(decision, asked, plans[0]), asked.predictor)
+    predictor = asked.predictor
+    for measured in asked.measurements:
+        predictor = predictor.with_measurement(measured)
+    judge = PlanJudge(view, asked.doubts, predictor)
     if lacks or asked.anyway:
         seconds, number = min((judge.seconds(plan), number) for number, plan in enumerate(plans))
         current_s = None if lacks else judge.seconds(current)
         decision = Decision(True, without, current_s, seconds)
-        return Proposal(view, plans[number], _anyway(decision, asked, plans[number]), foresight, number)
-    past = [plan for plan in asked.past if plan.members == current.members and not gone(plan, view)]
-    decision, best = decide(current, [*plans, *past], judge, asked.standing, rules, asked.network_changed)
-    return Proposal(view, best, decision, foresight, plans.index(best) if best in plans else None)
+        return Proposal(view, plans[number], _anyway(decision, asked, plans[number]), predictor, number)
+    past = [plan for plan in asked.past if plan.members == current.members and not missing_edge(plan, view)]
+    decision, best = decide(current, [*plans, *past], judge, asked.performance, rules, asked.network_changed)
+    return Proposal(view, best, decision, predictor, plans.index(best) if best in plans else None)
 
 
-def _anyway(decision: Decision, asked: Question, plan: Plan) -> Decision:
+def _anyway(decision: Decision, asked: PlanQuestion, plan: Plan) -> Decision:
+    """Return the decision, or adoption of a plan with other edges if the question demands it."""
     if not asked.anyway:
         return decision
     return replace(decision, adopt=asked.current.shape() != plan.shape(), why=asked.anyway)

@@ -1,67 +1,129 @@
-"""How the plan in force has done, and those before it."""
+"""The track record of the plan in force and of earlier plans and swaps."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean, median
+from typing import NamedTuple
 
-from testbed.controller.replanning.decision import NEWEST, Decision, Standing, gone
-from testbed.controller.replanning.foresight import SPREAD, Foresight, Lesson
+from testbed.controller.model.round_log import RoundLog
+from testbed.controller.replanning.decision import NEWEST, Decision, PlanPerformance, missing_edge
 from testbed.controller.replanning.group_state import GroupState
 from testbed.controller.replanning.plan_requests import PlanRequest
-from testbed.controller.replanning.trust import Promise, Trust
+from testbed.controller.replanning.prediction import SPREAD, PlanMeasurement, RoundPredictor
 from testbed.plan import Plan
 from testbed.planning import View
 
-#: Plans that are remembered: what a network did once it often does again.
+#: Earlier plans that are kept: a network often returns to an earlier state.
 REMEMBERED = 3
 
-#: The newest rounds since a plan was last considered that make a stretch, which is learned from as one: a simulation
-#: costs some milliseconds.
+#: The most rounds that are learned from as one stretch. Only the newest since the last question count: a simulation
+#: takes some milliseconds.
 STRETCH = 3
 
-#: Seconds for which a stretch waits until it is known what links carried in it, and stretches that wait.
+#: Seconds for which a stretch waits until the rates of its time are known, and the most stretches that wait.
 WAITS_S, WAITING = 20.0, 8
 
-#: Stretches that are learned from at a time.
-LESSONS = 2
+#: The most stretches that are learned from at a time.
+MEASUREMENTS = 2
+
+#: The newest swaps that delivered savings are averaged over, and the rounds that are compared before and after a swap.
+KEPT_SWAPS, COMPARED = 3, 3
+
+#: The newest rounds among which those are found, with the rounds until the new plan is in force.
+AMONG = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Some rounds of a plan, from the begin of the first to the end of the last (Unix time): the median of their whole
-    seconds, and how long members computed between them."""
+    """Successive rounds of a plan."""
 
     plan: Plan
+    #: The start of the first round and the end of the last (Unix time).
     began_s: float
     ended_s: float
+    #: The median length of a whole round in seconds.
     whole_s: float
+    #: The seconds that each member computed between two rounds.
     compute_s: Mapping[str, float]
 
 
+class Promise(NamedTuple):
+    """A saving that a swap promised."""
+
+    #: The part of a round to be saved.
+    saves: float
+    #: The epochs of the plan before the swap and of the plan after it.
+    last: int
+    epoch: int
+
+
+class DeliveredSavings:
+    """Compares the savings that recent swaps promised with the savings that they delivered."""
+
+    def __init__(self) -> None:
+        self._delivered: tuple[float, ...] = ()
+        self._promise: Promise | None = None
+
+    @property
+    def fraction(self) -> float:
+        """The fraction of promised savings that recent swaps delivered, in (0, 1].
+
+        It is a mean with one more swap that delivered everything.
+        """
+        return (1 + sum(self._delivered)) / (1 + len(self._delivered))
+
+    def promise(self, promise: Promise) -> None:
+        """Record what an adopted plan promised. An earlier promise that is still open is dropped."""
+        self._promise = promise
+
+    def round_over(self, rounds: RoundLog) -> None:
+        """Settle the open promise once COMPARED rounds under the new plan are complete.
+
+        The rounds before are taken at their mean, not their median: the cause of the swap may have slowed only the last
+        of them.
+        """
+        if self._promise is None:
+            return
+        saves, last, epoch = self._promise
+        before_s, after_s = (rounds.whole_s(rounds.count - AMONG, one) for one in (last, epoch))
+        if len(after_s) < COMPARED or not before_s:
+            return
+        saved = 1 - median(after_s) / fmean(before_s[-COMPARED:])
+        self._delivered = (*self._delivered, min(max(saved / saves, 0.0), 1.0))[-KEPT_SWAPS:]
+        self._promise = None
+
+
 class TrackRecord:
-    """What another plan has to be better than. `past` are the plans that were in force before, the newest first, and
-    `foresight` has what rounds under them taught of how far simulations are off."""
+    """The record of the plan in force and of earlier plans, which another plan has to beat.
+
+    Attributes:
+        past: Earlier plans that may return, the newest first.
+        predictor: Predicts rounds, with all that measured rounds taught so far.
+
+    Args:
+        group: The members, plans, rounds and network of the run.
+    """
 
     def __init__(self, group: GroupState) -> None:
         self.past: tuple[Plan, ...] = ()
-        self.foresight = Foresight()
+        self.predictor = RoundPredictor()
         self._group = group
-        self._trust = Trust()
+        self._savings = DeliveredSavings()
         self._promised_s = float("inf")
         self._stretches: deque[Stretch] = deque(maxlen=WAITING)
-        self._kept = 0  # so many rounds were complete when the newest stretch was kept
-        self._fell_by = -NEWEST  # so many rounds were complete when a link was last seen to fall
-        self._since = 0  # the first round that is wholly of the network that is declared
+        self._kept = 0  # complete rounds when the newest stretch was kept
+        self._fell_by = -NEWEST  # complete rounds when a link last fell
+        self._since = 0  # the first round that is wholly on the declared network
 
-    def standing(self, now: float) -> Standing:
-        """How the plan in force has done by now (Unix time)."""
+    def performance(self, now: float) -> PlanPerformance:
+        """Return the performance of the plan in force up to now (Unix time)."""
         rounds, plans = self._group.rounds, self._group.plans
         epoch = plans.plan.epoch
         finished_s = rounds.last.finished_s if rounds.last else now
-        return Standing(
+        return PlanPerformance(
             rounds=rounds.under(epoch),
             newest_s=tuple(rounds.whole_s(max(rounds.count - NEWEST, self._since), epoch)),
             on_s=now - finished_s,
@@ -69,19 +131,23 @@ class TrackRecord:
             left=self._group.rounds_left,
             swaps_s=tuple(swap.pause_ms / 1e3 for swap in plans.swaps if swap.pause_ms is not None),
             promised_s=self._promised_s,
-            trust=self._trust.part,
+            delivered=self._savings.fraction,
         )
 
     def round_over(self) -> None:
-        """A round more may show what the newest plan brought."""
-        self._trust.see(self._group.rounds)
+        """Record that a round ended, which may show the savings of the newest swap."""
+        self._savings.round_over(self._group.rounds)
 
     def link_fell(self) -> None:
-        """A link carries much less than it did."""
+        """Record that a link fell."""
         self._fell_by = self._group.rounds.count
 
     def keep(self, compute_s: Mapping[str, float]) -> None:
-        """Keep the newest rounds of the plan in force, to learn from them once it is known what links carried."""
+        """Keep the newest rounds of the plan in force, to learn from them once the rates of their time are known.
+
+        Args:
+            compute_s: The seconds that each member computes between two rounds.
+        """
         rounds, plan = self._group.rounds, self._group.plans.plan
         if whole := rounds.newest_whole(STRETCH, self._kept, plan.epoch):
             whole_s = median(ended_s - began_s for began_s, ended_s in whole)
@@ -89,49 +155,59 @@ class TrackRecord:
         self._kept = rounds.count
 
     def redeclare(self) -> None:
-        """Forget what another network taught: another one is declared.
+        """Forget the rounds over the network before: another one is declared.
 
-        What links of the one before carried will not be known, and rounds over it, of which one may be on, say nothing
-        of rounds to come.
+        The old links' rates can't be known any more, and rounds over them, the current one included, do not predict
+        later rounds.
         """
         self._since = self._group.rounds.count + 1
         self._stretches.clear()
 
-    def lessons(self, now: float) -> tuple[Lesson, ...]:
-        """Take the stretches of which it is known by now what links carried.
+    def take_measurements(self, now: float) -> tuple[PlanMeasurement, ...]:
+        """Remove and return the stretches whose rates are known by now (Unix time), at most MEASUREMENTS.
 
-        A stretch in which a link of the plan moved by more than SPREAD teaches nothing of the plan.
+        A stretch in which a link's rate moved by more than SPREAD is dropped: it says nothing about the plan. So is a
+        stretch whose rates are not known after WAITS_S seconds, or whose members or edges are gone.
         """
-        found: list[Lesson] = []
+        found: list[PlanMeasurement] = []
         for stretch in list(self._stretches):
-            if len(found) == LESSONS:
+            if len(found) == MEASUREMENTS:
                 break
-            seen = self._group.knowledge.hindsight(stretch.began_s, stretch.ended_s, now)
+            seen = self._group.knowledge.past_network(stretch.began_s, stretch.ended_s, now)
             view = self._among(seen.view, stretch.plan)
-            moved = None if view is None else replace(seen, view=view).moved(stretch.plan, stretch.whole_s)
+            moved = None if view is None else replace(seen, view=view).rate_movement(stretch.plan, stretch.whole_s)
             if view is not None and moved is None and now - stretch.ended_s <= WAITS_S:
                 continue
             self._stretches.remove(stretch)
             if view is not None and moved is not None and moved <= SPREAD:
-                found.append(Lesson(stretch.plan, view, stretch.whole_s, stretch.compute_s))
+                found.append(PlanMeasurement(stretch.plan, view, stretch.whole_s, stretch.compute_s))
         return tuple(found)
 
     def _among(self, view: View, plan: Plan) -> View | None:
-        """The view of a plan's members, whose model has the bytes of its codec; None where one of them, or an edge that
-        the plan uses, is gone."""
-        if not set(plan.members) <= set(view.names) or gone(plan, view):
+        """Return the view among a plan's members, with the bytes of the plan's codec.
+
+        Returns:
+            The view, or None if a member or an edge of the plan is gone.
+        """
+        if not set(plan.members) <= set(view.names) or missing_edge(plan, view):
             return None
         view = self._group.through(view, plan)
         return view if set(plan.members) == set(view.names) else view.among(plan.members)
 
     def adopted(self, plan: Plan, last: Plan, decision: Decision, request: PlanRequest, of_rounds: bool) -> None:
-        """`plan` follows `last`; `of_rounds`: for what its rounds are to take, by the decision.
+        """Record that a plan was adopted.
 
-        Where it was forced, no plan of before is to come back. How far promises are trusted depends on those alone
-        that were made unasked.
+        After a forced plan no earlier plan may return. Only swaps that nobody asked for count as promises.
+
+        Args:
+            plan: The adopted plan.
+            last: The plan before it.
+            decision: The decision.
+            request: The request behind it.
+            of_rounds: Whether the decision's seconds are whole rounds.
         """
         past = () if request.policy else (last, *self.past)
         self.past = tuple(other for other in past if other.shape() != plan.shape())[:REMEMBERED]
         self._promised_s = decision.proposed_s if of_rounds else float("inf")
         if of_rounds and request.reason == "period" and decision.current_s is not None:
-            self._trust.promised(Promise(1 - decision.proposed_s / decision.current_s, last.epoch, plan.epoch))
+            self._savings.promise(Promise(1 - decision.proposed_s / decision.current_s, last.epoch, plan.epoch))

@@ -7,28 +7,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.controller.replanning.decision import COST, Decision, Rules, Standing, decide, decide_by, gone
-from testbed.controller.replanning.foresight import Foresight
+from testbed.controller.replanning.decision import (
+    COST,
+    Decision,
+    PlanPerformance,
+    SwapRules,
+    decide,
+    decide_by_measure,
+    missing_edge,
+)
 from testbed.controller.replanning.plan_judge import PlanJudge
+from testbed.controller.replanning.prediction import RoundPredictor
 from testbed.plan import Plan
 from testbed.planning import View
 from tests.controller.plans import triangle
 
 pytestmark = pytest.mark.pure
 
-RULES = Rules(margin=0.1, dwell_rounds=3)
-SETTLED = Standing(rounds=10)
+RULES = SwapRules(margin=0.1, dwell_rounds=3)
+SETTLED = PlanPerformance(rounds=10)
 
 
 def decided(
     direct: float,
-    standing: Standing = SETTLED,
+    performance: PlanPerformance = SETTLED,
     changed: bool = False,
     doubts: Mapping[str, tuple[float, float]] | None = None,
 ) -> Decision:
-    """Whether to go around when the link between carries `direct` Mbit/s of 40."""
+    """Return the decision to avoid the direct link, which carries `direct` Mbit/s, by links of 40 Mbit/s."""
     view, current, better = triangle(direct)
-    return decide(current, [better], PlanJudge(view, doubts or {}, Foresight()), standing, RULES, changed)[0]
+    return decide(current, [better], PlanJudge(view, doubts or {}, RoundPredictor()), performance, RULES, changed)[0]
 
 
 def test_a_large_saving_is_taken_at_once() -> None:
@@ -37,22 +45,22 @@ def test_a_large_saving_is_taken_at_once() -> None:
     assert decision.current_s is not None and decision.proposed_s < decision.current_s / 2
 
 
-def test_what_saves_too_little_is_not_taken() -> None:
+def test_a_saving_within_the_margin_is_not_taken() -> None:
     assert "10%" in decided(39).why
     assert not decided(39).adopt
 
 
 def test_a_plan_stands_for_the_dwell_unless_the_network_was_changed() -> None:
-    young = decided(10, Standing(2))
+    young = decided(10, PlanPerformance(2))
     assert not young.adopt and "2 of 3" in young.why
-    assert decided(10, Standing(2), changed=True).adopt
+    assert decided(10, PlanPerformance(2), changed=True).adopt
 
 
 def test_a_saving_must_make_up_for_the_swap() -> None:
-    last = decided(10, Standing(10, left=1, swaps_s=(9.0, 9.0)))
+    last = decided(10, PlanPerformance(10, left=1, swaps_s=(9.0, 9.0)))
     assert not last.adopt and "may cost" in last.why
-    assert decided(10, Standing(10, left=1)).adopt
-    assert decided(10, Standing(10, swaps_s=(9.0, 9.0))).adopt
+    assert decided(10, PlanPerformance(10, left=1)).adopt
+    assert decided(10, PlanPerformance(10, swaps_s=(9.0, 9.0))).adopt
 
 
 def test_a_saving_in_doubt_is_not_taken() -> None:
@@ -65,35 +73,35 @@ def test_a_saving_in_doubt_is_not_taken() -> None:
 
 def test_the_best_is_chosen_and_the_plan_in_force_is_not_left_for_itself() -> None:
     view, current, better = triangle(10)
-    judge = PlanJudge(view, {}, Foresight())
+    judge = PlanJudge(view, {}, RoundPredictor())
     assert decide(current, [current, better, current.with_epoch(4)], judge, SETTLED, RULES, False)[1] is better
     decision, same = decide(better, [current, better.with_epoch(4)], judge, SETTLED, RULES, False)
     assert not decision.adopt and same.shape() == better.shape()
 
 
-def test_a_plan_is_not_left_for_one_that_is_slower_than_its_rounds_really_are() -> None:
+def test_a_plan_is_not_left_for_one_that_is_slower_than_its_measured_rounds() -> None:
     foreseen = decided(10)
     assert foreseen.current_s is not None
-    quick = Standing(10, newest_s=(foreseen.proposed_s, foreseen.proposed_s * 1.05))
+    quick = PlanPerformance(10, newest_s=(foreseen.proposed_s, foreseen.proposed_s * 1.05))
     assert not decided(10, quick).adopt
-    held_up = Standing(10, newest_s=(foreseen.current_s, foreseen.proposed_s))
-    assert not decided(10, held_up).adopt  # by a loss, perhaps
-    assert decided(10, replace(held_up, fell=True)).adopt  # by what fell
+    held_up = PlanPerformance(10, newest_s=(foreseen.current_s, foreseen.proposed_s))
+    assert not decided(10, held_up).adopt  # a loss may have delayed one round
+    assert decided(10, replace(held_up, fell=True)).adopt  # the link that fell delayed it
     assert not decided(10, replace(quick, fell=True, on_s=foreseen.proposed_s)).adopt
-    assert decided(10, replace(quick, fell=True, on_s=foreseen.current_s)).adopt  # the one that is on takes as long
-    assert decided(10, quick, changed=True).adopt  # those were rounds over another network
+    assert decided(10, replace(quick, fell=True, on_s=foreseen.current_s)).adopt  # the current round takes as long
+    assert decided(10, quick, changed=True).adopt  # these rounds were on another network
 
 
-def test_what_is_saved_counts_as_far_as_swaps_brought_what_they_promised() -> None:
+def test_a_saving_counts_by_the_fraction_that_swaps_delivered() -> None:
     trusted = decided(10)
     gain = 1 - trusted.proposed_s / (trusted.current_s or 0.0)
     assert trusted.adopt
-    distrusted = decided(10, replace(SETTLED, trust=RULES.margin / gain))
+    distrusted = decided(10, replace(SETTLED, delivered=RULES.margin / gain))
     assert not distrusted.adopt and "of what they were to save" in distrusted.why
 
 
 def test_a_plan_that_breaks_its_promise_is_judged_before_its_time() -> None:
-    young = Standing(1, newest_s=(50.0,))
+    young = PlanPerformance(1, newest_s=(50.0,))
     assert not decided(10, young).adopt
     assert not decided(10, replace(young, promised_s=40.0)).adopt
     assert decided(10, replace(young, promised_s=30.0)).adopt
@@ -108,8 +116,8 @@ def test_less_doubt_never_undoes_a_swap(direct: float, doubt: float) -> None:
 
 
 def test_a_swap_is_taken_to_cost_what_swaps_did() -> None:
-    assert Standing(5).cost_s(2.0) == COST * 2.0
-    assert Standing(5, swaps_s=(0.1, 0.2, 0.2, 0.3)).cost_s(2.0) == pytest.approx(0.2)
+    assert PlanPerformance(5).cost_s(2.0) == COST * 2.0
+    assert PlanPerformance(5, swaps_s=(0.1, 0.2, 0.2, 0.3)).cost_s(2.0) == pytest.approx(0.2)
 
 
 def test_a_policy_s_own_measure_decides_instead_of_rounds() -> None:
@@ -119,18 +127,18 @@ def test_a_policy_s_own_measure_decides_instead_of_rounds() -> None:
     def measure(_: View, plan: Plan) -> float:
         return costs[plan.shape().dumps()]
 
-    decision = decide_by(measure, current, worse, view, SETTLED, RULES, False)
+    decision = decide_by_measure(measure, current, worse, view, SETTLED, RULES, False)
     assert decision.adopt and (decision.current_s, decision.proposed_s) == (2.0, 1.0)
     assert "of a step" in decision.why
-    assert not decide_by(measure, current, worse, view, Standing(1), RULES, False).adopt
-    assert not decide_by(measure, current, current, view, SETTLED, RULES, False).adopt
+    assert not decide_by_measure(measure, current, worse, view, PlanPerformance(1), RULES, False).adopt
+    assert not decide_by_measure(measure, current, current, view, SETTLED, RULES, False).adopt
 
 
-def test_a_plan_over_an_edge_that_is_gone_is_told() -> None:
+def test_a_missing_edge_is_named() -> None:
     view, current, _ = triangle(10)
-    assert gone(current, view) == ""
+    assert missing_edge(current, view) == ""
     edges = {pair: edge for pair, edge in view.edges.items() if set(pair) != {"a-w0", "b-w0"}}
-    assert gone(current, View(view.members, view.links, view.routes, edges, view.model_bytes)) in (
+    assert missing_edge(current, View(view.members, view.links, view.routes, edges, view.model_bytes)) in (
         "a-w0=>b-w0",
         "b-w0=>a-w0",
     )

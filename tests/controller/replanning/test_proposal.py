@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.controller.replanning.decision import Rules, Standing
-from testbed.controller.replanning.foresight import Foresight
-from testbed.controller.replanning.proposal import Proposal, Question, propose
+from testbed.controller.replanning.decision import PlanPerformance, SwapRules
+from testbed.controller.replanning.prediction import RoundPredictor
+from testbed.controller.replanning.proposal import PlanQuestion, Proposal, propose
 from testbed.plan import Plan
 from testbed.planning import View, make_policy
 from testbed.planning.bound import bound
@@ -16,18 +16,20 @@ from tests.controller.plans import triangle
 
 pytestmark = pytest.mark.pure
 
-RULES = Rules(margin=0.1, dwell_rounds=3)
+RULES = SwapRules(margin=0.1, dwell_rounds=3)
 
 
-def proposed(view: View, current: Plan, standing: Standing, foresight: Foresight | None = None) -> Proposal:
-    question = Question(view, {}, current, (), standing, foresight or Foresight())
+def proposed(
+    view: View, current: Plan, performance: PlanPerformance, predictor: RoundPredictor | None = None
+) -> Proposal:
+    question = PlanQuestion(view, {}, current, (), performance, predictor or RoundPredictor())
     return propose(make_policy("mst"), lambda plan, _: plan, RULES, question, lambda: 0.0)
 
 
-def test_a_link_carries_at_least_what_rounds_put_on_it() -> None:
-    """It is believed to carry 5 Mbit/s, and a round over it that takes 1 s needs 33."""
+def test_a_link_carries_at_least_the_bytes_of_its_rounds() -> None:
+    """A link is believed to carry 5 Mbit/s, but its rounds of 1 s need 33 Mbit/s."""
     view, current, _ = triangle(5)
-    found = proposed(view, current, Standing(10, newest_s=(1.0, 1.02)))
+    found = proposed(view, current, PlanPerformance(10, newest_s=(1.0, 1.02)))
     assert found.view.links["a->b"].rate_bps == pytest.approx(8 * 4e6 * 1514 / 1448)
     assert found.view.links["a->c"].rate_bps == view.links["a->c"].rate_bps
     assert not found.decision.adopt
@@ -37,12 +39,12 @@ def test_a_link_carries_at_least_what_rounds_put_on_it() -> None:
 def test_rates_that_are_told_stay(knowledge: str) -> None:
     view, current, _ = triangle(5)
     told = replace(view, knowledge=knowledge)  # type: ignore[arg-type]
-    assert proposed(told, current, Standing(10, newest_s=(1.0, 1.02))).view == told
+    assert proposed(told, current, PlanPerformance(10, newest_s=(1.0, 1.02))).view == told
 
 
 def test_a_link_that_fell_since_carries_less_than_in_the_rounds_before() -> None:
     view, current, _ = triangle(5)
-    found = proposed(view, current, Standing(10, newest_s=(1.0, 1.02), on_s=5.0, fell=True))
+    found = proposed(view, current, PlanPerformance(10, newest_s=(1.0, 1.02), on_s=5.0, fell=True))
     assert found.view == view and found.decision.adopt
 
 
@@ -50,8 +52,8 @@ def test_a_link_that_fell_since_carries_less_than_in_the_rounds_before() -> None
 @given(st.floats(1, 40), st.floats(0.3, 20), st.floats(0.2, 5))
 def test_neither_plan_is_expected_to_take_less_than_the_bound(direct: float, round_s: float, learned: float) -> None:
     view, current, other = triangle(direct)
-    foresight = Foresight().learned(current, learned).learned(other, learned)
-    found = proposed(view, current, Standing(10, newest_s=(round_s, round_s)), foresight)
+    predictor = RoundPredictor().with_ratio(current, learned).with_ratio(other, learned)
+    found = proposed(view, current, PlanPerformance(10, newest_s=(round_s, round_s)), predictor)
     least_s = bound(found.view).seconds * (1 - 1e-6)
     assert found.decision.proposed_s >= least_s
     assert found.decision.current_s is not None and found.decision.current_s >= least_s

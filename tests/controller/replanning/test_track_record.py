@@ -3,23 +3,88 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from testbed.controller.replanning.track_record import TrackRecord
+from testbed.controller.model.round_log import RoundLog
+from testbed.controller.replanning.track_record import COMPARED, KEPT_SWAPS, DeliveredSavings, Promise, TrackRecord
+from testbed.protocol import Report
 from tests.controller.runs import mesh, spec_of
 from tests.controller.simulated import simulated
 
 pytestmark = pytest.mark.pure
 
 
-def test_rounds_over_the_network_before_say_nothing_of_the_one_that_is_declared(tmp_path: Path) -> None:
+def test_rounds_over_the_earlier_network_do_not_count(tmp_path: Path) -> None:
     view = mesh()
     with simulated(spec_of(view, hold=True), tmp_path, view, seed=0) as fleet:
         track = TrackRecord(fleet.group)
         fleet.run(5)
-        assert track.standing(fleet.group.clocks.unix()).newest_s
+        assert track.performance(fleet.group.clocks.unix()).newest_s
         track.redeclare()
-        assert track.standing(fleet.group.clocks.unix()).newest_s == ()
+        assert track.performance(fleet.group.clocks.unix()).newest_s == ()
         fleet.run(1)
-        assert track.standing(fleet.group.clocks.unix()).newest_s == (), "that round was on"
+        assert track.performance(fleet.group.clocks.unix()).newest_s == (), "this round began on the earlier network"
         fleet.run(1)
-        assert track.standing(fleet.group.clocks.unix()).newest_s
+        assert track.performance(fleet.group.clocks.unix()).newest_s
+
+
+class SwappedRounds:
+    """Successive rounds of one member, with the swaps among them."""
+
+    def __init__(self) -> None:
+        self.rounds = RoundLog(lambda _: frozenset({"a"}))
+        self.savings = DeliveredSavings()
+        self.now_s = 1000.0
+
+    def go(self, epoch: int, *seconds: float) -> None:
+        for each in seconds:
+            began_s, self.now_s = self.now_s, self.now_s + each
+            timing = (began_s, self.now_s, 0.1, 0.0, 0, 0, 0, 0)
+            self.rounds.add(Report("a", len(self.rounds.complete), epoch, *timing))
+            self.savings.round_over(self.rounds)
+
+    def swap(self, saves: float, last: int) -> None:
+        self.savings.promise(Promise(saves, last, last + 1))
+
+
+def test_the_first_promise_counts_fully_and_a_kept_promise_changes_nothing() -> None:
+    rounds = SwappedRounds()
+    assert rounds.savings.fraction == 1.0
+    rounds.go(0, *[2.0] * 5)
+    rounds.swap(0.5, last=0)
+    rounds.go(1, *[1.0] * (COMPARED + 1))
+    assert rounds.savings.fraction == 1.0
+
+
+def test_the_round_in_which_a_link_dropped_counts_at_its_length() -> None:
+    rounds = SwappedRounds()
+    rounds.go(0, 1.0, 1.0, 1.0, 4.0)  # the link dropped in the last one
+    rounds.swap(0.5, last=0)
+    rounds.go(1, *[1.0] * (COMPARED + 1))
+    assert rounds.savings.fraction == 1.0
+
+
+@given(st.integers(1, 6))
+def test_broken_promises_lower_the_fraction_and_kept_ones_raise_it(count: int) -> None:
+    rounds, epoch = SwappedRounds(), 0
+    rounds.go(epoch, *[1.0] * 5)
+    for _ in range(count):
+        rounds.swap(0.3, epoch)
+        epoch += 1
+        rounds.go(epoch, *[1.0] * (COMPARED + 1))
+    assert rounds.savings.fraction == pytest.approx(1 / (1 + min(count, KEPT_SWAPS)))
+    for _ in range(KEPT_SWAPS):
+        rounds.go(epoch, *[2.0] * 4)
+        rounds.swap(0.5, epoch)
+        epoch += 1
+        rounds.go(epoch, *[1.0] * (COMPARED + 1))
+    assert rounds.savings.fraction == 1.0
+
+
+def test_a_promise_stays_open_until_enough_rounds_are_complete() -> None:
+    rounds = SwappedRounds()
+    rounds.go(0, *[1.0] * 5)
+    rounds.swap(0.5, last=0)
+    rounds.go(1, *[9.0] * COMPARED)  # the first is not whole: it includes the swap
+    assert rounds.savings.fraction == 1.0

@@ -1,4 +1,4 @@
-"""Exploration: which paths to probe, so that what no plan uses is known all the same, at a bounded cost."""
+"""Probing: which paths to probe, so that links that no plan uses are known too, at a bounded cost."""
 
 from __future__ import annotations
 
@@ -9,25 +9,30 @@ from testbed.controller.knowledge.knowledge import FORGOTTEN_S
 from testbed.planning import Edge, Pair, View
 from testbed.protocol import PROBE_TRAINS, Probe
 
-#: The part of what a path could carry that probes of it take.
+#: Probes take at most this part of the rate that their path could carry.
 SHARE = 0.02
 
-#: Packets leave so many times as fast as the path was believed to carry at most of late: a link that came back shows
-#: all that it carries, and one that did not change queues two thirds of a train.
+#: A probe's packets leave this many times as fast as the highest rate that was believed of the path recently. A link
+#: that came back then shows its whole rate; on an unchanged link two thirds of a train queue.
 FASTER = 3.0
 
-#: What a train takes where the path carries so much. In less, what hosts do meanwhile weighs too much; 20 ms were
-#: within 1 % too, and held rounds up more. So many bytes it has at least, eleven packets, and at most.
+#: Seconds that a train takes on a path with the believed rate. In a shorter train, delays in the hosts weigh too much;
+#: trains of 20 ms were within 1 % too, and held rounds up more.
 TRAIN_S = 0.012
+
+#: Limits of a train's size in bytes. The lower one is eleven packets.
 LEAST_BYTES, MOST_BYTES = 16 * 1024, 256 * 1024
 
-#: Between two probes of one edge are so many seconds at least, and between two of one member.
+#: The least seconds between two probes of one edge, and between two probes that one member sends.
 AGAIN_S = 4.0
 SPACING_S = 1.0
 
 
-class Explorer:
-    """Chooses probes. One member sends one at a time; each unknown link is probed by the shortest edge over it."""
+class ProbeScheduler:
+    """Chooses which edges to probe when: an unknown link is probed by the shortest edge over it.
+
+    A member sends one probe at a time, at most one in SPACING_S.
+    """
 
     def __init__(self) -> None:
         self._sent_s: dict[str, float] = {}
@@ -35,11 +40,16 @@ class Explorer:
         self._most: dict[Pair, tuple[Edge, float]] = {}
 
     def probes(self, unknown: Mapping[str, Sequence[Pair]], view: View, now_s: float) -> dict[str, Probe]:
-        """The probes to send now, by their sender, for links that are `unknown`, each with the edges that use it.
+        """Return the probes to send now, by their sender.
 
-        What a path could carry is the most that the `view` believed in the last FORGOTTEN_S: where that is too little,
-        the next probe says more. What was declared counts no more once it is measured: members who declare nothing are
-        taken for 100 Mbit/s apart, and probes as fast as that would take 18 % of what a path of 5 carries.
+        A path could carry the highest rate that the view had for it in the last FORGOTTEN_S seconds; if that is too
+        low, the next probe shows more. A declared rate counts until the path is measured. Members that declare nothing
+        are assumed to be joined by 100 Mbit/s, and probes at that rate would take 18 % of a path of 5 Mbit/s.
+
+        Args:
+            unknown: The edges that use each unknown link.
+            view: The network as it is known now.
+            now_s: The time in seconds of a clock that never jumps.
         """
         for pair, edge in view.edges.items():
             most, at_s = self._most.get(pair, (edge, now_s))
@@ -57,12 +67,14 @@ class Explorer:
         return found
 
     def redeclare(self) -> None:
-        """Another network is declared: what paths carried before says nothing of it."""
+        """Forget the rates of paths: another network is declared."""
         self._most.clear()
 
     def _is_due(self, pair: Pair, now_s: float) -> bool:
-        """Whether an edge may be probed again: so late that a probe is no more than SHARE of what it could carry
-        meanwhile, which is the most that it was believed to."""
+        """Return whether an edge may be probed again.
+
+        It may once a probe's bytes are at most SHARE of what the path could carry since the last probe.
+        """
         most_bps = self._most[pair][0].rate_bps
         again_s = max(AGAIN_S, 8 * probe_of(pair[1], most_bps).bytes / (SHARE * most_bps))
         rested = now_s - self._sent_s.get(pair[0], -inf) >= SPACING_S
@@ -70,6 +82,6 @@ class Explorer:
 
 
 def probe_of(peer: str, most_bps: float) -> Probe:
-    """A probe of a path that was believed to carry so much at most."""
+    """Return a probe to `peer` over a path that was believed to carry at most `most_bps`."""
     train = min(max(TRAIN_S * most_bps / 8, LEAST_BYTES), MOST_BYTES)
     return Probe(peer, int(PROBE_TRAINS * train), 8 * PROBE_TRAINS * train / (FASTER * most_bps))

@@ -1,8 +1,8 @@
-"""How members train, chosen live: gathers what rounds tell of training, and has a choice made by it.
+"""The live choice of how members train: gathers rounds, and judges schemes and codecs by them.
 
-a round is over --> TrainedHistory
-a plan is considered --> TrainingQuestion --(beside all else)--> TrainingVerdict
-the verdict changes something --> a plan with the choice, put in force as any
+a round ended --> TrainedHistory
+a plan is considered --> TrainingQuestion --(in the background)--> TrainingVerdict
+the verdict changes something --> a plan with the chosen scheme and codec, put in force like any other
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from statistics import fmean, median
 from typing import Any
 
 from testbed.controller.model.round_log import ReportedRound
-from testbed.controller.replanning.foresight import Foresight
+from testbed.controller.replanning.prediction import RoundPredictor
 from testbed.plan import Plan, codec_bytes
 from testbed.planning import Policy, View
 from testbed.planning.conductor import (
@@ -31,56 +31,70 @@ from testbed.planning.conductor import (
 )
 from testbed.protocol import Job
 
-#: The part of a round's timeout that the fastest member may have to wait for the slowest one's steps.
+#: The largest part of a round's timeout that the fastest member may wait for the slowest member's steps.
 WAITING = 0.25
 
-#: Rounds over which it is looked how long members compute.
+#: The newest rounds that members' computing time is taken from.
 COMPUTED = 8
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingQuestion:
-    """What is known when it is considered how members train: how it went, and where the run is.
+    """The inputs of a choice of how members train."""
 
-    `step_s` are members' seconds of a step, `timeout_s` how long one waits for another in a round, `rounds` those under
-    the plan in force, of which the newest exchanged in `exchange_s` (the median; None where there were none).
-    """
-
+    #: The history of the run's training.
     stretches: tuple[TrainedStretch, ...]
+    #: Each member's seconds of a step.
     step_s: Mapping[str, float]
+    #: Rounds under the plan in force.
     rounds: int
+    #: The median seconds of the newest exchanges under the plan in force; None before the first.
     exchange_s: float | None
+    #: Steps of the run so far, and steps left.
     steps: int
     steps_left: int
+    #: Seconds since the first round began.
     elapsed_s: float
+    #: The part of the time that a change must save.
     margin: float
     optimizer: str
+    #: Seconds for which members wait for each other in a round.
     timeout_s: float
 
     @property
     def apart_s(self) -> float:
-        """How much longer the slowest member computes for a step than the fastest, which waits for it in a round."""
+        """The seconds of a step for which the fastest member waits for the slowest one."""
         return max(self.step_s.values()) - min(self.step_s.values())
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingAnswer:
-    """The `verdict`, what it was made by, and, where it changes something, the `plan` that has the choice."""
+    """A choice of how members train, and its inputs."""
 
     verdict: TrainingVerdict
+    #: The worth of steps, as learned from the history.
     progress: StepWorth
+    #: Members' distance from their mean in the last stretch, as a part of the mean's movement; None if unreported.
     drift: float | None
+    #: The plan with the choice, or None if nothing changes.
     plan: Plan | None
+    #: Seconds of a round with its steps, under the plan in force and under the choice.
     current_s: float
     proposed_s: float
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, for the record of decisions."""
+        """Return plain values for the decision log."""
         return {**self.verdict.to_json(), "learned": self.progress.to_json(), "drift": self.drift}
 
 
-class Conducting:
-    """Of a run whose members train as plans say, to the end of so many `steps` of a `job` like each member's."""
+class TrainingMonitor:
+    """Gathers the rounds of a run whose plans say how members train.
+
+    Args:
+        steps: The steps of the run.
+        margin: The part of the time that a change must save.
+        job: The job of any member; the optimizer and the timeout are the same for all.
+    """
 
     def __init__(self, steps: int, margin: float, job: Job) -> None:
         self._history = TrainedHistory()
@@ -95,13 +109,14 @@ class Conducting:
 
     @property
     def steps_left(self) -> int:
-        """Of the run."""
+        """The steps of the run that are left."""
         return max(self._whole - self._history.steps, 0)
 
     def round_over(self, done: ReportedRound, plan: Plan) -> None:
-        """A round among all is over, which went by `plan`.
+        """Record that a round under `plan` ended.
 
-        Where plans take force by the next round the steps before it were still taken as they were before.
+        The first round under another plan reduces steps that were taken under the plan before it. They count for that
+        one's scheme.
         """
         reports = done.reports.values()
         taken = max((its.metrics.get("steps") or 0.0 for its in reports), default=0.0)
@@ -131,17 +146,21 @@ class Conducting:
 
     @staticmethod
     def dress(plan: Plan, in_force: Plan | None) -> Plan:
-        """The plan for members that go on to train as they do."""
+        """Return the plan with the scheme and codec in force, so that members train on as before."""
         candidate = candidate_of(in_force)
         return replace(plan, training=candidate.training, codec=candidate.codec)
 
     def compute_s(self, steps: int) -> dict[str, float]:
-        """Seconds that each member computes before a round of so many steps."""
+        """Return the seconds that each member computes before a round of `steps` steps."""
         return {member: median(own) * steps for member, own in self._step_s.items()}
 
     def question(self, exchanges_s: Sequence[float], rounds: int) -> TrainingQuestion:
-        """What there is to consider, after so many rounds under the plan in force, the newest of which exchanged for so
-        long."""
+        """Return the inputs of the next choice.
+
+        Args:
+            exchanges_s: Seconds of the newest exchanges under the plan in force.
+            rounds: Rounds under the plan in force.
+        """
         return TrainingQuestion(
             stretches=self._history.stretches,
             step_s=self.compute_s(1),
@@ -156,31 +175,45 @@ class Conducting:
         )
 
 
-def consider(
+def choose_training(
     asked: TrainingQuestion,
     policy: Policy,
     dress: Callable[[Plan, View], Plan],
     plan: Plan,
     view: View,
-    foresight: Foresight,
+    predictor: RoundPredictor,
 ) -> TrainingAnswer | None:
-    """What members had best do; None where nothing is known of how they train. `plan` is what they go by else.
+    """Choose how members train from now on.
 
-    `view` has the bytes of the codec in force. Exchanges are foreseen over the trees of `plan`, through each codec, and
-    corrected by how long they took; the plan with another codec is what the policy makes of that one's bytes.
+    The exchange through each codec is simulated over the trees of `plan`, and corrected by the measured exchanges. For
+    another codec the policy makes a plan for that codec's bytes.
+
+    Args:
+        asked: The run's training so far.
+        policy: The policy that makes the plans.
+        dress: Completes a policy's plan for the run.
+        plan: The plan that members follow otherwise.
+        view: The network, with the bytes of the codec in force.
+        predictor: Predicts rounds.
+
+    Returns:
+        The choice, or None if nothing is known of the training yet.
+
+    Raises:
+        PolicyError: the policy has no plan for the chosen codec.
     """
     if plan.training is None or not asked.step_s or not any(stretch.losses for stretch in asked.stretches):
         return None
     current = Candidate.of(plan.training, plan.codec)
-    idle = replace(foresight, compute_s={})
+    idle = replace(predictor, compute_s={})
     able = (its for its in candidates(asked.optimizer) if its.steps * asked.apart_s <= WAITING * asked.timeout_s)
     among = dict.fromkeys((FIRST, current, *able))
     simulated = {}
     for codec in sorted({its.codec for its in among}):
         through = replace(view, model_bytes=bytes_through(codec, view.model_bytes, current.codec))
-        simulated[codec] = idle.simulated(plan, through)
-    foreseen, off = foresight.correction(plan)
-    off_by = exp(foreseen) if asked.exchange_s is None else asked.exchange_s / simulated[current.codec]
+        simulated[codec] = idle.simulate(plan, through)
+    correction, off = predictor.correction(plan)
+    off_by = exp(correction) if asked.exchange_s is None else asked.exchange_s / simulated[current.codec]
     exchange_s = {codec: seconds * off_by for codec, seconds in simulated.items()}
     progress = learn(asked.stretches, asked.optimizer)
     situation = Situation(
@@ -208,20 +241,21 @@ def consider(
 
 
 def candidate_of(plan: Plan | None) -> Candidate:
-    """How members train by a plan; before there is one, as they begin."""
+    """Return the scheme and codec of a plan, or those at the start if there is no plan or it has none."""
     return FIRST if plan is None or plan.training is None else Candidate.of(plan.training, plan.codec)
 
 
 def through_codec(view: View, plan: Plan | None) -> View:
-    """The view, which has the bytes of a model as it is, with those that the codec in force makes of it."""
+    """Return a view of the uncompressed model with the bytes that the plan's codec makes of the model."""
     return replace(view, model_bytes=bytes_through(candidate_of(plan).codec, view.model_bytes, FIRST.codec))
 
 
 def bytes_through(codec: str, model_bytes: int, through: str) -> int:
-    """What one member contributes to a round through a `codec`, if that is `model_bytes` `through` another."""
+    """Return a member's bytes in a round through `codec`, where they are `model_bytes` through the codec `through`."""
     return max(1, round(model_bytes * codec_bytes(codec) / codec_bytes(through)))
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are not None, or None."""
     known = [value for value in values if value is not None]
     return fmean(known) if known else None

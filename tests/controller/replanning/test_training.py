@@ -1,4 +1,4 @@
-"""What rounds tell of training, and what is made of it."""
+"""Rounds as the training monitor gathers them, and the choices made from them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from testbed.controller.model.round_log import ReportedRound
-from testbed.controller.replanning.conducting import Conducting, TrainingAnswer, consider
-from testbed.controller.replanning.foresight import Foresight
+from testbed.controller.replanning.prediction import RoundPredictor
+from testbed.controller.replanning.training import TrainingAnswer, TrainingMonitor, choose_training
 from testbed.plan import Plan, TrainingChoice
 from testbed.planning import View, make_policy
 from testbed.protocol import FragmentDrift, Job, Report
@@ -22,7 +22,7 @@ GRADIENTS = TrainingChoice("gradients")
 
 
 def reported(number: int, plan: Plan, steps: int, count: int, step_s: dict[str, float]) -> ReportedRound:
-    """A round that came after `count` steps; losses fall as 3, 3/2, 3/3, …"""
+    """Return a round after `count` more steps, `steps` in all; losses fall as 3, 3/2, 3/3, …"""
     reports = {}
     for member in plan.members:
         began_s = 100.0 + 5 * number
@@ -45,20 +45,22 @@ def reported(number: int, plan: Plan, steps: int, count: int, step_s: dict[str, 
 
 
 def answer(slowest_s: float) -> tuple[TrainingAnswer, View]:
-    """After eight rounds of gradients that took 4 s each, with members of whom one takes longer to compute."""
+    """Return the choice after eight rounds of gradients of 4 s each; one member computes a step in `slowest_s`."""
     view, plan, _ = triangle(10)
     plan = replace(plan, training=GRADIENTS)
-    conducting = Conducting(400, 0.1, JOB)
+    monitor = TrainingMonitor(400, 0.1, JOB)
     step_s = dict(zip(plan.members, (0.1, 0.1, slowest_s), strict=True))
     for number in range(1, 9):
-        conducting.round_over(reported(number, plan, number, 1, step_s), plan)
-    found = consider(conducting.question([4.0], 8), make_policy("mst"), lambda made, _: made, plan, view, Foresight())
+        monitor.round_over(reported(number, plan, number, 1, step_s), plan)
+    found = choose_training(
+        monitor.question([4.0], 8), make_policy("mst"), lambda made, _: made, plan, view, RoundPredictor()
+    )
     assert found is not None
     return found, view
 
 
 def test_slow_rounds_have_members_send_less_under_another_plan() -> None:
-    """The loss falls steeply, so by a codec, and not by local steps, which may cost too much of it."""
+    """The loss falls steeply, so a codec is chosen: local steps may cost too much progress."""
     found, _ = answer(0.1)
     assert found.plan is not None and found.plan.training == GRADIENTS
     assert found.plan.codec != "fp32" and found.verdict.change
@@ -67,8 +69,8 @@ def test_slow_rounds_have_members_send_less_under_another_plan() -> None:
     assert written["why"] == found.verdict.why and len(written["terms"]) == len(found.verdict.terms)
 
 
-def test_nobody_waits_for_the_slowest_for_longer_than_a_rounds_timeout_leaves_time_for() -> None:
-    """It takes 5.1 s for a step, and the others 0.1 s: 30 s of the 120 are six such steps."""
+def test_local_steps_are_limited_by_the_wait_for_the_slowest_member() -> None:
+    """Steps take 5.1 s and 0.1 s. A quarter of the timeout of 120 s, 30 s, is six steps; 4 is the next candidate."""
     found, _ = answer(5.1)
     assert (
         max(
@@ -78,17 +80,17 @@ def test_nobody_waits_for_the_slowest_for_longer_than_a_rounds_timeout_leaves_ti
     )
 
 
-def test_steps_are_of_what_was_in_force_when_they_were_taken() -> None:
-    """A plan that takes force by the next round finds the steps before it taken as they were before."""
+def test_steps_count_for_the_plan_under_which_they_were_taken() -> None:
+    """The first round under another plan reduces steps that were taken under the plan before it."""
     _, plan, _ = triangle(10)
-    conducting = Conducting(400, 0.1, JOB)
+    monitor = TrainingMonitor(400, 0.1, JOB)
     first, then = replace(plan, training=GRADIENTS), replace(plan, epoch=1, training=LOCAL)
     step_s = dict.fromkeys(plan.members, 0.1)
-    conducting.round_over(reported(1, first, 1, 1, step_s), first)
-    conducting.round_over(reported(2, then, 2, 1, step_s), then)
-    conducting.round_over(reported(3, then, 6, 4, step_s), then)
-    one, other = conducting.question([], 1).stretches
+    monitor.round_over(reported(1, first, 1, 1, step_s), first)
+    monitor.round_over(reported(2, then, 2, 1, step_s), then)
+    monitor.round_over(reported(3, then, 6, 4, step_s), then)
+    one, other = monitor.question([], 1).stretches
     assert (one.candidate.scheme, one.began, one.ended, one.rounds) == ("gradients", 0, 2, 2)
     assert (other.candidate.scheme, other.began, other.ended, other.apart) == ("local_sgd", 2, 6, 0.5)
-    assert conducting.steps_left == 394
-    assert conducting.compute_s(4) == pytest.approx(dict.fromkeys(plan.members, 0.4))
+    assert monitor.steps_left == 394
+    assert monitor.compute_s(4) == pytest.approx(dict.fromkeys(plan.members, 0.4))

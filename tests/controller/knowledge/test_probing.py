@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.controller.knowledge.explore import (
+from testbed.controller.knowledge.knowledge import FORGOTTEN_S
+from testbed.controller.knowledge.probing import (
     AGAIN_S,
     FASTER,
     LEAST_BYTES,
@@ -15,10 +16,9 @@ from testbed.controller.knowledge.explore import (
     SHARE,
     SPACING_S,
     TRAIN_S,
-    Explorer,
+    ProbeScheduler,
     probe_of,
 )
-from testbed.controller.knowledge.knowledge import FORGOTTEN_S
 from testbed.planning import Pair, View
 from testbed.protocol import PROBE_TRAINS
 from tests.planning.networks import sites, view_of
@@ -29,7 +29,7 @@ A, B, C, D = (f"{site}-w0" for site in "abcd")
 
 
 def network(mbps: float = 20) -> View:
-    """Three sites around a fourth: from it to each of them."""
+    """Return a view of a chain of four sites, b - a - c - d, whose links have `mbps`."""
     return view_of(sites(("a", "b", mbps), ("a", "c", mbps), ("c", "d", mbps), delay=0.05), {})
 
 
@@ -41,18 +41,18 @@ UNKNOWN: dict[str, list[Pair]] = {
 
 
 def test_each_link_is_probed_by_the_shortest_edge_over_it_and_a_member_probes_one_at_a_time() -> None:
-    explorer, declared = Explorer(), network()
-    found = explorer.probes(UNKNOWN, declared, 0.0)
+    scheduler, declared = ProbeScheduler(), network()
+    found = scheduler.probes(UNKNOWN, declared, 0.0)
     assert {source: probe.peer for source, probe in found.items()} == {A: B, C: D}
-    assert explorer.probes(UNKNOWN, declared, SPACING_S / 2) == {}
-    assert explorer.probes(UNKNOWN, declared, SPACING_S).keys() == {A}
+    assert scheduler.probes(UNKNOWN, declared, SPACING_S / 2) == {}
+    assert scheduler.probes(UNKNOWN, declared, SPACING_S).keys() == {A}
 
 
-def test_all_edges_have_their_turn_and_none_twice_within_a_while() -> None:
-    explorer, declared = Explorer(), network()
+def test_all_edges_take_turns_and_rest_between_probes() -> None:
+    scheduler, declared = ProbeScheduler(), network()
     asked: dict[tuple[str, str], list[float]] = {}
     for i in range(100):
-        for source, probe in explorer.probes(UNKNOWN, declared, float(i)).items():
+        for source, probe in scheduler.probes(UNKNOWN, declared, float(i)).items():
             asked.setdefault((source, probe.peer), []).append(float(i))
     assert asked.keys() == {(A, B), (A, C), (C, D)}
     assert all(times[0] < 30 for times in asked.values())
@@ -62,10 +62,10 @@ def test_all_edges_have_their_turn_and_none_twice_within_a_while() -> None:
 
 @pytest.mark.parametrize("mbps", [2, 5, 20, 40, 400])
 def test_probes_take_a_small_part_of_what_their_path_could_carry(mbps: float) -> None:
-    explorer, declared = Explorer(), network(mbps)
+    scheduler, declared = ProbeScheduler(), network(mbps)
     seconds, found = 120, []
     for i in range(seconds):
-        probe = explorer.probes(UNKNOWN, declared, float(i)).get(A)
+        probe = scheduler.probes(UNKNOWN, declared, float(i)).get(A)
         found += [probe] if probe and probe.peer == B else []
     assert 0 < 8 * sum(probe.bytes for probe in found) <= SHARE * mbps * 1e6 * seconds + 8 * found[0].bytes
 
@@ -80,26 +80,26 @@ def test_a_train_is_faster_than_its_path_and_neither_short_nor_long(most_bps: fl
 
 
 def measured(mbps: float) -> View:
-    """The same network, of which all is known."""
+    """Return the same network with all rates measured."""
     view = network(mbps)
     return replace(view, edges={pair: replace(edge, source="measured") for pair, edge in view.edges.items()})
 
 
-def test_a_path_that_fell_is_probed_at_the_pace_of_before_until_that_is_long_ago() -> None:
-    explorer = Explorer()
-    before = explorer.probes(UNKNOWN, measured(20), 0.0)[A]
-    assert explorer.probes({"a->b": [(A, B)]}, measured(0.5), FORGOTTEN_S)[A] == before
-    explorer.probes({}, measured(0.5), FORGOTTEN_S + 1)
-    assert explorer.probes({"a->b": [(A, B)]}, measured(0.5), 10 * FORGOTTEN_S)[A] == probe_of(B, 0.5e6)
+def test_a_path_that_fell_is_probed_at_its_old_rate_until_that_is_forgotten() -> None:
+    scheduler = ProbeScheduler()
+    before = scheduler.probes(UNKNOWN, measured(20), 0.0)[A]
+    assert scheduler.probes({"a->b": [(A, B)]}, measured(0.5), FORGOTTEN_S)[A] == before
+    scheduler.probes({}, measured(0.5), FORGOTTEN_S + 1)
+    assert scheduler.probes({"a->b": [(A, B)]}, measured(0.5), 10 * FORGOTTEN_S)[A] == probe_of(B, 0.5e6)
 
 
-def test_what_was_declared_counts_until_it_is_measured_and_another_network_begins_anew() -> None:
-    explorer = Explorer()
-    assert explorer.probes(UNKNOWN, network(100), 0.0)[A] == probe_of(B, 100e6)
-    assert explorer.probes({"a->b": [(A, B)]}, measured(5), 30.0)[A] == probe_of(B, 5e6)
-    explorer.redeclare()
-    assert explorer.probes({"a->b": [(A, B)]}, network(1), 59.0)[A] == probe_of(B, 1e6)
+def test_a_declared_rate_counts_until_it_is_measured_and_another_network_starts_afresh() -> None:
+    scheduler = ProbeScheduler()
+    assert scheduler.probes(UNKNOWN, network(100), 0.0)[A] == probe_of(B, 100e6)
+    assert scheduler.probes({"a->b": [(A, B)]}, measured(5), 30.0)[A] == probe_of(B, 5e6)
+    scheduler.redeclare()
+    assert scheduler.probes({"a->b": [(A, B)]}, network(1), 59.0)[A] == probe_of(B, 1e6)
 
 
-def test_what_is_known_is_not_probed() -> None:
-    assert Explorer().probes({}, network(), 0.0) == {}
+def test_known_links_are_not_probed() -> None:
+    assert ProbeScheduler().probes({}, network(), 0.0) == {}
