@@ -14,13 +14,16 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import docker
 
 from testbed.emulation.containers import engine
-from testbed.emulation.containers.image import ROOT, ImageError, ensure_worker_image
+from testbed.emulation.containers.image import ROOT, ensure_worker_image
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.interrupt import Interrupted, interruptible
+from testbed.errors import CANNOT, FAILED
 
 DIST = ROOT / "dist"
 
@@ -38,7 +41,8 @@ ASKED = (
     ("testbed", "simulate", "smoke"),
 )
 
-FAILED, CANNOT, INTERRUPTED = 1, 3, 130
+#: The exit code of a program that was interrupted.
+INTERRUPTED = 130
 
 
 class DistError(Exception):
@@ -100,20 +104,33 @@ def try_wheel(client: docker.DockerClient) -> bool:
     return smoke.smoke(client)
 
 
-def main() -> int:
-    """Build, print what was built and try it. Returns 0 if all is well, 1 if not, 3 where this machine can't."""
+def exit_code(work: Callable[[], bool], left: str = "") -> int:
+    """Run `work` and return the program's exit code; print the reason where the work could not be done.
+
+    Args:
+        work: Returns whether all went well.
+        left: Added to the message of an interruption.
+
+    Returns:
+        0 if all went well, 1 if not, 3 where this machine can't, 130 after an interruption.
+    """
     try:
         with interruptible():
-            for file in build():
-                print(f"{file.relative_to(ROOT)}  {file.stat().st_size / 1e6:.1f} MB")
-            return 0 if try_wheel(engine.connect()) else FAILED
-    except (DistError, engine.EngineError, ImageError) as error:
+            return 0 if work() else FAILED
+    except (DistError, EmulationError, FileExistsError) as error:
         print(error, file=sys.stderr)
         return CANNOT
     except Interrupted as signal_:
-        print(f"interrupted ({signal_})", file=sys.stderr)
+        print(f"interrupted ({signal_}){left}", file=sys.stderr)
         return INTERRUPTED
 
 
+def build_and_try() -> bool:
+    """Build the archives, print their sizes, and try the wheel. Return whether the trial went well."""
+    for file in build():
+        print(f"{file.relative_to(ROOT)}  {file.stat().st_size / 1e6:.1f} MB")
+    return try_wheel(engine.connect())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(build_and_try))

@@ -29,11 +29,11 @@ from docker.errors import APIError
 from docker.models.containers import Container
 
 from containers.ci_image import ensure_ci_image
-from containers.dist import DistError
+from containers.dist import exit_code
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import remove_containers
-from testbed.emulation.containers.image import ROOT, ImageError, ensure_worker_image, exists
-from testbed.emulation.interrupt import Interrupted, interruptible
+from testbed.emulation.containers.image import ROOT, ensure_worker_image, exists
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.label import LABEL, labelled
 
 #: As a network's name it is nobody else's, and `testbed clean` finds the container by it.
@@ -52,10 +52,8 @@ RUN = ("timeout", str(LIMIT_S), *TESTBED, "run", "smoke", "--strict")
 #: Two of setup.sh's settings that a run needs to know too: whose files they are, and what the workers stand on.
 PASSED_ON = ("SUDO_UID", "SUDO_GID", "BASE_IMAGE")
 
-FAILED, CANNOT, INTERRUPTED = 1, 3, 130
 
-
-class SmokeError(Exception):
+class SmokeError(EmulationError):
     """The container or its engine cannot be started; the text says why and what to do."""
 
 
@@ -223,18 +221,5 @@ def remove_control_groups() -> None:
             Path(folder).rmdir()
 
 
-def main() -> int:
-    """0 for a trusted verdict, 1 for another or none, 3 where this machine can't, 130 when interrupted."""
-    try:
-        with interruptible():
-            return 0 if smoke(engine.connect()) else FAILED
-    except (DistError, engine.EngineError, FileExistsError, ImageError, SmokeError) as error:
-        print(error, file=sys.stderr)
-        return CANNOT
-    except Interrupted as signal_:
-        print(f"interrupted ({signal_}): everything but the results was taken away", file=sys.stderr)
-        return INTERRUPTED
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(lambda: smoke(engine.connect()), ": everything but the results was taken away"))
