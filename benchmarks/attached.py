@@ -28,6 +28,7 @@ from typing import Any
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import unix_connect
 
+from benchmarks.shaping import cpu_seconds
 from benchmarks.support.options import Options
 from benchmarks.support.table import Table, progress, show
 from testbed.emulation import label
@@ -154,14 +155,10 @@ def _look(process: subprocess.Popen[str], ended: threading.Event, looks: list[tu
     """The time, and what its process has taken of a processor by then, in seconds, until it ends."""
     while process.poll() is None:
         with suppress(OSError, IndexError):
-            looks.append((time.monotonic(), _cpu_s(process.pid) + sum(map(_cpu_s, _controllers(process.pid)))))
+            used_s = sum(map(cpu_seconds, (process.pid, *_controllers(process.pid))))
+            looks.append((time.monotonic(), used_s))
         time.sleep(LOOK_S)
     ended.set()
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _controllers(owner: int) -> list[int]:

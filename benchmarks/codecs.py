@@ -36,7 +36,6 @@ MEMBERS = ("m0", "m1")
 BASELINE = "fp32"
 BATCH = 8
 LEARNING_RATE = 1e-3
-CONFIDENCE = 0.95
 
 #: Whose costs are measured, over a model of `VALUES` in chunks of 256 KiB of float32, `TURNS` times.
 COSTED = ("fp32", "fp16", "bf16", "int8", "topk:0.01", "bins4", "bins2", "sparse")

@@ -11,22 +11,32 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
 from benchmarks.support.controller import controller
 from benchmarks.support.options import Options
 from benchmarks.support.table import Table, progress, show
+from testbed import sync
 from testbed.emulation.network.network import Network
 from testbed.emulation.testbed import Testbed
 from testbed.spec.topology import Topology
+from testbed.worker import data, models
 
 #: DDP arranges its buckets in the first step; the second has them cold.
 WARM_UP = 3
 REPEATS, QUICK_REPEATS = 3, 1
+#: The first word of the command by which this program runs one member.
+MEMBER = "member"
 OVERLAP, NONE = "overlap", "no overlap"
 #: Holds all gradients.
 ONE_BUCKET_MIB = 1000.0
@@ -53,7 +63,7 @@ def train(network: Network, model: str, batch: int, bucket_mb: float, steps: int
         for worker in workers:
             places = (where.address(worker.name), worker.name, network.address(worker))
             words = [*places, model, str(batch), str(bucket_mb), str(steps)]
-            command = [sys.executable, "-m", "benchmarks.support.ddp_member", *words]
+            command = [sys.executable, "-m", "benchmarks.ddp", MEMBER, *words]
             popen = network.container(worker.name).popen
             processes.append(stack.enter_context(popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)))
         outputs = [process.communicate() for process in processes]
@@ -62,6 +72,32 @@ def train(network: Network, model: str, batch: int, bucket_mb: float, steps: int
             raise RuntimeError(errors.decode(errors="replace"))
     printed: dict[str, Any] = json.loads(outputs[0][0])
     return printed
+
+
+def member(control: str, name: str, address: str, model: str, batch: int, bucket_mb: float, steps: int) -> None:
+    """Train `steps` steps; the first ones, in which DDP arranges its buckets, are printed too."""
+    torch.set_num_threads(1)
+    store = dist.HashStore()  # type: ignore[attr-defined]  # public, but not said to be
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    text = data.text()
+    with sync.join(control, name, address) as session:
+        net = DistributedDataParallel(models.build(model, text.classes, data.CONTEXT, seed=1), bucket_cap_mb=bucket_mb)
+        net.register_comm_hook(session, session.ddp_hook)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        draw = torch.Generator().manual_seed(sum(name.encode()))
+        seconds, losses = [], []
+        for _ in range(steps):
+            began = time.monotonic()
+            chosen = torch.randint(len(text.inputs), (batch,), generator=draw)
+            loss = functional.cross_entropy(net(text.inputs[chosen]).flatten(0, -2), text.targets[chosen].flatten())
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            seconds.append(time.monotonic() - began)
+            losses.append(loss.item())
+        rounds = session.rounds
+    dist.destroy_process_group()
+    print(json.dumps({"seconds": seconds, "losses": losses, "rounds": rounds}))
 
 
 def main() -> int:
@@ -108,4 +144,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:2] == [MEMBER]:
+        control, name, address, model, batch, bucket_mb, steps = sys.argv[2:]
+        member(control, name, address, model, int(batch), float(bucket_mb), int(steps))
+    else:
+        sys.exit(main())

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from functools import partial
 from itertools import product
 
-from benchmarks.support.fidelity.cells import Cell, Figure, Result, measure
+from benchmarks.support.fidelity.cells import Cell, Result, measure, reasons, share_within, texts
 from benchmarks.support.fidelity.subjects import MininetLink, TestbedLink
 from benchmarks.support.fidelity.toggle import SLOW_BPS, TOGGLES, Toggled, asked, toggle
 from benchmarks.support.options import Options
@@ -51,7 +51,7 @@ def main() -> int:
     backend, results, toggled = _measure(parts, _grid(args))
     figures = {
         "cells": [result.values() for result in results],
-        "within": {name: _share(results, name) for name in (TestbedLink.name, MininetLink.name)},
+        "within": {name: share_within(_of(results, name)) for name in (TestbedLink.name, MininetLink.name)},
         "toggle": [{**asdict(each), "within": each.within} for each in toggled],
         "repeats": 1,
     }
@@ -89,48 +89,26 @@ def _measure(parts: Iterable[str], grid: Sequence[Cell]) -> tuple[str, list[Resu
         return ours.backend, results, toggled
 
 
-def _share(results: Iterable[Result], subject: str) -> str:
-    """How many of a subject's cells are within tolerance, of all."""
-    own = [result for result in results if result.subject == subject]
-    beyond = sum(not result.carried for result in own)
-    return f"{sum(result.within for result in own)} of {len(own)}" + (f", {beyond} beyond this host" if beyond else "")
+def _of(results: Iterable[Result], subject: str) -> list[Result]:
+    return [result for result in results if result.subject == subject]
 
 
 def _cell_tables(results: Sequence[Result], backend: str) -> list[Table]:
     if not results:
         return []
-    ours = [result for result in results if result.subject == TestbedLink.name]
-    theirs = [result for result in results if result.subject == MininetLink.name]
-    rows = [
-        [str(mine.cell), *map(_text, (mine.rate, mine.rtt, mine.loss, other.rate, other.rtt, other.loss))]
-        for mine, other in zip(ours, theirs, strict=True)
-    ]
+    ours, theirs = _of(results, TestbedLink.name), _of(results, MininetLink.name)
+    rows = [[str(mine.cell), *texts(mine), *texts(other)] for mine, other in zip(ours, theirs, strict=True)]
     columns = ["asked", "testbed: rate", "round trip", "lost", "Mininet: rate", "round trip", "lost"]
     title = (
         f"A link as asked: rate within {RATE_TOLERANCE[backend]:.0%}, round trip within "
         f"{RTT_TOLERANCE_S[backend] * 1e3:g} ms, loss in its 99 % interval; ! is outside, host: more than it carries"
     )
-    within = (
-        f"within tolerance: testbed {_share(results, TestbedLink.name)}, Mininet {_share(results, MininetLink.name)}"
-    )
+    within = f"within tolerance: testbed {share_within(ours)}, Mininet {share_within(theirs)}"
     rules = (
         "a ping's own time on the link (3.1 ms at 0.5 Mbit/s) is no error; a rate is told to within one packet as it "
         "arrived, which with TCP is a super-packet: some percent at 0.5 Mbit/s"
     )
-    return [Table(title, columns, rows, [within, rules, *_reasons(ours), *_complaints(theirs)])]
-
-
-def _text(figure: Figure | None) -> str:
-    return "" if figure is None else str(figure)
-
-
-def _reasons(results: Iterable[Result]) -> list[str]:
-    return [
-        f"{result.cell}: {name} {figure.text}: {figure.reason or 'unexplained'}"
-        for result in results
-        for name, figure in result.figures.items()
-        if not figure.within
-    ]
+    return [Table(title, columns, rows, [within, rules, *reasons(ours), *_complaints(theirs)])]
 
 
 def _complaints(results: Iterable[Result]) -> list[str]:

@@ -23,8 +23,8 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.support.burner import burner
 from benchmarks.support.campaign import Campaign
+from benchmarks.support.flood import burner
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
 from benchmarks.support.table import Table, show

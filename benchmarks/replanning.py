@@ -24,9 +24,9 @@ import sys
 from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import exp, inf, log
+from math import inf
 from pathlib import Path
-from statistics import mean
+from statistics import geometric_mean, mean
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, cast, get_args
 
@@ -133,11 +133,6 @@ def compared(found: Mapping[str, Mapping[str, Any]], policy: str) -> list[Compar
     ]
 
 
-def geometric(values: Sequence[float]) -> float:
-    """The geometric mean."""
-    return exp(mean(map(log, values)))
-
-
 class Claim(NamedTuple):
     """A figure, and the least or the most that it may be."""
 
@@ -159,14 +154,14 @@ def claims(ones: Sequence[Compared]) -> list[Claim]:
     regions = [one.follow for one in ones if one.network.startswith("regions")]
     found = []
     if worth:
-        found.append(Claim(f"follow : hold, where the oracle gains {WORTH:g}", geometric(worth), GAINED))
+        found.append(Claim(f"follow : hold, where the oracle gains {WORTH:g}", geometric_mean(worth), GAINED))
     if others:
-        found.append(Claim("follow : hold elsewhere", geometric(others), KEPT_UP))
+        found.append(Claim("follow : hold elsewhere", geometric_mean(others), KEPT_UP))
     if ones:
         found.append(Claim("follow : hold, the worst network", min(one.follow for one in ones), LEAST))
         found.append(Claim("follow : oracle", mean(one.follow / one.oracle for one in ones), OF_ORACLE))
     if regions:
-        found.append(Claim("follow : hold, regions", geometric(regions), REGIONS_GAINED))
+        found.append(Claim("follow : hold, regions", geometric_mean(regions), REGIONS_GAINED))
     return found
 
 

@@ -21,11 +21,10 @@ from dataclasses import asdict, dataclass
 from itertools import count, product
 from pathlib import Path
 from socket import SOL_SOCKET, socket
-from statistics import correlation, median
+from statistics import correlation, mean, median
 from threading import Event, Thread
 
 from benchmarks.support import flood
-from benchmarks.support.burner import burner
 from benchmarks.support.options import Options
 from benchmarks.support.pairs import batch, namespaces, pairs
 from benchmarks.support.table import Table, progress, show
@@ -79,7 +78,7 @@ class Delivered:
     @property
     def mean_window_error(self) -> float:
         windows = [(a, b) for a, b in zip(self.arrived_mbps, self.asked_mbps, strict=True) if b > 0]
-        return sum(abs(a / b - 1) for a, b in windows) / len(windows)
+        return mean(abs(a / b - 1) for a, b in windows)
 
     @property
     def correlation(self) -> float:
@@ -199,7 +198,7 @@ def burning() -> Iterator[None]:
     """A process that keeps a processor busy, and a thread that keeps this interpreter busy."""
     over = Event()
     thread = Thread(target=lambda: all(not over.is_set() for _ in count()))
-    with burner():
+    with flood.burner():
         thread.start()
         try:
             yield
@@ -255,7 +254,7 @@ def _delivery_table(found: Delivered) -> Table:
         ("mean of each window's own error", f"{found.mean_window_error:.2%}", f"≤ {MEAN_ERROR:.0%}"),
         ("correlation", f"{found.correlation:.5f}", f"≥ {CORRELATION}"),
     ]
-    title = f"{found.source}, {len(found.asked_mbps)} s, {sum(found.asked_mbps) / len(found.asked_mbps):.2f} Mbit/s"
+    title = f"{found.source}, {len(found.asked_mbps)} s, {mean(found.asked_mbps):.2f} Mbit/s"
     return Table(title, ("delivered", "measured", "bar"), rows)
 
 

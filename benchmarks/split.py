@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from benchmarks.support.cut_link import CutLink, UncutLink
-from benchmarks.support.fidelity.cells import Cell, Figure, Result, measure
+from benchmarks.support.fidelity.cells import Cell, Result, measure, reasons, share_within, texts
 from benchmarks.support.options import Options
 from benchmarks.support.table import Table, progress, show
 from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
@@ -34,7 +34,8 @@ def main() -> int:
     args = parser.parse()
     cells = QUICK if args.quick else [Cell(*values) for values in product(RATES_MBPS, RTTS_MS, LOSSES_PCT)]
     # Those with loss come last: from the first on, workers send single frames.
-    chosen = sorted((cell for cell in cells if args.rates is None or cell.rate_mbps in args.rates), key=_losing)
+    named = [cell for cell in cells if args.rates is None or cell.rate_mbps in args.rates]
+    chosen = sorted(named, key=lambda cell: cell.loss_pct)
     results: list[tuple[Result, Result]] = []
     with CutLink(chosen[0].state, ONE_WAY_S) as cut, UncutLink(chosen[0].state) as uncut:
         backend = cut.backend
@@ -50,7 +51,7 @@ def main() -> int:
             progress(f"{number} of {len(chosen)}, {cell}: {said}")
         figures = {
             "cells": [one.values() for pair in results for one in pair],
-            "within": {name: _within(results, at) for at, name in enumerate(("cut", "uncut"))},
+            "within": {name: share_within([pair[at] for pair in results]) for at, name in enumerate(("cut", "uncut"))},
             "goodput_ratios": {str(mine.cell): ratio for mine, other in results if (ratio := _ratio(mine, other))},
             "floor_s": floor_s,
             "mtu": cut.mtu,
@@ -58,16 +59,6 @@ def main() -> int:
         }
     show([_table(results, backend, floor_s)], figures, as_json=args.json, backend=backend)
     return 0
-
-
-def _losing(cell: Cell) -> float:
-    return cell.loss_pct
-
-
-def _within(results: Sequence[tuple[Result, Result]], at: int) -> str:
-    own = [pair[at] for pair in results]
-    beyond = sum(not result.carried for result in own)
-    return f"{sum(result.within for result in own)} of {len(own)}" + (f", {beyond} beyond this host" if beyond else "")
 
 
 def _ratio(cut: Result, uncut: Result) -> float | None:
@@ -79,11 +70,7 @@ def _ratio(cut: Result, uncut: Result) -> float | None:
 
 def _table(results: Sequence[tuple[Result, Result]], backend: str, floor_s: float) -> Table:
     rows = [
-        [
-            str(cut.cell),
-            *map(_text, (cut.rate, cut.rtt, cut.loss, uncut.rate, uncut.rtt, uncut.loss)),
-            f"{ratio:.4f}" if (ratio := _ratio(cut, uncut)) else "",
-        ]
+        [str(cut.cell), *texts(cut), *texts(uncut), f"{ratio:.4f}" if (ratio := _ratio(cut, uncut)) else ""]
         for cut, uncut in results
     ]
     columns = ["asked", "cut: rate", "round trip", "lost", "uncut: rate", "round trip", "lost", "cut / uncut"]
@@ -91,19 +78,10 @@ def _table(results: Sequence[tuple[Result, Result]], backend: str, floor_s: floa
         f"A link across two hosts {floor_s * 1e3:.2f} ms apart: rate within {RATE_TOLERANCE[backend]:.0%}, round trip "
         f"within {RTT_TOLERANCE_S[backend] * 1e3:g} ms, loss in its 99 % interval; ! is outside"
     )
-    notes = [f"within tolerance: cut {_within(results, 0)}, uncut {_within(results, 1)}"]
-    notes += [
-        f"{one.subject}, {one.cell}: {name} {figure.text}: {figure.reason or 'unexplained'}"
-        for pair in results
-        for one in pair
-        for name, figure in one.figures.items()
-        if not figure.within
-    ]
+    cuts, uncuts = zip(*results, strict=True)
+    notes = [f"within tolerance: cut {share_within(cuts)}, uncut {share_within(uncuts)}"]
+    notes += [f"{one.subject}, {reason}" for pair in results for one in pair for reason in reasons([one])]
     return Table(title, columns, rows, notes)
-
-
-def _text(figure: Figure | None) -> str:
-    return "" if figure is None else str(figure)
 
 
 if __name__ == "__main__":

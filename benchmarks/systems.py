@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -34,8 +35,7 @@ from benchmarks.support.campaign import Campaign, without_curves
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
 from benchmarks.support.paired import CONFIDENCE, interval, ratio
-from benchmarks.support.systems.kinds import SYSTEMS, missing
-from benchmarks.support.systems.networks import NETWORKS
+from benchmarks.support.systems.cells import NETWORKS, SYSTEMS, missing
 from benchmarks.support.table import Table, progress, show
 from testbed.run.conclusion.summary import wan_bytes
 from testbed.run.directory import RUNS
@@ -155,8 +155,7 @@ def table(network: str, found: Mapping[Cell, Any], reasons: Mapping[str, str]) -
         if not cells:
             continue
         against = ratio(times, seconds["gloo"]) if name != "gloo" else None
-        count = len(cells)
-        loss, steps = (sum(its[of] for its in cells.values()) / count for of in ("loss", "steps"))
+        loss, steps = (mean(its[of] for its in cells.values()) for of in ("loss", "steps"))
         rows.append(
             [
                 name,
@@ -164,7 +163,7 @@ def table(network: str, found: Mapping[Cell, Any], reasons: Mapping[str, str]) -
                 str(against or ""),
                 _said([its["wan_bytes"] / 1e6 for its in cells.values()]),
                 f"{loss:.3f} after {steps:.0f} steps",
-                f"{len(times)} of {count}",
+                f"{len(times)} of {len(cells)}",
             ]
         )
     columns = ("", f"s to {LOSS:g}", "× gloo", "MB over the WAN", "loss at the end", "reached it")

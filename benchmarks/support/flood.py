@@ -10,7 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,16 @@ def receiver(netns: Path) -> socket.socket:
         return made
 
     return inside(netns, make)
+
+
+@contextmanager
+def burner() -> Iterator[None]:
+    """Run a process that keeps one processor busy, until the context is left."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 def _send(streams: Sequence[Stream], seconds: float) -> None:
