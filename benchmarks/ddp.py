@@ -1,9 +1,11 @@
-"""What overlap gains: DistributedDataParallel across two sites, buckets reduced beside backward or all after it.
+"""Measure what overlap gains DistributedDataParallel: buckets reduced beside the backward pass, or all after it.
+
+    sudo python -m benchmarks.ddp [--rate R] [--delay D] [--model NAME]
 
 Two members, each in a namespace of its own on an emulated network of two sites, train the character GPT with an
-ordinary DDP loop and `session.ddp_hook`. With small buckets their reduction overlaps with backward; one bucket for
-all gradients is full only when backward is over, so nothing overlaps. Both in turns, so that a change of the host's
-mood meets both. Needs root.
+ordinary DDP loop and `session.ddp_hook`. Small buckets are reduced while the backward pass goes on. One bucket for all
+gradients is full only at the end of the backward pass, so nothing overlaps. A row is a mode with its median step. Both
+modes take turns, so that a change of the host's load affects both. Needs root.
 """
 
 from __future__ import annotations
@@ -32,19 +34,19 @@ from testbed.emulation.testbed import Testbed
 from testbed.spec.topology import Topology
 from testbed.worker import data, models
 
-#: DDP arranges its buckets in the first step; the second has them cold.
+#: Steps that are left out: DDP arranges its buckets in the first one, and the second uses them for the first time.
 WARM_UP = 3
 REPEATS, QUICK_REPEATS = 3, 1
 #: The first word of the command by which this program runs one member.
 MEMBER = "member"
 OVERLAP, NONE = "overlap", "no overlap"
-#: Holds all gradients.
+#: The size of a bucket that holds all gradients.
 ONE_BUCKET_MIB = 1000.0
 
 
 @contextmanager
 def two_sites(rate: str, delay: str) -> Iterator[Network]:
-    """A network that is up, with a plain namespace for each worker."""
+    """Build a network of two sites with a namespace for each worker, and remove it when the context is left."""
     value = {
         "name": "ddp",
         "sites": {"paris": {"workers": 1}, "tokyo": {"workers": 1}},
@@ -56,7 +58,11 @@ def two_sites(rate: str, delay: str) -> Iterator[Network]:
 
 
 def train(network: Network, model: str, batch: int, bucket_mb: float, steps: int) -> dict[str, Any]:
-    """Both members' loops; what the first printed. RuntimeError when one fails."""
+    """Run both members' loops. Returns the figures that the first one printed.
+
+    Raises:
+        RuntimeError: a member failed.
+    """
     workers = network.topology.workers
     with controller([worker.name for worker in workers], 4_000_000) as where, ExitStack() as stack:
         processes = []
@@ -75,7 +81,17 @@ def train(network: Network, model: str, batch: int, bucket_mb: float, steps: int
 
 
 def member(control: str, name: str, address: str, model: str, batch: int, bucket_mb: float, steps: int) -> None:
-    """Train `steps` steps; the first ones, in which DDP arranges its buckets, are printed too."""
+    """Train one member with an ordinary DDP loop, and print the seconds and losses of its steps as JSON.
+
+    Args:
+        control: The controller's address.
+        name: The member's name.
+        address: The member's address on the emulated network.
+        model: The model's name.
+        batch: Samples of a step.
+        bucket_mb: MiB of gradients in a bucket.
+        steps: Steps to train; the first ones, in which DDP arranges its buckets, are printed too.
+    """
     torch.set_num_threads(1)
     store = dist.HashStore()  # type: ignore[attr-defined]  # public, but not said to be
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
@@ -101,13 +117,13 @@ def member(control: str, name: str, address: str, model: str, batch: int, bucket
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure both modes and print them."""
     parser = Options(__doc__)
-    parser.add_argument("--rate", default="100mbit")
-    parser.add_argument("--delay", default="2ms")
+    parser.add_argument("--rate", default="100mbit", help="the link's rate (default %(default)s)")
+    parser.add_argument("--delay", default="2ms", help="the link's delay, one way (default %(default)s)")
     parser.add_argument("--model", default="gpt", choices=("gpt-small", "gpt", "gpt-medium"))
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--batch", type=int, default=16, help="samples of a step (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=25, help="measured steps of a repeat (default %(default)s)")
     parser.add_repeats(REPEATS, QUICK_REPEATS)
     parser.add_argument("--bucket", type=float, default=0.5, help="MiB of gradients in a bucket that overlaps")
     args = parser.parse()
@@ -126,7 +142,7 @@ def main() -> int:
     ratio = steps[OVERLAP] / steps[NONE]
     rows = [[mode, f"{buckets[mode]:.1f}", f"{steps[mode] * 1e3:.0f} ms"] for mode in bucket_sizes]
     title = f"DDP across two sites, {args.rate}, {args.delay} one way, {args.model}, batch {args.batch}"
-    note = f"with overlap {ratio:.2f} of the time without"
+    note = f"a step with overlap takes {ratio:.2f} of the time without"
     figures = {
         "bucket_mib": args.bucket,
         "repeats": args.repeats,
@@ -135,7 +151,7 @@ def main() -> int:
         "overlap_to_none": ratio,
     }
     show(
-        [Table(title, ("", "buckets a step", "median step"), rows, [note])],
+        [Table(title, ("mode", "buckets a step", "median step"), rows, [note])],
         {**figures, "rate": args.rate, "delay": args.delay, "model": args.model, "batch": args.batch},
         as_json=args.json,
         backend=backend,

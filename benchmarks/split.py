@@ -1,11 +1,14 @@
-"""Is a link that is cut, between two hosts, the link that it is on one? The grid of `benchmarks.fidelity` across a cut,
-beside the same link uncut, at the same MTU and in the same run.
+"""Compare a link that is cut between two hosts with the same link on one host, on the grid of `benchmarks.fidelity`.
+
+    sudo python -m benchmarks.split [--rates 5 50]
 
     source --- router ==== VXLAN over the hosts' network, 2 ms one way ==== router --- target     cut
     source --- router ==== veth ============================================ router --- target     uncut
 
-Hosts are pretended: a network namespace each, on the same processors. Their network has no rate of its own; its round
-trip is measured, and half of it is taken off each declared delay. Tolerances are those of the verdict, for both.
+Both links have the same MTU and are measured in the same run. A row is a cell: rate, round trip and loss of both links,
+and the cut link's rate divided by the uncut one's. The hosts are pretended: network namespaces on the same processors.
+The network between them has no rate limit of its own; half of its measured round trip is taken off each declared delay.
+Both links are held to the verdict's tolerances.
 """
 
 from __future__ import annotations
@@ -29,11 +32,12 @@ QUICK = (Cell(0.5, 20, 0), Cell(50, 6, 0), Cell(200, 100, 0), Cell(5, 100, 1), C
 
 
 def main() -> int:
+    """Measure the cells and print them. Returns the exit code."""
     parser = Options(__doc__)
     parser.add_argument("--rates", type=float, nargs="+", choices=RATES_MBPS, help="only cells with these, in Mbit/s")
     args = parser.parse()
     cells = QUICK if args.quick else [Cell(*values) for values in product(RATES_MBPS, RTTS_MS, LOSSES_PCT)]
-    # Those with loss come last: from the first on, workers send single frames.
+    # Cells with loss come last: from the first of them on, workers send single frames.
     named = [cell for cell in cells if args.rates is None or cell.rate_mbps in args.rates]
     chosen = sorted(named, key=lambda cell: cell.loss_pct)
     results: list[tuple[Result, Result]] = []
@@ -62,7 +66,7 @@ def main() -> int:
 
 
 def _ratio(cut: Result, uncut: Result) -> float | None:
-    """What the cut link carries, relative to the uncut one."""
+    """Return the rate that the cut link carries, divided by that of the uncut one."""
     if cut.rate.error is None or uncut.rate.error is None:
         return None
     return (1 + cut.rate.error) / (1 + uncut.rate.error)
