@@ -1,10 +1,10 @@
-"""Builds the wheel and the source archive: `make dist` builds both, and tries the wheel in the image for CI.
+"""Build the wheel and the source archive, and try the wheel in the CI image: `make dist`.
 
     a copy of the files that git tracks or would --sdist--> dist/wan_testbed-VERSION.tar.gz --wheel--> dist/*.whl
                                                             containers/ci_image.py  <--------------------'
 
-The wheel is built from the unpacked source archive, so that what the archive lacks is missed here. Neither is built in
-the checkout, where setuptools would leave folders whose files of yesterday go into the next wheel.
+The wheel is built from the unpacked source archive, so that the build fails if the archive lacks a file. Neither is
+built in the checkout, where setuptools would leave folders whose old files go into the next wheel.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from testbed.errors import CANNOT, FAILED
 
 DIST = ROOT / "dist"
 
-#: The files and folders that the source archive is made of.
+#: The files and folders in the source archive.
 SOURCE = (
     *("pyproject.toml", "setup.py", "setup.sh", "MANIFEST.in", "requirements.lock", "README.md", "LICENSE"),
     *("testbed", "containers", "examples", "experiments", "topologies", "traces"),
 )
 
-#: What is asked of the wheel in the image, as any user's first commands.
+#: The commands that the wheel is tried with: a user's first ones.
 ASKED = (
     ("testbed", "--help"),
     ("testbed", "doctor"),
@@ -46,7 +46,7 @@ INTERRUPTED = 130
 
 
 class DistError(Exception):
-    """The wheel or the source archive cannot be built; the text has what setuptools said."""
+    """The wheel or the source archive cannot be built; the text has the output of setuptools."""
 
 
 def build(target: Path = DIST) -> tuple[Path, Path]:
@@ -72,7 +72,7 @@ def build(target: Path = DIST) -> tuple[Path, Path]:
 
 
 def _built(source: Path, kind: str, target: Path) -> str:
-    """Build an archive of a `kind`, by the build system that pyproject.toml names. Returns the archive's file name."""
+    """Build a `kind` of archive with the build system that pyproject.toml names. Returns the archive's file name."""
     program = f"import sys; from setuptools import build_meta; print(build_meta.build_{kind}(sys.argv[1]))"
     done = subprocess.run([sys.executable, "-c", program, str(target)], cwd=source, capture_output=True, text=True)
     if done.returncode != 0:
@@ -81,7 +81,7 @@ def _built(source: Path, kind: str, target: Path) -> str:
 
 
 def try_wheel(client: docker.DockerClient) -> bool:
-    """Ask the wheel in the image what a user asks first, then run the smoke experiment. Returns whether all is well."""
+    """Run a user's first commands on the wheel in the image, then the smoke experiment. Returns whether all passed."""
     from containers import smoke
     from containers.ci_image import ensure_ci_image
 
@@ -94,7 +94,7 @@ def try_wheel(client: docker.DockerClient) -> bool:
             capture_output=True,
             text=True,
         )
-        # An unprivileged container is no machine for the emulation: doctor has to say so, with 3, and in words.
+        # An unprivileged container cannot run the emulation: doctor must say so, and return 3.
         wanted = CANNOT if command[1] == "doctor" else 0
         told = "Traceback" not in done.stdout + done.stderr
         print(f"{'passed' if done.returncode == wanted and told else 'FAILED'}: {' '.join(command)}", flush=True)
