@@ -25,7 +25,7 @@ EVERY = 32
 
 
 def scaled(value: Any, folder: Path, factor: float) -> Any:
-    """A topology file's value, with all traces' rates times `factor`, and their paths from `folder`."""
+    """Return a topology file's value with all traces' rates times `factor`, and their paths from `folder`."""
     if isinstance(value, Mapping):
         inner = {key: scaled(its, folder, factor) for key, its in value.items()}
         return {**inner, "file": str(folder / value["file"]), "scale": factor} if "file" in value else inner
@@ -33,7 +33,7 @@ def scaled(value: Any, folder: Path, factor: float) -> Any:
 
 
 def lossy() -> dict[str, Any]:
-    """Two members at each end of a long path that loses a packet of a thousand."""
+    """Return a topology of two members at each end of a long path that loses one packet in a thousand."""
     return {
         "name": "lossy",
         "sites": {"west": {"workers": 2}, "east": {"workers": 2}},
@@ -67,7 +67,7 @@ class System:
     entry_points: Sequence[str] = ()
 
     def missing(self, python: str) -> str:
-        """Why it can't be measured with an interpreter; empty where it can be."""
+        """Return why the system can't be measured with an interpreter; empty if it can be."""
         lines = ["import importlib.metadata", *(f"import {module}" for module in self.modules)]
         lines += [f"importlib.metadata.entry_points(group='torch.backends')[{name!r}]" for name in self.entry_points]
         done = subprocess.run([python, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
@@ -91,13 +91,13 @@ SYSTEMS: Mapping[str, System] = {
 
 
 def missing(names: Sequence[str], python: str = sys.executable) -> dict[str, str]:
-    """Why systems can't be measured with an interpreter, of those that can't."""
+    """Return the systems that can't be measured with an interpreter, with the reasons."""
     reasons = {name: SYSTEMS[name].missing(python) for name in names}
     return {name: reason for name, reason in reasons.items() if reason}
 
 
 def script() -> ModuleType:
-    """The script, loaded and not run."""
+    """Load examples/gpt.py as a module, without running it."""
     spec = spec_from_file_location("gpt", SCRIPT)
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
@@ -106,6 +106,6 @@ def script() -> ModuleType:
 
 
 def own_address() -> str:
-    """This worker's on the emulated network, as `testbed launch` says it."""
+    """Return this worker's address on the emulated network, as `testbed launch` names it."""
     peers = dict(peer.split("=") for peer in os.environ["TESTBED_PEERS"].split(","))
     return peers[os.environ["TESTBED_WORKER"]]
