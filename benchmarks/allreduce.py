@@ -1,16 +1,26 @@
-"""An all-reduce of 24 MiB over emulated networks: ours, gloo (torch.distributed), and the bound.
+"""Time an all-reduce of 24 MiB over emulated networks, by this library, by gloo, and against the bound.
 
-Members are processes in namespaces of their own on the project's emulated network; both libraries run in the same
-ones, one after the other. Ours goes by the plan that `auto`, the default, makes of the network as configured: a ring
-where members are alike, whose links carry one flow each instead of three; gloo's ring goes in the members' order.
-Seconds are from when all members have begun until the last one has the result: the median of the repeats after one
-warm-up. gloo sums; ours takes the mean. The bound is that of every report (`planning/bound.py`), over rates less header
-overhead, without delays.
+    sudo python -m benchmarks.allreduce [--case NAME]
 
-Cases: (a) four members at 200 Mbit/s each, with round trips of 8 ms, (b) one of them at 50, (a-lan) the first without
-any distance, (c) NetStorm's nine sites with their drawn rates, scaled to what this host carries, (d) four members at
-100 Mbit/s with a round trip of 100 ms that lose 0.1 %, under reno and under BBR (set on the route, so for gloo too),
-(e) two members over loopback, 256 MiB.
+Members are processes in network namespaces of their own on an emulated network. Both libraries run in the same
+namespaces, one after the other. This library goes by the plan that `auto`, the default policy, makes of the configured
+network. Where members are alike, that plan is a ring whose links carry one flow each instead of three; gloo's ring
+follows the order of the members. gloo sums; this library takes the mean. The bound is that of every report
+(`planning/bound.py`): over rates less header overhead, without delays.
+
+A row is a case. Its seconds last from when all members have begun until the last member has the result: the median of
+the repeats after one warm-up. Cases:
+
+    a       four members at 200 Mbit/s each, round trips of 8 ms
+    b       the same, with one member at 50 Mbit/s
+    a-lan   case a without any distance
+    c       NetStorm's nine sites with their drawn rates, scaled to what this host carries
+    d       four members at 100 Mbit/s, a round trip of 100 ms and 0.1 % loss, under reno and under BBR. The congestion
+            control is set on the route, so gloo has it too.
+    e       two members over loopback, 256 MiB
+
+gloo's slowest case, under reno, takes about a minute a round. `--quick` reduces a quarter of the bytes, with fewer
+repeats.
 """
 
 from __future__ import annotations
@@ -44,24 +54,26 @@ from testbed.spec.topology import Topology
 
 MIB = 1 << 20
 REPEATS, QUICK_REPEATS = 5, 2
-#: gloo's slowest case, reno at 0.1 % loss, takes about a minute a round.
+#: The time limit of a round. gloo's slowest case, reno at 0.1 % loss, takes about a minute a round.
 TIMEOUT_S = 600.0
 PORT = 29500
 
-#: Packing then moves 0.6 Gbit/s over all links, which two cores carry with the members on them.
+#: The factor on the network's rates. Packing then moves 0.6 Gbit/s over all links, which two cores carry beside the
+#: members.
 NETSTORM_SCALE = 0.4
 NETSTORM = Path(__file__).parent.parent / "topologies" / "netstorm9.yaml"
 
-#: Memory beyond PyTorch's own: the tensor, the sums of two rounds, and this.
+#: The memory that a member may take beyond PyTorch's own: three times the tensor (itself and the sums of two rounds),
+#: and this many MiB.
 MEMORY_MODELS, MEMORY_MIB = 3, 64
 
-#: Few turns of Python, and still 64 of them to overlap.
+#: The chunk size over loopback: few turns of Python, and still 64 chunks that can overlap.
 LOOPBACK_CHUNK_BYTES = 4 * MIB
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is claimed: our seconds are at most `most` times those of `peer`."""
+    """A claim: this library takes at most `most` times the seconds of `peer`."""
 
     peer: str
     most: float
@@ -69,7 +81,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A network (none: loopback), the tensor, and how members send."""
+    """A network (None for loopback), the tensor's size, and how members send."""
 
     name: str
     title: str
@@ -83,7 +95,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A case's seconds, by library, and what they are held against."""
+    """The measured seconds of a case by library, with the bound and the memory that they are compared with."""
 
     case: Case
     seconds: Mapping[Library, Sequence[float]]
@@ -93,7 +105,7 @@ class Figures:
     chunk_bytes: int
 
     def ratio(self, peer: str) -> float:
-        """Our seconds over the peer's."""
+        """Return this library's median seconds divided by those of the peer (`gloo` or `bound`)."""
         against = self.bound_s if peer == "bound" else median(self.seconds["gloo"])
         return median(self.seconds["ours"]) / against if against else float("nan")
 
@@ -103,7 +115,7 @@ class Figures:
 
 
 def hub(name: str, rates: Sequence[str], delay: str = "0ms", loss: str = "0%") -> Topology:
-    """Members that meet at a router, each with a link of its own there."""
+    """Return a topology of members that meet at one router, with one link each."""
     sites = {f"m{i}": {"workers": 1} for i in range(len(rates))}
     value = {
         "name": name,
@@ -117,7 +129,7 @@ def hub(name: str, rates: Sequence[str], delay: str = "0ms", loss: str = "0%") -
 
 
 def cases() -> tuple[Case, ...]:
-    """All of the claim's."""
+    """Return all cases of the claim."""
     even, uneven = (hub("hub", [slowest, *["200mbit"] * 3], delay="2ms") for slowest in ("200mbit", "50mbit"))
     near = hub("near", ["200mbit"] * 4)
     lossy = hub("lossy", ["100mbit"] * 4, delay="25ms", loss="0.05%")
@@ -143,7 +155,7 @@ def cases() -> tuple[Case, ...]:
 
 @dataclass(slots=True)
 class Team:
-    """Where members are: the command that enters each one's network, its address, its interface."""
+    """The members: the command that enters each one's network, its address, and the interface."""
 
     entering: dict[str, list[str]] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
@@ -152,14 +164,14 @@ class Team:
 
 @contextmanager
 def team(case: Case, backend: Backend) -> Iterator[Team]:
-    """The members' places, on a network that is there meanwhile."""
+    """Start the members' namespaces on the case's network, and end both when the context is left."""
     if case.network is None:
         members = ("m0", "m1")
         yield Team({member: [] for member in members}, dict.fromkeys(members, "127.0.0.1"))
         return
     name = f"allreduce-{case.name}-{os.getpid()}"
     with closing(Testbed(case.network, name=name, backend=backend)) as testbed:
-        # Step by step, for traces are not to be replayed: links stay as the plan was made for.
+        # Started step by step and without a replay, so that links stay as the plan expects them.
         testbed.open()
         testbed.build()
         testbed.start(Namespaces(), idle_requests(case.network.workers))
@@ -178,7 +190,7 @@ def _set_congestion(entering: Sequence[str], name: str) -> None:
 
 
 def view(case: Case) -> View | None:
-    """The network as it is configured; none over loopback."""
+    """Return the network as it is configured, or None over loopback."""
     if case.network is None:
         return None
     routes, states = Routes.over(case.network), declared_states(case.network)
@@ -186,7 +198,7 @@ def view(case: Case) -> View | None:
 
 
 def plan(members: Sequence[str], seen: View | None) -> Plan:
-    """What ours goes by: packing's plan, or over loopback each member the root of its part."""
+    """Return this library's plan: by `auto` over a network; over loopback each member is the root of its part."""
     if seen is not None:
         return make_policy("auto").plan(seen)
     trees = []
@@ -197,7 +209,7 @@ def plan(members: Sequence[str], seen: View | None) -> Plan:
 
 
 def measure(case: Case, backend: Backend, repeats: int) -> Figures:
-    """Ours, then gloo, on one network."""
+    """Measure this library, then gloo, on one network."""
     seen = view(case)
     with team(case, backend) as members:
         chosen = plan(tuple(members.addresses), seen)
@@ -244,7 +256,7 @@ def _run(case: Case, members: Team, library: Library, chosen: Plan, repeats: int
 
 
 def _port(members: Team) -> int:
-    """A free one; in a namespace of its own any is."""
+    """Return a free port of the loopback; in a namespace of its own any port is free."""
     if members.interface != "lo":
         return PORT
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -254,12 +266,12 @@ def _port(members: Team) -> int:
 def _outcome(process: subprocess.Popen[str]) -> Outcome:
     said, _ = process.communicate()
     if process.returncode:
-        raise RuntimeError(f"a member ended with status {process.returncode}")
+        raise RuntimeError(f"a member ended with exit status {process.returncode}; its error stands above")
     return Outcome.loads(said.splitlines()[-1])
 
 
 def _seconds(outcomes: Sequence[Outcome]) -> list[float]:
-    """Of each repeat: from when the last member began until the last one ended."""
+    """Return the seconds of each repeat, from when the last member began until the last one ended."""
     return [
         max(end for _, end in spans) - max(begin for begin, _ in spans)
         for spans in zip(*(outcome.spans for outcome in outcomes), strict=True)
@@ -267,6 +279,7 @@ def _seconds(outcomes: Sequence[Outcome]) -> list[float]:
 
 
 def tables(all_figures: Sequence[Figures]) -> list[Table]:
+    """Return one table with a row a case."""
     rows = []
     for figures in all_figures:
         case = figures.case
@@ -282,12 +295,13 @@ def tables(all_figures: Sequence[Figures]) -> list[Table]:
                 f"{figures.trees} trees, {figures.chunk_bytes >> 10} KiB, {case.streams} streams",
             ]
         )
-    columns = ["case", "ours s", "gloo s", "bound s", "ours against", "MiB a member", "plan"]
-    notes = ("MiB a member: most memory beyond PyTorch's own, the tensor included.",)
-    return [Table("all-reduce, median seconds", columns, rows, notes)]
+    columns = ["case", "ours s", "gloo s", "bound s", "ours compared with", "MiB a member", "plan"]
+    notes = ("MiB a member: the most memory that a member took beyond PyTorch's own, with the tensor.",)
+    return [Table("Median seconds of an all-reduce", columns, rows, notes)]
 
 
 def as_json(figures: Figures) -> dict[str, Any]:
+    """Return a case's figures for JSON."""
     case = figures.case
     return {
         "seconds": {library: list(seconds) for library, seconds in figures.seconds.items()},
@@ -300,11 +314,12 @@ def as_json(figures: Figures) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Measure the chosen cases and print them."""
     known = {case.name: case for case in cases()}
     parser = Options(__doc__)
     parser.add_repeats(REPEATS, QUICK_REPEATS)
-    parser.add_argument("--case", action="append", choices=known, help="only this one; may be repeated")
-    parser.add_argument("--backend", default="userspace", help="what shapes the links")
+    parser.add_argument("--case", action="append", choices=known, help="measure this case only; may be repeated")
+    parser.add_argument("--backend", default="userspace", help="the backend that shapes the links")
     wanted = parser.parse()
     chosen = [known[name] for name in wanted.case or known]
     if wanted.quick:

@@ -1,12 +1,17 @@
-"""Does looking at a run disturb it? The quickstart with nobody there, a program at its API, and its page open.
+"""Measure whether looking at a run disturbs it: the quickstart alone, with a client at its API, with its page open.
 
-alone    nobody asks
-client   a program follows the stream at the run's socket, and asks for the status once a second
-page     a browser that is held to a quarter of a core shows the page all the time
+    sudo python -m benchmarks.attached [--experiment FILE]
 
-For each: how many of the runs were `trusted`, and what of a core the run's own process and its controller took. What
-that is more than alone, which is measured twice, is the API's. Of the page: how long after an event, and after a plan's
-first round was over, it was shown.
+A row is a way to look at the run:
+
+    alone    nothing is attached
+    client   a program follows the stream at the run's socket, and asks for the status once a second
+    page     a browser that is held to a quarter of a core shows the page all the time
+
+For each row the table has the number of `trusted` runs, and the part of a core that the run's process and its
+controller used. The run alone is measured twice; what the other rows use beyond it is the API's cost. For the page the
+benchmark also measures how long after an event, and after the end of a plan's first round, each was shown. A run of the
+quickstart takes over two minutes, the whole half an hour.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ from typing import Any
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import unix_connect
 
+from benchmarks.shaping import cpu_seconds
 from benchmarks.support.options import Options
 from benchmarks.support.table import Table, progress, show
 from testbed.emulation import label
@@ -41,11 +47,12 @@ EXPERIMENT = "experiments/quickstart.yaml"
 REPEATS, QUICK_REPEATS, ALONE = 5, 1, 2
 CORE_PART, SHOWN_WITHIN_S = 0.1, 1.0
 
-#: Of a core, for the browser.
+#: The part of a core that the browser may use.
 QUARTER, PERIOD_US = 0.25, 100_000
 LOOK_S = 1.0
 
-#: What the page notes: since when it does, when it first drew a plan's trees, and when its log first had an event.
+#: A script for the page. It records when it was started, when the page first drew each plan's trees, and when its log
+#: first had each event.
 WATCH = """{
   window.shown = { begun: Date.now() / 1000 };
   setInterval(() => {
@@ -58,19 +65,21 @@ WATCH = """{
 
 @dataclass
 class Measured:
-    """Of one run: its verdict, the part of a core that its process and its controller took from the moment it trained,
-    and, of a page, seconds until what happened was shown."""
+    """One run and what looking at it cost."""
 
     verdict: str
     reasons: list[str]
+    #: The part of a core that the run's process and its controller used once training had begun.
     core: float
+    #: Seconds until the page showed each event and plan.
     shown_s: list[float] = field(default_factory=list)
 
 
 def main() -> int:
+    """Measure the runs and print them."""
     parser = Options(__doc__)
     parser.add_repeats(REPEATS, QUICK_REPEATS)
-    parser.add_argument("--experiment", default=EXPERIMENT)
+    parser.add_argument("--experiment", default=EXPERIMENT, help="the experiment's file (default %(default)s)")
     args = parser.parse()
     found: dict[str, list[Measured]] = {name: [] for name in ATTACHED}
     for number in range(args.repeats):
@@ -93,8 +102,8 @@ def main() -> int:
     notes = [f"{name}: {reason}" for name, runs in found.items() for one in runs for reason in one.reasons]
     if shown:
         notes.append(
-            f"{len(shown)} swaps and events were shown {median(shown):.2f} s after they were known at the median, "
-            f"{shown[-1]:.2f} s at most ({SHOWN_WITHIN_S:.0f} wanted)"
+            f"{len(shown)} swaps and events were shown {median(shown):.2f} s after they were known in the median, "
+            f"{shown[-1]:.2f} s at most (claimed ≤ {SHOWN_WITHIN_S:.0f} s)"
         )
     figures: dict[str, Any] = {
         "trusted": {name: sum(one.verdict == "trusted" for one in runs) for name, runs in found.items()},
@@ -102,13 +111,13 @@ def main() -> int:
         "shown_s": shown,
         "repeats": args.repeats,
     }
-    heads = ("", "trusted", "of a core", f"more than alone ({CORE_PART:.0%} wanted at most)")
-    show([Table("a run that is looked at", heads, rows, notes)], figures, as_json=args.json)
+    heads = ("attached", "trusted", "of a core", f"more than alone (claimed ≤ {CORE_PART:.0%})")
+    show([Table("What looking at a run costs", heads, rows, notes)], figures, as_json=args.json)
     return 0
 
 
 def _run(experiment: str, attach: Callable[[str, threading.Event], Mapping[str, float]]) -> Measured:
-    """One run, looked at while it trains."""
+    """Run the experiment once, and look at it while it trains."""
     with tempfile.TemporaryDirectory(prefix="testbed-attached-") as folder:
         command = [sys.executable, "-m", "testbed", "run", str(ROOT / experiment), "--port", "0"]
         with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
@@ -134,13 +143,13 @@ def _run(experiment: str, attach: Callable[[str, threading.Event], Mapping[str, 
 
 
 def _read(process: subprocess.Popen[str], lines: list[str]) -> None:
-    """All that it says."""
+    """Collect all lines that the process prints."""
     assert process.stdout is not None
     lines.extend(process.stdout)
 
 
 def _name(folder: Path, process: subprocess.Popen[str]) -> str | None:
-    """The run's, once it trains; None where it ends before."""
+    """Return the run's name once it trains, or None if it ends before."""
     while process.poll() is None:
         with suppress(OSError):
             name = (folder / "runs" / "latest").resolve(strict=True).name
@@ -151,21 +160,17 @@ def _name(folder: Path, process: subprocess.Popen[str]) -> str | None:
 
 
 def _look(process: subprocess.Popen[str], ended: threading.Event, looks: list[tuple[float, float]]) -> None:
-    """The time, and what its process has taken of a processor by then, in seconds, until it ends."""
+    """Record the time and the processor seconds of the run's processes every LOOK_S until the run ends."""
     while process.poll() is None:
         with suppress(OSError, IndexError):
-            looks.append((time.monotonic(), _cpu_s(process.pid) + sum(map(_cpu_s, _controllers(process.pid)))))
+            used_s = sum(map(cpu_seconds, (process.pid, *_controllers(process.pid))))
+            looks.append((time.monotonic(), used_s))
         time.sleep(LOOK_S)
     ended.set()
 
 
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def _controllers(owner: int) -> list[int]:
-    """Of a run's process, the one that plans for it and answers for its members."""
+    """Return the pids of the controller that a run's process has started."""
     tasks = Path(f"/proc/{owner}/task").glob("*/children")
     children = [pid for task in tasks for pid in task.read_text().split()]
     return [int(pid) for pid in children if b"testbed.controller" in Path(f"/proc/{pid}/cmdline").read_bytes()]
@@ -220,7 +225,10 @@ ATTACHED = {"alone": _alone, "client": _client, "page": _page}
 
 @contextmanager
 def quarter_of_a_core() -> Iterator[Path]:
-    """The file to write processes into that are to have no more than that; its group is taken away again."""
+    """Yield the file of a control group whose processes may use a quarter of a core.
+
+    The group is removed when the context is left.
+    """
     root = Path("/sys/fs/cgroup")
     unified = (root / "cgroup.controllers").exists()
     group = (root if unified else root / "cpu") / f"testbed-attached-{os.getpid()}"
@@ -242,8 +250,11 @@ def quarter_of_a_core() -> Iterator[Path]:
 
 
 def _late(shown: Mapping[str, float], directory: Path) -> Iterator[float]:
-    """Seconds from what was known to what was shown: events as they happened, plans when all had reported their first
-    round. What was known before the page was there is none of these."""
+    """Yield the seconds from when an event or plan was known until the page showed it.
+
+    An event is known when it happened, a plan when all members had reported their first round by it. What was known
+    before the page was open is left out.
+    """
     begun_s = shown.get("begun", 0.0)
     over: dict[int, dict[int, float]] = {}
     for report in read_records(directory / "rounds.jsonl"):

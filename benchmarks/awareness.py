@@ -1,11 +1,18 @@
-"""What the controller knows of NetStorm's nine sites, and what it does about it, against the emulator's truth.
+"""Measure what the controller knows of NetStorm's nine sites, and how it reacts, against the emulator's truth.
 
-Two runs, nine containers each: one whose links are drawn anew every REDRAW_S seconds, one whose links stay. Of the
-first: how far estimates are off for links used in the last ten seconds (each time that a plan is considered), how long
-links that nothing was known of stay unknown, and how many whole rounds go by from a redraw until the controller asks
-for another plan, and until the members go by it, two rounds later at the earliest. Beside each redraw stands what the
-policy's plan by the true rates would save of a round, simulated: only where that is more than the controller's margin
-is there anything to swap for. Of the second: the swaps after the first SETTLING rounds, and how far estimates are off.
+    sudo python -m benchmarks.awareness [--policy NAME] [--round-trips]
+
+There are two runs of nine containers each: in one all links are drawn again every REDRAW_S seconds, in the other links
+stay. A row is a figure of one of the runs, beside what is claimed. Of the run with redraws:
+
+    estimates    the error of estimates of links that were used in the last ten seconds, at each consideration of a plan
+    unknown      how long links without any estimate stay unknown
+    redraws      whole rounds from a redraw until the controller asks for another plan, and until members go by it,
+                 which is two rounds later at the earliest. Beside it stands the part of a round that the policy's plan
+                 by the true rates would save, simulated: a swap is due only where it exceeds the controller's margin.
+
+Of the run with constant links: the error of estimates, and the swaps after the first SETTLING rounds. The exit code is
+1 where a claim is missed.
 """
 
 from __future__ import annotations
@@ -37,36 +44,45 @@ DYNAMIC, STATIC, ROUND_TRIPS = (
     HERE / "experiments" / f"netstorm9-{kind}.yaml" for kind in ("dynamic", "static", "rtt")
 )
 
-#: NetStorm's rates; redrawn faster than its 180 s, so that a short run has several draws.
+#: NetStorm's rates. They are redrawn faster than in its evaluation (180 s), so that a short run has several draws.
 LEAST_BPS, MOST_BPS = 20e6, 155e6
 REDRAW_S = 45
-#: Of the traces.
+#: The length of the traces, in seconds.
 LASTS_S = 1800
 
 ROUNDS, QUICK_ROUNDS = 100, 60
 SETTLING = 8
 WATCHED = 50
 
-#: What must be met.
+#: Claims: the median error of estimates, the longest time unknown, and the rounds from a redraw to another plan.
 WITHIN, EXPLORED_S, SWAPPED_ROUNDS = 0.10, 30.0, 3
 
 
 @dataclass(frozen=True, slots=True)
 class Redraw:
-    """A redraw, and the whole rounds until another plan was asked for, and until it was in force.
-
-    None when none followed before the next redraw.
-    `gain`: the part of a round that the policy's plan by the true rates would save.
-    """
+    """A redraw of all links, and how the controller followed it."""
 
     at_s: float
+    #: Whole rounds until another plan was asked for; None if that did not happen before the next redraw.
     asked: int | None
+    #: Whole rounds until another plan was in force; None likewise.
     active: int | None
+    #: The part of a round that the policy's plan by the true rates would save.
     gain: float
 
 
 def written(folder: Path, original: Path, seed: int, redraw_s: int) -> Path:
-    """An experiment on NetStorm's network with traces of its own, drawn anew each `redraw_s`; its file, in `folder`."""
+    """Write an experiment on NetStorm's network, with traces of its own.
+
+    Args:
+        folder: The folder to write into.
+        original: The experiment's file.
+        seed: The seed of the traces.
+        redraw_s: Seconds after which all links are drawn again.
+
+    Returns:
+        The experiment's new file.
+    """
     experiment = yaml.safe_load(original.read_text())
     topology = yaml.safe_load((original.parent / experiment["topology"]).read_text())
     for number, link in enumerate(topology["links"]):
@@ -83,16 +99,16 @@ def written(folder: Path, original: Path, seed: int, redraw_s: int) -> Path:
 
 
 def run(file: Path, rounds: int, policy: str) -> RunRecord:
-    """Run the experiment; what it recorded."""
+    """Run the experiment and return its record. Exits if the run does not finish."""
     overrides = {"train.rounds": str(rounds), "sync.policy": policy}
     executed = execute(file, overrides, False, lambda path: path, Display())
     if not executed.finished:
-        sys.exit(f"{executed.directory} did not come to its end")
+        sys.exit(f"the run in {executed.directory} did not finish; its log says why")
     return RunRecord.read(executed.directory)
 
 
 def redraws(record: RunRecord) -> list[Redraw]:
-    """What followed each redraw that another one, or 20 s of training, came after."""
+    """Return each redraw that was followed by enough seconds of training: 20, or half of REDRAW_S."""
     at = sorted({round(state.at_s) for states in record.states.values() for state in states if state.at_s > 1})
     swaps = sorted(
         (swap for swap in record.summary["swaps"] if swap["active_round"] is not None),
@@ -112,12 +128,12 @@ def redraws(record: RunRecord) -> list[Redraw]:
 
 
 def done(record: RunRecord, at_s: float) -> int:
-    """The last round that was over."""
+    """Return the number of the last round that was complete at a moment."""
     return max((one.number for one in record.rounds if record.since(one.finished_s) <= at_s), default=0)
 
 
 def gain(record: RunRecord, decision: Mapping[str, Any]) -> float:
-    """The part of a round that the policy's plan by the true rates would have saved when `decision` was made."""
+    """Return the part of a round that the policy's plan by the true rates would have saved at a decision."""
     seen = View.from_json(json.loads((record.path / decision["view"]).read_text()))
     now = {name: [one for one in states if one.at_s <= decision["at_s"]][-1] for name, states in record.states.items()}
     links = {
@@ -130,7 +146,7 @@ def gain(record: RunRecord, decision: Mapping[str, Any]) -> float:
 
 
 def unknown_s(record: RunRecord) -> list[float]:
-    """Seconds that links which were known some time stayed unknown, each time that they were."""
+    """Return the seconds of each time in which a link that was known at some time was unknown."""
     spells: list[float] = []
     known_until: dict[str, float] = {}
     links = {link for decision in record.decisions for link in decision["estimates"] if link in record.states}
@@ -147,11 +163,13 @@ def unknown_s(record: RunRecord) -> list[float]:
 
 
 def main() -> int:
-    """Measure and show; the exit code says whether what must be met was."""
+    """Measure and print. Returns 0 if all claims hold, else 1."""
     parser = Options(__doc__)
-    parser.add_argument("--policy", default="netstorm", help="how plans are made")
-    parser.add_argument("--seed", type=int, default=1, help="of the draws")
-    parser.add_argument("--round-trips", action="store_true", help="the same sites 10 to 120 ms apart, with losses")
+    parser.add_argument("--policy", default="netstorm", help="the policy that makes plans (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of the draws (default %(default)s)")
+    parser.add_argument(
+        "--round-trips", action="store_true", help="place the same sites 10 to 120 ms apart, with losses"
+    )
     args = parser.parse()
     rounds = QUICK_ROUNDS if args.quick else ROUNDS
     with tempfile.TemporaryDirectory() as folder:
@@ -167,7 +185,7 @@ def main() -> int:
 
 
 def figures_of(dynamic: RunRecord, static: RunRecord) -> dict[str, Any]:
-    """All that is printed."""
+    """Return all figures, and which claims are met."""
     off = {
         name: [abs(error) for one in estimate_errors(record).values() for error in one.off]
         for name, record in (("dynamic", dynamic), ("static", static))
@@ -200,21 +218,26 @@ def figures_of(dynamic: RunRecord, static: RunRecord) -> dict[str, Any]:
 
 def _table(figures: dict[str, Any]) -> Table:
     rows = [
-        ("estimates off, median", f"{figures['error_median']:.1%}", f"{WITHIN:.0%}"),
-        ("estimates off, 90th percentile", f"{figures['error_p90']:.1%}", ""),
-        ("estimates off, median, links that stay", f"{figures['error_median_static']:.1%}", f"{WITHIN:.0%}"),
-        ("seconds unknown, at most", f"{figures['unknown_s_max']:.1f}", f"{EXPLORED_S:g}"),
+        ("error of estimates, median", f"{figures['error_median']:.1%}", f"{WITHIN:.0%}"),
+        ("error of estimates, 90th percentile", f"{figures['error_p90']:.1%}", ""),
+        ("error of estimates, median, constant links", f"{figures['error_median_static']:.1%}", f"{WITHIN:.0%}"),
+        ("longest time a link was unknown, s", f"{figures['unknown_s_max']:.1f}", f"{EXPLORED_S:g}"),
         *(
             (
-                f"rounds to the swap (in force), where {one['gain']:.0%} is to save",
+                f"rounds until a swap was asked for (in force), with {one['gain']:.0%} to save",
                 f"{one['asked']} ({one['active']})",
                 str(SWAPPED_ROUNDS),
             )
             for one in figures["redraws"]
         ),
-        (f"swaps in {WATCHED} rounds, links that stay", str(figures["swaps_static"]), "0"),
+        (f"swaps in {WATCHED} rounds, constant links", str(figures["swaps_static"]), "0"),
     ]
-    return Table("Awareness", ("", "measured", "at most"), rows, [f"{figures['estimates']} estimates"])
+    return Table(
+        "What the controller knows and does",
+        ("figure", "measured", "claimed at most"),
+        rows,
+        [f"{figures['estimates']} estimates"],
+    )
 
 
 if __name__ == "__main__":

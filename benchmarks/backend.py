@@ -1,10 +1,14 @@
-"""A step of an unchanged DistributedDataParallel script, with the backend `wan` in the place of gloo.
+"""Time a step of an unchanged DistributedDataParallel script with the backend `wan` in place of gloo.
 
-The script says gloo, and has 24 MiB of gradients; TESTBED_BACKEND=wan is all that makes the difference. Networks are
-the cases a, b and c of `benchmarks.allreduce`, each of which is up for both, one after the other. `wan` goes by what
-`testbed launch --backend wan` starts: a controller that begins with the network as configured, and goes on by what
-members measure. Seconds are the median of the steps after a warm-up, of the slowest rank in each. Needs root, and the
-package installed as it is here (`make setup`), so that PyTorch finds the backend.
+    sudo python -m benchmarks.backend [--case NAME]
+
+The script names gloo and has 24 MiB of gradients; `TESTBED_BACKEND=wan` is the only difference. The networks are cases
+a, b and c of `benchmarks.allreduce`; each is built once for both backends, which run one after the other. `wan` goes by
+what `testbed launch --backend wan` starts: a controller that begins with the configured network and follows the
+members' measurements.
+
+A row is a network: the median seconds of the steps after a warm-up, by the slowest rank in each step. With gloo a step
+of case c takes 26 s. Needs root, and the package installed (`make setup`), so that PyTorch finds the backend.
 """
 
 from __future__ import annotations
@@ -27,17 +31,18 @@ from benchmarks.support.table import Table, progress, show
 from testbed.launch.ranks import Rank
 from testbed.run.programs.program_controller import ProgramController
 
-#: Buckets are arranged after the first step, and members have measured their paths by then.
+#: Steps that are left out. DDP arranges its buckets after the first one, and by the third members have measured their
+#: paths.
 WARM_UP = 3
 STEPS, QUICK_STEPS = 12, 5
 BACKENDS = ("wan", "gloo")
-#: What is claimed of a step's time, `wan` over gloo.
+#: Claims: the most of a step's time under `wan`, divided by that under gloo.
 CLAIMED = {"a": 1.05, "b": 0.75, "c": 0.4}
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """A case's seconds a step, by backend, and the swaps of plans meanwhile."""
+    """The seconds of a case's steps by backend, and the swaps of plans meanwhile."""
 
     case: Case
     seconds: Mapping[str, Sequence[float]]
@@ -45,12 +50,12 @@ class StepTimes:
 
     @property
     def ratio(self) -> float:
-        """Those of wan over those of gloo."""
+        """The median seconds under `wan` divided by those under gloo."""
         return median(self.seconds["wan"]) / median(self.seconds["gloo"])
 
 
 def measure(case: Case, shaping: Any, steps: int) -> StepTimes:
-    """Both backends, on one network."""
+    """Measure both backends on one network."""
     seconds: dict[str, Sequence[float]] = {}
     swaps = 0
     with team(case, shaping) as members:
@@ -82,7 +87,11 @@ def _by_plans(case: Case, members: Team, steps: int) -> tuple[list[float], int]:
 
 
 def _train(members: Team, ranks: Sequence[Rank], backend: str, steps: int) -> list[float]:
-    """The slowest rank's seconds of each step. RuntimeError where a rank fails, or had another backend."""
+    """Run the script on all ranks. Returns the seconds of each step, by the slowest rank.
+
+    Raises:
+        RuntimeError: a rank failed, or had another backend.
+    """
     command = [sys.executable, "-m", "benchmarks.support.ddp_script", str(WARM_UP + steps)]
     with ExitStack() as stack:
         processes = []
@@ -103,18 +112,18 @@ def _train(members: Team, ranks: Sequence[Rank], backend: str, steps: int) -> li
     printed = [json.loads(said.splitlines()[-1]) for said, _ in outputs]
     if {each["backend"] for each in printed} != {backend}:
         raise RuntimeError(
-            f"the script had {printed[0]['backend']}, not {backend}: install the package anew (make setup)"
+            f"the script ran with the backend {printed[0]['backend']}, not {backend}; install the package (make setup)"
         )
     return [max(each) for each in zip(*(each["seconds"][WARM_UP:] for each in printed), strict=True)]
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure the cases and print them."""
     known = {case.name: case for case in cases() if case.name in CLAIMED}
     parser = Options(__doc__)
-    parser.add_argument("--case", action="append", choices=known, help="only this one; may be repeated")
+    parser.add_argument("--case", action="append", choices=known, help="measure this case only; may be repeated")
     parser.add_argument("--steps", type=int, help=f"measured steps (default {STEPS}; with --quick {QUICK_STEPS})")
-    parser.add_argument("--backend", default="userspace", help="what shapes the links")
+    parser.add_argument("--backend", default="userspace", help="the backend that shapes the links")
     wanted = parser.parse()
     steps = wanted.steps or (QUICK_STEPS if wanted.quick else STEPS)
     found = [measure(known[name], wanted.backend, steps) for name in wanted.case or known]
@@ -127,13 +136,13 @@ def main() -> int:
         ]
         for each in found
     ]
-    columns = ("case", "wan s", "gloo s", "wan / gloo", "swaps of plans")
+    columns = ("case", "wan s", "gloo s", "wan / gloo", "plan swaps")
     figures = {
         each.case.name: {"seconds": each.seconds, "ratio": each.ratio, "claimed": CLAIMED[each.case.name]}
         for each in found
     }
     show(
-        [Table("a step of an unchanged DDP script, 24 MiB of gradients, median seconds", columns, rows)],
+        [Table("Median seconds of a step of an unchanged DDP script, 24 MiB of gradients", columns, rows)],
         {"steps": steps, "cases": figures},
         as_json=wanted.json,
         backend=wanted.backend,

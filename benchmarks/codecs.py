@@ -1,11 +1,15 @@
-"""Does a codec with error feedback train as well as fp32, and at how many bytes? Small GPT, paired seeds.
+"""Compare codecs with error feedback to fp32: the loss of a small GPT, the bytes sent, and the cost in processor time.
 
-Each seed trains the character GPT (0.83 M parameters) on the standard library's text twice or more: the same start,
-the same batches, two members with a session each over loopback, gradients every step; only the codec differs. A
-codec's mean validation loss counts as fp32's if it lies in fp32's 95 % confidence interval (Student's t over seeds).
+    python -m benchmarks.codecs [--codecs int8,bins4] [--costs]
 
-Beside that, what each codec there is costs one processor: encoding and decoding a model of a million values, chunk by
-chunk as rounds do. For `sparse` one value in 128 is not zero, and has one of four levels.
+Each seed trains the character GPT (0.83 M parameters) on the standard library's text once for each codec: the same
+start and batches, two members with a session each over loopback, gradients every step. A row is a codec. Its mean
+validation loss counts as fp32's if it lies in the 95 % confidence interval of fp32 (Student's t over the seeds). The
+exit code is 1 where a codec misses that or members differ.
+
+The second table has what each codec costs one processor: encoding and decoding a model of a million values, chunk by
+chunk as rounds do. For `sparse` one value in 128 is not zero, and has one of four levels. `--costs` measures this table
+alone.
 """
 
 from __future__ import annotations
@@ -36,9 +40,8 @@ MEMBERS = ("m0", "m1")
 BASELINE = "fp32"
 BATCH = 8
 LEARNING_RATE = 1e-3
-CONFIDENCE = 0.95
 
-#: Whose costs are measured, over a model of `VALUES` in chunks of 256 KiB of float32, `TURNS` times.
+#: The codecs whose costs are measured: over a model of VALUES, in chunks of 256 KiB of float32, TURNS times.
 COSTED = ("fp32", "fp16", "bf16", "int8", "topk:0.01", "bins4", "bins2", "sparse")
 VALUES, CHUNK, TURNS = 1 << 20, 1 << 16, 9
 THINNED = 128
@@ -46,7 +49,7 @@ THINNED = 128
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One training: what it cost and what came of it."""
+    """One training: the bytes that it sent and its validation loss."""
 
     codec: str
     seed: int
@@ -56,7 +59,7 @@ class Outcome:
 
 
 def train(codec: str, seed: int, steps: int, model: str) -> Outcome:
-    """One training with both members in this process."""
+    """Train once, with both members in this process."""
     learners = {
         name: learner.make(_workload(model, seed, shard), Path(), torch.device("cpu"))
         for shard, name in enumerate(MEMBERS)
@@ -85,7 +88,7 @@ def _member(control: str, name: str, model: Learner, steps: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a codec takes for a million values: milliseconds of one processor, and bytes each."""
+    """The cost of a codec for a million values: milliseconds of one processor, and bytes for each value."""
 
     codec: str
     encode_ms: float
@@ -94,7 +97,7 @@ class Cost:
 
 
 def cost(name: str) -> Cost:
-    """The median of some turns, after one that does not count."""
+    """Return the median cost over TURNS turns, after one that is left out."""
     codec = by_name(name)
     generator = torch.Generator().manual_seed(1)
     values = torch.randn(VALUES, generator=generator)
@@ -108,7 +111,7 @@ def cost(name: str) -> Cost:
 
 
 def _turn(codec: Codec, chunks: Sequence[torch.Tensor]) -> tuple[float, float, int]:
-    """Seconds to encode and to decode all chunks, and their bytes."""
+    """Return the seconds to encode and to decode all chunks, and their bytes."""
     began = time.perf_counter()
     coded = [codec.encode(chunk) for chunk in chunks]
     between = time.perf_counter()
@@ -118,7 +121,7 @@ def _turn(codec: Codec, chunks: Sequence[torch.Tensor]) -> tuple[float, float, i
 
 
 def compare(outcomes: Sequence[Outcome], codec: str) -> dict[str, Any]:
-    """A codec against fp32, seed by seed."""
+    """Compare a codec with fp32, seed by seed."""
     base = {one.seed: one for one in outcomes if one.codec == BASELINE}
     ours = [one for one in outcomes if one.codec == codec]
     centre, half = interval([one.loss for one in base.values()])
@@ -135,13 +138,17 @@ def compare(outcomes: Sequence[Outcome], codec: str) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Train, print, and fail where a codec misses what is claimed of it or members differ."""
+    """Train and print. Returns 1 where a codec misses its claim or members differ."""
     parser = Options(__doc__)
-    parser.add_argument("--codecs", default="int8", help="with commas between; fp32 is always there")
+    parser.add_argument(
+        "--codecs", default="int8", help="codecs, with commas between; fp32 is always measured (default %(default)s)"
+    )
     parser.add_draws((1, 2, 3, 4, 5), quick=2)
-    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--steps", type=int, default=120, help="steps of a training (default %(default)s)")
     parser.add_argument("--model", default="gpt", choices=("gpt-small", "gpt"))
-    parser.add_argument("--costs", action="store_true", help="what codecs cost a processor, and no training")
+    parser.add_argument(
+        "--costs", action="store_true", help="measure the processor time of codecs only, without training"
+    )
     args = parser.parse()
     torch.set_num_threads(1)
     steps = min(args.steps, 20) if args.quick else args.steps
@@ -168,7 +175,7 @@ def main() -> int:
         ]
         for one in compared
     ]
-    columns = ("codec", "validation loss", "against fp32, paired", "bytes", "within fp32's interval")
+    columns = ("codec", "validation loss", "difference to fp32, paired", "bytes, of fp32's", "in fp32's interval")
     title = f"{args.model}, {steps} steps, {len(args.seeds)} seeds, {len(MEMBERS)} members"
     figures = {
         "repeats": len(args.seeds),
@@ -184,7 +191,9 @@ def main() -> int:
 
 def _table_of(costs: Sequence[Cost]) -> Table:
     rows = [[one.codec, f"{one.encode_ms:.2f}", f"{one.decode_ms:.2f}", f"{one.bytes_per_value:.3f}"] for one in costs]
-    return Table("ms of one processor for a million values", ("codec", "encode", "decode", "bytes a value"), rows)
+    return Table(
+        "Milliseconds of one processor for a million values", ("codec", "encode", "decode", "bytes a value"), rows
+    )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
-"""The CPN framework's hybrid synchronization against what else there is: twelve members, four regions, non-IID data.
+"""Compare the CPN framework's hybrid synchronization with other schemes: twelve members, four regions, non-IID data.
+
+    sudo python -m benchmarks.cpn [--task NAME] [--protocol NAME] [--forks]
 
     cell: a task, a protocol, a seed  --a run of its own, until the loss is reached or the time is over-->  figures
 
-What is measured is the time from the first round until the agreed model's loss over the test set is at the task's
-target; beside it the bytes over the WAN, the part of the members' time in which they do not compute, and the loss of
-the worst site. The same seed has the same data at each site and the same first model in every protocol, and the traces
-begin anew with each run, so cells are compared seed by seed. What was measured is kept in runs/benchmark-cpn.json and
-not measured again; `--cells 1` measures one more and shows the table so far. `--forks` has the workers as processes in
-the network's hosts, without the minute in which a dozen containers load PyTorch.
+A cell's figure is the time from the first round until the agreed model's loss over the test set is at the task's
+target. Beside it stand the bytes over the WAN, the part of the members' time in which they do not compute, and the loss
+of the worst site. A row is a protocol. In every protocol the same seed has the same data at each site and the same
+first model, and traces begin again with each run, so cells are compared seed by seed.
+
+Measured cells are kept in runs/benchmark-cpn.json and not measured again; `--cells 1` measures one more and shows the
+table so far. A seed of one task takes fifteen minutes. `--forks` runs the workers as processes in the network's hosts,
+which spares the minute in which a dozen containers load PyTorch.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ CAMPAIGN = Campaign(RUNS / "benchmark-cpn.json", most_late=STEP_OVERRUN_SHARE)
 
 
 def enough(goal: Goal, directory: Path) -> bool:
-    """Whether a run's records show the goal reached, or its time over."""
+    """Return whether a run's records show that the goal is reached or its time is over."""
     reports = list(read_records(directory / "rounds.jsonl"))
     if not reports:
         return False
@@ -51,7 +55,7 @@ def enough(goal: Goal, directory: Path) -> bool:
 
 
 def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
-    """Run a cell, in containers where there is no server of forks; its figures."""
+    """Run a cell and return its figures; without a fork server, in containers."""
     with TemporaryDirectory() as folder, closing(RunDirectory(f"benchmark-cpn-{cell.task}")) as directory:
         experiment = load(cell.experiment(), Path(folder))
         with suppress(Enough):
@@ -64,11 +68,12 @@ def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
 
 
 def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
-    """What a run's records say. `curve` has (seconds, test loss, the worst site's); `idle` is the part of the members'
-    time in which none of their steps was under way.
+    """Return the figures of a run's records.
 
-    Time begins when the first member is done with its first steps. What members of a reduction evaluate is what a round
-    came to; without a centre, what an iteration began with, whose report is of its end.
+    `curve` has (seconds, test loss, the worst site's test loss); `idle` is the part of the members' time in which none
+    of their steps was under way. Time begins when the first member has finished its first steps. With all-reduce,
+    members evaluate the result of a round. In gossip they evaluate the model that an iteration began with, and report
+    it at the iteration's end.
     """
     reports = sorted(read_records(directory / "rounds.jsonl"), key=lambda report: float(report["finished_s"]))
     centred = experiment.spec.sync.scheme.exchange == "all-reduce"
@@ -100,7 +105,7 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
 
 
 class UnderOldPlan(NamedTuple):
-    """Rounds that ended under the plan that was in force as something happened; of those, the ones inside groups."""
+    """Rounds that ended under the plan in force when an event happened: all, and those inside groups."""
 
     number: int
     inside: int
@@ -109,8 +114,16 @@ class UnderOldPlan(NamedTuple):
 def rounds_to_swap(
     reports: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]], periods: Mapping[int, int]
 ) -> UnderOldPlan | None:
-    """The rounds that ended under the old plan, after what happened first, until another was in force; None where
-    nothing happened, or none came into force. `periods` are the plans', by epoch."""
+    """Count the rounds under the old plan, from the first event until another plan was in force.
+
+    Args:
+        reports: The members' round reports.
+        events: The run's events.
+        periods: The period of each plan, by epoch.
+
+    Returns:
+        The rounds, or None without an event or without another plan.
+    """
     if not events:
         return None
     at_s = min(event["at_s"] for event in events)
@@ -124,7 +137,7 @@ def rounds_to_swap(
 
 
 def plan_in_force(path: Path) -> dict[str, Any]:
-    """What a stored plan says of groups."""
+    """Return the epoch, period, codecs, groups and steps of a stored plan."""
     plan = json.loads(path.read_text())
     codecs = sorted(set(plan["link_codecs"].values()))
     groups = [group["members"] for group in plan["groups"]]
@@ -138,7 +151,7 @@ def plan_in_force(path: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Measure what is missing and show all; the exit code."""
+    """Measure the missing cells and print all. Returns the exit code."""
     parser = Options(__doc__)
     parser.add_campaign(SEEDS, quick=1)
     parser.add_argument("--task", action="append", choices=TASKS, help="this task only (default: all)")

@@ -1,10 +1,17 @@
-"""Whether a link does what is asked of it, beside the same link made by Mininet's TCLink on the same kernel.
+"""Measure whether a link does what was asked of it, beside the same link made by Mininet's TCLink on the same kernel.
 
-  grid    rates by round trips by loss: TCP's rate without loss and UDP's with it, the idle round trip, the share lost
-  ends    the slowest and the fastest rates
-  toggle  a busy link whose rate changes twenty times
+    sudo python -m benchmarks.fidelity [grid] [ends] [toggle] [--loss 1] [--rates 5 50]
 
-`--guest` measures in the guest kernel, which has netem, where this one has none.
+Parts:
+
+    grid    rates by round trips by loss: the rate by TCP without loss and by UDP with loss, the idle round trip, the
+            share of lost datagrams
+    ends    the slowest and the fastest rates
+    toggle  a busy link whose rate changes twenty times
+
+A row is a cell, that is a rate, a round trip and a loss, with both subjects' figures. The bounds are the tolerances of
+the verdict. The whole grid takes ten minutes. `--guest` measures in the guest kernel, which has netem, where this
+kernel has none.
 """
 
 from __future__ import annotations
@@ -16,7 +23,7 @@ from dataclasses import asdict
 from functools import partial
 from itertools import product
 
-from benchmarks.support.fidelity.cells import Cell, Figure, Result, measure
+from benchmarks.support.fidelity.cells import Cell, Result, measure, reasons, share_within, texts
 from benchmarks.support.fidelity.subjects import MininetLink, TestbedLink
 from benchmarks.support.fidelity.toggle import SLOW_BPS, TOGGLES, Toggled, asked, toggle
 from benchmarks.support.options import Options
@@ -28,30 +35,38 @@ RATES_MBPS = (0.5, 5, 50, 200, 500)
 RTTS_MS = (0, 20, 100, 300)
 LOSSES_PCT = (0, 1)
 QUICK_GRID = (Cell(0.5, 20, 0), Cell(200, 100, 0), Cell(5, 100, 1), Cell(50, 20, 1))
-#: With loss UDP fills them, without it TCP does: only full super-packets come near 10 Gbit/s.
+#: The slowest and the fastest links. UDP fills those with loss, TCP the others: only full super-packets come near 10
+#: Gbit/s.
 ENDS = (Cell(0.064, 20, 1), Cell(1000, 20, 0), Cell(10000, 20, 0))
 PARTS = ("grid", "ends", "toggle")
 GUEST_LIMIT_S = 1800.0
 
 
 def main() -> int:
+    """Measure the chosen parts and print them. Returns the exit code."""
     parser = Options(__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all when none is named")
-    parser.add_argument("--loss", type=float, choices=LOSSES_PCT, help="only the grid's cells with this loss, in %%")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all when none is named")
     parser.add_argument(
-        "--rates", type=float, nargs="+", choices=RATES_MBPS, help="only the grid's cells with these rates, in Mbit/s"
+        "--loss", type=float, choices=LOSSES_PCT, help="measure only the grid's cells with this loss, in %%"
+    )
+    parser.add_argument(
+        "--rates",
+        type=float,
+        nargs="+",
+        choices=RATES_MBPS,
+        help="measure only the grid's cells with these rates, in Mbit/s",
     )
     parser.add_argument("--guest", action="store_true", help="measure in the guest kernel")
     args = parser.parse()
     if unknown := set(args.parts) - set(PARTS):
-        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+        parser.error(f"there is no part {', '.join(sorted(unknown))}; the parts are {', '.join(PARTS)}")
     if args.guest:
         return _in_guest([word for word in sys.argv[1:] if word != "--guest"])
     parts = args.parts or (("grid", "toggle") if args.quick else PARTS)
     backend, results, toggled = _measure(parts, _grid(args))
     figures = {
         "cells": [result.values() for result in results],
-        "within": {name: _share(results, name) for name in (TestbedLink.name, MininetLink.name)},
+        "within": {name: share_within(_of(results, name)) for name in (TestbedLink.name, MininetLink.name)},
         "toggle": [{**asdict(each), "within": each.within} for each in toggled],
         "repeats": 1,
     }
@@ -62,14 +77,14 @@ def main() -> int:
 
 def _grid(args: Namespace) -> list[Cell]:
     cells = QUICK_GRID if args.quick else [Cell(*values) for values in product(RATES_MBPS, RTTS_MS, LOSSES_PCT)]
-    # Those with loss come last: from the first on, workers send single frames.
+    # Cells with loss come last: from the first of them on, workers send single frames.
     wanted = (cell for cell in cells if args.loss in (None, cell.loss_pct))
     chosen = (cell for cell in wanted if args.rates is None or cell.rate_mbps in args.rates)
     return sorted(chosen, key=lambda cell: cell.loss_pct)
 
 
 def _measure(parts: Iterable[str], grid: Sequence[Cell]) -> tuple[str, list[Result], list[Toggled]]:
-    """The shaping backend, and what was found of either subject."""
+    """Return the shaping backend, and the results of both subjects."""
     cells = [*(grid if "grid" in parts else ()), *(ENDS if "ends" in parts else ())]
     results: list[Result] = []
     toggled: list[Toggled] = []
@@ -89,55 +104,33 @@ def _measure(parts: Iterable[str], grid: Sequence[Cell]) -> tuple[str, list[Resu
         return ours.backend, results, toggled
 
 
-def _share(results: Iterable[Result], subject: str) -> str:
-    """How many of a subject's cells are within tolerance, of all."""
-    own = [result for result in results if result.subject == subject]
-    beyond = sum(not result.carried for result in own)
-    return f"{sum(result.within for result in own)} of {len(own)}" + (f", {beyond} beyond this host" if beyond else "")
+def _of(results: Iterable[Result], subject: str) -> list[Result]:
+    return [result for result in results if result.subject == subject]
 
 
 def _cell_tables(results: Sequence[Result], backend: str) -> list[Table]:
     if not results:
         return []
-    ours = [result for result in results if result.subject == TestbedLink.name]
-    theirs = [result for result in results if result.subject == MininetLink.name]
-    rows = [
-        [str(mine.cell), *map(_text, (mine.rate, mine.rtt, mine.loss, other.rate, other.rtt, other.loss))]
-        for mine, other in zip(ours, theirs, strict=True)
-    ]
+    ours, theirs = _of(results, TestbedLink.name), _of(results, MininetLink.name)
+    rows = [[str(mine.cell), *texts(mine), *texts(other)] for mine, other in zip(ours, theirs, strict=True)]
     columns = ["asked", "testbed: rate", "round trip", "lost", "Mininet: rate", "round trip", "lost"]
     title = (
         f"A link as asked: rate within {RATE_TOLERANCE[backend]:.0%}, round trip within "
-        f"{RTT_TOLERANCE_S[backend] * 1e3:g} ms, loss in its 99 % interval; ! is outside, host: more than it carries"
+        f"{RTT_TOLERANCE_S[backend] * 1e3:g} ms, loss in its 99 % interval; !: outside, host: beyond this host"
     )
-    within = (
-        f"within tolerance: testbed {_share(results, TestbedLink.name)}, Mininet {_share(results, MininetLink.name)}"
-    )
+    within = f"within tolerance: testbed {share_within(ours)}, Mininet {share_within(theirs)}"
     rules = (
-        "a ping's own time on the link (3.1 ms at 0.5 Mbit/s) is no error; a rate is told to within one packet as it "
-        "arrived, which with TCP is a super-packet: some percent at 0.5 Mbit/s"
+        "a ping's own time on the link (3.1 ms at 0.5 Mbit/s) is no error; a rate is known to within one packet as it "
+        "arrives, which with TCP is a super-packet: some percent at 0.5 Mbit/s"
     )
-    return [Table(title, columns, rows, [within, rules, *_reasons(ours), *_complaints(theirs)])]
-
-
-def _text(figure: Figure | None) -> str:
-    return "" if figure is None else str(figure)
-
-
-def _reasons(results: Iterable[Result]) -> list[str]:
-    return [
-        f"{result.cell}: {name} {figure.text}: {figure.reason or 'unexplained'}"
-        for result in results
-        for name, figure in result.figures.items()
-        if not figure.within
-    ]
+    return [Table(title, columns, rows, [within, rules, *reasons(ours), *_complaints(theirs)])]
 
 
 def _complaints(results: Iterable[Result]) -> list[str]:
-    """What Mininet printed as errors, and in how many cells it carried on after it."""
+    """Return each error that Mininet printed and ignored, with the number of cells in which it did."""
     cells = [set(result.complaints) for result in results]
     every = sorted(set().union(*cells))
-    return [f"Mininet carried on after, in {sum(text in cell for cell in cells)} cells: {text}" for text in every]
+    return [f"Mininet ignored an error in {sum(text in cell for cell in cells)} cells: {text}" for text in every]
 
 
 def _toggle_table(toggled: Iterable[Toggled]) -> Table:
@@ -152,13 +145,13 @@ def _toggle_table(toggled: Iterable[Toggled]) -> Table:
         ]
         for each in toggled
     ]
-    columns = ["", "most in 100 ms", "of what was allowed", "retransmissions", "resets", "longest change"]
+    columns = ["subject", "most in 100 ms", "of what is allowed", "retransmissions", "resets", "longest change"]
     title = f"A busy link toggled between 50 and 100 Mbit/s {TOGGLES} times"
-    return Table(title, columns, rows, ["allowed: 1.1 times the rate in force plus one burst; ! is outside"])
+    return Table(title, columns, rows, ["allowed: 1.1 times the rate in force plus one burst; !: more"])
 
 
 def _in_guest(words: Sequence[str]) -> int:
-    """This benchmark, run in the guest kernel; its exit status."""
+    """Run this benchmark in the guest kernel. Returns its exit status."""
     command = [sys.executable, "-m", "benchmarks.fidelity", *words]
     return run_in_guest(command, limit_s=GUEST_LIMIT_S, follow=partial(print, flush=True)).status
 

@@ -1,9 +1,14 @@
-"""Is it ours, or the scheme's? Schemes by their formulas alone, all members in one process, against all-reduce.
+"""Compare schemes with all-reduce by their formulas alone, without the library that carries them out elsewhere.
 
-No session, plan, relay or thread: each scheme is the few lines of its formula, over the same codecs. A loss that is as
-far off here as in `benchmarks.schemes` is the scheme's at this size. The inner learning rate rises over 50 steps and
-falls by a cosine to a tenth, as in published runs. The text is the documentation (`make documentation`), of which no
-member sees anything twice in fewer than 6,000 steps of batch 4. The loss is that over the held-out windows.
+    make documentation; python -m benchmarks.formulas [--rules 'muloco, every 10 | sparseloco']
+
+All members are in one process, without sessions, plans, relays or threads: each scheme is the few lines of its formula,
+over the library's codecs. A loss as far off here as in `benchmarks.schemes` is the scheme's at this size. The inner
+learning rate rises over 50 steps and falls by a cosine to a tenth, as in published runs. The text is the documentation,
+of which no member sees anything twice in fewer than 6,000 steps of batch 4.
+
+A row is a rule. It has the loss over the held-out windows after thirds of the steps, and how far it is above
+all-reduce's.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ WARM_UP, LEAST_RATE = 50, 0.1
 
 @dataclass
 class Members:
-    """The members' shards of the documentation, and the model, whose parameters are each member's in turn."""
+    """The members' shards of the documentation, and one model that holds each member's parameters in turn."""
 
     name: str
     count: int
@@ -48,7 +53,7 @@ class Members:
         self._order = torch.randperm(len(self._data.inputs), generator=generator)
 
     def compute(self, member: int, step: int, parameters: Tensor) -> Tensor:
-        """The gradient of a member's batch of a step, at these parameters; it is overwritten by the next."""
+        """Return the gradient of a member's batch in a step, at these parameters. The next call overwrites it."""
         self.parameters.copy_(parameters)
         self.gradient.zero_()
         shard = self._order[member :: self.count]
@@ -58,7 +63,7 @@ class Members:
         return self.gradient
 
     def loss(self, parameters: Tensor) -> float:
-        """Over the held-out windows."""
+        """Return the loss over the held-out windows."""
         self.parameters.copy_(parameters)
         with torch.inference_mode():
             scores = self._model(self._data.test_inputs)
@@ -67,24 +72,26 @@ class Members:
 
 @dataclass
 class Rule:
-    """A scheme: after `every` steps the members' changes of each of the `fragments` become the anchor's."""
+    """A scheme: after `every` steps it merges the members' changes into the anchor, a fragment at a time."""
 
     every: int
     inner: str = "adamw"
     fragments: int = 1
 
     def begin(self, members: Members) -> None:
-        """What it keeps, for these members."""
+        """Create the rule's state for these members."""
 
     def merged(self, here: slice, changes: Sequence[Tensor]) -> Tensor:
-        """What is to be taken off the anchor there."""
+        """Return the step to subtract from the anchor in this slice, given the members' changes there."""
         raise NotImplementedError
 
 
 @dataclass
 class SparseLoCo(Rule):
-    """e ← βe + Δ, q = Q(top-k of each chunk of e), e ← e − q, the mean of q: over all members, or over a place's
-    `senders`, as CCLoco's code has it."""
+    """SparseLoCo: e ← βe + Δ, q = Q(top-k of each chunk of e), e ← e − q, then the mean of q.
+
+    The mean is over all members or, with `senders`, over the members that sent the value, as in CCLoco's code.
+    """
 
     top_k: int = 32
     decay: float = 0.999
@@ -114,8 +121,10 @@ class SparseLoCo(Rule):
 
 @dataclass
 class Quantized(Rule):
-    """DiLoCo's Nesterov outside, with error feedback of `decay` in front of a codec: of each member's change, and of
-    what goes back: the mean change (MuLoCo), or under `steps` the anchor's step (Decoupled DiLoCo, all in each merge).
+    """DiLoCo's outer Nesterov step with a codec, and error feedback of `decay` in front of the codec.
+
+    Both directions are coded: each member's change, and what is sent back. That is the mean change (MuLoCo) or, with
+    `steps`, the anchor's step (Decoupled DiLoCo, with all members in each merge).
     """
 
     codec: str = "fp32"
@@ -158,7 +167,7 @@ RULES: Mapping[str, Callable[[], Rule | None]] = {
 
 
 def train(rule: Rule | None, members: Members, steps: int, learning_rate: float, each: int) -> dict[int, float]:
-    """The loss after each so many steps, and after the last."""
+    """Return the loss after every `each` steps, and after the last."""
     anchor = members.parameters.clone()
     held = [anchor.clone() for _ in range(members.count)]
     inner = rule.inner if rule is not None else "adamw"
@@ -192,7 +201,7 @@ def train(rule: Rule | None, members: Members, steps: int, learning_rate: float,
 
 
 def rate(step: int, steps: int) -> float:
-    """Of the learning rate, in a step."""
+    """Return the factor on the learning rate in a step."""
     falling = LEAST_RATE + (1 - LEAST_RATE) * (1 + cos(pi * step / steps)) / 2
     return min(1.0, (step + 1) / WARM_UP) * falling
 
@@ -200,12 +209,14 @@ def rate(step: int, steps: int) -> float:
 def main() -> int:
     """Train and print."""
     parser = Options(__doc__)
-    parser.add_argument("--rules", help=f"with | between (default: all): {' | '.join(RULES)}")
-    parser.add_argument("--members", type=int, default=8)
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rules", help=f"rules, with | between (default: all): {' | '.join(RULES)}")
+    parser.add_argument("--members", type=int, default=8, help="members (default %(default)s)")
+    parser.add_argument("--batch", type=int, default=4, help="samples of a member's step (default %(default)s)")
+    parser.add_argument(
+        "--steps", type=int, default=1000, help="steps; --quick takes at most 120 (default %(default)s)"
+    )
+    parser.add_argument("--learning-rate", type=float, default=2e-3, help="the inner optimizer's (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of model and shards (default %(default)s)")
     parser.add_argument("--model", default="gpt-small", choices=("gpt-small", "gpt", "gpt-medium"))
     args = parser.parse()
     torch.set_num_threads(1)
@@ -220,7 +231,7 @@ def main() -> int:
         [name, *(f"{loss:.3f} ({loss / found[BASELINE][at] - 1:+.1%})" for at, loss in losses.items())]
         for name, losses in found.items()
     ]
-    columns = ["", *(f"after {at} steps" for at in found[BASELINE])]
+    columns = ["rule", *(f"after {at} steps" for at in found[BASELINE])]
     title = f"{args.model}, {args.members} members of batch {args.batch}: loss, and how far above all-reduce's"
     show([Table(title, columns, rows)], {"repeats": 1, "steps": steps, "losses": found}, as_json=args.json)
     return 0

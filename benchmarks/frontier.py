@@ -1,15 +1,19 @@
-"""How little can be sent, and how soon is it learned: schemes against all-reduce over packing's trees and over a star.
+"""Compare schemes by bytes, loss and time with all-reduce, over packing's trees and over a star.
+
+    make documentation; sudo python -m benchmarks.frontier --forks [--task NAME] [--scheme NAME]
+    python -m benchmarks.frontier --simulated
 
     cell: a task (network, data, how they are shared out), a scheme, a seed  --a run of its own-->  figures
 
-Emulated are six tasks and the six schemes named in benchmarks/support/frontier/cells.py; with `--simulated` all tasks
-and every scheme that `testbed simulate --gradients` can do. All of a task's runs of one seed begin with the same model
-and data and take the same number of steps. All-reduce's loss is simulated, for it does not depend on the network; its
-time is its steps times a round's measured time, as a star has it (one server at the median place, one key: MXNet) and
-as packing does.
+Six tasks and the six schemes of benchmarks/support/frontier/cells.py are emulated; `--simulated` simulates all tasks,
+with every scheme that `testbed simulate --gradients` supports. All runs of a task and seed begin with the same model
+and data and take the same number of steps. All-reduce's loss is simulated, since it does not depend on the network. Its
+time is its number of steps times a measured round's time, over a star (one server at the median place, one key: MXNet)
+and over packing's trees.
 
-Cells are kept in runs/benchmark-frontier.json and not measured again: `--seconds 600` begins none later. A figure of
-bytes against loss is written beside. It needs `make documentation`.
+A row is a scheme on a task. Cells are kept in runs/benchmark-frontier.json and not measured again; `--seconds 600`
+begins none later than that. A figure of bytes against loss is written beside the file. The whole emulated table takes
+eight hours.
 """
 
 from __future__ import annotations
@@ -42,15 +46,21 @@ SEEDS, SIMULATED_SEEDS = 3, 5
 
 
 def main() -> int:
-    """Measure what is missing and show all; the exit code."""
+    """Measure the missing cells and print all. Returns the exit code."""
     parser = Options(__doc__)
     parser.add_campaign(SEEDS, quick=1)
-    parser.add_argument("--simulated", action="store_true", help="simulate all tasks, instead of emulating six")
-    parser.add_argument("--task", action="append", choices=[task.name for task in TASKS], help="only this one")
-    parser.add_argument("--scheme", action="append", choices=SCHEMES, help="only this one, beside all-reduce")
-    parser.add_argument("--steps", type=int, help=f"of the fastest member (default {STEPS}, --quick {QUICK_STEPS})")
-    parser.add_argument("--kept", type=Path, default=KEPT, help="where figures are kept")
-    parser.add_argument("--show", action="store_true", help="measure nothing")
+    parser.add_argument("--simulated", action="store_true", help="simulate all tasks instead of emulating six")
+    parser.add_argument(
+        "--task", action="append", choices=[task.name for task in TASKS], help="this task only; may be repeated"
+    )
+    parser.add_argument(
+        "--scheme", action="append", choices=SCHEMES, help="this scheme only, beside all-reduce; may be repeated"
+    )
+    parser.add_argument(
+        "--steps", type=int, help=f"steps of the fastest member (default {STEPS}, with --quick {QUICK_STEPS})"
+    )
+    parser.add_argument("--kept", type=Path, default=KEPT, help="the file that keeps the figures (default %(default)s)")
+    parser.add_argument("--show", action="store_true", help="print the kept figures, and measure nothing")
     args = parser.parse()
     steps = args.steps or (QUICK_STEPS if args.quick else STEPS)
     seeds = SIMULATED_SEEDS if args.simulated and args.seeds == SEEDS else args.seeds
@@ -79,18 +89,18 @@ def main() -> int:
 
 
 def chosen_tasks(names: list[str] | None, in_simulation: bool, quick: bool) -> list[Task]:
-    """The tasks asked for; all of those that are measured this way, or the first, where none is."""
+    """Return the named tasks; without names all that are measured this way, or the first of them if `quick`."""
     if names:
         return [task for task in TASKS if task.name in names]
     return list(TASKS if in_simulation else EMULATED_TASKS)[: 1 if quick else None]
 
 
 def chosen_schemes(names: list[str] | None, in_simulation: bool, task: Task, steps: int) -> list[str]:
-    """Of the schemes asked for, or of all, those that there are, and that can be simulated where they are to be."""
+    """Return the named schemes, or all, without those that do not exist or cannot be simulated."""
     taken = []
     for name in names or (SCHEMES if in_simulation else EMULATED):
         strategy = SCHEMES[name].sync["strategy"]
-        why = None if strategy in REGISTRY else f"there is no scheme {strategy}"
+        why = None if strategy in REGISTRY else f"the strategy {strategy} is not registered"
         if why is None and in_simulation:
             why = able(Cell(task, name, 1, True, steps))
         if why is None:

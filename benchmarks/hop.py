@@ -1,11 +1,14 @@
-"""Hop against standard decentralized training, AD-PSGD, NetMax and Prague: sixteen containers on one LAN, some of them
-slow at times.
+"""Compare Hop with standard decentralized training, AD-PSGD, NetMax and Prague: sixteen workers, slow at times.
 
-Each cell is a run of its own: a graph, whose compute is slow when, a protocol, a seed. The same seed has the
-same steps slow in every protocol, so cells are compared seed by seed. What was measured is kept in
-runs/benchmark-hop.json and not measured again; `--cells 1` measures one more and shows the table so far. `--forks` has
-the workers as processes in the network's hosts, without the minute in which sixteen containers load PyTorch: the 90
-cells of five seeds take twenty minutes.
+    sudo python -m benchmarks.hop [--forks] [--seeds N]
+
+A cell is a run of its own: which members are slow and when, a graph, a protocol, a seed. In every protocol the same
+seed has the same slow steps, so cells are compared seed by seed. The first table has a row a claim, the second the
+synchronous modes' loss beside all-reduce's, the third a row a kind of cell.
+
+Measured cells are kept in runs/benchmark-hop.json and not measured again; `--cells 1` measures one more and shows the
+tables so far. `--forks` runs the workers as processes in the network's hosts, which spares the minute in which sixteen
+containers load PyTorch: the 90 cells of five seeds then take twenty minutes.
 """
 
 from __future__ import annotations
@@ -38,8 +41,8 @@ TOPOLOGY = Path(__file__).parents[1] / "topologies" / "hop16.yaml"
 MEMBERS = 16
 SEEDS = 5
 
-#: A local step takes 60 ms: sixteen workers' own work is then half of what a host of two cores can do. Sixty iterations
-#: bring the loss to where it is told apart, and a cell to 11 seconds.
+#: The experiment of all cells. A local step takes 60 ms, so that the work of sixteen workers is half of what a host of
+#: two cores can do. After sixty iterations the losses of protocols differ; a cell then takes 11 seconds.
 EXPERIMENT: Mapping[str, Any] = {
     "name": "benchmark-hop",
     "topology": str(TOPOLOGY),
@@ -56,7 +59,7 @@ STEP = {"step_time": f"{STEP_S * 1e3:g}ms"}
 COMPUTE: Mapping[str, Mapping[str, Any]] = {
     "random": {**STEP, "slowdown": {"factor": 6, "probability": 1 / 16}},
     "one": {**STEP, "stragglers": {"rack-w0": 4}},
-    # Two pairs of neighbours: the minimum over out-neighbours finds no lag where one of them is as slow.
+    # Two pairs of neighbours: the minimum over out-neighbours shows no lag where one of them is as slow.
     "four": {**STEP, "stragglers": {f"rack-w{i}": 4 for i in (0, 1, 8, 9)}},
 }
 
@@ -74,16 +77,16 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = {
     "all-reduce": {"strategy": "gradients", "policy": "ring"},
 }
 
-#: All members take part in one exchange, or a generator draws their groups anew each time.
+#: Protocols without a graph: all members reduce together, or a generator draws their groups for each exchange.
 WITHOUT_GRAPH = ("all-reduce", "Prague")
 
-#: Mean test loss over the members that counts as learned.
+#: The mean test loss over the members that counts as learned.
 TARGET_LOSS = 0.35
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run; see WITHOUT_GRAPH."""
+    """One run. Protocols in WITHOUT_GRAPH ignore `graph`."""
 
     compute: str
     graph: str
@@ -95,7 +98,7 @@ class Cell:
         return f"{self.compute}/{self.graph}/{self.protocol}/{self.seed}"
 
     def experiment(self) -> dict[str, Any]:
-        """The experiment file's value."""
+        """Return the value of the experiment's file."""
         sync = dict(PROTOCOLS[self.protocol])
         graph = {} if self.protocol in WITHOUT_GRAPH else {"graph": self.graph}
         return {**EXPERIMENT, "compute": COMPUTE[self.compute], "sync": {**sync, **graph}, "seed": self.seed}
@@ -103,14 +106,16 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`better` against `than` under the same compute, graph and seed: the ratio of `figure`, and the bar for it."""
+    """A claim that `better` beats `than` under the same compute, graph and seed."""
 
     name: str
     compute: str
     graph: str
     better: str
     than: str
+    #: The figure that is compared; a ratio of `than` over `better`.
     figure: str
+    #: The least ratio claimed, or None without a claim.
     bar: float | None
 
     def cells(self, seed: int) -> list[Cell]:
@@ -130,13 +135,14 @@ CLAIMS = (
     Claim("one straggler, AD-PSGD", "one", "ring", "jump 10", "AD-PSGD", "seconds", None),
     Claim("four stragglers, quantile over min", "four", "ring", "quantile", "jump 10", "seconds", 1.0),
 )
-#: Modes that wait for all learn what all-reduce does: their loss at the last iteration is compared with its.
+#: Modes that wait for all neighbours. They learn what all-reduce does, so the losses at the last iteration are
+#: compared.
 SYNCHRONOUS = ("standard", "notify-ack")
 REFERENCE = Cell("random", "ring", "all-reduce", 0)
 
 
 def cells(seeds: int) -> Iterator[Cell]:
-    """All cells, seed by seed, each once."""
+    """Yield all cells, seed by seed, each once."""
     for seed in range(1, seeds + 1):
         wanted = [cell for claim in CLAIMS for cell in claim.cells(seed)]
         wanted += [Cell("random", "ring", protocol, seed) for protocol in SYNCHRONOUS]
@@ -144,7 +150,7 @@ def cells(seeds: int) -> Iterator[Cell]:
 
 
 def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
-    """Run a cell to its end, in containers where there is no server of forks; its figures."""
+    """Run a cell to its end and return its figures; without a fork server, in containers."""
     with TemporaryDirectory() as folder, closing(RunDirectory(f"benchmark-hop-{cell.compute}")) as directory:
         experiment = load(cell.experiment(), Path(folder))
         conclude(experiment, directory, run_of(experiment, directory, server).execute())
@@ -152,7 +158,7 @@ def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
 
 
 def figures_of(directory: Path) -> dict[str, Any]:
-    """What a run's records say. `curve` has (seconds, least iteration, mean test loss of the members' models)."""
+    """Return the figures of a run's records. `curve` has (seconds, least iteration, the members' mean test loss)."""
     reports = sorted(read_records(directory / "rounds.jsonl"), key=lambda report: float(report["finished_s"]))
     summary = json.loads((directory / "summary.json").read_text())
     began = min(report["started_s"] for report in reports)
@@ -168,7 +174,7 @@ def figures_of(directory: Path) -> dict[str, Any]:
     return {
         "seconds": reports[-1]["finished_s"] - began,
         "iterations": summary["training"]["rounds"],
-        # Without a centre the newest evaluations on the way are of members' parameters some iterations ago.
+        # In gossip the newest evaluations during the run are of parameters that are some iterations old.
         "final_loss": summary["training"].get("final_test_loss", curve[-1][2]),
         "final_accuracy": summary["training"]["final_accuracy"],
         "seconds_to_target": learned[0] if learned else None,
@@ -181,9 +187,10 @@ def figures_of(directory: Path) -> dict[str, Any]:
 
 
 def alone_s(compute: str, seed: int) -> float:
-    """The declared seconds of all steps of the member whose steps take longest.
+    """Return the declared seconds of all steps of the slowest member.
 
-    Where every member makes each of its steps, no protocol is done sooner; a member that leaps makes fewer.
+    A protocol in which every member makes each of its steps takes at least that long; a member that skips makes fewer
+    steps.
     """
     declared = COMPUTE[compute]
     slowdown, stragglers = declared.get("slowdown", {}), declared.get("stragglers", {})
@@ -199,12 +206,13 @@ def alone_s(compute: str, seed: int) -> float:
 
 
 def ratios(claim: Claim, found: Mapping[str, Mapping[str, Any]], figure: str) -> list[float]:
-    """Seed by seed, for those seeds of which both cells are there and have the figure."""
+    """Return the ratios seed by seed, for seeds of which both cells have the figure."""
     pairs = [[found.get(cell.key, {}).get(figure) for cell in claim.cells(seed)] for seed in range(1, SEEDS + 1)]
     return [than / better for than, better in pairs if than and better]
 
 
 def claims_table(found: Mapping[str, Mapping[str, Any]]) -> tuple[Table, dict[str, Any]]:
+    """Return the table of claims and its figures for JSON."""
     rows, figures = [], {}
     for claim in CLAIMS:
         speed, learning = ratios(claim, found, "seconds"), ratios(claim, found, "seconds_to_target")
@@ -231,15 +239,23 @@ def claims_table(found: Mapping[str, Mapping[str, Any]]) -> tuple[Table, dict[st
                 str(len(speed)),
             ]
         )
-    columns = ["", "faster / than", "finishes x faster", "bar", "reached", f"x faster to loss {TARGET_LOSS}", "seeds"]
-    notes = ["mean over paired seeds ± half of the 95 % interval; to the loss only where both came to it"]
+    columns = [
+        "claim",
+        "faster / than",
+        "finishes × faster",
+        "bar",
+        "reached",
+        f"× faster to loss {TARGET_LOSS}",
+        "seeds",
+    ]
+    notes = ["mean over paired seeds ± half of the 95 % interval; to the loss: seeds where both protocols reached it"]
     return Table(
         f"Time to finish {EXPERIMENT['train']['rounds']} iterations, 16 members", columns, rows, notes
     ), figures
 
 
 def losses_table(found: Mapping[str, Mapping[str, Any]]) -> tuple[Table, dict[str, Any]]:
-    """The synchronous modes' test loss at the last iteration, against the interval of all-reduce's over the seeds."""
+    """Compare the synchronous modes' final test loss with the interval of all-reduce's over the seeds."""
     reference = _finals(found, REFERENCE.protocol)
     rows, figures = [], {}
     for protocol in SYNCHRONOUS:
@@ -250,7 +266,7 @@ def losses_table(found: Mapping[str, Mapping[str, Any]]) -> tuple[Table, dict[st
         within = abs(got - middle) <= half
         figures[protocol] = {"loss": got, "all_reduce": middle, "half_interval": half, "within": within}
         rows.append([protocol, _with_half(losses), _with_half(reference), "yes" if within else "NO", str(len(losses))])
-    columns = ["", "test loss", "all-reduce's", "mean within", "seeds"]
+    columns = ["protocol", "test loss", "all-reduce's", "mean within its interval", "seeds"]
     return Table(f"Test loss at iteration {EXPERIMENT['train']['rounds']}, ring", columns, rows, []), figures
 
 
@@ -260,7 +276,7 @@ def _finals(found: Mapping[str, Mapping[str, Any]], protocol: str) -> list[float
 
 
 def runs_table(found: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Each kind of cell by itself."""
+    """Return the table with a row for each kind of cell."""
     rows = []
     for kind in dict.fromkeys(key.rpartition("/")[0] for key in found):
         runs = [value for key, value in found.items() if key.rpartition("/")[0] == kind]
@@ -283,8 +299,8 @@ def runs_table(found: Mapping[str, Mapping[str, Any]]) -> Table:
         )
     columns = ["compute/graph/protocol", "s", "alone", "iterations/s", "test loss", "accuracy", "s to target"]
     notes = [
-        f"target: mean test loss {TARGET_LOSS}; gap: the widest, in iterations",
-        "alone: the declared seconds of all steps of the member whose steps take longest",
+        f"target: mean test loss {TARGET_LOSS}; gap: the widest between members, in iterations",
+        "alone: the declared seconds of all steps of the slowest member",
     ]
     return Table("Runs", [*columns, "gap", "seeds"], rows, notes)
 
@@ -297,7 +313,7 @@ def _with_half(values: Sequence[float]) -> str:
 
 
 def main() -> int:
-    """Measure what is missing and show all; the exit code."""
+    """Measure the missing cells and print all. Returns the exit code."""
     parser = Options(__doc__)
     parser.add_campaign(SEEDS, quick=1)
     args = parser.parse()

@@ -1,9 +1,17 @@
-"""Tree packing against its optimum, and all policies against the bound in the fluid model.
+"""Compare tree packing with its optimum, and all policies with the bound, in the fluid model.
 
-Optimum: on random networks, the rate found against a second formulation over cuts. Sizes: seconds to plan 100 and
-1,000 sites, with the gap to the optimum that is proven. Policies: over draws of NetStorm's nine sites, the time of a
-round, chunks vanishing, as a multiple of the bound (means over the draws; routes by the cheapest 1/c and by hops).
-Chunks: what their size costs, simulated. Replanning: what beginning from the last plan saves.
+    python -m benchmarks.packing
+
+No network is built. There are five tables:
+
+    optimum      a row a random network: the rate found, of that of a second formulation over cuts
+    sizes        a row a network of 100 or 1,000 sites: seconds to plan, with the proven gap to the optimum
+    policies     a row a policy: the time of a round with vanishing chunks, as a multiple of the bound; means over draws
+                 of NetStorm's nine sites, with routes by the cheapest 1/c and by hops
+    chunks       a row a chunk size: its cost, simulated
+    replanning   seconds to plan from nothing and from the last plan
+
+`--quick` leaves out the networks of 1,000 sites, which take almost all of the time.
 """
 
 from __future__ import annotations
@@ -27,14 +35,14 @@ from testbed.planning.overlay import Overlay
 from testbed.planning.pack import pack
 from testbed.planning.policies.packing import TOLERANCE
 
-#: A plan's bytes in the figures that do not depend on them.
+#: The bytes of a round in the figures that do not depend on them.
 MODEL_BYTES = 240_000_000
 
-#: A transformer of 2.7 M parameters, and the chunks that it is cut into.
+#: The bytes of a transformer of 2.7 M parameters, and the sizes of its chunks.
 SMALL_MODEL_BYTES = 10_900_000
 CHUNKS = (256 * 1024, 64 * 1024, 32 * 1024)
 
-#: What must be met: the rate found within this part of the optimum.
+#: The claim: the rate found is within this part of the optimum.
 WITHIN = 0.01
 
 POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -49,7 +57,7 @@ POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
     "star, 9 servers, AlexNet's keys": ("star", {"servers": "all", "keys": "alexnet"}),
 }
 
-#: Those whose place matters: the mean over all members as root or server, and the best.
+#: Policies whose place matters: measured as the mean over all members as root or server, and as the best.
 PLACED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mlnet, k = 2": ("mlnet", "root", {}),
     "mlnet, k = 3": ("mlnet", "root", {"arity": 3}),
@@ -60,7 +68,7 @@ PLACED: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 def optimum(quick: bool) -> list[dict[str, Any]]:
-    """The rate found on random networks, against the cuts'."""
+    """Compare the rate found on random networks with that of the cuts' formulation."""
     rows = []
     for count in (9, 20) if quick else (9, 20, 40):
         for kind, network in (("random", random_sites(count, 4, count)), ("regular", regular_sites(count, 4, count))):
@@ -75,7 +83,7 @@ def optimum(quick: bool) -> list[dict[str, Any]]:
 
 
 def sizes(quick: bool) -> list[dict[str, Any]]:
-    """Seconds to find a rate within the policy's tolerance, and a whole plan."""
+    """Measure the seconds to find a rate within the policy's tolerance, and a whole plan."""
     rows = []
     for count in (100,) if quick else (100, 1000):
         for kind, network in (("random", random_sites(count, 4, 1)), ("regular", regular_sites(count, 4, 1))):
@@ -102,7 +110,11 @@ def sizes(quick: bool) -> list[dict[str, Any]]:
 
 
 def policies(quick: bool) -> dict[str, dict[str, float]]:
-    """Multiples of the bound by policy: `mean` over draws and places, `best` place, and routed by hops."""
+    """Return multiples of the bound by policy.
+
+    Keys of a policy: `inverse-rate` and `hops` are means over draws and places by the routing; `best` is at the best
+    place.
+    """
     multiples: dict[str, dict[str, list[float]]] = {}
     for draw in range(10 if quick else 60):
         progress(f"draw {draw}")
@@ -123,12 +135,12 @@ def policies(quick: bool) -> dict[str, dict[str, float]]:
 
 
 def _drain(seen: View, plan: Plan) -> float:
-    """Seconds of a round in which chunks, and with them the filling of trees, vanish."""
+    """Return the seconds of a round with vanishing chunks, and so without the time to fill the trees."""
     return CostModel(seen).predict(plan).drain_s
 
 
 def chunks(quick: bool) -> list[dict[str, float]]:
-    """A round of packing and of netstorm over the nine sites, simulated chunk by chunk: multiples of the bound."""
+    """Simulate rounds of packing and of netstorm over the nine sites. Returns multiples of the bound by chunk size."""
     seen = [view(netstorm9(draw), SMALL_MODEL_BYTES) for draw in range(2 if quick else 10)]
     rows = []
     for size in CHUNKS:
@@ -143,7 +155,7 @@ def chunks(quick: bool) -> list[dict[str, float]]:
 
 
 def replanning(quick: bool) -> dict[str, float]:
-    """Seconds to plan after all rates were drawn again, from nothing and from the last plan."""
+    """Measure the seconds to plan after all rates were drawn again, from nothing and from the last plan."""
     network = regular_sites(40, 4, 0)
     policy = make_policy("packing")
     last = policy.plan(neighbours_view(network, MODEL_BYTES))
@@ -167,7 +179,7 @@ def _tables(figures: Mapping[str, Any]) -> list[Table]:
     return [
         Table(
             "Rate found against the cuts' formulation",
-            ("network", "of the cuts' rate", "proven gap", "seconds"),
+            ("network", "rate, of the cuts'", "proven gap", "seconds"),
             [
                 (f"{r['sites']} sites, {r['kind']}", f"{r['of_cuts']:.5f}", f"{r['gap']:.1e}", f"{r['seconds']:.2f}")
                 for r in figures["optimum"]
@@ -189,7 +201,7 @@ def _tables(figures: Mapping[str, Any]) -> list[Table]:
             ],
         ),
         Table(
-            "Nine sites, chunks vanishing: multiples of the bound",
+            "Nine sites, vanishing chunks: multiples of the bound",
             ("policy", "routes by 1/c", "best place", "routes by hops"),
             [
                 (name, *(f"{own[kind]:.2f}" if kind in own else "" for kind in ("inverse-rate", "best", "hops")))
@@ -208,14 +220,15 @@ def _tables(figures: Mapping[str, Any]) -> list[Table]:
             ],
         ),
         Table(
-            "Replanning 40 sites, each with four links, when rates have changed by up to 20 %",
-            ("", "seconds"),
+            "Replanning 40 sites, each with four links, after rates changed by up to 20 %",
+            ("planned", "seconds"),
             [("from nothing", f"{again['cold_seconds']:.3f}"), ("from the last plan", f"{again['warm_seconds']:.3f}")],
         ),
     ]
 
 
 def main(words: Sequence[str] | None = None) -> None:
+    """Measure everything and print it."""
     asked = Options(__doc__).parse(words)
     figures: dict[str, Any] = {
         "optimum": optimum(asked.quick),

@@ -1,9 +1,14 @@
-"""Is the page quick enough for eyes? In Debian's chromium, headless, over runs that were made up.
+"""Measure whether the page is quick enough for eyes, over made-up runs in Debian's chromium without a screen.
 
-shown   `testbed view` of two hours, 8 sites and 32 links whose traces change ten times a second: from the command's
-        start until the page has drawn all, in a browser that is open
-scrub   in it, and in one of 64 sites and 512 links: from the scrubber's move until the browser has drawn that moment
-play    the latter at 16 times its speed, so that all links change 16 times a second: how far frames are apart
+    python -m benchmarks.page
+
+A row is a figure beside what is wanted of it:
+
+    shown   `testbed view` of two hours with 8 sites and 32 links whose traces change ten times a second: from the
+            command's start until the page has drawn everything, in a browser that is open already
+    scrub   in that page, and in one of 64 sites and 512 links: from the scrubber's move until the moment is drawn
+    frames  the larger page played at 16 times its speed, so that all links change 16 times a second: the part of frames
+            within 50 ms of each other
 """
 
 from __future__ import annotations
@@ -30,13 +35,13 @@ LARGE = MadeRun(sites=64, neighbours=8, seconds=240)
 QUICK_S = 900
 
 SHOWN_WITHIN_S, SCRUBBED_WITHIN_S, FRAME_S = 3.0, 0.1, 0.05
-#: This part of frames is to be within FRAME_S.
+#: The part of frames that should be within FRAME_S.
 EVENLY = 0.95
 MOVES = 40
 PLAYED_S = 10.0
 REPEATS, QUICK_REPEATS = 3, 1
 
-#: Until what was asked for is on the screen: the frame's own work is done when the message after it comes.
+#: A script that waits until the last change is on the screen: a frame's work is done when the message after it arrives.
 DRAWN = """
 new Promise(done => requestAnimationFrame(() => {
   const { port1, port2 } = new MessageChannel();
@@ -44,7 +49,8 @@ new Promise(done => requestAnimationFrame(() => {
   port2.postMessage(null);
 }))"""
 
-#: A moment somewhere in the recording; tables and curves are drawn with it, if the last move is a while ago.
+#: A script that moves the scrubber to a PART of the recording. Tables and curves are drawn too, unless another move
+#: came shortly before.
 SCRUB = f"""(async () => {{
   const scrubber = document.getElementById("scrubber"), begin = performance.now();
   scrubber.value = scrubber.max * PART;
@@ -54,6 +60,7 @@ SCRUB = f"""(async () => {{
 }})()"""
 MOVES_APART_S = 0.4
 
+#: A script that plays for PLAYED_S and returns the seconds between frames.
 FRAMES = f"""(async () => {{
   const at = id => document.getElementById(id), apart = [];
   at("scrubber").value = 0;
@@ -77,13 +84,16 @@ FRAMES = f"""(async () => {{
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """Of a page: seconds until the command said where it is, and until it was drawn."""
+    """How long a page took to load."""
 
+    #: Seconds until the command printed where the page is.
     said_s: float
+    #: Seconds until the page was drawn.
     drawn_s: float
 
 
 def main() -> int:
+    """Measure and print."""
     parser = Options(__doc__)
     parser.add_repeats(REPEATS, QUICK_REPEATS)
     args = parser.parse()
@@ -120,16 +130,16 @@ def main() -> int:
         (f"frames within {1e3 * FRAME_S:.0f} ms", f"{within:.1%}", f"{EVENLY:.0%}"),
     ]
     notes = (
-        f"of the {figures['shown_s']:.2f} s, {figures['said_s']:.2f} s passed until the command said where its page is",
-        f"{len(frames)} frames in {PLAYED_S:.0f} s, the 95th of 100 after {1e3 * figures['frame_p95_s']:.0f} ms",
+        f"of the {figures['shown_s']:.2f} s, {figures['said_s']:.2f} s passed until the command named its page",
+        f"{len(frames)} frames in {PLAYED_S:.0f} s, the 95th percentile after {1e3 * figures['frame_p95_s']:.0f} ms",
     )
-    show([Table("the page over recordings", ("", "is", "wanted"), rows, notes)], figures, as_json=args.json)
+    show([Table("The page over recordings", ("figure", "measured", "wanted"), rows, notes)], figures, as_json=args.json)
     return 0
 
 
 @contextmanager
 def _page(run: Path, browser: Browser) -> Iterator[tuple[Tab, Loading]]:
-    """A tab with the page of `testbed view`, and how long that took."""
+    """Open the page of `testbed view` in a tab. Yields the tab, and how long loading took."""
     tab = browser.tab()
     tab.resize(1280, 900)
     begin = time.monotonic()
@@ -138,7 +148,7 @@ def _page(run: Path, browser: Browser) -> Iterator[tuple[Tab, Loading]]:
         try:
             assert viewer.stdout is not None
             found = re.search(r"page: (\S+\.html)", viewer.stdout.readline())
-            assert found, "the command did not say where its page is"
+            assert found, "`testbed view` did not print where its page is"
             said_s = time.monotonic() - begin
             tab.open(f"file://{found[1]}")
             tab.until("document.querySelector('#map .link') && document.getElementById('scrubber')?.value > 0")
@@ -150,7 +160,7 @@ def _page(run: Path, browser: Browser) -> Iterator[tuple[Tab, Loading]]:
 
 
 def _scrub(tab: Tab) -> list[float]:
-    """Seconds that each of many moves took, to moments all over the recording."""
+    """Return the seconds that each of MOVES moves took, to moments all over the recording."""
     taken = []
     for move in range(1, MOVES + 1):
         time.sleep(MOVES_APART_S)

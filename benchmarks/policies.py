@@ -1,18 +1,21 @@
-"""Policies against each other and against the bound, emulated: NetStorm's nine data centres, nine containers.
+"""Compare policies with each other and with the bound, emulated: nine containers on NetStorm's nine data centres.
 
-One network stays up, and its members never stop reducing. For each seed its 26 links get other rates, drawn as in
-NetStorm's evaluation (uniform from 20 to 155 Mbit/s, times the scale), routes follow by inverse rate, queues have room
-for a burst of TCP's, and one policy after the other is put in force live: so all of them are measured on the same
-network, and ratios are paired. A round's time is whole: from the end of the one before to its own, the worker's step
+    sudo python -m benchmarks.policies [--policies NAME] [--seeds 1,2] [--missing] [--network netstorm9-rtt]
+
+One network stays up, and its members never stop reducing. For each seed its 26 links get new rates, drawn as in
+NetStorm's evaluation (uniform from 20 to 155 Mbit/s, times the scale). Routes follow by inverse rate, and queues have
+room for TCP's bursts. One policy after the other is put in force live, so that all are measured on the same network and
+ratios are paired. A round's time is whole: from the end of the previous round to its own end, the worker's step
 included.
 
-Synchronous policies take the same steps, so they share one loss trajectory; the time to any loss is in the ratio of
-the seconds of a round. A star's server stands where the simulator puts the median of the nine places (and the best
-and the worst; `benchmarks.simulated` has all nine). Beside each policy: the bound, what the simulator says of the same
-plan on the same network, and NetStorm's ablations: one root, no auxiliary routes, and without awareness, where the plan
-is that of the draw before.
+A row is a policy. Synchronous policies take the same steps and share one loss trajectory, so the ratio of their rounds
+is that of the times to any loss. A star's server stands at the median of the nine places by the simulator (and at the
+best and the worst; `benchmarks.simulated` has all nine). Beside each policy stand the bound, the simulator's seconds
+for the same plan, and NetStorm's ablations: one root, no auxiliary routes, and without awareness, where the plan is
+that of the previous draw.
 
-Figures are kept (`--out`), a seed and policy at a time; the tables show all that are there for this scale and size.
+Figures are kept (`--out`), a seed and policy at a time; the tables show all that are kept for this scale and size. A
+policy takes about MEASURED_S on a seed, slow stars longer.
 """
 
 from __future__ import annotations
@@ -51,20 +54,20 @@ from testbed.spec.topology import Topology
 
 OUT = Path("runs") / "policies.json"
 
-#: Rounds of a policy on a seed: as many as take so long, within these limits. Two at least: where early members begin
-#: to send, long and short rounds alternate.
+#: The rounds of a policy on a seed: as many as take MEASURED_S, within these limits. Two is the least, since long and
+#: short rounds alternate where early members begin to send.
 MEASURED_S, FEWEST, MOST = 12.0, 2, 5
 
 QUICK = ("packing", "netstorm", "star alexnet, median")
 
 
-#: Packing takes at most this many times the bound; each policy takes what the simulator says, within this part.
+#: Claims: packing takes at most this many times the bound; each policy takes the simulator's seconds within this part.
 NEAR_BOUND, NEAR_SIMULATED = 1.2, 0.15
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A policy on a seed: whole seconds of each round, and what was expected of the plan."""
+    """A policy on a seed: the whole seconds of each round, and what was expected of the plan."""
 
     policy: str
     seed: int
@@ -86,7 +89,7 @@ class Measured:
 
 
 def measure(live: Live, name: str, seed: int, topology: Topology) -> Measured:
-    """One policy on one seed's network."""
+    """Measure one policy on one seed's network."""
     if name == UNAWARE:
         live.become(roomy(drawn(topology, seed - 1)))
         live.force(*POLICIES[name])
@@ -118,7 +121,7 @@ def _measured(name: str, seed: int, view: View, rounds: Rounds, network: str) ->
 
 
 def load(file: Path) -> dict[tuple[str, str, int], Measured]:
-    """What was measured so far at this scale and size, by network, policy and seed."""
+    """Return what was measured so far at this scale and size, by network, policy and seed."""
     if not file.exists():
         return {}
     kept = (Measured(**{**value, "seconds": tuple(value["seconds"])}) for value in json.loads(file.read_text()))
@@ -128,7 +131,7 @@ def load(file: Path) -> dict[tuple[str, str, int], Measured]:
 
 
 def save(file: Path, kept: Mapping[tuple[str, str, int], Measured]) -> None:
-    """Replace the file by all that is kept."""
+    """Replace the file with all that is kept."""
     file.parent.mkdir(parents=True, exist_ok=True)
     fresh = file.with_suffix(".new")
     fresh.write_text(json.dumps([asdict(one) for one in kept.values()], indent=1))
@@ -136,7 +139,7 @@ def save(file: Path, kept: Mapping[tuple[str, str, int], Measured]) -> None:
 
 
 def by_policy(kept: Mapping[tuple[str, str, int], Measured], network: str) -> dict[str, dict[int, Measured]]:
-    """Policy → seed → what was measured on a network, in the benchmark's order."""
+    """Return policy → seed → measurement on a network, in the benchmark's order."""
     return {
         name: seeds
         for name in (*POLICIES, *STARS)
@@ -145,19 +148,21 @@ def by_policy(kept: Mapping[tuple[str, str, int], Measured], network: str) -> di
 
 
 def versus(found: Mapping[str, Mapping[int, Measured]], slow: str, fast: str) -> Ratio | None:
-    """How many times as fast `fast` is as `slow`."""
+    """Return how many times as fast `fast` is as `slow`."""
     seconds = [{seed: one.mean_s for seed, one in found.get(name, {}).items()} for name in (slow, fast)]
     return ratio(*seconds)
 
 
 def tables(found: Mapping[str, Mapping[int, Measured]], network: str) -> list[Table]:
-    """What was measured of each policy, and what is claimed: of the network as published."""
+    """Return the table of policies and, for the network as published, that of the claims."""
     rows = [(name, *_row(list(seeds.values()))) for name, seeds in found.items()]
-    columns = ("", "seeds", "s a round", "of the bound", "simulated", "of simulated", "furthest", "auxiliary", "trees")
+    columns = (
+        *("policy", "seeds", "s a round", "× the bound", "simulated", "× simulated", "furthest", "auxiliary", "trees"),
+    )
     title = f"{network} × {SCALE:g}, {PARAMETERS * 4 / 1e6:g} MB, emulated"
     notes = (
-        f"[…]: {CONFIDENCE:.0%} interval over seeds. Simulated: the simulator's seconds, as a multiple of the bound.",
-        "Furthest: the seed where the emulation differs most from the simulator. Auxiliary: part of the bytes.",
+        f"[…]: {CONFIDENCE:.0%} interval over seeds. simulated: the simulator's seconds, as a multiple of the bound.",
+        "furthest: × simulated on the seed where that differs most from 1. auxiliary: the part of the bytes.",
     )
     figures = Table(title, columns, rows, notes)
     if network != NETWORKS[0]:
@@ -169,15 +174,22 @@ def tables(found: Mapping[str, Mapping[int, Measured]], network: str) -> list[Ta
     ]
     if "packing" in found:
         packed = mean(one.mean_s / one.bound_s for one in found["packing"].values())
-        claims.append(("packing's time : the bound", f"{packed:.2f}", f"≤ {NEAR_BOUND:g}", _word(packed <= NEAR_BOUND)))
+        claims.append(("time of packing : bound", f"{packed:.2f}", f"≤ {NEAR_BOUND:g}", _word(packed <= NEAR_BOUND)))
     off = {name: abs(mean(one.mean_s / one.simulated_s for one in seeds.values()) - 1) for name, seeds in found.items()}
     if off:
         worst = max(off, key=off.__getitem__)
         word = _word(off[worst] <= NEAR_SIMULATED)
-        claims.append((f"off the simulator: {worst}", f"{off[worst]:.0%}", f"≤ {NEAR_SIMULATED:.0%}", word))
+        claims.append(
+            (
+                f"difference from the simulator, the largest: {worst}",
+                f"{off[worst]:.0%}",
+                f"≤ {NEAR_SIMULATED:.0%}",
+                word,
+            )
+        )
     return [
         figures,
-        Table("Times as fast", ("", "measured", "claimed", "held"), claims),
+        Table("Times as fast", ("policy : other", "measured", "claimed", "held"), claims),
     ]
 
 
@@ -207,7 +219,7 @@ def _word(held: bool) -> str:
 
 
 def as_json(found: Mapping[str, Mapping[int, Measured]]) -> dict[str, Any]:
-    """Everything, with the ratios."""
+    """Return all measurements, with the ratios, for JSON."""
     ratios = {f"{claim.policy} : {claim.against}": versus(found, claim.against, claim.policy) for claim in CLAIMS}
     return {
         "repeats": max((len(seeds) for seeds in found.values()), default=0),
@@ -219,14 +231,18 @@ def as_json(found: Mapping[str, Mapping[int, Measured]]) -> dict[str, Any]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Measure what is asked for, and show all that was measured so far."""
+    """Measure what is asked for, and print all that was measured so far."""
     parser = Options(__doc__)
     parser.add_draws((1, 2, 3, 4, 5), quick=1)
-    parser.add_argument("--network", default=NETWORKS[0], choices=NETWORKS, help="as published, or with round trips")
-    parser.add_argument("--policies", action="append", choices=(*POLICIES, *STARS), help="only this one; repeatable")
-    parser.add_argument("--missing", action="store_true", help="only what was not measured yet")
-    parser.add_argument("--show", action="store_true", help="measure nothing")
-    parser.add_argument("--out", type=Path, default=OUT, help="where figures are kept")
+    parser.add_argument(
+        "--network", default=NETWORKS[0], choices=NETWORKS, help="the network as published, or with round trips"
+    )
+    parser.add_argument(
+        "--policies", action="append", choices=(*POLICIES, *STARS), help="this policy only; may be repeated"
+    )
+    parser.add_argument("--missing", action="store_true", help="measure only what is not kept yet")
+    parser.add_argument("--show", action="store_true", help="print the kept figures, and measure nothing")
+    parser.add_argument("--out", type=Path, default=OUT, help="the file that keeps the figures (default %(default)s)")
     asked = parser.parse(words)
     names = asked.policies or (QUICK if asked.quick else (*POLICIES, *STARS))
     kept = load(asked.out)

@@ -1,12 +1,17 @@
-"""Does `make emulate` do well, also beside other work? The quickstart, whole, in containers, again and again.
+"""Measure whether `make emulate` does well, also beside other work: the whole quickstart in containers, repeatedly.
+
+    sudo python -m benchmarks.quickstart [--held] [--cells N]
+
+A row is a run. Its kind is
 
     quiet     the machine does nothing else
-    busy      a process beside it keeps one processor busy
-    held      the first plan of each policy stays; `auto`, which follows, is measured quiet
+    busy      a process beside the run keeps one processor busy
+    held      the first plan of a policy stays; `auto`, which follows the network, is measured quiet
 
-Of each run: its verdict, how late traces were replayed, how long it trained, and how long after Washington and London
-lost most of the rate between them a plan was asked for that is another one, and the first round by it was over. Cells
-are kept in runs/benchmark-quickstart.json and not measured again.
+Of each run the table has the verdict, how late traces were replayed, how long it trained, and two times after the link
+between Washington and London lost most of its rate: until another plan was asked for, and until the first round by it
+was complete. Five repeats take 25 minutes, `--held` half an hour more. Cells are kept in runs/benchmark-quickstart.json
+and not measured again. The exit code is 1 where a claim is missed.
 """
 
 from __future__ import annotations
@@ -23,8 +28,8 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.support.burner import burner
 from benchmarks.support.campaign import Campaign
+from benchmarks.support.flood import burner
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
 from benchmarks.support.table import Table, show
@@ -39,13 +44,14 @@ KEPT = RUNS / "benchmark-quickstart.json"
 
 REPEATS, QUICK_REPEATS = 5, 1
 
-#: All but CPN's, whose plans reduce inside groups: gradients refuse it.
+#: The policies whose first plan is held. CPN's plans reduce inside groups, which the scheme `gradients` refuses.
 HELD = tuple(policy for policy in policy_names() if policy != "cpn")
 
-#: A link that keeps less than this part of its rate from one row of its trace to the next has dropped.
+#: A link has dropped if it keeps less than this part of its rate from one row of its trace to the next.
 DROPPED = 0.5
 
-#: What is claimed: seconds from the drop until another plan is asked for, and milliseconds at the 99th percentile.
+#: Claims: the most seconds from the drop until another plan is asked for, and the replay's lateness at the 99th
+#: percentile.
 AROUND_S, REPLAY_LATE_MS = 10.0, 1.0
 
 
@@ -63,16 +69,16 @@ class Cell:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """What differs from the experiment's file."""
+        """The settings that differ from the experiment's file."""
         return (f"sync.policy={self.policy}", "controller.hold=true") if self.kind == "held" else ()
 
 
 def main() -> int:
-    """Measure what is missing, and show all; the exit code."""
+    """Measure the missing cells and print all. Returns 0 if all are measured and all claims hold, else 1."""
     parser = Options(__doc__)
     parser.add_repeats(REPEATS, QUICK_REPEATS)
     parser.add_sittings()
-    parser.add_argument("--held", action="store_true", help="the first plan of each policy, too (half an hour)")
+    parser.add_argument("--held", action="store_true", help="also hold the first plan of each policy (half an hour)")
     args = parser.parse()
     repeats = range(1, args.repeats + 1)
     cells = [Cell(kind, number) for kind in ("quiet", "busy") for number in repeats]
@@ -87,7 +93,7 @@ def main() -> int:
 
 
 def measured(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
-    """Run a cell; its figures."""
+    """Run a cell and return its figures."""
     command = [sys.executable, "-m", "testbed", "run", str(EXPERIMENT), "--quiet"]
     for setting in cell.settings:
         command += ["--set", setting]
@@ -99,7 +105,7 @@ def measured(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
 
 
 def figures_of(record: RunRecord) -> dict[str, Any]:
-    """What a run's records say."""
+    """Return the figures of a run's records."""
     late = [link["replay_late_ms_p99"] for link in record.section("links").values()]
     asked_s, over_s = _around(record)
     return {
@@ -110,13 +116,15 @@ def figures_of(record: RunRecord) -> dict[str, Any]:
         "replay_late_ms": max(ms for ms in late if ms is not None),
         "asked_s": asked_s,
         "over_s": over_s,
-        "late": 0.0,  # whether its host kept up is in the verdict
+        "late": 0.0,  # the verdict says whether the host kept up
     }
 
 
 def _around(record: RunRecord) -> tuple[float | None, float | None]:
-    """Seconds from the drop until another plan was asked for, and until the first round by it was over; None where
-    there was none before the link came back."""
+    """Return the seconds from the drop until another plan was asked for, and until the first round by it was complete.
+
+    Both are None if no plan was asked for before the link came back.
+    """
     dropped_s, back_s = min(drop for states in record.states.values() for drop in _drops(states))
     for line in record.decisions:
         if line.get("epoch") and dropped_s <= line["at_s"] < back_s:
@@ -126,7 +134,7 @@ def _around(record: RunRecord) -> tuple[float | None, float | None]:
 
 
 def _drops(states: tuple[LinkRecord, ...]) -> Iterator[tuple[float, float]]:
-    """When a link dropped, and when it had come back, each time; infinite where it never did."""
+    """Yield when a link dropped and when it had recovered, each time; infinity if it never did."""
     for before, after in pairwise(states):
         least_bps = DROPPED * before.rate_bps
         if before.passes and after.passes and after.rate_bps < least_bps:
@@ -135,7 +143,7 @@ def _drops(states: tuple[LinkRecord, ...]) -> Iterator[tuple[float, float]]:
 
 
 def _holds(cell: Cell, found: Mapping[Cell, Mapping[str, Any]]) -> bool:
-    """Whether a run is as claimed. What is held is no faster than what follows."""
+    """Return whether a run meets its claims. A run with a held plan must not be faster than the runs that follow."""
     one = found[cell]
     if cell.kind == "held":
         return bool(one["wall_s"] >= _following_s(found))
@@ -146,7 +154,7 @@ def _holds(cell: Cell, found: Mapping[Cell, Mapping[str, Any]]) -> bool:
 
 
 def _following_s(found: Mapping[Cell, Mapping[str, Any]]) -> float:
-    """The median of the quiet runs, which follow; 0 without any."""
+    """Return the median training seconds of the quiet runs, which follow the network; 0 without any."""
     quiet = [one["wall_s"] for cell, one in found.items() if cell.kind == "quiet"]
     return median(quiet) if quiet else 0.0
 
@@ -164,15 +172,15 @@ def _tables(found: Mapping[Cell, Mapping[str, Any]]) -> Iterator[Table]:
         for cell, one in found.items()
     ]
     notes = [f"{cell.key}: {reason}" for cell, one in found.items() for reason in one["reasons"]]
-    heads = ("run", "verdict", "trained s", "swaps", f"replay late ms, p99 ({REPLAY_LATE_MS:g} at most)")
-    around = (f"another plan asked for s after the drop ({AROUND_S:g} at most)", "a round by it over")
+    heads = ("run", "verdict", "trained s", "swaps", f"replay late ms, p99 (claimed ≤ {REPLAY_LATE_MS:g})")
+    around = (f"s from the drop to another plan (claimed ≤ {AROUND_S:g})", "to a round by it")
     yield Table("The quickstart", (*heads, *around), rows, notes)
     following_s = _following_s(found)
     held = {cell.policy: one["wall_s"] for cell, one in found.items() if cell.kind == "held"}
     if following_s and held:
         ratios = [(policy, f"{wall_s:.0f}", f"{wall_s / following_s:.2f}") for policy, wall_s in held.items()]
-        columns = ("held", "trained s", "over auto, which follows (at least 1)")
-        yield Table("Following against every policy's first plan", columns, ratios)
+        columns = ("first plan of", "trained s", "× auto, which follows (claimed ≥ 1)")
+        yield Table("Each policy's first plan, held", columns, ratios)
 
 
 if __name__ == "__main__":

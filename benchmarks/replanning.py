@@ -1,21 +1,26 @@
-"""Does re-planning pay? Rounds completed in a minute by a controller that follows the network, one that holds its first
-plan, and one that knows the truth, on a seeded family of wide-area networks (`benchmarks.support.wans`), and in three
-minutes on networks like those of regions and clouds.
+"""Compare controllers that follow the network, hold the first plan or know the truth, by completed rounds.
+
+    sudo python -m benchmarks.replanning [--networks drop-5,wander-6] [--seeds 1,2] [--unseen]
+    python -m benchmarks.replanning --simulated --kept FILE
 
     cell: a network, a seed, a mode  --a window over the same traces-->  rounds, and what the run recorded
 
+The networks are a seeded family of wide-area networks (`benchmarks.support.wans`), measured for about a minute, and
+networks like those of regions and clouds, measured for three minutes. A row is a network and seed. The modes are
+
     hold      the first plan stays
-    follow    plans by what the members' own transfers show
-    oracle    asked each period with the true rates; where that brought less than holding, holding
+    follow    plans follow what the members' own transfers show
+    oracle    the controller is told the true rates each period; where that brought less than holding, holding counts
 
-Workers are processes in the network's hosts. Cells are kept in runs/benchmark-replanning.json and not measured again;
-their run directories stay, and `--score RUN…` reads any run's: how far estimates and predictions were off, and what
-swaps promised and brought. No emulation is needed for that, and none for `--replay RUN`, which feeds a run's records
-through today's controller and says what it decides, and when (`benchmarks.support.replayed`).
+Workers are processes in the network's hosts. The whole takes an hour and a half, `--quick` 12 minutes. Cells are kept
+in runs/benchmark-replanning.json and not measured again; their run directories stay. `--score RUN…` reads any run's
+records: the errors of estimates and predictions, and what swaps promised and brought. `--replay RUN` feeds a run's
+records through today's controller and prints its decisions (`benchmarks.support.replayed`). Neither needs emulation.
 
-`--simulated` measures the same cells by the simulator, which drives the same controller on simulated time: a cell takes
-seconds, so a change of decisions can be judged on dozens of networks. Those cells are kept in a file of their own,
-runs/benchmark-replanning-simulated.json. Remove that file, or name another (`--kept`), to measure a changed controller.
+`--simulated` measures the same cells in the simulator, which drives the same controller on simulated time. A cell takes
+seconds, so a change of decisions can be judged on dozens of networks. These cells are kept in
+runs/benchmark-replanning-simulated.json: remove that file, or name another by `--kept`, to measure a changed
+controller.
 """
 
 from __future__ import annotations
@@ -24,9 +29,9 @@ import sys
 from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import exp, inf, log
+from math import inf
 from pathlib import Path
-from statistics import mean
+from statistics import geometric_mean, mean
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, cast, get_args
 
@@ -110,17 +115,17 @@ class Compared:
 
     @property
     def oracle(self) -> float:
-        """What there is to gain over holding."""
+        """The oracle's rounds divided by those of holding, at least 1."""
         return max(self.rounds["oracle"] / self.rounds["hold"], 1.0)
 
     @property
     def follow(self) -> float:
-        """What following gains over holding."""
+        """The rounds of following divided by those of holding."""
         return self.rounds["follow"] / self.rounds["hold"]
 
 
 def compared(found: Mapping[str, Mapping[str, Any]], policy: str) -> list[Compared]:
-    """All networks and seeds of which the three modes were measured, in the family's order."""
+    """Return all networks and seeds with all three modes measured, in the family's order."""
     by_network: dict[tuple[str, int], dict[str, Mapping[str, Any]]] = {}
     for key, cell in found.items():
         its, network, seed, mode = key.split("/")
@@ -133,13 +138,8 @@ def compared(found: Mapping[str, Mapping[str, Any]], policy: str) -> list[Compar
     ]
 
 
-def geometric(values: Sequence[float]) -> float:
-    """The geometric mean."""
-    return exp(mean(map(log, values)))
-
-
 class Claim(NamedTuple):
-    """A figure, and the least or the most that it may be."""
+    """A figure with the least or the most that is claimed."""
 
     name: str
     value: float
@@ -153,25 +153,25 @@ class Claim(NamedTuple):
 
 
 def claims(ones: Sequence[Compared]) -> list[Claim]:
-    """Return what is claimed of following, of what was measured."""
+    """Return the claims on following, with the measured figures."""
     worth = [one.follow for one in ones if one.oracle >= WORTH]
     others = [one.follow for one in ones if one.oracle < WORTH]
     regions = [one.follow for one in ones if one.network.startswith("regions")]
     found = []
     if worth:
-        found.append(Claim(f"follow : hold, where the oracle gains {WORTH:g}", geometric(worth), GAINED))
+        found.append(Claim(f"follow : hold, where the oracle gains {WORTH:g}", geometric_mean(worth), GAINED))
     if others:
-        found.append(Claim("follow : hold elsewhere", geometric(others), KEPT_UP))
+        found.append(Claim("follow : hold elsewhere", geometric_mean(others), KEPT_UP))
     if ones:
         found.append(Claim("follow : hold, the worst network", min(one.follow for one in ones), LEAST))
         found.append(Claim("follow : oracle", mean(one.follow / one.oracle for one in ones), OF_ORACLE))
     if regions:
-        found.append(Claim("follow : hold, regions", geometric(regions), REGIONS_GAINED))
+        found.append(Claim("follow : hold, regions", geometric_mean(regions), REGIONS_GAINED))
     return found
 
 
 def score_claims(scores: Mapping[str, Score]) -> list[Claim]:
-    """Return what is claimed of knowing, foreseeing and swapping, of runs that followed, by their cells' keys."""
+    """Return the claims on estimates, predictions and swaps of runs that followed, by the keys of their cells."""
     whole = Score.together(scores.values())
     # LTE's rates are others twice a second.
     known = Score.together(one for key, one in scores.items() if not _network(key).startswith("lte"))
@@ -197,12 +197,12 @@ def score_claims(scores: Mapping[str, Score]) -> list[Claim]:
 
 
 def _network(key: str) -> str:
-    """The network of a cell's key."""
+    """Return the network's name in a cell's key."""
     return key.split("/")[1]
 
 
 def _most_within(moments: Sequence[float], seconds: float) -> int:
-    """Return how many of the moments lie within that many seconds of each other, at most."""
+    """Return the largest number of moments that lie within that many seconds of each other."""
     return max((sum(first <= one < first + seconds for one in moments) for first in moments), default=0)
 
 
@@ -239,7 +239,7 @@ def tables(ones: Sequence[Compared], scores: Mapping[str, Score], *, simulated: 
 
 
 def score_tables(scores: Mapping[str, Score]) -> list[Table]:
-    """A row a run, and one for all together."""
+    """Return the tables with a row a run, and one for all runs together."""
     if len(scores) > 1:
         scores = {**scores, "all": Score.together(scores.values())}
     known = [[name, *one.known_cells()] for name, one in scores.items()]
@@ -253,7 +253,7 @@ def score_tables(scores: Mapping[str, Score]) -> list[Table]:
 
 
 def replay_tables(record: RunRecord, found: Replayed) -> list[Table]:
-    """The decisions of a replay, and its swaps and rounds beside the record's."""
+    """Return the decisions of a replay, and its swaps and rounds beside those of the record."""
     since_s = found.simulated_from_s
     source = "all rounds are as recorded: today's controller has the same plans in force as the record"
     if since_s is not None:
@@ -294,7 +294,7 @@ def _named(record: RunRecord, swaps: Sequence[Mapping[str, Any]]) -> list[dict[s
 
 
 def wanted(args: Any) -> list[Cell]:
-    """The cells that were asked for, a network and seed at a time."""
+    """Return the cells that were asked for, a network and seed at a time."""
     family = UNSEEN if args.unseen else QUICK if args.quick else (*FAMILY, *CLASSES)
     return [
         Cell(Wan(kind, sites, seed, args.recorded), mode, args.policy)
@@ -319,7 +319,7 @@ def networks(names: str) -> list[tuple[Kind, int]]:
 
 
 def recorded() -> Path | None:
-    """The folder of recorded packet-delivery files beside the checkout, if there is one."""
+    """Return the folder of recorded packet-delivery files beside the checkout, or None."""
     folders = (folder / "shared" / "data" / "mahimahi" for folder in Path(__file__).resolve().parents)
     return next((folder for folder in folders if folder.is_dir()), None)
 
@@ -327,16 +327,16 @@ def recorded() -> Path | None:
 def main(words: Sequence[str] | None = None) -> int:
     """Measure what is missing and show all. Returns the exit code."""
     parser = Options(__doc__)
-    parser.add_argument("--policy", default="auto", help="what plans in all three modes")
+    parser.add_argument("--policy", default="auto", help="the policy in all three modes (default %(default)s)")
     parser.add_argument("--seeds", type=numbers, help="seeds of the networks, with commas between")
     parser.add_argument("--networks", type=networks, help="only these: `drop-5,wander-6`")
     parser.add_argument(
-        "--unseen", action="store_true", help="networks that nothing was tried on; name their `--seeds`"
+        "--unseen", action="store_true", help="measure networks that no change was tuned on; name their `--seeds`"
     )
     parser.add_argument("--recorded", type=Path, default=recorded(), help="a folder with recorded LTE links")
     parser.add_argument("--simulated", action="store_true", help="simulate the cells instead of emulating them")
     parser.add_argument("--kept", type=Path, help=f"where figures are kept ({KEPT}, simulated ones {KEPT_SIMULATED})")
-    parser.add_argument("--show", action="store_true", help="measure nothing")
+    parser.add_argument("--show", action="store_true", help="print the kept figures, and measure nothing")
     parser.add_argument("--score", nargs="+", type=Path, metavar="RUN", help="score these runs' directories instead")
     parser.add_argument("--replay", type=Path, metavar="RUN", help="replay this run's directory through the controller")
     args = parser.parse(words)

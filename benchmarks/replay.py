@@ -1,12 +1,15 @@
-"""How true a replay is: packets against a packet-delivery file, and rows against the clock.
+"""Measure how exactly traces are replayed: packets beside a packet-delivery file, and rows beside the clock.
 
-A delivery file is replayed on a link that a flood of UDP keeps full. What arrives in each second, by the kernel's own
-time of arrival, is held against what the file lets through in that second. Bars: within 3 % on average, correlation
-0.99 or more. Without a file (Mahimahi's may not be copied here) one is generated: a rate that wanders, with outages.
+    sudo python -m benchmarks.replay [--file FILE] [--backend NAME]
 
-Rows are put in force on 26 links each 100 ms, on 500 each second and on one each 10 ms, by the real shaper, once on a
-quiet host and once beside what keeps a processor busy. A tick is late by the time from its moment until it is in force.
-Bar: 5 ms for the 99th percentile.
+A delivery file is replayed for a minute on a link that a flood of UDP keeps full. The packets that arrive in each
+second, by the kernel's own time of arrival, are compared with those that the file lets through in that second. Claims:
+within 3 % on average, and a correlation of 0.99 or more. Without `--file` one is generated, with a wandering rate and
+outages, since Mahimahi's files may not be copied here.
+
+Then rows are put in force by the real shaper on 26 links each 100 ms, on 500 each second and on one each 10 ms, on a
+quiet host and beside a process that keeps a processor busy. A row is a case. A tick's lateness lasts from its moment
+until it is in force; the claim is 5 ms at the 99th percentile.
 """
 
 from __future__ import annotations
@@ -21,11 +24,10 @@ from dataclasses import asdict, dataclass
 from itertools import count, product
 from pathlib import Path
 from socket import SOL_SOCKET, socket
-from statistics import correlation, median
+from statistics import correlation, mean, median
 from threading import Event, Thread
 
 from benchmarks.support import flood
-from benchmarks.support.burner import burner
 from benchmarks.support.options import Options
 from benchmarks.support.pairs import batch, namespaces, pairs
 from benchmarks.support.table import Table, progress, show
@@ -79,7 +81,7 @@ class Delivered:
     @property
     def mean_window_error(self) -> float:
         windows = [(a, b) for a, b in zip(self.arrived_mbps, self.asked_mbps, strict=True) if b > 0]
-        return sum(abs(a / b - 1) for a, b in windows) / len(windows)
+        return mean(abs(a / b - 1) for a, b in windows)
 
     @property
     def correlation(self) -> float:
@@ -88,7 +90,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """Of all ticks of all links, in ms."""
+    """The lateness of all ticks of all links, in ms."""
 
     links: int
     step_s: float
@@ -128,7 +130,7 @@ def measure(file: Path | None = None, seconds: int = 60, backend: str = "auto") 
 
 
 def generated(seconds: int) -> DeliverySchedule:
-    """A link such as a phone's in a moving car: its rate wanders, and breaks off now and then."""
+    """Generate a link such as a phone's in a moving car: its rate wanders, and breaks off at times."""
     wander = OrnsteinUhlenbeck(6e6, 0.6, 4.0, 0.1, float(seconds), seed=1).trace()
     breaks = Outages(1e6, 12.0, 1.0, float(seconds), seed=1).trace()
     rows = (Row(row.time_s, row.rate_bps, loss=at.loss) for row in wander.rows if (at := breaks.at(row.time_s)))
@@ -136,14 +138,14 @@ def generated(seconds: int) -> DeliverySchedule:
 
 
 def fastest(opportunities: Opportunities) -> float:
-    """The highest rate over PEAK_S, in bit/s."""
+    """Return the highest rate over PEAK_S, in bit/s."""
     moments = opportunities.moments_ms
     most = max(i - bisect_left(moments, moment - PEAK_S * 1e3) for i, moment in enumerate(moments, 1))
     return most * opportunities.bytes_each * 8 / PEAK_S
 
 
 def windows(opportunities: Opportunities, seconds: int) -> list[int]:
-    """Opportunities in each second from the begin on, of a schedule that loops."""
+    """Return the opportunities in each second from the start, for a schedule that loops."""
     moments, period = opportunities.moments_ms, opportunities.moments_ms[-1]
 
     def before(ms: int) -> int:
@@ -172,7 +174,7 @@ def _arrivals(into: socket, begin_s: float, seconds: int) -> Iterator[int]:
 
 
 def lateness(links_count: int, step_s: float, seconds: float, busy: bool, backend: str = "auto") -> Lateness:
-    """Replay another rate on each of so many links every `step_s`, beside nothing else or what keeps this host busy."""
+    """Replay a new rate on each of `links_count` links every `step_s`, on a quiet host or beside a busy process."""
     draw = random.Random(links_count)
     with ports(links_count) as found, open_shaper(backend) as shaper:  # type: ignore[arg-type]
         links = Links(shaper, lambda *_: None)
@@ -196,10 +198,10 @@ def lateness(links_count: int, step_s: float, seconds: float, busy: bool, backen
 
 @contextmanager
 def burning() -> Iterator[None]:
-    """A process that keeps a processor busy, and a thread that keeps this interpreter busy."""
+    """Run a process that keeps a processor busy, and a thread that keeps this interpreter busy."""
     over = Event()
     thread = Thread(target=lambda: all(not over.is_set() for _ in count()))
-    with burner():
+    with flood.burner():
         thread.start()
         try:
             yield
@@ -210,7 +212,7 @@ def burning() -> Iterator[None]:
 
 @contextmanager
 def ports(count: int) -> Iterator[list[Port]]:
-    """So many ports to shape, ten in each of as many namespaces as that takes."""
+    """Yield `count` ports to shape, ten in each namespace."""
     with namespaces(-(-count // LINKS_A_SITE)) as sites:
         found: list[Port] = []
         for number, site in enumerate(sites):
@@ -255,7 +257,7 @@ def _delivery_table(found: Delivered) -> Table:
         ("mean of each window's own error", f"{found.mean_window_error:.2%}", f"≤ {MEAN_ERROR:.0%}"),
         ("correlation", f"{found.correlation:.5f}", f"≥ {CORRELATION}"),
     ]
-    title = f"{found.source}, {len(found.asked_mbps)} s, {sum(found.asked_mbps) / len(found.asked_mbps):.2f} Mbit/s"
+    title = f"{found.source}, {len(found.asked_mbps)} s, {mean(found.asked_mbps):.2f} Mbit/s"
     return Table(title, ("delivered", "measured", "bar"), rows)
 
 

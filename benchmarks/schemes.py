@@ -1,10 +1,14 @@
-"""What does sending less cost in loss? Schemes against all-reduce of every gradient in fp32, at equal samples.
+"""Measure what sending less costs in loss: schemes beside all-reduce of every gradient in fp32, at equal samples.
 
-Each seed trains a GPT on the standard library's text, or on `--dataset documentation` (`make documentation`): the same
-start and batches, members with a session each over loopback, as many steps for every scheme; only the scheme differs,
-with its defaults unless options are said (`sparseloco:every=15`), its own codec, and the optimizer that stands after an
-@ (`muloco@muon`). Bytes are those that members' rounds count as sent and received, heads of chunks included: the mean
-of the members, and the one with the most. `ratio` is all-reduce's of the same seeds over them.
+    python -m benchmarks.schemes [--schemes sparseloco:every=15+top_k=64,muloco@muon] [--dataset documentation]
+
+Each seed trains a GPT on the standard library's text, or on the documentation (`make documentation`). All schemes have
+the same start, batches and number of steps; members have a session each over loopback. A scheme has its default options
+unless others are named, its own codec, and the optimizer behind the @.
+
+A row is a scheme. Its bytes are those that members' rounds count as sent and received, chunk headers included: the mean
+over members, and the member with the most. `ratio` is all-reduce's bytes of the same seeds divided by them. The exit
+code is 1 where members end with different parameters.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ SCHEMES = "sparseloco,loscar,muloco@muon,diloco:every=30"
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What is trained: the same for all schemes."""
+    """The training that all schemes share."""
 
     model: str
     members: tuple[str, ...]
@@ -49,14 +53,14 @@ class Training:
     rank: int = 0
 
     def workload(self, optimizer: str, seed: int, shard: int) -> Workload:
-        """A member's."""
+        """Return a member's workload."""
         its = (self.model, self.batch, optimizer, self.learning_rate, seed, shard, len(self.members))
         return Workload(*its, dataset=self.dataset, rank=self.rank)
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """One training: what came of it, and the bytes that a member sent and received, in the mean and at most."""
+    """One training: its loss, and the bytes that a member sent and received, in the mean and at most."""
 
     scheme: str
     seed: int
@@ -68,7 +72,7 @@ class Trained:
 
 
 def train(said: str, seed: int, training: Training) -> Trained:
-    """One training with all members in this process."""
+    """Train once, with all members in this process."""
     text, _, optimizer = said.partition("@")
     choice = SchemeChoice.parse(text.replace("+", ","))
     learners = {
@@ -107,7 +111,7 @@ def _member(control: str, name: str, model: Learner, choice: SchemeChoice, train
 
 
 def _moved(where: Controller) -> dict[str, int]:
-    """The bytes that each member sent and received in all its rounds."""
+    """Return the bytes that each member sent and received in all its rounds."""
     moved: dict[str, int] = {}
     for line in (where.out / "rounds.jsonl").read_text().splitlines():
         report = json.loads(line)
@@ -117,7 +121,7 @@ def _moved(where: Controller) -> dict[str, int]:
 
 
 def compare(trained: Sequence[Trained], scheme: str) -> dict[str, Any]:
-    """A scheme against all-reduce, seed by seed."""
+    """Compare a scheme with all-reduce, seed by seed."""
     base = {one.seed: one for one in trained if one.scheme == BASELINE}
     ours = [one for one in trained if one.scheme == scheme]
     difference, spread = interval([one.loss / base[one.seed].loss - 1 for one in ours])
@@ -135,7 +139,7 @@ def compare(trained: Sequence[Trained], scheme: str) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Train and print; fail where members do not end alike."""
+    """Train and print. Returns 1 where members end with different parameters."""
     parser = Options(__doc__)
     parser.add_argument(
         "--schemes", default=SCHEMES, help="with commas between, + between options (default %(default)s)"

@@ -1,10 +1,14 @@
-"""How much the userspace shaping core carries, at what cost, beside a relay between TAPs that does the same.
+"""Measure what the userspace shaping core carries and costs, beside a relay between TAPs that does the same.
 
-26 links at once, all busy: 8 Mbit/s of MTU-sized UDP each, then 40 Mbit/s of TCP each with segmentation offload. One
-link at 1 Gbit/s. Round trips over two links that carry nothing else, while 26 others are busy either way.
+    sudo python -m benchmarks.shaping
 
-The peer (benchmarks/support/relay.c) is one process too, compiled alike and as real-time; super-packets cross it whole,
-and it serves as much a pass. It has a rate, a delay and a queue, and none of the core's loss, jitter or changes.
+A row is a load by the core or by the relay: 26 busy links with 8 Mbit/s of MTU-sized UDP each, then with 40 Mbit/s of
+TCP each with segmentation offload, then one link at 1 Gbit/s. Round trips are measured over two idle links while the 26
+others are busy both ways. A load takes ten seconds.
+
+The peer (benchmarks/support/relay.c) is one process too, compiled alike and with the same real-time priority.
+Super-packets cross it whole, and it serves as many a pass. It has a rate, a delay and a queue, but none of the core's
+loss, jitter or changes.
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ RELAY = Path(__file__).with_name("support") / "relay.c"
 
 @dataclass(frozen=True, slots=True)
 class Bed:
-    """Pairs under shaping, and the process that does it."""
+    """Pairs under shaping, and the process that shapes them."""
 
     name: str
     pairs: list[Pair]
@@ -57,7 +61,7 @@ class Bed:
 
     @property
     def realtime(self) -> bool:
-        """Whether it goes in front of all ordinary processes."""
+        """Whether the process runs before all ordinary processes."""
         return os.sched_getscheduler(self.pid) == os.SCHED_RR
 
 
@@ -88,7 +92,7 @@ Beds = Callable[[int, LinkState], AbstractContextManager[Bed]]
 
 @contextmanager
 def core(count: int, state: LinkState) -> Iterator[Bed]:
-    """The project's core."""
+    """Shape pairs by the project's core."""
     with pairs(count) as found, UserspaceShaper() as shaper:
         shaper.attach({port: state for pair in found for port in pair.ports})
         yield Bed("core", found, shaper.pid)
@@ -96,7 +100,7 @@ def core(count: int, state: LinkState) -> Iterator[Bed]:
 
 @contextmanager
 def relay(count: int, state: LinkState) -> Iterator[Bed]:
-    """The peer."""
+    """Shape pairs by the peer, a relay between TAPs."""
     binary = RELAY.parents[1] / "build" / "testbed-relay"
     binary.parent.mkdir(exist_ok=True)
     subprocess.run(["cc", *FLAGS, "-o", str(binary), str(RELAY), "-lm"], check=True)
@@ -193,26 +197,27 @@ def _flows(
 
 @contextmanager
 def _metered(bed: Bed, found: Busy) -> Iterator[None]:
-    host, used, soft, began = CpuMeter(), _cpu_seconds(bed.pid), _interrupt_seconds(), time.monotonic()
+    host, used, soft, began = CpuMeter(), cpu_seconds(bed.pid), _interrupt_seconds(), time.monotonic()
     yield
     found.interrupts = (_interrupt_seconds() - soft) / (time.monotonic() - began)
     found.realtime = bed.realtime
-    found.core = (_cpu_seconds(bed.pid) - used) / (time.monotonic() - began)
+    found.core = (cpu_seconds(bed.pid) - used) / (time.monotonic() - began)
     found.host = host.read()
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
+    """Return the seconds of a processor that a process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _interrupt_seconds() -> float:
-    """Time in soft interrupts, of all processors."""
+    """Return the seconds that all processors have spent in soft interrupts."""
     return int(Path("/proc/stat").read_text().split()[7]) / os.sysconf("SC_CLK_TCK")
 
 
 def _received(busy: Sequence[Pair]) -> list[int]:
-    """Bytes of frames that have arrived at every host, by the kernel's count."""
+    """Return the bytes of frames that have arrived at each host, by the kernel's count."""
     found = []
     for pair in busy:
         for host, interface in (("near", "left"), ("far", "right")):

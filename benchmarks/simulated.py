@@ -1,8 +1,10 @@
-"""What there is to win on NetStorm's network: every policy of `benchmarks.policies` in the chunk simulator alone.
+"""Compare every policy of `benchmarks.policies` on NetStorm's network in the chunk simulator alone.
 
-The same draws, rates, size and rounds as there, and no emulation, so it takes a minute and any number of draws can be
-had. Beside each policy: how many times as fast it is as a star as MXNet runs it, at the median of the nine places, and
-how many times as fast a plan would be that takes exactly the bound. Stars are shown at all nine places.
+    python -m benchmarks.simulated [--seeds 1,2,3]
+
+Draws, rates, size and rounds are those of `benchmarks.policies`. Nothing is emulated, so a draw takes a few seconds. A
+row is a policy: its multiple of the bound, and how many times as fast it is as a star as MXNet runs it, at the median
+of the nine places. A plan that takes exactly the bound stands beside the policies. Stars are shown at all nine places.
 """
 
 from __future__ import annotations
@@ -59,13 +61,13 @@ class Draw:
 
 
 def view(seed: int, topology: Topology) -> View:
-    """The network with one draw of the rates, as the emulator would know it."""
+    """Return the network with one draw of the rates, as the emulator would know it."""
     network = drawn(topology, seed)
     return view_of(network, Routes.over(network), declared_states(network), 4 * PARAMETERS, 0.0, "oracle")
 
 
 def draw(seed: int, topology: Topology) -> Draw:
-    """Everything on one draw."""
+    """Simulate everything on one draw."""
     seen = view(seed, topology)
     seconds = {}
     for name, (policy, options) in POLICIES.items():
@@ -76,7 +78,7 @@ def draw(seed: int, topology: Topology) -> Draw:
 
 
 def times(draws: Sequence[Draw], slow: str, fast: str) -> Ratio:
-    """How many times as fast `fast` is as `slow`."""
+    """Return how many times as fast `fast` is as `slow`."""
     return _ratio(draws, lambda one: one.of(slow), lambda one: one.of(fast))
 
 
@@ -87,7 +89,7 @@ def _ratio(draws: Sequence[Draw], above: Callable[[Draw], float], below: Callabl
 
 
 def tables(draws: Sequence[Draw]) -> list[Table]:
-    """Policies, stars by place, and what is claimed of the emulation."""
+    """Return the tables of policies, of stars by place, and of the claims on the emulation."""
     against = [f"star {keys}, median" for keys in MXNET]
     rows = [
         (name, str(times(draws, name, BOUND)), *(str(times(draws, star, name)) for star in against))
@@ -107,7 +109,7 @@ def tables(draws: Sequence[Draw]) -> list[Table]:
 
 
 def _places(draws: Sequence[Draw]) -> Table:
-    """Stars by where the server stands."""
+    """Return the table of stars by the server's place."""
     rows = []
     for keys in KEYS:
         multiples = [[seconds / one.bound_s for seconds in one.stars[keys]] for one in draws]
@@ -118,7 +120,7 @@ def _places(draws: Sequence[Draw]) -> Table:
 
 
 def as_json(draws: Sequence[Draw]) -> dict[str, Any]:
-    """Everything, with the ratios."""
+    """Return all draws, with the ratios, for JSON."""
     return {
         "repeats": len(draws),
         "scale": SCALE,
@@ -136,7 +138,7 @@ def as_json(draws: Sequence[Draw]) -> dict[str, Any]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Simulate and show."""
+    """Simulate and print."""
     parser = Options(__doc__)
     parser.add_draws((1, 2, 3, 4, 5), quick=2)
     asked = parser.parse(words)

@@ -1,14 +1,15 @@
-"""How near is a simulation to emulation? The mean period of rounds, cell by cell, of experiments that exist both ways;
-and how large a network can be simulated.
+"""Compare simulation with emulation by the mean period of rounds, and measure how large a network can be simulated.
+
+    sudo python -m benchmarks.simulation [--seeds 1,2,3] [--show]
 
     cell: an experiment, a strategy, a policy, a seed  --testbed run--> period, kept     --testbed simulate--> period
 
-Emulated cells are kept in runs/benchmark-simulation.json and not measured again. A period is from the end of a round to
-the end of the next. Of two policies whose emulated intervals over the seeds do not overlap, the faster one is to be the
-faster one in simulation.
+A row is an experiment, strategy and policy. A period lasts from the end of a round to the end of the next. Claimed are
+15 %, and the same order of two policies whose emulated intervals over the seeds do not overlap. Emulated cells are kept
+in runs/benchmark-simulation.json and not measured again. A seed takes an hour and three quarters.
 
-The large network: sites with four links each, a trace row a second on every link, policy mst, the first plan held; by
-the fluid model, which is held against the chunk simulator at 40 sites.
+The large network has sites with four links each and a trace row a second on every link. It is simulated by the fluid
+model under policy mst with the first plan held; the fluid model is compared with the chunk simulator at 40 sites.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ BOTH, BOTH_ROUNDS = 40, 20
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """A cell that exists both ways."""
+    """A cell that is both emulated and simulated."""
 
     experiment: str
     strategy: str
@@ -100,13 +101,13 @@ class Twin:
 
 
 def period_s(record: RunRecord) -> float:
-    """The mean, from the end of the first round to that of the last."""
+    """Return the mean period, from the end of the first round to that of the last."""
     first, last = record.rounds[0], record.rounds[-1]
     return (last.finished_s - first.finished_s) / (last.number - first.number)
 
 
 def emulated(cell: Twin, server: ForkServer | None) -> dict[str, Any]:
-    """Run a cell; its figures."""
+    """Run a cell and return its figures."""
     experiment = Experiment.load(cell.file, cell.overrides)
     with closing(RunDirectory(experiment.name)) as directory:
         run_of(experiment, directory, server).execute()
@@ -115,7 +116,7 @@ def emulated(cell: Twin, server: ForkServer | None) -> dict[str, Any]:
 
 
 def simulated(file: Path, overrides: Mapping[str, str]) -> RunRecord:
-    """Simulate an experiment; what it left."""
+    """Simulate an experiment and return its record."""
     done = simulate(file, overrides, False, lambda run: run, Display(Console(file=io.StringIO())))
     return RunRecord.read(done.directory)
 
@@ -135,7 +136,7 @@ class Both:
         return mean(self.simulated_s) / mean(self.emulated_s) - 1
 
     def apart(self, other: Both) -> bool:
-        """Whether what was emulated does not overlap."""
+        """Return whether the emulated intervals do not overlap."""
         return max(self.emulated_s) < min(other.emulated_s) or max(other.emulated_s) < min(self.emulated_s)
 
     def in_order(self, other: Both) -> bool:
@@ -145,7 +146,7 @@ class Both:
 
 
 def paired(cells: Sequence[Twin], kept: Mapping[str, Mapping[str, Any]]) -> list[Both]:
-    """The cells that were emulated, simulated too."""
+    """Simulate the cells that were emulated, and pair the periods."""
     found: dict[tuple[str, str], list[Twin]] = {}
     for cell in cells:
         if cell.key in kept:
@@ -188,7 +189,7 @@ def write_network(folder: Path, sites: int, rounds: int) -> Path:
 
 
 def fluid_off(sites: int, rounds: int) -> float:
-    """By how much the fluid model's mean period is off that of the chunk simulator, under one plan."""
+    """Return the relative difference of the fluid model's mean period from the chunk simulator's, under one plan."""
     with TemporaryDirectory() as folder:
         experiment = Experiment.load(write_network(Path(folder), sites, rounds))
     view = declared_view(experiment.topology, experiment.spec.round_bytes)
@@ -237,7 +238,7 @@ def tables(ones: Sequence[Both], big: Mapping[str, Any], off: float) -> list[Tab
 
 
 def main() -> int:
-    """Measure what is missing and show all; the exit code."""
+    """Measure the missing cells and print all. Returns the exit code."""
     parser = Options(__doc__)
     parser.add_draws((1, 2, 3), quick=1)
     parser.add_sittings()

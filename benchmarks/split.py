@@ -1,11 +1,14 @@
-"""Is a link that is cut, between two hosts, the link that it is on one? The grid of `benchmarks.fidelity` across a cut,
-beside the same link uncut, at the same MTU and in the same run.
+"""Compare a link that is cut between two hosts with the same link on one host, on the grid of `benchmarks.fidelity`.
+
+    sudo python -m benchmarks.split [--rates 5 50]
 
     source --- router ==== VXLAN over the hosts' network, 2 ms one way ==== router --- target     cut
     source --- router ==== veth ============================================ router --- target     uncut
 
-Hosts are pretended: a network namespace each, on the same processors. Their network has no rate of its own; its round
-trip is measured, and half of it is taken off each declared delay. Tolerances are those of the verdict, for both.
+Both links have the same MTU and are measured in the same run. A row is a cell: rate, round trip and loss of both links,
+and the cut link's rate divided by the uncut one's. The hosts are pretended: network namespaces on the same processors.
+The network between them has no rate limit of its own; half of its measured round trip is taken off each declared delay.
+Both links are held to the verdict's tolerances.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from benchmarks.support.cut_link import CutLink, UncutLink
-from benchmarks.support.fidelity.cells import Cell, Figure, Result, measure
+from benchmarks.support.fidelity.cells import Cell, Result, measure, reasons, share_within, texts
 from benchmarks.support.options import Options
 from benchmarks.support.table import Table, progress, show
 from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
@@ -29,12 +32,14 @@ QUICK = (Cell(0.5, 20, 0), Cell(50, 6, 0), Cell(200, 100, 0), Cell(5, 100, 1), C
 
 
 def main() -> int:
+    """Measure the cells and print them. Returns the exit code."""
     parser = Options(__doc__)
     parser.add_argument("--rates", type=float, nargs="+", choices=RATES_MBPS, help="only cells with these, in Mbit/s")
     args = parser.parse()
     cells = QUICK if args.quick else [Cell(*values) for values in product(RATES_MBPS, RTTS_MS, LOSSES_PCT)]
-    # Those with loss come last: from the first on, workers send single frames.
-    chosen = sorted((cell for cell in cells if args.rates is None or cell.rate_mbps in args.rates), key=_losing)
+    # Cells with loss come last: from the first of them on, workers send single frames.
+    named = [cell for cell in cells if args.rates is None or cell.rate_mbps in args.rates]
+    chosen = sorted(named, key=lambda cell: cell.loss_pct)
     results: list[tuple[Result, Result]] = []
     with CutLink(chosen[0].state, ONE_WAY_S) as cut, UncutLink(chosen[0].state) as uncut:
         backend = cut.backend
@@ -50,7 +55,7 @@ def main() -> int:
             progress(f"{number} of {len(chosen)}, {cell}: {said}")
         figures = {
             "cells": [one.values() for pair in results for one in pair],
-            "within": {name: _within(results, at) for at, name in enumerate(("cut", "uncut"))},
+            "within": {name: share_within([pair[at] for pair in results]) for at, name in enumerate(("cut", "uncut"))},
             "goodput_ratios": {str(mine.cell): ratio for mine, other in results if (ratio := _ratio(mine, other))},
             "floor_s": floor_s,
             "mtu": cut.mtu,
@@ -60,18 +65,8 @@ def main() -> int:
     return 0
 
 
-def _losing(cell: Cell) -> float:
-    return cell.loss_pct
-
-
-def _within(results: Sequence[tuple[Result, Result]], at: int) -> str:
-    own = [pair[at] for pair in results]
-    beyond = sum(not result.carried for result in own)
-    return f"{sum(result.within for result in own)} of {len(own)}" + (f", {beyond} beyond this host" if beyond else "")
-
-
 def _ratio(cut: Result, uncut: Result) -> float | None:
-    """What the cut link carries, relative to the uncut one."""
+    """Return the rate that the cut link carries, divided by that of the uncut one."""
     if cut.rate.error is None or uncut.rate.error is None:
         return None
     return (1 + cut.rate.error) / (1 + uncut.rate.error)
@@ -79,11 +74,7 @@ def _ratio(cut: Result, uncut: Result) -> float | None:
 
 def _table(results: Sequence[tuple[Result, Result]], backend: str, floor_s: float) -> Table:
     rows = [
-        [
-            str(cut.cell),
-            *map(_text, (cut.rate, cut.rtt, cut.loss, uncut.rate, uncut.rtt, uncut.loss)),
-            f"{ratio:.4f}" if (ratio := _ratio(cut, uncut)) else "",
-        ]
+        [str(cut.cell), *texts(cut), *texts(uncut), f"{ratio:.4f}" if (ratio := _ratio(cut, uncut)) else ""]
         for cut, uncut in results
     ]
     columns = ["asked", "cut: rate", "round trip", "lost", "uncut: rate", "round trip", "lost", "cut / uncut"]
@@ -91,19 +82,10 @@ def _table(results: Sequence[tuple[Result, Result]], backend: str, floor_s: floa
         f"A link across two hosts {floor_s * 1e3:.2f} ms apart: rate within {RATE_TOLERANCE[backend]:.0%}, round trip "
         f"within {RTT_TOLERANCE_S[backend] * 1e3:g} ms, loss in its 99 % interval; ! is outside"
     )
-    notes = [f"within tolerance: cut {_within(results, 0)}, uncut {_within(results, 1)}"]
-    notes += [
-        f"{one.subject}, {one.cell}: {name} {figure.text}: {figure.reason or 'unexplained'}"
-        for pair in results
-        for one in pair
-        for name, figure in one.figures.items()
-        if not figure.within
-    ]
+    cuts, uncuts = zip(*results, strict=True)
+    notes = [f"within tolerance: cut {share_within(cuts)}, uncut {share_within(uncuts)}"]
+    notes += [f"{one.subject}, {reason}" for pair in results for one in pair for reason in reasons([one])]
     return Table(title, columns, rows, notes)
-
-
-def _text(figure: Figure | None) -> str:
-    return "" if figure is None else str(figure)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
-"""How long networks take to come up and to go, without containers beside Mininet's with TCLink.
+"""Time how long networks take to come up and down: without containers beside Mininet's, and with containers.
 
-A network counts as up when the call that makes it returns; that every link of it carries packets then, and with which
-round trip, is looked at afterwards, of both alike.
+    sudo python -m benchmarks.startup
+
+A row is a network: a ring of ten sites by the testbed and by Mininet, 64 workers in containers, and geant-40. A network
+is up when the call that builds it returns. Afterwards every link of both subjects is pinged, which shows that it
+carries packets, and its round trip.
 """
 
 from __future__ import annotations
@@ -66,6 +69,7 @@ class Taken:
 
 
 def main() -> int:
+    """Measure and print. Returns the exit code."""
     parser = Options(__doc__)
     parser.add_repeats(REPEATS, QUICK_REPEATS)
     args = parser.parse()
@@ -94,7 +98,7 @@ def main() -> int:
 
 
 def ring(sites: int, workers: int) -> dict[str, Any]:
-    """A topology file's value: sites in a ring, each with so many workers."""
+    """Return a topology file's value: sites in a ring, with `workers` workers each."""
     names = [f"s{number}" for number in range(sites)]
     pairs = zip(names, names[1:] + names[:1], strict=True)
     return {
@@ -136,7 +140,7 @@ def _tclink(rate_bps: float, delay_s: float) -> dict[str, Any]:
 
 
 def _beside_mininet(folder: Path, repeats: int) -> list[Taken]:
-    """Ours and Mininet's, in turns; medians."""
+    """Build the testbed's and Mininet's network in turns. Returns the medians."""
     file = _write(folder, "ring", ring(SITES, 1))
     subjects: dict[str, Callable[[], Topo]] = {
         "testbed": lambda: WanTopo(file),
@@ -218,7 +222,7 @@ def _standing(title: str, file: Path) -> Taken:
 
 @contextmanager
 def _cleaned(name: str) -> Iterator[None]:
-    """Whatever comes to pass, nothing of the network is left."""
+    """Remove what is left of the network if anything fails."""
     try:
         yield
     except BaseException:

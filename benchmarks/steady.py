@@ -1,10 +1,12 @@
-"""Do plans stay where nothing changes? Swaps after the first minute on constant networks whose links all have one round
-trip, with a controller that follows what the members' transfers show.
+"""Count swaps on constant networks where all links have one round trip, under a controller that follows the network.
+
+    sudo python -m benchmarks.steady
 
     round trip  --a run of WINDOW_S-->  swaps in the first minute, and after it
 
-A plan may change while the controller finds out what links carry; what comes after that is noise taken for news.
-Workers are processes in the network's hosts, as in `benchmarks.replanning`.
+A row is a round trip. A plan may change while the controller finds out what links carry, so the first minute is left
+out of the claim; a later swap takes noise for a change. Workers are processes in the network's hosts, as in
+`benchmarks.replanning`. The whole takes five minutes.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ MOST = 1
 
 
 def main() -> int:
-    """Measure and show all; the exit code."""
+    """Measure and print. Returns 1 where there are more swaps than claimed."""
     args = Options(__doc__).parse()
     rows, figures, held = [], {}, True
     with ForkServer() as server:

@@ -1,8 +1,11 @@
-"""What a network swap costs a connection that it does not concern: retransmissions over an unchanged link.
+"""Measure what a network swap costs a connection that it does not concern: retransmissions over an unchanged link.
 
-On netstorm9 (26 directed links), one flow of iperf3 runs over dc1->dc3 while the network becomes one in which five
-others have other rates and delays, and back again. Beside it the same flow without any swap: that is the noise. Swap
-and still windows take turns on the same network, so that both see the same machine.
+    sudo python -m benchmarks.swap [--repeats N]
+
+On netstorm9 (26 directed links) one flow of iperf3 runs over dc1->dc3. Meanwhile the network swaps to one in which five
+other links have other rates and delays, and back again. A row is the flow with or without swaps; without them, its
+retransmissions are the machine's noise. Both kinds of windows take turns on the same network, so that the machine is
+the same for both.
 """
 
 from __future__ import annotations
@@ -69,7 +72,7 @@ def other(topology: Topology) -> Topology:
 
 
 def windows(network: Network, networks: tuple[Topology, Topology], repeats: int) -> Iterator[Window]:
-    """Still and swap windows in turn."""
+    """Yield windows without and with a swap in turn."""
     for repeat in range(repeats):
         for swapped in (False, True):
             progress(f"repeat {repeat + 1} of {repeats}, {'a swap' if swapped else 'no swap'}")
@@ -78,7 +81,7 @@ def windows(network: Network, networks: tuple[Topology, Topology], repeats: int)
 
 
 def watch(network: Network, becoming: Topology | None) -> Window:
-    """One flow, and a swap in the midst of it where there is one to make."""
+    """Run one flow, with a swap in the middle if another network is given."""
     workers = {worker.site: worker for worker in network.topology.workers}
     source, target = (workers[site] for site in WATCHED)
     unchanged = set(network.topology.links) - set(CHANGED)
@@ -112,7 +115,7 @@ def watch(network: Network, becoming: Topology | None) -> Window:
 
 
 def drops(network: Network) -> dict[str, int]:
-    """Link → packets dropped from its full queue so far."""
+    """Return the packets that each link has dropped from its full queue so far."""
     return {name: counted.dropped_queue for name, counted in network.shaper.counters().items()}
 
 
@@ -121,7 +124,7 @@ def unroutable_packets(network: Network) -> int:
 
 
 def main() -> int:
-    """Measure and show; the exit code."""
+    """Measure and print. Returns the exit code."""
     parser = Options(__doc__)
     parser.add_repeats(REPEATS, QUICK_REPEATS)
     args = parser.parse()

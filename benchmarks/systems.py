@@ -1,15 +1,18 @@
-"""How soon a script learns over a WAN: DDP over gloo and over ours, local SGD of others, and our schemes.
+"""Compare how soon systems learn over a WAN: DDP over gloo and over `wan`, others' local SGD, and our schemes.
+
+    sudo python -m benchmarks.systems [--network NAME] [--system NAME] [--python PATH]
 
     cell: a network, a system, a seed  --`testbed launch` of examples/gpt.py, to the loss or the time's end-->  figures
 
-What is measured is the time from the script's first evaluation until the loss over held-out text is at the target, and
-the bytes that went over the WAN meanwhile. gloo, `wan` and our schemes run the script as it is: an option of `launch`
-says which. PostLocalSGDOptimizer, hivemind and torchft need it changed, as their documentation has it. All
-that take local steps take as many. Processes share the machine's processors, nobody's step is paced, and each network's
-traces begin anew with each cell. What was measured is kept in runs/benchmark-systems.json and not measured again.
+A row is a system on a network. Its time lasts from the script's first evaluation until the loss over held-out text is
+at the target; its bytes are those over the WAN meanwhile. gloo, `wan` and this library's schemes run the script
+unchanged: an option of `launch` selects them. PostLocalSGDOptimizer, hivemind and torchft need the script changed, as
+their documentation has it. All systems with local steps take as many of them. Processes share the machine's processors,
+no step is paced, and each network's traces begin again with each cell. Cells are kept in runs/benchmark-systems.json
+and not measured again. `--quick` takes some 11 minutes.
 
-hivemind and torchft are no part of the environment: `--python` names another interpreter that has them beside PyTorch
-and this package. What is missing is named with the reason.
+hivemind and torchft are not installed with the rest: `--python` names an interpreter that has them beside PyTorch and
+this package. Systems that are missing are listed with the reason.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -34,8 +38,7 @@ from benchmarks.support.campaign import Campaign, without_curves
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
 from benchmarks.support.paired import CONFIDENCE, interval, ratio
-from benchmarks.support.systems.kinds import SYSTEMS, missing
-from benchmarks.support.systems.networks import NETWORKS
+from benchmarks.support.systems.cells import NETWORKS, SYSTEMS, missing
 from benchmarks.support.table import Table, progress, show
 from testbed.run.conclusion.summary import wan_bytes
 from testbed.run.directory import RUNS
@@ -70,7 +73,7 @@ class Cell:
 
 
 def measure(cell: Cell, _: ForkServer | None, *, python: str) -> dict[str, Any]:
-    """Launch a cell; its figures, or how it failed."""
+    """Launch a cell and return its figures, or how it failed."""
     value = NETWORKS[cell.network]()
     with TemporaryDirectory(prefix="systems-") as folder:
         file = Path(folder) / "topology.yaml"
@@ -94,7 +97,7 @@ INTERRUPTED = 130
 
 @contextmanager
 def launched(cell: Cell, topology: Path, python: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """The launch of a cell and the file of what it says; ended with the context."""
+    """Launch a cell. Yields the process and the file of its output; the process is ended with the context."""
     system = SYSTEMS[cell.system]
     log = topology.with_name("said")
     script = [python, *system.words, "--steps", str(ENDLESS), "--seed", str(cell.seed)]
@@ -110,7 +113,7 @@ def launched(cell: Cell, topology: Path, python: str) -> Iterator[tuple[subproce
 
 
 def _wait(process: subprocess.Popen[bytes], log: Path, limit_s: float) -> None:
-    """Until the target is reached, the time is over, or it has ended by itself."""
+    """Wait until the target is reached, the time is over, or the launch has ended."""
     began_s = time.monotonic()
     while process.poll() is None:
         curve = curve_in(log.read_text(errors="replace"))
@@ -122,7 +125,7 @@ def _wait(process: subprocess.Popen[bytes], log: Path, limit_s: float) -> None:
 
 
 def curve_in(said: str) -> list[dict[str, float]]:
-    """The script's evaluations among the lines of a launch."""
+    """Return the script's evaluations among the lines of a launch."""
     return [json.loads(line) for line in re.findall(r"\| (\{.*\"loss\".*\})\s*$", said, re.MULTILINE)]
 
 
@@ -145,7 +148,7 @@ def figures_of(curve: Sequence[Mapping[str, float]], directory: Path, limit_s: f
 
 
 def table(network: str, found: Mapping[Cell, Any], reasons: Mapping[str, str]) -> Table:
-    """A network's cells; time and bytes with their intervals over the seeds."""
+    """Return the table of a network's systems, with intervals of time and bytes over the seeds."""
     seconds = {name: _seconds(_cells(found, network, name)) for name in SYSTEMS}
     rows = [[name, "", "", "", "", f"left out: {reason}"] for name, reason in reasons.items()]
     for name, times in seconds.items():
@@ -155,8 +158,7 @@ def table(network: str, found: Mapping[Cell, Any], reasons: Mapping[str, str]) -
         if not cells:
             continue
         against = ratio(times, seconds["gloo"]) if name != "gloo" else None
-        count = len(cells)
-        loss, steps = (sum(its[of] for its in cells.values()) / count for of in ("loss", "steps"))
+        loss, steps = (mean(its[of] for its in cells.values()) for of in ("loss", "steps"))
         rows.append(
             [
                 name,
@@ -164,7 +166,7 @@ def table(network: str, found: Mapping[Cell, Any], reasons: Mapping[str, str]) -
                 str(against or ""),
                 _said([its["wan_bytes"] / 1e6 for its in cells.values()]),
                 f"{loss:.3f} after {steps:.0f} steps",
-                f"{len(times)} of {count}",
+                f"{len(times)} of {len(cells)}",
             ]
         )
     columns = ("", f"s to {LOSS:g}", "× gloo", "MB over the WAN", "loss at the end", "reached it")
@@ -186,7 +188,7 @@ def _said(values: Sequence[float]) -> str:
 
 
 def main() -> int:
-    """Measure what is missing and show all; the exit code."""
+    """Measure the missing cells and print all. Returns the exit code."""
     parser = Options(__doc__)
     parser.add_campaign(SEEDS, quick=1)
     parser.add_argument("--network", action="append", choices=NETWORKS, help="this one only; may be repeated")

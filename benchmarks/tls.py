@@ -1,7 +1,9 @@
-"""What TLS costs: two members reduce a tensor over loopback, which takes all that both processors do, with and without.
+"""Measure what TLS costs: two members reduce a tensor over loopback, with and without TLS.
 
-In turns, so that a change of the host's mood meets both. Seconds are those of the median round, the processor's those
-of both members; a link of a wide-area network is slower than either, and there the processor's time is what it costs.
+    python -m benchmarks.tls
+
+A row is the median round with or without TLS, and the processor time of both members. Both take turns, so that a change
+of the host's load affects both. A wide-area link is slower than loopback, so there the processor time is the cost.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ REPEATS, QUICK_REPEATS = 5, 1
 
 
 def member(pipe: Connection, address: str, name: str, tls: Path | None) -> None:
-    """Reduce, and send the rounds' seconds and the processor's seconds of one."""
+    """Reduce in one member, and send the seconds of its rounds and the processor seconds of one round."""
     torch.set_num_threads(1)
     tensor = torch.ones(ELEMENTS)
     with closing(pipe), sync.join(address, name, "127.0.0.1", tls=tls) as session:
@@ -49,7 +51,7 @@ def member(pipe: Connection, address: str, name: str, tls: Path | None) -> None:
 
 
 def measure(at: Controller, folder: Path | None) -> tuple[float, float]:
-    """A round's seconds at the median, and the processor's seconds that both members have for one."""
+    """Return the median seconds of a round, and the processor seconds of both members for one round."""
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
     for name in MEMBERS:

@@ -1,8 +1,11 @@
-"""What part of a long link one TCP flow fills: 140 Mbit/s and a round trip of 218 ms, under BBR and under reno, with
-the workers' buffers fitted to the network and as their kernel has them.
+"""Measure what part of a long link one TCP flow fills, under BBR and reno, with fitted buffers and with the kernel's.
 
-A figure is iperf3's goodput with its default settings in the workers' namespaces, as its server counts it over the
-seconds 5 to 25, as part of the ideal, 1448/1514 of the link's rate.
+    sudo python -m benchmarks.transport
+
+The link has 140 Mbit/s and a round trip of 218 ms. A row is a congestion control with one kind of buffers. Its figure
+is the goodput of iperf3 with default settings in the workers' namespaces, as its server counts it over the seconds 5 to
+25, divided by the ideal: 1448/1514 of the link's rate. A flow takes half a minute. The exit code is 1 where a flow with
+fitted buffers misses 93 %.
 """
 
 from __future__ import annotations
@@ -41,15 +44,17 @@ LISTEN_S = 0.5
 
 
 def goodput_bps(server: Mapping[str, Any]) -> float:
-    """What arrived from the fifth second to the 25th, by the report of iperf3's server. Its intervals last about a
-    second; those count that begin in this time."""
+    """Return the goodput from the fifth second to the 25th, by the report of iperf3's server.
+
+    Its intervals last about a second; those that begin in this time count.
+    """
     sums = [interval["sum"] for interval in server["intervals"]]
     counted = [each for each in sums if BEGIN_S <= round(each["start"]) < END_S]
     return float(sum(each["bytes"] for each in counted) * 8 / sum(each["seconds"] for each in counted))
 
 
 def measure(congestion: str, fitted: bool) -> tuple[float, str]:
-    """The part of the ideal that one flow has over a fresh network, and the name of the backend that shaped it."""
+    """Return the part of the ideal that one flow fills on a fresh network, and the shaping backend's name."""
     topology = Topology.from_value(TOPOLOGY, Path("transport.yaml"))
     with Testbed(topology, workers="namespaces", fit_transport=fitted) as testbed, ExitStack() as stack:
         network = testbed.network

@@ -1,7 +1,7 @@
-"""`make image`: this testbed with a Docker engine of its own, which `make smoke` runs; made without an image registry.
+"""Build the CI image for `make image` and `make smoke`: the testbed with a Docker engine.
 
-testbed-ci-base    Debian with what a run calls, made by mmdebstrap         changes with containers/base.sh
-testbed-ci         + Python packages from the host's wheelhouse, the wheel   rebuilt in seconds for other code
+testbed-ci-base    Debian with the programs that a run calls, by mmdebstrap    changes with containers/base.sh
+testbed-ci         + Python packages from the host's wheelhouse, the wheel     rebuilt in seconds for other code
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ from testbed.resources import __version__
 #: The image's name for people: `wan-testbed:0.2.0`.
 NAME = "wan-testbed"
 
-#: What a run calls, an engine, and what the shaping core is made with.
+#: The programs that a run calls, a Docker engine, and the compiler of the shaping core.
 DEBIAN_PACKAGES = sorted({*PROGRAMS.values(), *compiler.PACKAGES.split(), "docker.io"})
 
 
 def ensure_ci_image(client: docker.DockerClient, progress: Progress = print) -> str:
-    """The tag of the CI image for the code as it is now; made first, where it is not there yet.
+    """Return the tag of the CI image for the present code. The image is built first if it does not exist.
 
-    Raises ImageError when a step fails.
+    Raises:
+        ImageError: a step failed.
     """
     source = {str(path.relative_to(ROOT)): path for path in _source()}
     recipes = {"ci-base": base_recipe(DEBIAN_PACKAGES)}
@@ -79,7 +80,7 @@ def _source() -> Iterator[Path]:
 
 
 def main() -> int:
-    """Make the image, name it NAME beside its tag, and print both with its size. Returns 3 where this machine can't."""
+    """Build the image, tag it NAME too, and print its size. Returns 3 where this machine can't."""
     try:
         client = engine.connect()
         image = client.images.get(ensure_ci_image(client))

@@ -1,4 +1,4 @@
-"""Writes scikit-learn's digits as files that a worker reads with the standard library and torch alone.
+"""Write scikit-learn's digits as files that a worker reads with the standard library and torch alone.
 
     python containers/digits.py DIRECTORY
 
@@ -19,12 +19,12 @@ from pathlib import Path
 
 from sklearn.datasets import load_digits
 
-#: The brightest a pixel is in the original files.
+#: The largest value of a pixel in the original files.
 BRIGHTEST = 16
 
 
 def bake(directory: Path) -> None:
-    """Write the three files into a directory, which is made if need be."""
+    """Write the three files into a directory, which is created if it does not exist."""
     digits = load_digits()
     arrays = {
         "images": ("images.f32", (digits.images / BRIGHTEST).astype("<f4")),

@@ -1,10 +1,10 @@
-"""Builds the wheel and the source archive: `make dist` builds both, and tries the wheel in the image for CI.
+"""Build the wheel and the source archive, and try the wheel in the CI image: `make dist`.
 
     a copy of the files that git tracks or would --sdist--> dist/wan_testbed-VERSION.tar.gz --wheel--> dist/*.whl
                                                             containers/ci_image.py  <--------------------'
 
-The wheel is built from the unpacked source archive, so that what the archive lacks is missed here. Neither is built in
-the checkout, where setuptools would leave folders whose files of yesterday go into the next wheel.
+The wheel is built from the unpacked source archive, so that the build fails if the archive lacks a file. Neither is
+built in the checkout, where setuptools would leave folders whose old files go into the next wheel.
 """
 
 from __future__ import annotations
@@ -14,23 +14,26 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import docker
 
 from testbed.emulation.containers import engine
-from testbed.emulation.containers.image import ROOT, ImageError, ensure_worker_image
+from testbed.emulation.containers.image import ROOT, ensure_worker_image
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.interrupt import Interrupted, interruptible
+from testbed.errors import CANNOT, FAILED
 
 DIST = ROOT / "dist"
 
-#: The files and folders that the source archive is made of.
+#: The files and folders in the source archive.
 SOURCE = (
     *("pyproject.toml", "setup.py", "setup.sh", "MANIFEST.in", "requirements.lock", "README.md", "LICENSE"),
     *("testbed", "containers", "examples", "experiments", "topologies", "traces"),
 )
 
-#: What is asked of the wheel in the image, as any user's first commands.
+#: The commands that the wheel is tried with: a user's first ones.
 ASKED = (
     ("testbed", "--help"),
     ("testbed", "doctor"),
@@ -38,11 +41,12 @@ ASKED = (
     ("testbed", "simulate", "smoke"),
 )
 
-FAILED, CANNOT, INTERRUPTED = 1, 3, 130
+#: The exit code of a program that was interrupted.
+INTERRUPTED = 130
 
 
 class DistError(Exception):
-    """The wheel or the source archive cannot be built; the text has what setuptools said."""
+    """The wheel or the source archive cannot be built; the text has the output of setuptools."""
 
 
 def build(target: Path = DIST) -> tuple[Path, Path]:
@@ -68,7 +72,7 @@ def build(target: Path = DIST) -> tuple[Path, Path]:
 
 
 def _built(source: Path, kind: str, target: Path) -> str:
-    """Build an archive of a `kind`, by the build system that pyproject.toml names. Returns the archive's file name."""
+    """Build a `kind` of archive with the build system that pyproject.toml names. Returns the archive's file name."""
     program = f"import sys; from setuptools import build_meta; print(build_meta.build_{kind}(sys.argv[1]))"
     done = subprocess.run([sys.executable, "-c", program, str(target)], cwd=source, capture_output=True, text=True)
     if done.returncode != 0:
@@ -77,7 +81,7 @@ def _built(source: Path, kind: str, target: Path) -> str:
 
 
 def try_wheel(client: docker.DockerClient) -> bool:
-    """Ask the wheel in the image what a user asks first, then run the smoke experiment. Returns whether all is well."""
+    """Run a user's first commands on the wheel in the image, then the smoke experiment. Returns whether all passed."""
     from containers import smoke
     from containers.ci_image import ensure_ci_image
 
@@ -90,7 +94,7 @@ def try_wheel(client: docker.DockerClient) -> bool:
             capture_output=True,
             text=True,
         )
-        # An unprivileged container is no machine for the emulation: doctor has to say so, with 3, and in words.
+        # An unprivileged container cannot run the emulation: doctor must say so, and return 3.
         wanted = CANNOT if command[1] == "doctor" else 0
         told = "Traceback" not in done.stdout + done.stderr
         print(f"{'passed' if done.returncode == wanted and told else 'FAILED'}: {' '.join(command)}", flush=True)
@@ -100,20 +104,33 @@ def try_wheel(client: docker.DockerClient) -> bool:
     return smoke.smoke(client)
 
 
-def main() -> int:
-    """Build, print what was built and try it. Returns 0 if all is well, 1 if not, 3 where this machine can't."""
+def exit_code(work: Callable[[], bool], left: str = "") -> int:
+    """Run `work` and return the program's exit code; print the reason where the work could not be done.
+
+    Args:
+        work: Returns whether all went well.
+        left: Added to the message of an interruption.
+
+    Returns:
+        0 if all went well, 1 if not, 3 where this machine can't, 130 after an interruption.
+    """
     try:
         with interruptible():
-            for file in build():
-                print(f"{file.relative_to(ROOT)}  {file.stat().st_size / 1e6:.1f} MB")
-            return 0 if try_wheel(engine.connect()) else FAILED
-    except (DistError, engine.EngineError, ImageError) as error:
+            return 0 if work() else FAILED
+    except (DistError, EmulationError, FileExistsError) as error:
         print(error, file=sys.stderr)
         return CANNOT
     except Interrupted as signal_:
-        print(f"interrupted ({signal_})", file=sys.stderr)
+        print(f"interrupted ({signal_}){left}", file=sys.stderr)
         return INTERRUPTED
 
 
+def build_and_try() -> bool:
+    """Build the archives, print their sizes, and try the wheel. Return whether the trial went well."""
+    for file in build():
+        print(f"{file.relative_to(ROOT)}  {file.stat().st_size / 1e6:.1f} MB")
+    return try_wheel(engine.connect())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(build_and_try))

@@ -1,9 +1,9 @@
-"""Writes the documentation that Debian's packages hold as one English text, which models of characters learn from.
+"""Write the documentation in Debian's packages as one English text, which models of characters learn from.
 
     python containers/documentation.py DIRECTORY
 
-`text.txt`: ASCII, the sources of the pages of PACKAGES one after the other, in the order of their paths. What is not
-printable ASCII or a new line is left out.
+`text.txt`: ASCII, the sources of the pages of PACKAGES one after the other, in the order of their paths. Characters
+other than printable ASCII and new lines are left out.
 `documentation.json`: `{"sha256", "characters", "packages": {name: {"version", "licence"}}}` of that text.
 
 Packages are downloaded from the Debian mirror that apt knows and unpacked, not installed. A mirror's newer version of
@@ -20,13 +20,13 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-#: What text is made of: new lines and what can be printed.
+#: The characters of the text: new lines and printable ASCII.
 ALPHABET = frozenset("\n" + "".join(map(chr, range(ord(" "), ord("~") + 1))))
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """Where a package has sources of pages, and under which licence, as its `copyright` says."""
+    """A package, the sources of its pages, and their licence as its `copyright` says."""
 
     name: str
     pages: str
@@ -41,7 +41,7 @@ PACKAGES = (
 
 
 def prepare(directory: Path) -> None:
-    """Write both files into a directory, which is made if need be; SystemExit with the remedy where apt can't help."""
+    """Write both files into a directory, which is created if need be. SystemExit with the remedy where apt fails."""
     parts, packages = [], {}
     with tempfile.TemporaryDirectory() as scratch:
         for package in PACKAGES:
@@ -62,7 +62,7 @@ def prepare(directory: Path) -> None:
 
 
 def _downloaded(package: str, folder: Path) -> Path:
-    """The package's file, which apt checks against its index."""
+    """Download a package's file, which apt checks against its index."""
     folder.chmod(0o755)  # apt downloads as a user of its own
     _run(["apt-get", "download", "--quiet", package], folder)
     (archive,) = folder.glob(f"{package}_*.deb")
@@ -73,9 +73,11 @@ def _run(words: list[str], folder: Path | None = None) -> str:
     try:
         return subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True).stdout
     except FileNotFoundError:
-        raise SystemExit(f"there is no {words[0]} here: the documentation is that of Debian 12's packages") from None
+        raise SystemExit(
+            f"{words[0]} is not installed: the documentation comes from Debian 12's packages, by apt and dpkg"
+        ) from None
     except subprocess.CalledProcessError as error:
-        remedy = "see that this machine is a Debian 12 that reaches its mirror, and run `apt-get update`"
+        remedy = "check that this machine is a Debian 12 that reaches its mirror, and run `apt-get update`"
         raise SystemExit(f"`{' '.join(words)}` failed: {error.stderr.strip()}\n{remedy}") from None
 
 

@@ -1,13 +1,13 @@
-"""Renews requirements.lock from the ranges of pyproject.toml, and says what changed: the first half of `make update`.
+"""Renew requirements.lock from the ranges of pyproject.toml, and print the changes: the first half of `make update`.
 
     ./setup.sh lock
 
-uv finds the newest versions that fit one another for every Python and machine, and the hashes of all their files, on
-the index that pip's settings name. pip then says which files it would take here: a build that another place of its
-settings has (torch for the CPU, say) gets its hashes into the lock too, of every file where that place is an index with
-hashes. What is known of a version from other settings, by an earlier renewal, stays.
+uv finds the newest versions that fit together for every Python and machine, with the hashes of all their files, on the
+index that pip's settings name. Then pip reports which files it would install here. If it takes a build from another
+place of its settings (torch for the CPU, say), the hashes of that build enter the lock too: of every file, where that
+place is an index with hashes. Hashes of a version that an earlier renewal found under other settings stay.
 
-pip and uv are those beside the Python that this runs in; it needs the standard library alone.
+pip and uv are those beside the running Python; this program needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ HEADER = """\
 # the ranges of pyproject.toml: to change it, or where a merge left it torn, run `make update`.
 """
 
-#: For every Python from this one on, and every machine; a version that fits all before a newer one for some.
+#: The command of uv: for every Python from this one on, and every machine. A version that fits all is preferred to a
+#: newer one that fits some.
 COMPILE = (
     *(UV, "pip", "compile", "--quiet"),
     *("--universal", "--python-version=3.11", "--fork-strategy=fewest"),
@@ -44,16 +45,16 @@ PIP = (sys.executable, "-m", "pip")
 
 
 class RenewalError(Exception):
-    """uv or pip found no answer; the text has what it said."""
+    """uv or pip found no answer; the text has its output."""
 
 
 def resolve(settings: Settings) -> Lock:
-    """The newest versions that fit the ranges, one for all Pythons, with the hashes that pip's index lists."""
+    """Return the newest versions that fit the ranges, one for all Pythons, with the hashes that pip's index lists."""
     return _uv(settings, "--generate-hashes", "--all-extras", "--annotation-style=line", "pyproject.toml")
 
 
 def builds(lock: Lock, settings: Settings) -> dict[str, set[str]]:
-    """By name, the hashes of the builds that pip would take here and that the lock lacks."""
+    """Return by name the hashes of the builds that pip would install here and that the lock lacks."""
     constraints = ROOT / "build" / "constraints.txt"
     constraints.write_text("".join(f"{package.name}=={package.version}\n" for package in lock.values()))
     command = [*PIP, "install", "--quiet", "--dry-run", "--only-binary=:all:", "--ignore-installed", "--report=-"]
@@ -68,13 +69,13 @@ def builds(lock: Lock, settings: Settings) -> dict[str, set[str]]:
 
 
 def _files(build: str, settings: Settings) -> set[str]:
-    """The hashes of all files of a build that pip's indexes list: those of other Pythons and machines too."""
+    """Return the hashes of all files of a build on pip's indexes, also for other Pythons and machines."""
     indexes = [f"--extra-index-url={url}" for url in settings.get("extra-index-url", [])]
     options = ("--index-strategy=unsafe-best-match", "--generate-hashes", "--no-deps")
     try:
         listed = _uv(settings, *options, *indexes, "-", given=build)
     except RenewalError:
-        return set()  # it is in a folder, which pip's settings name as `find-links`, and on no index
+        return set()  # the build is on no index, but in a folder that pip's settings name as `find-links`
     return {digest for package in listed.values() for digest in package.hashes}
 
 
@@ -84,7 +85,7 @@ def _uv(settings: Settings, *arguments: str, given: str = "") -> Lock:
 
 
 def renewed(old: Lock, resolved: Lock, more: Mapping[str, Iterable[str]]) -> Lock:
-    """What was resolved, with these hashes more and those that are known of a version that stays."""
+    """Return the resolved lock, with the hashes in `more` and the old hashes of versions that stay."""
     lock = {}
     for name, package in resolved.items():
         known = old[name].hashes if name in old and old[name].version == package.version else ()
@@ -94,7 +95,7 @@ def renewed(old: Lock, resolved: Lock, more: Mapping[str, Iterable[str]]) -> Loc
 
 
 def said(old: Lock, new: Lock) -> list[str]:
-    """What changed, a line each: versions, and files of versions that stay."""
+    """Return a line for each change: versions, and files of versions that stay."""
     lines = list(changes(*({name: package.version for name, package in lock.items()} for lock in (old, new))))
     for name in sorted(old.keys() & new.keys()):
         more = len({*new[name].hashes} - {*old[name].hashes})
@@ -111,7 +112,7 @@ def _output(command: list[str], given: str = "") -> str:
 
 
 def main() -> int:
-    """Renew the lock and print what changed; 3 where uv or pip finds no answer."""
+    """Renew the lock and print the changes. Returns 3 where uv or pip finds no answer."""
     old = read() if LOCK.exists() else {}
     try:
         settings = pip_settings()

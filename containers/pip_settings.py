@@ -1,9 +1,9 @@
-"""pip's settings, for uv: it installs in a quarter of the time, and has settings of its own that nobody may know of.
+"""Install packages with uv by pip's settings: uv needs a quarter of pip's time, but reads only settings of its own.
 
     python -m containers.pip_settings [OPTION...]    uv pip install OPTION... into this Python's environment
 
-Packages are looked for where pip would, by its files and its environment, and are as new as any of those places has
-them. pip and uv are those beside the Python that this runs in; it needs the standard library alone.
+Packages are searched where pip would search, by its files and its environment, and the newest version of any of those
+places is taken. pip and uv are those beside the running Python; this program needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ Settings = dict[str, list[str]]
 
 
 class SettingsError(Exception):
-    """pip can't read its settings; the text has what it said."""
+    """pip can't read its settings; the text has its output."""
 
 
 UV = str(Path(sys.executable).with_name("uv"))
 
-#: What uv has an option for, once for each value.
+#: pip's settings for which uv has an option, given once for each value.
 OPTIONS = {
     "index-url": "--default-index",
     "extra-index-url": "--index",
     "find-links": "--find-links",
     "trusted-host": "--allow-insecure-host",
 }
-#: What it takes from the environment. Proxies that the environment names are the same for both.
+#: pip's settings that uv takes from the environment. Proxies in the environment are the same for both.
 VARIABLES = {
     "cert": ("SSL_CERT_FILE",),
     "client-cert": ("SSL_CLIENT_CERT",),
@@ -42,7 +42,11 @@ VARIABLES = {
 
 
 def pip_settings() -> Settings:
-    """pip's settings by name, the values of each; the environment's go before files'. SettingsError where pip fails."""
+    """Return the values of pip's settings by name. The environment's go before those of files.
+
+    Raises:
+        SettingsError: pip failed.
+    """
     done = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True)
     if done.returncode:
         raise SettingsError(f"pip config list ended with {done.returncode}:\n{done.stderr}")
@@ -50,7 +54,7 @@ def pip_settings() -> Settings:
 
 
 def parse(listed: str) -> Settings:
-    """The settings as `pip config list` shows them: `global.index-url='…'`, `:env:.index-url='…'`."""
+    """Parse the output of `pip config list`: `global.index-url='…'`, `:env:.index-url='…'`."""
     settings: Settings = {}
     for line in reversed(listed.splitlines()):
         key, _, value = line.partition("=")
@@ -61,7 +65,7 @@ def parse(listed: str) -> Settings:
 
 
 def options(settings: Settings) -> Iterator[str]:
-    """They as uv's options."""
+    """Yield the settings as uv's options."""
     for name, option in OPTIONS.items():
         yield from (f"{option}={value}" for value in settings.get(name, []))
     if settings.get("no-index", ["0"])[0].lower() in {"1", "true", "yes", "on"}:
@@ -70,12 +74,12 @@ def options(settings: Settings) -> Iterator[str]:
 
 
 def variables(settings: Settings) -> dict[str, str]:
-    """They as uv's environment, beside the caller's."""
+    """Return the settings as environment variables for uv."""
     return {variable: settings[name][0] for name in VARIABLES if name in settings for variable in VARIABLES[name]}
 
 
 def main(words: list[str]) -> int:
-    """Install; uv's exit code, or 3 where there are no settings to be had."""
+    """Install the packages. Returns uv's exit code, or 3 where pip's settings cannot be read."""
     try:
         settings = pip_settings()
     except SettingsError as error:

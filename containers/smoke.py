@@ -1,4 +1,4 @@
-"""`make smoke`: the smoke experiment in a container with a Docker engine of its own, as on a CI runner.
+"""Run the smoke experiment in a container with a Docker engine of its own, as on a CI runner: `make smoke`.
 
     this machine's engine
       └─ container testbed-smoke: privileged, no network, its own dockerd
@@ -8,7 +8,7 @@
            └─ testbed run smoke --strict
                 └─ the workers' containers
 
-It fails unless the verdict is `trusted`. Nothing stays but the run's directory, the images and that volume.
+It fails unless the verdict is `trusted`. Only the run's directory, the images and that volume stay.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from docker.errors import APIError
 from docker.models.containers import Container
 
 from containers.ci_image import ensure_ci_image
-from containers.dist import DistError
+from containers.dist import exit_code
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import remove_containers
-from testbed.emulation.containers.image import ROOT, ImageError, ensure_worker_image, exists
-from testbed.emulation.interrupt import Interrupted, interruptible
+from testbed.emulation.containers.image import ROOT, ensure_worker_image, exists
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.label import LABEL, labelled
 
-#: As a network's name it is nobody else's, and `testbed clean` finds the container by it.
+#: A network's name that nothing else has; `testbed clean` finds the container by it.
 NAME = "make-smoke"
 CONTAINER = VOLUME = "testbed-smoke"
 VOLUME_LABEL = "testbed.cache"
@@ -44,34 +44,32 @@ VOLUME_LABEL = "testbed.cache"
 CONTROL_GROUP = "testbed-smoke"
 
 RUNS = ROOT / "runs"
-#: How long the run may take, all of it: what a smoke test may cost.
+#: The most seconds that the whole run may take.
 LIMIT_S = 180
 TESTBED = ("testbed",)
 RUN = ("timeout", str(LIMIT_S), *TESTBED, "run", "smoke", "--strict")
 
-#: Two of setup.sh's settings that a run needs to know too: whose files they are, and what the workers stand on.
+#: Settings of setup.sh that a run needs too: the owner of its files, and the workers' base image.
 PASSED_ON = ("SUDO_UID", "SUDO_GID", "BASE_IMAGE")
 
-FAILED, CANNOT, INTERRUPTED = 1, 3, 130
 
-
-class SmokeError(Exception):
+class SmokeError(EmulationError):
     """The container or its engine cannot be started; the text says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Rights with which a Docker engine works in a container: as `docker run` names them, and as its API does."""
+    """Rights with which a Docker engine works in a container, as flags of `docker run` and for Docker's API."""
 
     flags: str
     host_config: Mapping[str, Any]
 
 
 def grants() -> Iterator[Grant]:
-    """What to ask for, in order: `--privileged`, then the same said in single flags.
+    """Yield the rights to ask for, in order: `--privileged`, then the same rights as single flags.
 
-    An engine refuses `--privileged` where it lacks a capability itself, being in a container, say; then it is asked
-    for what it has.
+    An engine that lacks a capability itself, in a container for example, refuses `--privileged`. It is then asked for
+    the capabilities that it has.
     """
     yield Grant("--privileged", {"Privileged": True})
     lacking = missing_capabilities(Path("/proc/self/status").read_text())
@@ -94,14 +92,14 @@ def grants() -> Iterator[Grant]:
 
 
 def missing_capabilities(status: str) -> list[str]:
-    """The capabilities that a process, by its /proc/PID/status, can never have: not in its bounding set."""
+    """Return the capabilities outside the bounding set of a process, given its /proc/PID/status."""
     bounding = int(status.partition("CapBnd:")[2].split()[0], 16)
     listed = subprocess.run(["setpriv", "--list-caps"], capture_output=True, text=True, check=True)
     return [name.upper() for bit, name in enumerate(listed.stdout.split()) if not bounding >> bit & 1]
 
 
 def smoke(client: docker.DockerClient) -> bool:
-    """Make the images, run, take all away but the results; whether the verdict is `trusted`."""
+    """Build the images, run, and remove all but the results. Returns whether the verdict is `trusted`."""
     worker, image = ensure_worker_image(client), ensure_ci_image(client)
     with labelled(NAME) as folder, machine(client, image, folder) as (container, grant):
         print(f"runs with {grant.flags}")
@@ -125,7 +123,7 @@ def smoke(client: docker.DockerClient) -> bool:
 
 @contextmanager
 def machine(client: docker.DockerClient, image: str, folder: Path) -> Iterator[tuple[Container, Grant]]:
-    """The container with its engine, and with what rights it runs; leaving takes it away, also one that was left."""
+    """Start the container with its engine, and remove it at the end. Yields the container and its rights."""
     remove_containers(client, NAME)
     client.volumes.create(VOLUME, labels={VOLUME_LABEL: "smoke"})
     RUNS.mkdir(exist_ok=True)
@@ -145,7 +143,11 @@ def machine(client: docker.DockerClient, image: str, folder: Path) -> Iterator[t
 
 
 def start(client: docker.DockerClient, image: str, folder: Path) -> tuple[Container, Grant]:
-    """Start it with the first grant that the engine does not refuse. SmokeError when it refuses all."""
+    """Start the container with the first grant that the engine accepts.
+
+    Raises:
+        SmokeError: the engine refuses all grants.
+    """
     refused = []
     for grant in grants():
         host_config = {
@@ -167,11 +169,15 @@ def start(client: docker.DockerClient, image: str, folder: Path) -> tuple[Contai
         else:
             container.reload()
             return container, grant
-    raise SmokeError("the Docker engine starts no container that can have an engine inside. Use a machine whose does.")
+    raise SmokeError("the Docker engine refuses every container that could run an engine inside. Use another machine.")
 
 
 def inner_engine(container: Container, folder: Path) -> docker.DockerClient:
-    """A client of the engine in the container, once it answers. SmokeError with its log when it does not."""
+    """Return a client of the engine in the container, once it answers.
+
+    Raises:
+        SmokeError: the engine does not answer; the text has its log.
+    """
     where = f"unix://{folder}/docker.sock"
     deadline = time.monotonic() + engine.START_TIMEOUT_S
     while not engine.answers(where):
@@ -184,7 +190,7 @@ def inner_engine(container: Container, folder: Path) -> docker.DockerClient:
 
 
 def bring_images(outer: docker.DockerClient, inner: docker.DockerClient, tags: Iterable[str]) -> None:
-    """See that the inner engine has these images, and no other: what it kept of them need not be brought again."""
+    """Load these images into the inner engine, unless it has them, and remove all others."""
     for tag in tags:
         if not exists(inner, tag):
             print(f"bringing {tag} into the container's engine")
@@ -196,7 +202,7 @@ def bring_images(outer: docker.DockerClient, inner: docker.DockerClient, tags: I
 
 
 def execute(client: docker.DockerClient, container: Container, command: Sequence[str]) -> int:
-    """Run a command in the container, show what it says as it says it, and return its exit status."""
+    """Run a command in the container, print its output as it comes, and return its exit status."""
     execution = client.api.exec_create(container.id, list(command), environment=environment())["Id"]
     for said in client.api.exec_start(execution, stream=True):
         sys.stdout.buffer.write(said)
@@ -205,36 +211,23 @@ def execute(client: docker.DockerClient, container: Container, command: Sequence
 
 
 def environment() -> dict[str, str]:
-    """What a program in the container is told: its engine, and what set-up was told."""
+    """Return the environment of programs in the container: its engine, and the settings of set-up."""
     told = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     return {"DOCKER_HOST": "unix:///engine/docker.sock", **told}
 
 
 def directories() -> set[Path]:
-    """The directories of runs that are there."""
+    """Return the directories of the runs that exist."""
     return {path for path in RUNS.iterdir() if path.is_dir() and not path.is_symlink()}
 
 
 def remove_control_groups() -> None:
-    """Remove the inner engine's control groups, which the host's hierarchy holds; they are empty by now."""
+    """Remove the inner engine's control groups from the host's hierarchy; they are empty by now."""
     hierarchy = Path("/sys/fs/cgroup")
     for top in (*hierarchy.glob(CONTROL_GROUP), *hierarchy.glob(f"*/{CONTROL_GROUP}")):
         for folder, _, _ in os.walk(top, topdown=False):
             Path(folder).rmdir()
 
 
-def main() -> int:
-    """0 for a trusted verdict, 1 for another or none, 3 where this machine can't, 130 when interrupted."""
-    try:
-        with interruptible():
-            return 0 if smoke(engine.connect()) else FAILED
-    except (DistError, engine.EngineError, FileExistsError, ImageError, SmokeError) as error:
-        print(error, file=sys.stderr)
-        return CANNOT
-    except Interrupted as signal_:
-        print(f"interrupted ({signal_}): everything but the results was taken away", file=sys.stderr)
-        return INTERRUPTED
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(lambda: smoke(engine.connect()), ": everything but the results was taken away"))

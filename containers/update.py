@@ -1,9 +1,9 @@
-"""Renews the Debian packages of the worker image, and says what changed: the second half of `make update`.
+"""Renew the Debian packages of the worker image, and print the changes: the second half of `make update`.
 
     python -m containers.update
 
-The image for CI, which stands on a base of its own, goes: the next `make smoke` makes it of what the mirror
-has by then.
+The image for CI has a base of its own. It is removed if anything changed, and the next `make smoke` builds it from the
+mirror's packages of that time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ from testbed.emulation.containers.requirements import changes
 
 
 def update(client: docker.DockerClient, progress: Progress = print) -> list[str]:
-    """What changed, a line a package: `name old → new`. Raises ImageError when a step fails."""
+    """Renew the image. Returns a line for each changed package: `name old → new`.
+
+    Raises:
+        ImageError: a step failed.
+    """
     old = packages_in(client, ensure_worker_image(client, progress))["debian"]
     new = packages_in(client, renew_worker_image(client, progress))["debian"]
     if old != new:
@@ -34,7 +38,7 @@ def update(client: docker.DockerClient, progress: Progress = print) -> list[str]
 
 
 def main() -> int:
-    """Renew and print what changed; 3 where this machine can't."""
+    """Renew the image and print the changes. Returns 3 where this machine can't."""
     try:
         print(*(update(engine.connect()) or ["worker image: nothing changed"]), sep="\n")
     except (engine.EngineError, ImageError) as error:

@@ -1,1 +1,1 @@
-"""What the benchmarks share."""
+"""Code that several benchmarks share."""

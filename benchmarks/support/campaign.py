@@ -1,6 +1,6 @@
-"""A campaign: cells that are measured once each, by a run of its own, in as many sittings as that takes.
+"""Campaigns: cells that are measured once each, by a run of its own, in as many sittings as necessary.
 
-cells asked for, without those that are kept  --a run each, in containers or forks-->  figures, kept at once
+requested cells, without the kept ones  --a run each, in containers or forks-->  figures, kept at once
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ AnyCell = TypeVar("AnyCell", bound=Cell)
 
 
 class Campaign:
-    """Cells' figures by the cells' keys, in a file.
+    """The figures of cells by their keys, in a file.
 
-    In a cell with more than `most_late` of its rounds `late`, compute was not what is declared, and seeds are no pairs:
-    such a cell is not kept.
+    A cell with more than `most_late` of its rounds late is not kept: its compute was not as declared, so seeds do not
+    pair.
     """
 
     def __init__(self, file: Path, most_late: float = 1.0) -> None:
@@ -53,7 +53,7 @@ class Campaign:
         self._most_late = most_late
 
     def read(self) -> dict[str, Any]:
-        """All that were kept so far."""
+        """Return all kept figures."""
         return dict(json.loads(self._file.read_text())) if self._file.exists() else {}
 
     def measure(
@@ -65,7 +65,15 @@ class Campaign:
         most: int | None = None,
         seconds: float = inf,
     ) -> None:
-        """Measure the cells that are not kept: at most so many, none begun later than so many seconds from now."""
+        """Measure the cells that are not kept.
+
+        Args:
+            cells: The requested cells.
+            measure: Runs a cell and returns its figures.
+            forks: Run workers as forked processes instead of containers.
+            most: Measure at most this many cells.
+            seconds: Begin no cell later than this many seconds from now.
+        """
         known, until_s = self.read(), time.monotonic() + seconds
         missing = [cell for cell in cells if cell.key not in known]
         if not missing:
@@ -88,13 +96,13 @@ class Campaign:
 
 
 def is_late(report: Mapping[str, Any], step_s: float) -> bool:
-    """Whether a step of a round made it longer than is tolerated of a step, or of all the steps of the round."""
+    """Return whether a step of the round exceeded the tolerance for a step, or for all steps of the round."""
     round_s: float = report["compute_s"] + report["paced_s"]
     return float(report["late_s"]) > STEP_OVERRUN * max(step_s, round_s)
 
 
 def without_curves(found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Cells' figures, short enough to be shown."""
+    """Return the figures of cells without their curves, short enough to print."""
     return {key: {name: value for name, value in cell.items() if name != "curve"} for key, cell in found.items()}
 
 
@@ -111,7 +119,7 @@ class ForkedRun(Run):
 
 
 class Enough(Exception):
-    """A run has gone on for as long as it was to."""
+    """Raised to end a run that has lasted long enough."""
 
 
 @dataclass(kw_only=True)
@@ -128,7 +136,7 @@ class _Watch(Display):
 
 
 def load(experiment: Mapping[str, Any], folder: Path) -> Experiment:
-    """The experiment of a file's value; the file is written into `folder`, beside others that it may name."""
+    """Write the value of an experiment's file into `folder` and load it."""
     file = folder / "experiment.yaml"
     file.write_text(yaml.safe_dump(experiment))
     return Experiment.load(file)
@@ -140,7 +148,9 @@ def run_of(
     server: ForkServer | None,
     enough: Callable[[Path], bool] = lambda _: False,
 ) -> Run:
-    """A run in containers, or in forks where there is a server; executing it raises Enough once its directory shows
-    `enough`."""
+    """Return a run in containers, or in forks if there is a server.
+
+    Executing the run raises Enough once `enough` accepts its directory.
+    """
     display = _Watch(directory=directory.path, enough=enough)
     return Run(experiment, directory, display) if server is None else ForkedRun(experiment, directory, display, server)

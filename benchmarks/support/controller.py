@@ -22,18 +22,18 @@ class Controller:
     out: Path
 
     def address(self, member: str) -> str:
-        """Where a member joins, for `sync.join`."""
+        """Return the address at which a member joins, for `sync.join`."""
         return f"unix:{self.out / 'control' / member / SOCKET}"
 
     def sent_bytes(self) -> int:
-        """What all members have sent, in all rounds that they reported."""
+        """Return the bytes that all members have sent, in all rounds that they reported."""
         reports = (self.out / "rounds.jsonl").read_text().splitlines()
         return sum(int(json.loads(line)["sent_bytes"]) for line in reports)
 
 
 @contextmanager
 def controller(members: Sequence[str], model_bytes: int, codec: str = "fp32") -> Iterator[Controller]:
-    """A controller of its own process, for as long as the context lasts."""
+    """Run a controller in a process of its own until the context is left."""
     with TemporaryDirectory(prefix="controller-") as folder:
         out = Path(folder) / "out"
         with socket.create_server(("127.0.0.1", 0)) as free:

@@ -1,5 +1,8 @@
-"""A script as PyTorch's tutorial has it, which knows of gloo alone; 24 MiB of gradients. `… STEPS` prints their seconds
-as JSON."""
+"""Train by DistributedDataParallel as in PyTorch's tutorial, with gloo alone and 24 MiB of gradients.
+
+`python -m benchmarks.support.ddp_script STEPS` prints the seconds of its steps as JSON. `benchmarks.backend` runs it
+with another backend; it must import nothing of this package.
+"""
 
 from __future__ import annotations
 

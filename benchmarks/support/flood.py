@@ -1,6 +1,7 @@
-"""UDP of full frames from many hosts at once, evenly, from one process of its own.
+"""Loads beside a measurement: UDP of full frames from many hosts at an even pace, and a busy processor.
 
-It sends on absolute deadlines: what it could not send in time it sends later, so a pause makes a burst and no gap.
+The sender is a process of its own that works to absolute deadlines: it sends late what it could not send in time, so a
+pause makes a burst and no gap.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +30,7 @@ SO_RCVBUFFORCE = 33
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """From a namespace to an address, at a rate of frames in bit/s."""
+    """A stream from a namespace to an address, at a rate of frames in bit/s."""
 
     netns: Path
     address: str
@@ -36,13 +38,13 @@ class Stream:
 
 
 def start(streams: Sequence[Stream], seconds: float) -> subprocess.Popen[bytes]:
-    """The process that sends; it ends by itself."""
+    """Start the process that sends; it ends by itself."""
     asked = [[str(stream.netns), stream.address, stream.rate_bps] for stream in streams]
     return subprocess.Popen([sys.executable, "-m", "benchmarks.support.flood", json.dumps(asked), str(seconds)])
 
 
 def receiver(netns: Path) -> socket.socket:
-    """A socket that takes the datagrams of a host, many before they are read."""
+    """Return a socket that receives a host's datagrams and buffers many of them."""
 
     def make() -> socket.socket:
         made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -51,6 +53,16 @@ def receiver(netns: Path) -> socket.socket:
         return made
 
     return inside(netns, make)
+
+
+@contextmanager
+def burner() -> Iterator[None]:
+    """Run a process that keeps one processor busy, until the context is left."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 def _send(streams: Sequence[Stream], seconds: float) -> None:

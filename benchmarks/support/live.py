@@ -62,7 +62,7 @@ class Rounds:
 
 
 class Live:
-    """What `members_on` yields: a network that is up, and members that reduce on it without a pause."""
+    """A network that is up, and members that reduce on it without a pause; `members_on` yields it."""
 
     def __init__(self, network: Network, controller: ControllerProcess, out: Path, model_bytes: int) -> None:
         self.network = network
@@ -71,7 +71,7 @@ class Live:
         self._model_bytes = model_bytes
 
     def view(self) -> View:
-        """The network as it is now, down to the physical links."""
+        """Return the present network, down to the physical links."""
         return _view(self.network, self._model_bytes)
 
     def become(self, topology: Topology, tell: bool = True) -> None:
@@ -81,7 +81,7 @@ class Live:
             self.tell()
 
     def tell(self) -> None:
-        """Let the controller know the network as it is now."""
+        """Tell the controller the present network."""
         seen = self.view()
         self._controller.client.change_network(seen.links, seen.routes)
 
@@ -104,7 +104,7 @@ class Live:
         return [one for one in read_records(self._out / "decisions.jsonl") if one["reason"] == "forced"]
 
     def measure(self, count: int, warm_up: int = WARM_UP) -> Rounds:
-        """The next `count` rounds under the plan in force, after some for warming up."""
+        """Return the next `count` rounds under the plan in force, after `warm_up` rounds."""
         client = self._controller.client
         plan = self.plan
         first = (client.status()["round"] or 0) + 1 + warm_up  # the round that is on has begun already
@@ -123,7 +123,7 @@ class Live:
         return sum(int(sample["auxiliary_bytes"]) for sample in samples) / max(1, sent)
 
     def wait(self, condition: Callable[[Mapping[str, Any]], bool]) -> None:
-        """Until what is asked of the controller's status holds; RuntimeError when it never does, or members failed."""
+        """Wait until a condition on the controller's status holds. RuntimeError: it never did, or members failed."""
         deadline = time.monotonic() + DEADLINE_S
         while not condition(status := self._controller.client.status()):
             self._controller.check()

@@ -1,5 +1,4 @@
-"""Means and their intervals; ratios of paired measurements: both of a pair were made on the same network, so what it
-was like cancels."""
+"""Means with intervals, and ratios of paired measurements: both of a pair ran on the same network."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ class Ratio:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The mean, and half of its interval by Student's t: infinite of one value."""
+    """Return the mean and half of its interval by Student's t; infinity for one value."""
     if len(values) < 2:
         return mean(values), inf
     quantile = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
@@ -40,7 +39,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def ratio(above: Mapping[int, float], below: Mapping[int, float]) -> Ratio | None:
-    """`above` / `below` over the seeds that both have; None when there is none."""
+    """Return the ratio of `above` to `below` over the seeds that both have, or None without any."""
     logs = [log(above[seed] / below[seed]) for seed in sorted(above.keys() & below.keys())]
     if not logs:
         return None

@@ -1,4 +1,4 @@
-"""What members of a benchmark join instead of a controller: it hands out one plan, and listens to nothing else."""
+"""A stand-in for the controller of benchmarks: it hands one plan to all members, and only reads their messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JOB = Job(rounds=1)
 
 
 class Rendezvous:
-    """Welcomes all members of `plan` once they are there. A context manager; `path` is where it listens."""
+    """Welcomes all members of `plan` once all have joined. A context manager; members join at `address`."""
 
     def __init__(self, folder: Path, plan: Plan, streams: int, timeout_s: float) -> None:
         self.address = f"unix:{folder / 'rendezvous.sock'}"

@@ -1,4 +1,4 @@
-"""How benchmarks show their figures."""
+"""Print the tables of benchmarks, or their figures as JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Table:
 
 
 def progress(text: str) -> None:
-    """Say how far it is, beside the output."""
+    """Print the progress to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

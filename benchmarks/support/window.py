@@ -44,7 +44,7 @@ class Cell:
         return f"{self.policy}/{self.wan.name}/{self.wan.seed}/{self.mode}"
 
     def experiment(self, folder: Path) -> dict[str, Any]:
-        """The experiment file's value; the network's files are written into `folder`."""
+        """Write the network's files into `folder`. Returns the value of the experiment's file."""
         network = self.wan.write(folder)
         return {
             "name": f"replanning-{self.wan.name}-{self.wan.seed}-{self.mode}",
@@ -57,14 +57,14 @@ class Cell:
 
 
 class Window:
-    """Over when so many seconds have passed since it was first asked."""
+    """A span of time that begins when `over` is first called."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._ends_s: float | None = None
 
     def over(self, _: Path) -> bool:
-        """Whether it is over; asked as `run_of` does."""
+        """Return whether the window is over. The signature is that of `enough` in `run_of`."""
         now = time.monotonic()
         if self._ends_s is None:
             self._ends_s = now + self._seconds
@@ -72,8 +72,11 @@ class Window:
 
 
 def measure(cell: Cell, server: ForkServer | None, window_s: float | None = None) -> tuple[RunRecord, Experiment]:
-    """Emulate a cell's run, for the network's window or for as long as is said. What the members need to join comes
-    before it. Returns the run's record and its experiment."""
+    """Emulate a cell's run for the network's window, or for `window_s` seconds, after the members have joined.
+
+    Returns:
+        The run's record and its experiment.
+    """
     with TemporaryDirectory() as folder:
         experiment = load(cell.experiment(Path(folder)), Path(folder))
         with closing(RunDirectory(experiment.name)) as directory, suppress(Enough):

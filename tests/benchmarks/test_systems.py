@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.support.systems.networks import NETSTORM_SCALE, NETWORKS
+from benchmarks.support.systems.cells import NETSTORM_SCALE, NETWORKS
 from benchmarks.systems import LOSS, Cell, curve_in, figures_of, table
 from testbed.spec.topology import Topology
 

@@ -1,1 +1,1 @@
-"""What `benchmarks.cpn` measures, and how it is shown."""
+"""The cells of `benchmarks.cpn`, and its tables."""

@@ -1,1 +1,1 @@
-"""How a shaped link is measured from outside: the testbed's and a peer's alike."""
+"""Measurements of a shaped link from outside, the same for the testbed's and a peer's."""

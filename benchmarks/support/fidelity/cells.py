@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -99,6 +99,28 @@ class Result:
 
     def values(self) -> dict[str, Any]:
         return {**asdict(self), "within": self.within, "carried": self.carried}
+
+
+def share_within(results: Sequence[Result]) -> str:
+    """Return how many of the results are within tolerance: `20 of 24, 4 beyond this host`."""
+    beyond = sum(not result.carried for result in results)
+    found = f"{sum(result.within for result in results)} of {len(results)}"
+    return found + (f", {beyond} beyond this host" if beyond else "")
+
+
+def texts(result: Result) -> list[str]:
+    """Return the table cells of a result: rate, round trip and loss. The loss is empty where none was asked for."""
+    return [str(result.rate), str(result.rtt), str(result.loss or "")]
+
+
+def reasons(results: Iterable[Result]) -> list[str]:
+    """Return a line for each figure outside its tolerance, with the measured reason or `unexplained`."""
+    return [
+        f"{result.cell}: {name} {figure.text}: {figure.reason or 'unexplained'}"
+        for result in results
+        for name, figure in result.figures.items()
+        if not figure.within
+    ]
 
 
 def measure(subject: Subject, cell: Cell, backend: str) -> Result:

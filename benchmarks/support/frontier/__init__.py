@@ -1,1 +1,1 @@
-"""What `benchmarks.frontier` measures, and how it is shown."""
+"""The cells of `benchmarks.frontier`, their measurement, and its tables."""

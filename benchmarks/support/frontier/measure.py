@@ -26,7 +26,7 @@ from testbed.telemetry.store import read_records
 
 
 def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
-    """Run a cell; its figures."""
+    """Run a cell and return its figures."""
     with TemporaryDirectory() as folder, closing(RunDirectory("benchmark-frontier")) as directory:
         experiment = experiment_of(cell, Path(folder))
         if cell.simulated:
@@ -51,7 +51,7 @@ def experiment_of(cell: Cell, folder: Path) -> Experiment:
 
 
 def able(cell: Cell) -> str | None:
-    """Why a cell can't be simulated; None where it can."""
+    """Return why a cell can't be simulated, or None if it can be."""
     with TemporaryDirectory() as folder:
         try:
             check_supported(experiment_of(cell, Path(folder)), gradients=True)
@@ -91,5 +91,5 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
 
 
 def loss_of(figures: Mapping[str, Any]) -> float:
-    """The last evaluation's."""
+    """Return the loss of the last evaluation."""
     return float(figures["curve"][-1][1])

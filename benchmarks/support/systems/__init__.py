@@ -1,1 +1,1 @@
-"""What `benchmarks.systems` measures: the networks, and the systems that train over them."""
+"""The cells of `benchmarks.systems`, and the programs of systems that need examples/gpt.py changed."""

@@ -9,8 +9,7 @@ import hivemind
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not said to be
 
-from benchmarks.support.systems.networks import EVERY
-from benchmarks.support.systems.script import own_address, script
+from benchmarks.support.systems.cells import EVERY, own_address, script
 
 #: The author's default of 15 s is for peers that come and go; all are there here.
 MATCHMAKING_S = 3.0

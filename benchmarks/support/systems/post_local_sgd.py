@@ -9,8 +9,7 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.support.systems.networks import EVERY
-from benchmarks.support.systems.script import script
+from benchmarks.support.systems.cells import EVERY, script
 
 
 def main() -> None:

@@ -12,8 +12,7 @@ from torchft.local_sgd import LocalSGD
 from torchft.manager import Manager
 from torchft.process_group import ProcessGroupGloo
 
-from benchmarks.support.systems.networks import EVERY
-from benchmarks.support.systems.script import own_address, script
+from benchmarks.support.systems.cells import EVERY, own_address, script
 
 LIGHTHOUSE_PORT = 29510
 #: Rounds over slow links, and the pause until the first.
