@@ -68,7 +68,7 @@ AS_PROMISED, SHORTER = 0.8, 0.8
 MEDIAN_OFF, P90_OFF, FAR_ABOVE_PART, FAR_BELOW_PART, NOTICED_SOON = 0.03, 0.2, 0.02, 0.03, 0.9
 #: What following costs: trials of the time, considering of a processor, probes of what links could carry.
 TRIALS_PART, CONSIDERED_PART, PROBED_PART = 0.01, 0.05, 0.02
-#: Swaps, and trials, on a constant network within so many seconds.
+#: Swaps, and trials, on a constant network within this time, in seconds.
 MOST_QUIET, QUIET_S = 1, 120.0
 
 
@@ -148,7 +148,7 @@ class Claim(NamedTuple):
 
     @property
     def held(self) -> bool:
-        """Whether the figure is within its limit."""
+        """True if the figure is within its limit."""
         return self.value >= self.limit if self.at_least else self.value <= self.limit
 
 

@@ -61,13 +61,13 @@ class Bed:
 
     @property
     def realtime(self) -> bool:
-        """Whether the process runs before all ordinary processes."""
+        """True if the process runs before all ordinary processes."""
         return os.sched_getscheduler(self.pid) == os.SCHED_RR
 
 
 @dataclass(slots=True)
 class Busy:
-    """What a case measured. `shares` are of the ideal, one a link.
+    """The figures of a case. `shares` are of the ideal, one a link.
 
     `core` is the process's share of one processor, as the kernel counts it: with what its interrupts did meanwhile, so
     with most of the way of the packets it lets go, up to the receiver's socket. `interrupts` are all of the host's soft

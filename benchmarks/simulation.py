@@ -140,7 +140,7 @@ class Both:
         return max(self.emulated_s) < min(other.emulated_s) or max(other.emulated_s) < min(self.emulated_s)
 
     def in_order(self, other: Both) -> bool:
-        """Whether the two are in the same order both ways."""
+        """True if the two are in the same order both ways."""
         faster = mean(self.emulated_s) < mean(other.emulated_s)
         return faster == (mean(self.simulated_s) < mean(other.simulated_s))
 
@@ -160,7 +160,7 @@ def paired(cells: Sequence[Twin], kept: Mapping[str, Mapping[str, Any]]) -> list
 
 
 def write_network(folder: Path, sites: int, rounds: int) -> Path:
-    """A seeded network of so many sites with four links each and a row a second on each of them, and an experiment."""
+    """A seeded network of N sites with four links each and a row a second on each of them, and an experiment."""
     draw = Random(1)
     graph = nx.random_regular_graph(4, sites, seed=1)
     for number in range(20):

@@ -130,7 +130,7 @@ def curve_in(said: str) -> list[dict[str, float]]:
 
 
 def figures_of(curve: Sequence[Mapping[str, float]], directory: Path, limit_s: float) -> dict[str, Any]:
-    """What a launch came to. `seconds` and the bytes are those up to the target, or all where it was not reached."""
+    """The outcome of a launch. `seconds` and the bytes are those up to the target, or all where it was not reached."""
     began_s = curve[0]["at"]
     reached = next((point for point in curve if point["loss"] <= LOSS), None)
     last = reached or curve[-1]

@@ -16,7 +16,7 @@ Section = Literal["network", "sites", "hosts", "links", "traffic", "events", "tr
 
 
 class Subject(ABC):
-    """What the API serves. Any thread may read its state; `do` is called in `executor` alone, one request at a time.
+    """The subject of an API. Any thread may read its state; `do` is called in `executor` alone, one request at a time.
 
     Attributes:
         executor: Runs the requests in the thread that owns the subject.

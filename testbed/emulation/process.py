@@ -51,7 +51,7 @@ class ProcessIdentity:
 
     @property
     def is_running(self) -> bool:
-        """Whether this very process is alive."""
+        """True if this very process is alive."""
         return self.boot in ("", boot_id()) and start_ticks(self.pid) == self.start_ticks
 
     def opened(self) -> int | None:

@@ -22,7 +22,7 @@ Hosts = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is to run: its `words`, `nproc` times on each of `workers` (None is all), in their containers or as a
+    """A command to run: its `words`, `nproc` times on each of `workers` (None is all), in their containers or as a
     program of this machine. With a `backend`, a script that says gloo gets that one; with a `scheme`, as TESTBED_SCHEME
     has it, that is around its optimizer's steps."""
 

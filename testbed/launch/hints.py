@@ -174,7 +174,7 @@ def line_end_hints(words: Sequence[str], folder: Path | None) -> Iterator[str]:
 
 
 def _is_there(path: Path) -> bool:
-    """Return whether there is a file. A word that is longer than a file's name may be is none."""
+    """Return whether there is a file. A word that is too long for a file's name names no file."""
     try:
         return path.exists()
     except (OSError, ValueError):

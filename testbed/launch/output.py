@@ -99,7 +99,7 @@ def _shown(text: bytes) -> bytes:
 
 
 class Output:
-    """What one program says: goes to its `log` as it is, and line by line to `tell`, with the newest state of a line
+    """The output of one program. It goes to `log` unchanged, and by line to `tell`, with the newest state of a line
     that is not finished. `hear` gets every version of every line, also those that a progress bar has overwritten."""
 
     def __init__(

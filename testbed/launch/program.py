@@ -57,10 +57,10 @@ class StartedProgram(Protocol):
         """A descriptor of its process, readable once that has ended; None where it already has."""
 
     def output(self) -> Iterator[bytes]:
-        """What it says, on both its outputs, until it and all that it started have closed them."""
+        """The program's output on both streams, until the program and all that it started have closed them."""
 
     def exit_code(self) -> int:
-        """That of a program that has ended."""
+        """The exit code of the program, which has ended."""
 
     def how_it_ended(self, status: int | None) -> str:
         """Return how a program that has ended did, as the end of a sentence: its exit code, or its signal.
@@ -152,7 +152,7 @@ class ContainerCommand:
 
     words: Sequence[str]
     container_files: ContainerFiles = NO_FILES
-    #: The number of the container's first process, and the container's limit on memory; 0 is none.
+    #: The number of the container's first process, and the container's limit on memory; 0 if there is none.
     pid: int = 0
     memory_bytes: int = 0
     #: How many processes that limit had ended before the command was started.
@@ -266,7 +266,7 @@ class ContainerProgram:
 
     @staticmethod
     def _on(state: Mapping[str, Any]) -> bool:
-        """Whether it has not ended. An engine answers a start a moment before it says that the program runs."""
+        """True until the program has ended. An engine answers a start a moment before it says that the program runs."""
         return bool(state["Running"]) or state["ExitCode"] is None
 
 

@@ -169,7 +169,7 @@ def _node(count: int, rank: int, nproc: int) -> dict[str, str]:
 
 
 def _common(peers: Sequence[Peer], group: int) -> dict[str, str]:
-    """What all processes of a worker find: where they meet, and who else there is."""
+    """The variables that all processes of a worker get: where they meet, and which other processes there are."""
     master = {"MASTER_ADDR": peers[0].address, "MASTER_PORT": str(MASTER_PORT)}
     torchrun = {f"PET_{name}": value for name, value in master.items()}
     own = {

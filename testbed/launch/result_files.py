@@ -34,7 +34,7 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class CopiedFiles:
-    """What was copied from one worker's container."""
+    """The files copied from one worker's container."""
 
     files: int = 0
     size: int = 0  # in bytes

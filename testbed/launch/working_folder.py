@@ -44,7 +44,7 @@ _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_IDMAP = 1, 0x100000
 _CLONE_NEWNS, _CLONE_FS = 0x20000, 0x200
 _MS_NOSUID, _MS_NODEV, _MNT_DETACH = 2, 4, 2
 
-#: How many ids there are: (uid_t) -1 is none.
+#: How many ids there are: (uid_t) -1 names nobody.
 _IDS = 2**32 - 1
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ def _take_away(layers: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Layers:
-    """What is to be mounted in one container: `points` are its mount points, and `mapping` the descriptor of a user
+    """The mounts of one container: `points` are its mount points, and `mapping` the descriptor of a user
     namespace, -1 where this machine makes none."""
 
     points: list[str]

@@ -21,7 +21,7 @@ def main() -> int:
     # First of all: a container's first process ignores a signal that it has no handler for, and importing PyTorch
     # takes seconds.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    faulthandler.register(signal.SIGUSR1)  # it says where it stands, for who waits for it in vain
+    faulthandler.register(signal.SIGUSR1)  # it says where it stands, for a person that looks for the reason
     parser = argparse.ArgumentParser(prog="testbed.worker", description=__doc__, allow_abbrev=False)
     parser.add_argument("--name", required=True, help="this member's name in the plans")
     parser.add_argument("--control", required=True, help="the controller's socket: unix:/path or tcp:host:port")

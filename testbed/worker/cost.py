@@ -1,4 +1,4 @@
-"""What a step of each model costs on one core: `python -m testbed.worker.cost BATCH` prints seconds as JSON."""
+"""The cost of a step of each model on one core: `python -m testbed.worker.cost BATCH` prints seconds as JSON."""
 
 from __future__ import annotations
 

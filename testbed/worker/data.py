@@ -92,7 +92,7 @@ def documentation(folder: Path, context: int = CONTEXT) -> DataSet:
         raise ValueError(f"no documentation in {folder}: {index} is missing; `make documentation` makes it")
     said, read = json.loads(index.read_text())["sha256"], whole.read_bytes()
     if hashlib.sha256(read).hexdigest() != said:
-        raise ValueError(f"{whole} is not what {index} says; `make documentation` makes both anew")
+        raise ValueError(f"{whole} is not what {index} says; `make documentation` makes both again")
     characters = torch.frombuffer(bytearray(read), dtype=torch.uint8)
     numbers = torch.where(characters == ord("\n"), 0, characters - (ord(" ") - 1))
     share = TEXT_LABELS * (DOCUMENTATION_TEST_WINDOWS * context + 1) / len(numbers)

@@ -45,7 +45,7 @@ def train(meeting: Rendezvous, scheme: Scheme, folder: Path) -> None:
 def participant_of(
     name: str, members: tuple[str, ...], job: Job, model: Learner, clock: Callable[[], float] = time.monotonic
 ) -> Participant:
-    """What gossips for one of the `members` as its job has it, and reads seconds from the `clock`."""
+    """Make the participant that gossips for one of the `members` by its job, and reads seconds from the `clock`."""
     place, scheme = NodeConfiguration.from_json(job.assignment), named(job.scheme)
     training = GossipTraining(name, members, place, gathered(model), job.rounds, job.seed, model.samples, clock)
     participant: Participant = scheme.algorithm.build(scheme.read(job.options), training)

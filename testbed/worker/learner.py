@@ -114,7 +114,7 @@ class Supervised(Trained):
         self._optimizer.step(self._parameters, self.gradient)
 
     def loss(self) -> float:
-        """That of the last batch at the parameters as they are."""
+        """The loss of the last batch at the present parameters."""
         with torch.no_grad():
             return self._loss(self._data.inputs[self._chosen], self._data.targets[self._chosen])[0].item()
 

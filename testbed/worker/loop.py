@@ -124,7 +124,7 @@ def planned_steps(session: sync.Session) -> int | None:
 
 
 def counted(work: Workload, samples: float | None) -> float:
-    """What this member counts in a mean. Where data is not shared out evenly, as its `samples` do (p_i = n_i/Σn, as
+    """The weight of this member in a mean. Where data is not shared out evenly, as its `samples` do (p_i = n_i/Σn, as
     FedAvg has it), so that all the data counts evenly."""
     return float(work.batch) if work.partition == "iid" or samples is None else samples
 
@@ -146,7 +146,7 @@ class StepCount:
 
 @dataclass
 class Spent:
-    """What the steps since the last report took; `late_s` is the worst one's."""
+    """The time of the steps since the last report; `late_s` is the worst step's."""
 
     compute_s: float = 0.0
     slept_s: float = 0.0

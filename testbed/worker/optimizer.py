@@ -20,13 +20,13 @@ class Optimizer(Protocol):
         """One step; both flat and of one length."""
 
     def moments(self) -> list[torch.Tensor]:
-        """What it keeps of its steps, in tensors that are its own: the same shapes after equally many steps."""
+        """The state that it keeps of its steps, in tensors of its own: the same shapes after equally many steps."""
 
     def learn_at(self, learning_rate: float) -> None:
         """The learning rate of the steps to come."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next step depends on, beside the parameters."""
+        """The state that the next step depends on, beside the parameters."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""

@@ -14,7 +14,7 @@ from testbed.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Paced:
-    """What reaching the declared time took: seconds slept, or seconds too late."""
+    """The time that reaching the declared time took: seconds slept, or seconds too late."""
 
     slept_s: float
     late_s: float
@@ -80,7 +80,7 @@ class Slowness:
         return (self._factor if slow else 1.0) / self._speed(elapsed_s)
 
     def _speed(self, elapsed_s: float) -> float:
-        """Each row holds until the next; the last one's moment is when the trace begins anew."""
+        """Each row holds until the next; the last one's moment is when the trace begins again."""
         if not self._moments:
             return 1.0
         within = elapsed_s % self._moments[-1] if self._moments[-1] else 0.0

@@ -45,7 +45,7 @@ EXECUTORS = {
 }
 
 #: What makes requests: commands and the experiment's events.
-ASKERS = ("cli/", "run/script.py")
+ASKERS = ("cli/", "run/event_player.py")
 
 EACH: list[tuple[Request, dict[str, Any]]] = [
     (

@@ -141,7 +141,8 @@ def test_hosts_that_do_as_they_should_are_no_reason_and_leave_nothing() -> None:
         assert up.reasons() == []
         record = up.testbed.record()["hosts"]
         assert record["mtu"] == 1450
-        assert 2e-3 <= record["one_way_s"]["north south"] < 3e-3
+        # The shaping core lets a packet go up to 250 us early (GRAIN in core/main.c).
+        assert 2e-3 - 250e-6 <= record["one_way_s"]["north south"] < 3e-3
         assert record["time_line_bound_s"] < 20e-3
         assert set(up.testbed.network.arrived_bytes()) == set(topology().links)
     assert not [one for one in label.networks() if one.startswith(name)]

@@ -81,8 +81,8 @@ def test_the_error_that_an_elastic_member_leaves_by_is_heard_though_a_message_is
                 over.wait(PATIENCE_S)
                 raise KeyError("the test is over")
             session.report()
-            close = session._line.close
-            session._line.close = lambda: (close(), early.set())  # type: ignore[method-assign]
+            close = session._connection.close
+            session._connection.close = lambda: (close(), early.set())  # type: ignore[method-assign]
             reported.wait(PATIENCE_S)
             raise KeyError("a mistake")
 

@@ -344,5 +344,5 @@ def test_an_optimizer_that_exchanges_parameters_itself() -> None:
 
 @pytest.mark.pure
 def test_the_old_name_says_the_new_one() -> None:
-    with pytest.raises(ImportError, match=r"from testbed import schemes"):
+    with pytest.raises(ImportError, match=r"`schemes\.wrap`"):
         sync.wrap(nn.Linear(1, 1), None)

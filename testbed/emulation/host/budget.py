@@ -1,4 +1,4 @@
-"""What this host can carry, measured once and kept: bits per second summed over all links, and training steps.
+"""The capacity of this host, measured once and kept: bits per second summed over all links, and training steps.
 
 The trial network is a star of eight sites whose 16 directed links of 40 Mbit/s are all kept full by TCP, as in a busy
 experiment. The budget is the rate that arrives over all links together, divided by the share of the processors that it

@@ -78,7 +78,7 @@ class Finding:
 
     @property
     def ok(self) -> bool:
-        """Whether all is well."""
+        """True if all is well."""
         return not self.remedy
 
 

@@ -70,7 +70,7 @@ class Replay:
 
     @property
     def paused(self) -> bool:
-        """Whether the replay is paused."""
+        """True if the replay is paused."""
         return self._held_at_s is not None
 
     @property

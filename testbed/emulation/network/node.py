@@ -79,7 +79,7 @@ class NamespaceNode(Node):
 
     @property
     def held(self) -> bool:
-        """Whether the holder is still there, and its number does not belong to another process."""
+        """True if the holder is still there, and its number does not belong to another process."""
         return self.holder.is_running and held_by(self.holder.pid)
 
     def inside(self, make: Callable[[], T]) -> T:

@@ -96,7 +96,7 @@ class Shaper(ABC):
 
     @property
     def realtime(self) -> bool | None:
-        """Whether the shaping process has real-time priority; None if the kernel shapes."""
+        """True if the shaping process has real-time priority; None if the kernel shapes."""
         return None
 
     @abstractmethod

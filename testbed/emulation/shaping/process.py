@@ -63,7 +63,7 @@ class CoreProcess:
 
     @property
     def realtime(self) -> bool:
-        """Whether the process has real-time priority."""
+        """True if the process has real-time priority."""
         if self.failure() is not None:
             return False
         self.ask("counters 0")  # the core sets its priority before it answers

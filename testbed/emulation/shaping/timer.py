@@ -84,7 +84,7 @@ class Timer:
 
     @property
     def realtime(self) -> bool:
-        """Whether the process has real-time priority."""
+        """True if the process has real-time priority."""
         return self._process.poll() is None and os.sched_getscheduler(self._process.pid) == os.SCHED_RR
 
     def ask(self, batch: Batch) -> TimerAnswer:

@@ -22,7 +22,7 @@ def read_summary(file: Path) -> Summary:
     """Return the summary in a file or in a run's directory.
 
     Raises:
-        NoSummary: There is none with figures.
+        NoSummary: No summary has figures.
     """
     file = file / "summary.json" if file.is_dir() else file
     remedy = "write instead: the summary.json of a finished run, or its directory"
