@@ -376,4 +376,4 @@ def test_without_the_token_the_page_says_how_to_get_in(network: Standing, browse
     assert found
     tab = browser.tab()
     tab.open(found[0])
-    tab.until("document.getElementById('alert')?.textContent.includes('open the link to the page anew')")
+    tab.until("document.getElementById('alert')?.textContent.includes('open the link to the page again')")

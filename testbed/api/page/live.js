@@ -46,7 +46,7 @@ export function followLive(show, say, end) {
     socket.onclose = event => {
       end();
       if (event.code === NOT_LET_IN) {
-        say("This page has no valid token: open the link to the page anew.");
+        say("This page has no valid token: open the link to the page again.");
         return;
       }
       say("The network or run has ended or does not answer; `testbed view` shows a finished run. Trying again …");

@@ -42,6 +42,7 @@ def test_an_engine_that_goes_as_it_is_looked_at_is_none(tmp_path: Path, monkeypa
     gone = docker.DockerClient(f"unix://{tmp_path / 'gone.sock'}", version="1.44")
     monkeypatch.setattr(engine, "connect", lambda: gone)
     monkeypatch.setattr(label, "STATE_ROOT", tmp_path)
+    monkeypatch.setattr(label, "processes", lambda: iter(()))  # those of other tests' networks
     looks = (doctor._engine, doctor._limits, doctor._gpus, doctor._leftovers)
     found = [look(doctor.Probes()).found for look in looks]
     assert found == ["no engine answers", *["unknown without a Docker engine"] * 2, "none"]
