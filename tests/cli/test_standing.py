@@ -397,7 +397,7 @@ def test_a_swap_that_fails_leaves_the_network_as_it_was(line: Path, folder: Path
             timeout=PATIENCE_S,
         )
         assert done.returncode == 3
-        assert "a worker's container does not start" in done.stderr
+        assert "a worker's container did not start" in done.stderr
         after = network.status()
         assert after["hosts"] == before["hosts"]
         assert after["topology"] == before["topology"]

@@ -203,4 +203,4 @@ def test_what_cannot_be_mended_says_why_and_ends_with_3(machine: Machine) -> Non
         assert findings[name]["fixable"]
         assert not findings[name]["fixed"]
         assert "ended with exit code 100: no mirror answers" in findings[name]["fix"]
-    assert "mended first" in findings["budget"]["fix"]
+    assert "fixed first" in findings["budget"]["fix"]
