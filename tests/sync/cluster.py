@@ -43,11 +43,10 @@ CHUNK_ELEMENTS = 16 * 1024
 TOLERANCE = 1e-5
 
 
-def wrapped(name: str, count: int) -> Callable[[Callable[[], None]], None]:
-    """Have a step of Round followed by something, when it was done for the `count`-th time in a round."""
+def wrapped(original: Callable[..., Any], count: int) -> Callable[[Callable[[], None]], None]:
+    """Return a function that has `then` called after the `count`-th call of a method of Round within a round."""
 
     def arm(then: Callable[[], None]) -> None:
-        original = getattr(Round, name)
         done: dict[int, int] = {}
 
         def step(self: Round, *values: Any) -> Any:
@@ -57,19 +56,19 @@ def wrapped(name: str, count: int) -> Callable[[Callable[[], None]], None]:
                 then()
             return result
 
-        setattr(Round, name, step)
+        setattr(Round, original.__name__, step)
 
     return arm
 
 
 #: Where in a round a member dies.
 PHASES: dict[str, Callable[[Callable[[], None]], None]] = {
-    "its first chunk is on its way": wrapped("_send", 1),
-    "it has added a partial sum": wrapped("_take_partial", 2),
-    "it has released a mean as a root": wrapped("_release", 1),
-    "it has taken and passed on a mean": wrapped("_take_mean", 1),
-    "it has taken and passed on several means": wrapped("_take_mean", 5),
-    "the round is over for it": wrapped("leave", 1),
+    "its first chunk is on its way": wrapped(Round._send, 1),
+    "it has added a partial sum": wrapped(Round._take_partial, 2),
+    "it has released a mean as a root": wrapped(Round._release, 1),
+    "it has taken and passed on a mean": wrapped(Round._take_mean, 1),
+    "it has taken and passed on several means": wrapped(Round._take_mean, 5),
+    "the round is over for it": wrapped(Round.finish, 1),
 }
 
 
