@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, overload
 
 import torch
@@ -17,24 +16,25 @@ from testbed.plan import Plan
 from testbed.protocol import Arrived, FragmentDrift, Goodbye, checked_metrics
 from testbed.sockets import Tls
 from testbed.sync.allreduce import ELEMENT_TYPES, AllReduceEngine, AllReduceGroup, ElasticGroup, RoundResult
+from testbed.sync.allreduce.control import AllReduceControl
 from testbed.sync.buffers import PinnedBuffers
 from testbed.sync.checkpoint import Stateful, save
 from testbed.sync.codecs import Residual
 from testbed.sync.control_connection import ControlConnection
-from testbed.sync.control_loop import ControlLoop
+from testbed.sync.control_loop import ControlledMember
 from testbed.sync.errors import SyncError
 from testbed.sync.executor import AsyncExecutor, Work
 from testbed.sync.progress_reporter import ProgressReporter
 from testbed.sync.rendezvous import Rendezvous, rendezvous
 from testbed.sync.reports import RoundReports, StepReport
 from testbed.sync.strategies.strategy_methods import StrategyMethods
-from testbed.sync.transport import CLOSE_S, Listener
+from testbed.sync.transport import Listener
 
 if TYPE_CHECKING:
     from testbed.sync.ddp import Hook
 
 
-class Session(StrategyMethods):
+class Session(ControlledMember, StrategyMethods):
     """One member of a run, made by `join`. A context manager; leaving it ends the member's part in the run.
 
     One thread at a time may use a session. Topology never appears here: the controller plans who sends what to whom.
@@ -55,7 +55,7 @@ class Session(StrategyMethods):
         self._listener = Listener(met.accepting, met.settings(), engine)
         self._pinned = PinnedBuffers()
         self._executor = AsyncExecutor(f"{self.name}: rounds")
-        self._control = ControlLoop(self.name, connection, engine, met.keys)
+        self._control = AllReduceControl(self.name, connection, engine, met.keys)
         self._reports = RoundReports(
             self.name, lambda: engine.current.outbox.samples(), self._listener.arrivals, connection.tell
         )
@@ -273,13 +273,13 @@ class Session(StrategyMethods):
         self._reports.tell()
         goodbye = Goodbye(self.name, self.rounds, digest, checked_metrics(metrics or {}))
         if isinstance(self._engine, ElasticGroup):
-            self._goodbye(goodbye)
+            self._control.goodbye(goodbye)
             # Members that miss means because another was lost may still fetch them here.
             self._control.released.wait(self.job.round_timeout_s)
             self._engine.current.drain()
         else:
             self._engine.current.drain()
-            self._goodbye(goodbye)
+            self._control.goodbye(goodbye)
 
     def abort(self, reason: str) -> None:
         """End the current and all later rounds with a SyncError. Any thread may call it.
@@ -289,44 +289,11 @@ class Session(StrategyMethods):
         """
         self._engine.fail(SyncError(reason))
 
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Call `finish`, unless it was called; report an error to the controller instead.
-
-        Raises:
-            SyncError: A peer did not read all that was sent to it within a round's timeout.
-        """
-        try:
-            if not self._control.leaving and kind is None:
-                self.finish()
-        except BaseException as undelivered:
-            error = undelivered
-            raise
-        finally:
-            failed = not self._control.leaving
-            if failed:
-                self._connection.leave()
-                text = f"{type(error).__name__ if error else ''}: {error}"
-                self._goodbye(Goodbye.with_error(self.name, self.rounds, text))
-            # The controller closes the connection once it has read the Goodbye. If it were closed here before, a
-            # message that the controller is sending would fail, and the unread Goodbye would be lost with it.
-            if failed or not isinstance(self._engine, ElasticGroup):
-                self._control.released.wait(CLOSE_S)
-            self._control.released.set()
-            self._progress.close()
-            self._engine.close()
-            self._executor.close()
-            self._listener.close()
-            self._connection.close()
-            self._control.close()
-
-    def _goodbye(self, message: Goodbye) -> None:
-        self._control.leaving = True
-        self._connection.tell(message)
+    def _close(self) -> None:
+        self._progress.close()
+        self._engine.close()
+        self._executor.close()
+        self._listener.close()
 
 
 def join(

@@ -1,13 +1,9 @@
-"""One member's part in a decentralized run: its connections, its participant, what it tells the controller."""
+"""One member's part in decentralized training: its connections, its participant, and its reports to the controller."""
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import TracebackType
 
 from torch import Tensor
 
@@ -17,61 +13,89 @@ from testbed.protocol import (
     ControlMessage,
     Died,
     Goodbye,
-    NodeConfiguration,
     PrepareGraph,
-    Stop,
+    checked_metrics,
 )
 from testbed.sync.codecs import PLAIN, Codec
-from testbed.sync.errors import Stopped, SyncError
+from testbed.sync.control_connection import ControlConnection
+from testbed.sync.control_loop import ControlledMember, ControlLoop
+from testbed.sync.errors import SyncError
 from testbed.sync.gossip.driver import Driver, LocalStep
 from testbed.sync.gossip.effects import Participant
-from testbed.sync.gossip.inbox import GraphCommitted, GraphPrepared, MemberFailed
+from testbed.sync.gossip.inbox import GraphCommitted, GraphPrepared, Inbox, MemberFailed
 from testbed.sync.gossip.iteration_reporter import IterationReporter, StepFigures
 from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.gossip.message_queue import Mailbox
 from testbed.sync.gossip.neighbours import Neighbours
 from testbed.sync.rendezvous import Rendezvous
-from testbed.sync.transport import CLOSE_S, Listener
-
-log = logging.getLogger(__name__)
+from testbed.sync.transport import Listener
 
 
-class Membership:
-    """A context manager; leaving it by an error says so to the controller.
+class Membership(ControlledMember):
+    """One member of decentralized training, as a context manager; leaving it ends the member's part.
 
-    `participant` has `elements` parameters, and sends what groups exchange through the `codec`. If it `survives`, who
-    is gone may be cut out by the controller's word. ValueError when the job's place is none.
+    Attributes:
+        name: The member's name.
+        job: The run's settings.
     """
 
     def __init__(
         self,
-        rendezvous: Rendezvous,
+        met: Rendezvous,
         participant: Participant,
-        figures: Callable[[], StepFigures],
+        figures: Callable[[], StepFigures] = StepFigures,
         codec: Codec = PLAIN,
         survives: bool = False,
     ) -> None:
-        self.name, self.job = rendezvous.name, rendezvous.job
-        welcome = rendezvous.welcome
-        assignment = NodeConfiguration.from_json(self.job.assignment)
-        messages = MessageCodec(tuple(welcome.roster), len(participant.model), codec)
-        settings = rendezvous.settings(generation=assignment.first)
+        """Accept connections from peers, and handle the controller's messages.
+
+        Args:
+            met: The result of the rendezvous. Its job's assignment is a NodeConfiguration.
+            participant: The participant.
+            figures: Returns the figures of the local steps since the last call.
+            codec: The codec of the tensors that are sent through one.
+            survives: Go on without a lost member once the controller says so, instead of failing.
+
+        Raises:
+            ValueError: The assignment is malformed.
+        """
+        self.name, self.job = met.name, met.job
+        roster, node = met.welcome.roster, met.node
+        settings = met.settings(generation=node.first)
+        messages = MessageCodec(tuple(roster), len(participant.model), codec)
         self._participant = participant
-        self._partners = assignment.partners
+        self._partners = node.partners
         self._survives = survives
-        self._mailbox = Mailbox(settings, messages, welcome.roster, self._participant.stale)
+        self._mailbox = Mailbox(settings, messages, roster, participant.stale)
+        connection = met.connection()
         self._reporter = IterationReporter(
-            self.name, assignment.first, self._mailbox, lambda: _told(figures(), participant), self._tell
+            self.name, node.first, self._mailbox, lambda: _with_metrics(figures(), participant), connection.tell
         )
-        self._channel = rendezvous.channel
-        self._finished = False
-        self._listener = Listener(rendezvous.accepting, settings, self._mailbox.inbox)
-        self._control = threading.Thread(target=self._obey, name="control", daemon=True)
-        self._control.start()
+        self._driver: Driver | None = None
+        self._listener = Listener(met.accepting, settings, self._mailbox.inbox)
+        self._control = GossipControl(self.name, connection, self._mailbox.inbox)
+
+    @property
+    def rounds(self) -> int:
+        """The number of the iteration that the member has entered last."""
+        return self._driver.iteration if self._driver else 0
 
     def train(self, step: LocalStep) -> Tensor:
-        """All iterations; the parameters at their end. SyncError, Stopped, or what `step` raises."""
-        driver = Driver(
+        """Run the participant's program to its end, once.
+
+        Args:
+            step: Makes a local step: it is called, on a thread of its own, with flat parameters, which it must not
+                change, and the number of the step; it returns the change to the parameters, of the same shape.
+
+        Returns:
+            The participant's parameters at the end, flat, float32, on the host.
+
+        Raises:
+            SyncError: A peer is lost, or did not send in time what the program waits for.
+            Stopped: The controller told this member to leave.
+            Exception: Whatever `step` raises.
+        """
+        self._driver = Driver(
             self._participant,
             self._partners,
             self._mailbox,
@@ -80,72 +104,54 @@ class Membership:
             self.job.round_timeout_s,
             survives=self._survives,
         )
-        driver.run()
+        self._driver.run()
         return self._participant.model
 
-    def finish(self, digest: str, metrics: dict[str, float]) -> None:
-        """Say goodbye, once the peers have read all that was sent to them."""
+    def finish(self, digest: str = "", metrics: Mapping[str, float] | None = None) -> None:
+        """Leave the run, after the peers have read all that was sent to them.
+
+        Leaving the context without an error calls it too.
+
+        Args:
+            digest: The SHA-256 of the parameters, if the controller is to compare it among members.
+            metrics: Final figures to keep, up to 64.
+
+        Raises:
+            SyncError: A peer did not read all that was sent to it within a round's timeout.
+        """
         self._mailbox.queue.drain(self.job.round_timeout_s)
-        self._goodbye(Goodbye(self.name, self.job.rounds, digest, metrics))
+        self._control.goodbye(Goodbye(self.name, self.job.rounds, digest, checked_metrics(metrics or {})))
 
-    def __enter__(self) -> Membership:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None and not self._finished:
-            self._goodbye(Goodbye.with_error(self.name, 0, f"{kind.__name__}: {error}"))
+    def _close(self) -> None:
         self._mailbox.queue.close()
         self._mailbox.inbox.close()
         self._listener.close()
-        # The controller closes the channel once it has read the Goodbye. Closed here before that, the channel would
-        # fail a message that the controller is sending, and the unread Goodbye would be lost with the connection.
-        self._control.join(CLOSE_S)
-        self._channel.close()
-        self._control.join(CLOSE_S)
 
-    def _goodbye(self, message: Goodbye) -> None:
-        self._finished = True
-        self._tell(message)
 
-    def _tell(self, message: ControlMessage) -> None:
-        """Training does not need the controller, so it goes on without."""
-        try:
-            self._channel.send(message)
-        except OSError as error:
-            log.warning("%s: the controller did not get a %s: %s", self.name, message.kind, error)
+class GossipControl(ControlLoop):
+    """Hands the controller's messages over to the driver, through its inbox."""
 
-    def _obey(self) -> None:
-        """The control thread: does what the controller asks until the channel closes."""
-        try:
-            for message in self._messages():
-                self._obey_one(message)
-        except Exception as error:  # without this thread nobody would hear of a death or the end
-            log.exception("%s: can't do what the controller says", self.name)
-            self._mailbox.inbox.put(
-                MemberFailed(SyncError(f"can't do what the controller says: {error}", rule="controller"))
-            )
+    def __init__(self, member: str, connection: ControlConnection, inbox: Inbox) -> None:
+        """Start to handle messages."""
+        super().__init__(member, connection)
+        self._inbox = inbox
+        self.start()
 
-    def _messages(self) -> Iterator[ControlMessage]:
-        with suppress(OSError):  # closed under us: the membership is being left
-            while (message := self._channel.receive()) is not None:
-                yield message
+    def _fail(self, error: SyncError) -> None:
+        self._inbox.put(MemberFailed(error))
 
-    def _obey_one(self, message: ControlMessage) -> None:
+    def _handle(self, message: ControlMessage) -> None:
         match message:
-            case Stop(reason):
-                self._mailbox.inbox.put(MemberFailed(Stopped(reason)))
             case Died(gone):
-                self._mailbox.inbox.cut(gone)
+                self._inbox.cut(gone)
             case PrepareGraph(ahead):
-                self._mailbox.inbox.put(GraphPrepared(ahead))
+                self._inbox.put(GraphPrepared(ahead))
             case CommitGraph(iteration, place, roster):
-                neighbours = Neighbours(self.name, place.sources, place.targets, place.weights)
-                self._mailbox.inbox.turn(GraphCommitted(iteration, neighbours, roster))
+                neighbours = Neighbours(self._member, place.sources, place.targets, place.weights)
+                self._inbox.turn(GraphCommitted(iteration, neighbours, roster))
             case AbortGraph():
-                self._mailbox.inbox.put(GraphCommitted(0, None))
+                self._inbox.put(GraphCommitted(0, None))
 
 
-def _told(figures: StepFigures, participant: Participant) -> StepFigures:
+def _with_metrics(figures: StepFigures, participant: Participant) -> StepFigures:
     return replace(figures, metrics={**figures.metrics, **participant.metrics})
