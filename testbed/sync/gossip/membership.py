@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hmac
+import json
+import socket
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 
+from msgspec.structs import asdict
 from torch import Tensor
 
 from testbed.protocol import (
@@ -13,10 +20,18 @@ from testbed.protocol import (
     ControlMessage,
     Died,
     Goodbye,
+    Hello,
+    Job,
+    NodeConfiguration,
     PrepareGraph,
+    Welcome,
     checked_metrics,
 )
-from testbed.sync.codecs import PLAIN, Codec
+from testbed.schema import check_name
+from testbed.sockets import Tls
+from testbed.sync import flat
+from testbed.sync.codecs import PLAIN, Codec, by_name
+from testbed.sync.control_channel import ControlChannel
 from testbed.sync.control_connection import ControlConnection
 from testbed.sync.control_loop import ControlledMember, ControlLoop
 from testbed.sync.errors import SyncError
@@ -27,12 +42,12 @@ from testbed.sync.gossip.iteration_reporter import IterationReporter, StepFigure
 from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.gossip.message_queue import Mailbox
 from testbed.sync.gossip.neighbours import Neighbours
-from testbed.sync.rendezvous import Rendezvous
+from testbed.sync.rendezvous import Rendezvous, rendezvous
 from testbed.sync.transport import Listener
 
 
 class Membership(ControlledMember):
-    """One member of decentralized training, as a context manager; leaving it ends the member's part.
+    """One member of decentralized training, made by `join`. A context manager; leaving it ends the member's part.
 
     Attributes:
         name: The member's name.
@@ -107,6 +122,22 @@ class Membership(ControlledMember):
         self._driver.run()
         return self._participant.model
 
+    def train_model(self, parameters: Sequence[Tensor], step: Callable[[int], object]) -> None:
+        """Train a model in place, as `train` does; at the end it has the participant's parameters.
+
+        Args:
+            parameters: The model's parameters, with as many elements as the participant's.
+            step: Makes the local step of that number, as `optimizer.step()`: it moves the parameters from their
+                present values. It is called on a thread of its own.
+        """
+
+        def local_step(given: Tensor, number: int) -> Tensor:
+            flat.scatter(given, parameters)
+            step(number)
+            return flat.gather(parameters, flat.room(parameters)).cpu().sub_(given)
+
+        flat.scatter(self.train(local_step), parameters)
+
     def finish(self, digest: str = "", metrics: Mapping[str, float] | None = None) -> None:
         """Leave the run, after the peers have read all that was sent to them.
 
@@ -151,6 +182,134 @@ class GossipControl(ControlLoop):
                 self._inbox.turn(GraphCommitted(iteration, neighbours, roster))
             case AbortGraph():
                 self._inbox.put(GraphCommitted(0, None))
+
+
+def join(
+    program: Participant | Callable[[Rendezvous], Participant],
+    name: str,
+    *,
+    peers: Mapping[str, str] | None = None,
+    partners: Collection[str] | None = None,
+    control: str = "",
+    listen: str = "",
+    device: str = "cpu",
+    timeout: float = 120.0,
+    token: str = "",
+    tls: str | Path | None = None,
+    survives: bool = False,
+) -> Membership:
+    """Become a member of decentralized training: among `peers` alone, or in the run of a controller.
+
+        with gossip.join(participant, "paris", peers=peers, token=token) as membership:
+            membership.train_model([*model.parameters()], step)
+
+    Among peers alone no member waits here: peers may come within `timeout` of the first message to them. The members
+    are fixed, and the loss of one ends training at the others.
+
+    Args:
+        program: What the member does; or a function that makes it, given the addresses of all members and, from a
+            controller, the job with this member's node configuration.
+        name: This member's name.
+        peers: Each member's address, `host:port`, by name, this member's too; the same at all members.
+        partners: Among peers alone, the members that this one sends to or receives from; None: all others. It stays
+            until they are done.
+        control: The controller's address, `unix:/path` or `tcp:host:port`, in place of `peers`.
+        listen: The IPv4 address to accept connections at. Empty: the one in `peers`, or with a controller the first
+            address of an interface other than the loopback.
+        device: The device that the member trains on, for the controller's records.
+        timeout: The longest wait in seconds for a peer's message, or with a controller for the controller and for the
+            other members, each.
+        token: Among peers alone, a secret that all members have, by which they prove to be members; over TCP to a
+            controller, the secret by which it accepts this member.
+        tls: The folder with this member's certificate, with which all connections are encrypted.
+        survives: Go on without a lost member once the controller says so, instead of failing.
+
+    Raises:
+        ValueError: The arguments contradict each other, or the program does not fit its node configuration.
+        SyncError: The address is taken, the controller or a member did not appear in time, or the controller refused.
+        TlsError: The folder's certificate can't be used.
+    """
+    secured = None if tls is None else Tls(Path(tls))
+    if bool(control) == (peers is not None):
+        raise ValueError("write either peers=, the addresses of all members, or control=, the controller's address")
+    if peers is None:
+        met = rendezvous(control, name, listen, device, timeout, token, secured)
+    else:
+        met = _among_peers(name, peers, partners, listen, timeout, token, secured)
+    with ExitStack() as on_failure:
+        on_failure.enter_context(met.accepting)
+        on_failure.enter_context(closing(met.channel))
+        try:
+            participant = program if isinstance(program, Participant) else program(met)
+            codec = by_name(met.node.rules.get("codec", PLAIN.name))
+            membership = Membership(met, participant, codec=codec, survives=survives and peers is None)
+        except ValueError as error:
+            met.channel.send(Goodbye.with_error(name, 0, str(error)))
+            raise
+        on_failure.pop_all()
+    return membership
+
+
+class _NoController(ControlChannel):
+    """Stands in for the channel to a controller where there is none. It drops messages; a Goodbye closes it."""
+
+    def __init__(self) -> None:
+        self._closed = threading.Event()
+
+    def send(self, message: ControlMessage) -> None:
+        if isinstance(message, Goodbye):
+            self.close()
+
+    def receive(self) -> None:
+        self._closed.wait()
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+def _among_peers(
+    name: str,
+    peers: Mapping[str, str],
+    partners: Collection[str] | None,
+    listen: str,
+    timeout_s: float,
+    token: str,
+    tls: Tls | None,
+) -> Rendezvous:
+    """Return what a controller would have sent to this member."""
+    if not token and tls is None:
+        raise ValueError("write token=, a secret that all members have, or tls=, the folder of a certificate")
+    roster = {peer: _endpoint(peer, peers[peer]) for peer in sorted(peers)}  # messages count members in this order
+    if name not in roster:
+        raise ValueError(f"peers are {', '.join(roster)}: add the address of {name}, this member")
+    others = [peer for peer in roster if peer != name]
+    if strangers := sorted(set(partners or ()) - set(others)):
+        raise ValueError(f"partners {', '.join(strangers)} are not among the other members, {', '.join(others)}")
+    node = NodeConfiguration("", (), (), {}, tuple(others if partners is None else partners), {})
+    job = Job(0, assignment=asdict(node), round_timeout_s=timeout_s)
+    host, port = roster[name]
+    try:
+        accepting = socket.create_server((listen or host, port), backlog=128)
+    except OSError as error:
+        raise SyncError(
+            f"can't listen on {listen or host}:{port}: {error}", rule="address", given=peers[name]
+        ) from error
+    keys = {peer: _key(token, name, peer) for peer in others}
+    return Rendezvous("", accepting, _NoController(), Hello(name, (host, port)), Welcome(job, roster, {}), keys, tls)
+
+
+def _endpoint(peer: str, address: str) -> tuple[str, int]:
+    """Return a peer's host and port. Raises ValueError where its name or its address is malformed."""
+    check_name(peer)
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
+        raise ValueError(f"peers: {peer}={address!r} is malformed: write host:port")
+    return host, int(port)
+
+
+def _key(secret: str, *members: str) -> bytes:
+    """Derive the key that two members share from the secret of all."""
+    return hmac.digest(secret.encode(), json.dumps(sorted(members)).encode(), "sha256")
 
 
 def _with_metrics(figures: StepFigures, participant: Participant) -> StepFigures:
