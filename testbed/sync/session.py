@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
@@ -18,7 +18,7 @@ from testbed.sockets import Tls
 from testbed.sync.allreduce import ELEMENT_TYPES, AllReduceEngine, AllReduceGroup, ElasticGroup, RoundResult
 from testbed.sync.allreduce.control import AllReduceControl
 from testbed.sync.buffers import PinnedBuffers
-from testbed.sync.checkpoint import Stateful, save
+from testbed.sync.checkpoint import StateDictFns, Stateful, save
 from testbed.sync.codecs import Residual
 from testbed.sync.control_connection import ControlConnection
 from testbed.sync.control_loop import ControlledMember
@@ -55,6 +55,8 @@ class Session(ControlledMember, StrategyMethods):
         self._listener = Listener(met.accepting, met.settings(), engine)
         self._pinned = PinnedBuffers()
         self._executor = AsyncExecutor(f"{self.name}: rounds")
+        self._registered: dict[str, Stateful] = {}
+        self._shares = False
         self._control = AllReduceControl(self.name, connection, engine, met.keys)
         self._reports = RoundReports(
             self.name, lambda: engine.current.outbox.samples(), self._listener.arrivals, connection.tell
@@ -77,6 +79,29 @@ class Session(ControlledMember, StrategyMethods):
         """The plan of the next round."""
         return self._engine.current.plan
 
+    def register_state_dict_fn(
+        self, key: str, load_state_dict: Callable[[Mapping[str, Any]], Any], state_dict: Callable[[], dict[str, Any]]
+    ) -> None:
+        """Have `share` hand over a part of the program's own state too, as torchft's `Manager` does.
+
+            session.register_state_dict_fn("data", loader.load_state_dict, loader.state_dict)
+            done = session.share(model=model, optimizer=optimizer, strategy=strategy)
+
+        A checkpoint has it only if `save` is given it as well.
+
+        Args:
+            key: The part's name, the same at all members.
+            load_state_dict: Restores a state that another member's `state_dict` returned; called in `share`.
+            state_dict: Returns the state between two steps, a dictionary of tensors and plain values. A joining member
+                accepts 8 times the bytes of its own tensors, and 1 MiB.
+
+        Raises:
+            ValueError: The key is taken, or `share` was called before.
+        """
+        if self._shares or key in self._registered:
+            raise ValueError(f"{key!r} can't be registered: take another key, and register it before session.share(…)")
+        self._registered[key] = StateDictFns(state_dict, load_state_dict)
+
     def share(self, **parts: Stateful) -> int:
         """Name the state that a member receives when it joins later, and receive it if this member joined later.
 
@@ -86,16 +111,21 @@ class Session(ControlledMember, StrategyMethods):
         it has used a round.
 
         Args:
-            **parts: The model, the optimizer, the strategy, … by name. All members name the same parts.
+            **parts: The model, the optimizer, the strategy, … by name. All members name the same parts. Parts that
+                were registered are added, and restored after these.
 
         Returns:
             The number of the last completed round; this member continues with the round after it.
 
         Raises:
             SyncError: No member could send its state.
+            ValueError: A part has the name of a registered one.
         """
+        if both := sorted(parts.keys() & self._registered.keys()):
+            raise ValueError(f"{', '.join(both)}: registered already; leave it out, or give it another name")
+        self._shares = True
         if isinstance(self._engine, ElasticGroup):
-            self._engine.share(parts)
+            self._engine.share({**parts, **self._registered})
         return self.rounds
 
     def step_done(self) -> None:
