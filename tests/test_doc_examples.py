@@ -1,9 +1,7 @@
-"""The documentation's examples are right: commands are ones that there are, sections of files are read as files are,
-and programs that stand by themselves run to their end.
+"""Tests of the documentation's examples: commands exist, sections of files are valid, and programs run to their end.
 
-Those that need root, a second machine or minutes are run where the rest of such things is: docs/python.md by
-tests/test_result.py, docs/scale.md by tests/run/sweep/test_sweep.py, docs/machines.md and docs/sync.md by
-tests/controller.
+Examples that need root, a second machine or minutes are run by other tests: docs/python.md by tests/test_result.py,
+docs/scale.md by tests/run/sweep/test_sweep.py, docs/machines.md and the sessions of docs/sync.md by tests/controller.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,11 @@ from testbed.schemes import SCHEMES
 from testbed.spec.experiment import ExperimentFile
 from testbed.spec.model import validate
 from testbed.spec.topology import TopologyFile
+from tests.ports import free_port
+from tests.program import ForkedProgram, preload
+from tests.waiting import PATIENCE_S
+
+preload("testbed.schemes.hop", "testbed.planning", "testbed.sync.gossip.membership", "torch._dynamo")
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -47,26 +51,26 @@ EXPLAINED = ("policies.md", "schemes.md")
 
 
 def typed() -> Iterator[tuple[str, str]]:
-    """The commands of ours that a page has someone type, whole."""
+    """Yield the whole commands that a page shows to be typed, each with its page."""
     for page in PAGES:
         for _, block in BLOCK.findall(page.read_text()):
             yield from ((page.name, line) for line in map(own, block.replace("\\\n", " ").split("\n")) if line)
 
 
 def named() -> Iterator[tuple[str, str]]:
-    """Those that it names in a sentence, in parts often."""
+    """Yield the commands that a page names in a sentence, often in part, each with its page."""
     for page in PAGES:
         yield from ((page.name, line) for line in map(own, INLINE.findall(BLOCK.sub("", page.read_text()))) if line)
 
 
 def own(line: str) -> str:
-    """What stands after `testbed`, if it is a command of ours."""
+    """Return the words after `testbed`; empty for another command."""
     found = BEGIN.match(line)
     return line[found.end() :].split("   #")[0].split(" > ")[0].strip() if found else ""
 
 
 def command_of(words: list[str]) -> tuple[Any, list[str]]:
-    """The command that words begin with, and what follows; KeyError where there is none."""
+    """Return the command that words begin with, and the words after it. Raises KeyError for an unknown command."""
     command: Any = get_command(app)
     while hasattr(command, "commands") and words and words[0].islower() and not words[0].startswith("-"):
         command, words = command.commands[words[0]], words[1:]
@@ -120,6 +124,22 @@ def test_programs_that_stand_by_themselves_run(page: str) -> None:
     command = [sys.executable, "-c", blocks["python"]]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(("page", "file"), [("sync.md", "average.py"), ("schemes.md", "hop.py")])
+def test_members_that_gossip_train_in_two_processes(page: str, file: str, tmp_path: Path) -> None:
+    program = re.search(rf"```python\n(# {re.escape(file)}:.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    assert program
+    (tmp_path / file).write_text(program[1])
+    addresses = [f"{name}=127.0.0.1:{free_port()}" for name in ("paris", "tokyo")]
+    with ExitStack() as stack:
+        members = [
+            stack.enter_context(ForkedProgram(str(tmp_path / file), name, *addresses)) for name in ("paris", "tokyo")
+        ]
+        said = [member.communicate(timeout=PATIENCE_S) for member in members]
+        assert not any(member.wait() for member in members), said
+    assert all(float(output.removeprefix("furthest from 1: ")) < 0.1 for output, _ in said)
 
 
 @pytest.mark.pure

@@ -62,7 +62,7 @@ def _declared(module: ModuleType) -> Scheme:
 SCHEMES: Mapping[str, Scheme] = {name: _declared(import_module(f"{__name__}.{name}")) for name in _NAMES}
 
 #: The group of the entry points by which installed packages offer schemes.
-GROUP = "testbed.schemes"
+_GROUP = "testbed.schemes"
 
 
 def named(name: str) -> Scheme:
@@ -77,7 +77,7 @@ def named(name: str) -> Scheme:
         return SCHEMES[name]
     if name.endswith(".py"):
         return _plugged_in(name, lambda: _module(Path(name).resolve()))
-    for entry in entry_points(group=GROUP, name=name):
+    for entry in entry_points(group=_GROUP, name=name):
         return _plugged_in(entry.value, entry.load)
     raise ValueError(f"no such scheme: {name!r}; there are {', '.join(SCHEMES)}, or a file, ./mine.py")
 

@@ -12,7 +12,7 @@ A public name is loaded at its first use, because other rooms read constants of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from testbed.lazy import lazy_names
 
@@ -55,9 +55,10 @@ _MODULES = {
 
 __all__ = [*_MODULES]
 
-__getattr__, __dir__ = lazy_names(__name__, _MODULES)
+_load, __dir__ = lazy_names(__name__, _MODULES)
 
 
-def wrap(*arguments: object, **options: object) -> NoReturn:
-    """Raise an ImportError with the new name."""
-    raise ImportError("`sync.wrap` is now `schemes.wrap`: write `from testbed import schemes`")
+def __getattr__(name: str) -> Any:
+    if name == "wrap":
+        raise ImportError("`sync.wrap` is now `schemes.wrap`: write `from testbed import schemes`")
+    return _load(name)

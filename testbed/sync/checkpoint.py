@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -26,6 +26,14 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Any:
         """Restore a state that `state_dict` returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateDictFns:
+    """A part of a member's state that two functions give and take; it is Stateful."""
+
+    state_dict: Callable[[], dict[str, Any]]
+    load_state_dict: Callable[[Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)

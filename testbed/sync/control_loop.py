@@ -1,68 +1,72 @@
-"""Handles the controller's messages to a member that reduces, on a thread of its own."""
+"""A member's thread that handles the controller's messages, and the member's way out of the run."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import partial
+from types import TracebackType
+from typing import Self
 
-from testbed.plan import Plan, PlanError
-from testbed.protocol import Abort, Confirm, ControlMessage, Held, Prepare, Probe, Reconfigure, Stop
-from testbed.schema import brief
-from testbed.sync.allreduce import AllReduceEngine, ElasticGroup
+from testbed.protocol import ControlMessage, Goodbye, Stop
 from testbed.sync.control_connection import ControlConnection
 from testbed.sync.errors import Stopped, SyncError
-from testbed.sync.executor import start
-from testbed.sync.rendezvous import keys_of
 from testbed.sync.transport import CLOSE_S
 
 log = logging.getLogger(__name__)
 
 
-class ControlLoop:
-    """Handles the controller's messages for one member until the connection ends.
+class ControlLoop(ABC):
+    """Handles the controller's messages for one member, on a thread of its own, until the connection ends.
 
     Attributes:
         leaving: True after the member has sent its Goodbye.
         released: Set when the controller has answered the Goodbye, or closed the connection.
     """
 
-    def __init__(
-        self, member: str, connection: ControlConnection, engine: AllReduceEngine, keys: dict[str, bytes]
-    ) -> None:
-        """Start to handle messages.
-
-        Args:
-            member: The member's name.
-            connection: The connection to the controller.
-            engine: The engine that the messages are for.
-            keys: The keys shared with other members, by name. Keys of members that join later are added.
-        """
+    def __init__(self, member: str, connection: ControlConnection) -> None:
+        """Take over the connection; `start` begins to handle messages."""
         self.leaving = False
         self.released = threading.Event()
         self._member = member
         self._connection = connection
-        self._engine = engine
-        self._keys = keys
-        self._beside: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+
+    def start(self) -> None:
+        """Start to handle messages."""
         self._thread.start()
 
+    def goodbye(self, message: Goodbye) -> None:
+        """Tell the controller that this member leaves."""
+        self.leaving = True
+        self._connection.tell(message)
+
+    def give_up(self, rounds: int, error: BaseException | None) -> None:
+        """Tell the controller that this member leaves because of an error, and connect to it no more.
+
+        Args:
+            rounds: The number of the last completed round.
+            error: The error.
+        """
+        self._connection.leave()
+        text = f"{type(error).__name__ if error else ''}: {error}"
+        self.goodbye(Goodbye.with_error(self._member, rounds, text))
+
     def close(self) -> None:
-        """Wait for the threads to end, after the connection was closed."""
-        for thread in (self._thread, *self._beside):
-            thread.join(CLOSE_S)
+        """Close the connection, and wait for the thread to end."""
+        self._connection.close()
+        self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
         try:
             for message in self._messages():
-                self._handle(message)
+                self._handle_any(message)
         except Exception as error:  # without this thread a member would miss swaps, lost members and the end
             if not isinstance(error, SyncError):  # a bug: log where it comes from
                 log.exception("%s: failed to handle a message of the controller", self._member)
-            self._engine.fail(SyncError(f"failed to handle a message of the controller: {error}", rule="controller"))
+            self._fail(SyncError(f"failed to handle a message of the controller: {error}", rule="controller"))
         self.released.set()
 
     def _messages(self) -> Iterator[ControlMessage]:
@@ -70,60 +74,65 @@ class ControlLoop:
             while (message := self._connection.receive()) is not None:
                 yield message
 
-    def _handle(self, message: ControlMessage) -> None:
-        engine = self._engine
+    def _handle_any(self, message: ControlMessage) -> None:
         match message:
             case Stop() if self.leaving:
                 self.released.set()
             case Stop():
-                engine.fail(Stopped(message.reason, message.again))
-            case Prepare():
-                self._prepare(message)
-            case Confirm():
-                self._confirm(message.epoch)
-            case Probe() if message.peer in engine.current.members and message.peer != self._member:
-                engine.current.outbox.probe(message)
-            case Abort() if isinstance(engine, ElasticGroup):
-                engine.abort(message)
-            case Reconfigure() if isinstance(engine, ElasticGroup):
-                try:
-                    engine.reconfigure(message)
-                except (PlanError, SyncError) as error:
-                    engine.fail(SyncError(f"the controller's plan for the members that are left is invalid: {error}"))
+                self._fail(Stopped(message.reason, message.again))
+            case _:
+                self._handle(message)
 
-    def _prepare(self, message: Prepare) -> None:
-        """Keep the plan at once, so that plans are kept in the order of their epochs; connect on another thread."""
-        self._keys |= keys_of(message)
+    @abstractmethod
+    def _handle(self, message: ControlMessage) -> None:
+        """Handle a message other than Stop. What it raises ends the member's training."""
+
+    @abstractmethod
+    def _fail(self, error: SyncError) -> None:
+        """End the member's training with the error."""
+
+
+class ControlledMember(ABC):
+    """One member's part in a run. A context manager; leaving it ends the member's part in the run."""
+
+    #: Handles the controller's messages.
+    _control: ControlLoop
+
+    @property
+    @abstractmethod
+    def rounds(self) -> int:
+        """The number of the last completed round, from 1 on; 0 before the first."""
+
+    @abstractmethod
+    def finish(self, digest: str = "", metrics: Mapping[str, float] | None = None) -> None:
+        """Leave the run, after the peers have read all that was sent to them."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Close the connections to peers at once, and end this member's threads."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Call `finish`, unless it was called; report an error to the controller instead.
+
+        Raises:
+            SyncError: A peer did not read all that was sent to it within a round's timeout.
+        """
         try:
-            plan = Plan.from_json(message.plan)
-            hold = self._engine.prepare(plan, message.roster, message.source)
-        except PlanError as error:
-            epoch = message.plan.get("epoch")
-            if not isinstance(epoch, int):
-                raise SyncError(f"a plan without an epoch: {error}") from error
-            self._refuse(epoch, error)
-            return
-        self._run_beside(f"hold {plan.epoch}", partial(self._hold, plan.epoch, hold))
-
-    def _confirm(self, epoch: int) -> None:
-        """Put a plan in force that all members hold."""
-        if (commit := self._engine.current.swaps.confirm(epoch)) is not None:
-            self._run_beside(f"commit {epoch}", commit)
-
-    def _run_beside(self, name: str, work: Callable[[], None]) -> None:
-        """Run work that waits for other members on a thread of its own, so that it does not delay messages."""
-        thread = threading.Thread(target=work, name=name, daemon=True)
-        start(thread)
-        self._beside = [other for other in self._beside if other.is_alive()] + [thread]
-
-    def _hold(self, epoch: int, hold: Callable[[], None]) -> None:
-        try:
-            hold()
-        except (PlanError, SyncError) as error:
-            self._refuse(epoch, error)
-        else:
-            self._connection.tell(Held(self._member, epoch))
-
-    def _refuse(self, epoch: int, error: Exception) -> None:
-        log.warning("%s: can't hold the plan of epoch %s: %s", self._member, epoch, error)
-        self._connection.tell(Held(self._member, epoch, brief(str(error))))
+            if not self._control.leaving and kind is None:
+                self.finish()
+        except BaseException as undelivered:
+            error = undelivered
+            raise
+        finally:
+            if not self._control.leaving:
+                self._control.give_up(self.rounds, error)
+            # The controller closes the connection once it has read the Goodbye. If it were closed here before, a
+            # message that the controller is sending would fail, and the unread Goodbye would be lost with it.
+            self._control.released.wait(CLOSE_S)
+            self._close()
+            self._control.close()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from testbed.protocol import Hello, Job, Prepare, Rejoin, Welcome
+from testbed.protocol import Hello, Job, NodeConfiguration, Prepare, Rejoin, Welcome
 from testbed.sockets import Tls
 from testbed.sync.control_channel import ControlChannel
 from testbed.sync.control_connection import ControlConnection
@@ -48,6 +48,11 @@ class Rendezvous:
     def name(self) -> str:
         """The member's name."""
         return self.hello.member
+
+    @property
+    def node(self) -> NodeConfiguration:
+        """This member's part where members gossip. Raises ProtocolError where the job has another assignment."""
+        return NodeConfiguration.from_json(self.job.assignment)
 
     def settings(self, generation: int = 0) -> TransportSettings:
         """Return the settings of this member's connections to peers of a `generation` (see Greeting)."""

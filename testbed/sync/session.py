@@ -8,8 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
@@ -17,24 +16,25 @@ from testbed.plan import Plan
 from testbed.protocol import Arrived, FragmentDrift, Goodbye, checked_metrics
 from testbed.sockets import Tls
 from testbed.sync.allreduce import ELEMENT_TYPES, AllReduceEngine, AllReduceGroup, ElasticGroup, RoundResult
+from testbed.sync.allreduce.control import AllReduceControl
 from testbed.sync.buffers import PinnedBuffers
-from testbed.sync.checkpoint import Stateful, save
+from testbed.sync.checkpoint import StateDictFns, Stateful, save
 from testbed.sync.codecs import Residual
 from testbed.sync.control_connection import ControlConnection
-from testbed.sync.control_loop import ControlLoop
+from testbed.sync.control_loop import ControlledMember
 from testbed.sync.errors import SyncError
 from testbed.sync.executor import AsyncExecutor, Work
 from testbed.sync.progress_reporter import ProgressReporter
 from testbed.sync.rendezvous import Rendezvous, rendezvous
 from testbed.sync.reports import RoundReports, StepReport
 from testbed.sync.strategies.strategy_methods import StrategyMethods
-from testbed.sync.transport import CLOSE_S, Listener
+from testbed.sync.transport import Listener
 
 if TYPE_CHECKING:
     from testbed.sync.ddp import Hook
 
 
-class Session(StrategyMethods):
+class Session(ControlledMember, StrategyMethods):
     """One member of a run, made by `join`. A context manager; leaving it ends the member's part in the run.
 
     One thread at a time may use a session. Topology never appears here: the controller plans who sends what to whom.
@@ -55,7 +55,9 @@ class Session(StrategyMethods):
         self._listener = Listener(met.accepting, met.settings(), engine)
         self._pinned = PinnedBuffers()
         self._executor = AsyncExecutor(f"{self.name}: rounds")
-        self._control = ControlLoop(self.name, connection, engine, met.keys)
+        self._registered: dict[str, Stateful] = {}
+        self._shares = False
+        self._control = AllReduceControl(self.name, connection, engine, met.keys)
         self._reports = RoundReports(
             self.name, lambda: engine.current.outbox.samples(), self._listener.arrivals, connection.tell
         )
@@ -77,6 +79,29 @@ class Session(StrategyMethods):
         """The plan of the next round."""
         return self._engine.current.plan
 
+    def register_state_dict_fn(
+        self, key: str, load_state_dict: Callable[[Mapping[str, Any]], Any], state_dict: Callable[[], dict[str, Any]]
+    ) -> None:
+        """Have `share` hand over a part of the program's own state too, as torchft's `Manager` does.
+
+            session.register_state_dict_fn("data", loader.load_state_dict, loader.state_dict)
+            done = session.share(model=model, optimizer=optimizer, strategy=strategy)
+
+        A checkpoint has it only if `save` is given it as well.
+
+        Args:
+            key: The part's name, the same at all members.
+            load_state_dict: Restores a state that another member's `state_dict` returned; called in `share`.
+            state_dict: Returns the state between two steps, a dictionary of tensors and plain values. A joining member
+                accepts 8 times the bytes of its own tensors, and 1 MiB.
+
+        Raises:
+            ValueError: The key is taken, or `share` was called before.
+        """
+        if self._shares or key in self._registered:
+            raise ValueError(f"{key!r} can't be registered: take another key, and register it before session.share(…)")
+        self._registered[key] = StateDictFns(state_dict, load_state_dict)
+
     def share(self, **parts: Stateful) -> int:
         """Name the state that a member receives when it joins later, and receive it if this member joined later.
 
@@ -86,16 +111,21 @@ class Session(StrategyMethods):
         it has used a round.
 
         Args:
-            **parts: The model, the optimizer, the strategy, … by name. All members name the same parts.
+            **parts: The model, the optimizer, the strategy, … by name. All members name the same parts. Parts that
+                were registered are added, and restored after these.
 
         Returns:
             The number of the last completed round; this member continues with the round after it.
 
         Raises:
             SyncError: No member could send its state.
+            ValueError: A part has the name of a registered one.
         """
+        if both := sorted(parts.keys() & self._registered.keys()):
+            raise ValueError(f"{', '.join(both)}: registered already; leave it out, or give it another name")
+        self._shares = True
         if isinstance(self._engine, ElasticGroup):
-            self._engine.share(parts)
+            self._engine.share({**parts, **self._registered})
         return self.rounds
 
     def step_done(self) -> None:
@@ -273,13 +303,13 @@ class Session(StrategyMethods):
         self._reports.tell()
         goodbye = Goodbye(self.name, self.rounds, digest, checked_metrics(metrics or {}))
         if isinstance(self._engine, ElasticGroup):
-            self._goodbye(goodbye)
+            self._control.goodbye(goodbye)
             # Members that miss means because another was lost may still fetch them here.
             self._control.released.wait(self.job.round_timeout_s)
             self._engine.current.drain()
         else:
             self._engine.current.drain()
-            self._goodbye(goodbye)
+            self._control.goodbye(goodbye)
 
     def abort(self, reason: str) -> None:
         """End the current and all later rounds with a SyncError. Any thread may call it.
@@ -289,44 +319,11 @@ class Session(StrategyMethods):
         """
         self._engine.fail(SyncError(reason))
 
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Call `finish`, unless it was called; report an error to the controller instead.
-
-        Raises:
-            SyncError: A peer did not read all that was sent to it within a round's timeout.
-        """
-        try:
-            if not self._control.leaving and kind is None:
-                self.finish()
-        except BaseException as undelivered:
-            error = undelivered
-            raise
-        finally:
-            failed = not self._control.leaving
-            if failed:
-                self._connection.leave()
-                text = f"{type(error).__name__ if error else ''}: {error}"
-                self._goodbye(Goodbye.with_error(self.name, self.rounds, text))
-            # The controller closes the connection once it has read the Goodbye. If it were closed here before, a
-            # message that the controller is sending would fail, and the unread Goodbye would be lost with it.
-            if failed or not isinstance(self._engine, ElasticGroup):
-                self._control.released.wait(CLOSE_S)
-            self._control.released.set()
-            self._progress.close()
-            self._engine.close()
-            self._executor.close()
-            self._listener.close()
-            self._connection.close()
-            self._control.close()
-
-    def _goodbye(self, message: Goodbye) -> None:
-        self._control.leaving = True
-        self._connection.tell(message)
+    def _close(self) -> None:
+        self._progress.close()
+        self._engine.close()
+        self._executor.close()
+        self._listener.close()
 
 
 def join(

@@ -34,16 +34,6 @@ FIRST = WHOLE.among(set(WHOLE.names) - {NEW})
 GOSSIP = {"edges": list(make_graph("complete", FIRST.names).edges)}
 
 
-class Nothing:
-    """What a member begins from that has learnt nothing."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        assert state == {}
-
-
 def member(control: Path, name: str, value: float, means: dict[str, list[float]], is_in: threading.Event) -> None:
     """Train for ROUNDS rounds. `is_in` is set once the new member has reduced its first tensor.
 
@@ -51,7 +41,12 @@ def member(control: Path, name: str, value: float, means: dict[str, list[float]]
     in between two rounds, and a member that has only received its state is not in yet.
     """
     with sync.join(f"unix:{control}/{name}/control.sock", name, "127.0.0.1") as session:
-        first = session.share(nothing=Nothing())
+        taken = {"rounds": 0}
+        session.register_state_dict_fn("taken", load_state_dict=taken.update, state_dict=taken.copy)
+        with pytest.raises(ValueError, match="taken"):
+            session.register_state_dict_fn("taken", taken.update, taken.copy)
+        first = session.share()
+        assert taken == {"rounds": first}, "a new member starts from another's state"
         for number in range(first, ROUNDS):
             if name != NEW and number >= ROUNDS // 2:
                 is_in.wait(1.0)
@@ -60,6 +55,7 @@ def member(control: Path, name: str, value: float, means: dict[str, list[float]]
             session.allreduce(tensor)
             if name == NEW:
                 is_in.set()
+            taken["rounds"] += 1
             session.step_done()
             means.setdefault(name, []).append(tensor[0].item())
             session.report({"loss": 1.0})

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.schemes import GROUP
 from testbed.schemes.choice import SchemeChoice
 from testbed.schemes.training import RoundTraining
 from testbed.starts import _start
@@ -83,5 +82,5 @@ def test_an_installed_package_s_entry_point_is_a_scheme(tmp_path: Path, monkeypa
     installed = tmp_path / "theirs-1.0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (installed / "entry_points.txt").write_text(f"[{GROUP}]\ntheirs = theirs\n")
+    (installed / "entry_points.txt").write_text("[testbed.schemes]\ntheirs = theirs\n")
     assert SchemeChoice.parse("theirs:every=4").scheme.module == "theirs"

@@ -1,13 +1,16 @@
-"""Hop: decentralized training in which tokens bound the gap between members, and members need not wait for their
-slowest neighbours.
+"""Hop: decentralized training in which tokens bound the gap between members.
+
+Members need not wait for their slowest neighbours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
+from testbed.protocol import NodeConfiguration
 from testbed.schemes.assignment import GossipAssignment, Setting, graph_of, sites_of
 from testbed.schemes.hop.member import HopMember
 from testbed.schemes.hop.rules import HopRules
@@ -16,6 +19,14 @@ from testbed.schemes.options import Checked, InGraph, Misfit, limited
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
 from testbed.sync.gossip.effects import Participant
+
+if TYPE_CHECKING:
+    import torch
+
+    from testbed.sync.gossip import Membership
+    from testbed.sync.rendezvous import Rendezvous
+
+__all__ = ["SCHEME", "HopOptions", "Skip", "assign", "build", "join"]
 
 
 @dataclass(frozen=True)
@@ -76,6 +87,7 @@ class HopOptions(InGraph):
 
     @property
     def gap(self) -> Mapping[str, Any]:
+        """The options that bound how many iterations members get apart."""
         return {
             "max_ig": self.max_ig,
             "backup": self.backup,
@@ -84,11 +96,13 @@ class HopOptions(InGraph):
         }
 
     def check_graph(self, fewest: int) -> None:
+        """Raise Misfit where members do without more updates than some member has in-neighbours."""
         if self.backup > fewest:
             rule = f"{self.backup}, where some member has {fewest} in-neighbours"
             raise Misfit("backup", rule, f"{fewest} at most")
 
     def check_elastic(self) -> None:
+        """Raise Misfit where a lost worker could be the one that stands for its site."""
         if self.between == "sites":
             raise Misfit("between", "a worker that stands for its site can't be made up for", "`between: workers`")
 
@@ -106,8 +120,11 @@ SCHEME = Scheme(
 
 
 def assign(options: HopOptions, setting: Setting) -> GossipAssignment:
-    """Give members, or the first of each site, their neighbours and rules. Raises GraphError where the workers make no
-    such graph."""
+    """Give members, or the first of each site, their neighbours and rules.
+
+    Raises:
+        GraphError: The workers make no such graph.
+    """
     sites = sites_of(setting.view) if options.between == "sites" else {}
     return GossipAssignment(
         protocol="hop",
@@ -138,3 +155,78 @@ def build(options: InGraph, training: GossipTraining) -> Participant:
     rules = HopRules(**{name: value for name, value in node.rules.items() if name != "site"})
     member = HopMember(training.neighbours, rules, parameters, iterations, node.first)
     return SiteLeader(member, node.rules["site"], iterations) if node.protocol == "leader" else member
+
+
+def join(
+    name: str,
+    parameters: Sequence[torch.Tensor],
+    iterations: int | None = None,
+    *,
+    peers: Mapping[str, str] | None = None,
+    control: str = "",
+    listen: str = "",
+    device: str = "cpu",
+    timeout: float = 120.0,
+    token: str = "",
+    tls: str | Path | None = None,
+    **options: Any,
+) -> Membership:
+    """Become a member of Hop: among `peers` alone, or in the run of a controller.
+
+        with hop.join("paris", parameters, 200, peers=peers, token=token, max_ig=4) as membership:
+            membership.train_model(parameters, step)
+
+    Args:
+        name: This member's name.
+        parameters: The model's parameters, from which the member starts; float32.
+        iterations: Iterations to train for; with a controller, its job says how many.
+        peers: Each member's address by name; this and the other arguments are those of `testbed.sync.gossip.join`.
+        control: The controller's address, in place of `peers`.
+        listen: The address to accept connections at.
+        device: The device that the member trains on.
+        timeout: The longest wait in seconds for a neighbour.
+        token: The secret of all members, or with a controller the member's own.
+        tls: The folder with this member's certificate.
+        **options: Among peers alone, the options of Hop as an experiment has them under `sync`, the same at all
+            members; the graph is over the members in the order of their names.
+
+    Raises:
+        ValueError: The arguments contradict each other, or the members make no such graph.
+        SyncError, TlsError: As `testbed.sync.gossip.join`.
+    """
+    from testbed.sync import flat, gossip
+
+    if control and (options or iterations is not None):
+        raise ValueError("the controller gives iterations and options: leave them out beside control=")
+    if peers is not None and iterations is None:
+        raise ValueError("write iterations=, how many to train for")
+    start = flat.gather(parameters, flat.room(parameters)).cpu()
+    chosen = SCHEME.read(options)
+    assert isinstance(chosen, HopOptions)
+    own = None if peers is None else _node_among(chosen, tuple(sorted({*peers, name})), name, len(start))
+
+    def program(met: Rendezvous) -> Participant:
+        count = met.job.rounds if iterations is None else iterations
+        return build(chosen, GossipTraining(name, (*met.welcome.roster,), own or met.node, start, count, met.job.seed))
+
+    return gossip.join(
+        program,
+        name,
+        peers=peers,
+        partners=None if own is None else own.partners,
+        control=control,
+        listen=listen,
+        device=device,
+        timeout=timeout,
+        token=token,
+        tls=tls,
+        survives=SCHEME.survives,
+    )
+
+
+def _node_among(options: HopOptions, members: tuple[str, ...], name: str, elements: int) -> NodeConfiguration:
+    """Return the node configuration of a member where no controller assigns it and nothing is known of the network."""
+    from testbed.planning.view import Member, View
+
+    known = tuple(Member(member, site=member, speed=1.0, uplink="", downlink="") for member in members)
+    return assign(options, Setting(view=View(known, {}, {}, {}, model_bytes=4 * elements))).node(name)

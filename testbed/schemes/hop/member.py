@@ -56,6 +56,7 @@ class HopMember(TrainingMember):
         self._acked = dict.fromkeys(neighbours.targets, first - 1)
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Take in an update, a skip, tokens or an acknowledgement. Nothing is sent in answer."""
         match message:
             case HopUpdate(iteration, parameters):
                 self.reception.enqueue(Entry(parameters, iteration, sender))
@@ -112,6 +113,7 @@ class HopMember(TrainingMember):
         self._neighbourhood.abort()
 
     def program(self) -> Steps[None]:
+        """Yield the effects of all iterations: send, learn, advance."""
         yield from self._enter(self._first)
         if self._first:
             yield from self._come()

@@ -17,8 +17,13 @@ from testbed.sync.gossip.neighbours import Neighbours
 
 
 class Neighbourhood:
-    """The present `neighbours`, and the `next` ones from the iteration `changing` on, which is infinite without a
-    change."""
+    """A member's neighbours, and those after the next change of the graph.
+
+    Attributes:
+        neighbours: The present neighbours.
+        next: The neighbours after the change; None without a change.
+        changing: The iteration of the change; infinite without one.
+    """
 
     def __init__(self, neighbours: Neighbours) -> None:
         self.neighbours = neighbours

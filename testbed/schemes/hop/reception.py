@@ -124,8 +124,7 @@ class Reception(ABC):
         self._drop_old(iteration)
 
     def begun(self) -> Steps[Tensor]:
-        """Wait for each in-neighbour's first update to a member that joins, and return their average, without its
-        own."""
+        """Wait for each in-neighbour's first update to a member that joins, and return their mean without its own."""
         average = WeightedMean()
         for sender in self._neighbours.sources:
             entry = yield from self._first_of(sender)
@@ -183,6 +182,7 @@ class Backup(Reception):
             self.queue.enqueue(entry)
 
     def average(self, own: Entry, iteration: int) -> Steps[Tensor]:
+        """Wait for the updates of all in-neighbours but `backup`, and return the mean of those that have come."""
         average = WeightedMean()
         self._count(average, [own])
         counted: set[str] = set()
@@ -219,6 +219,7 @@ class Backup(Reception):
         self.queue.drop_older(iteration)
 
     def reach(self) -> int | None:
+        """Return None: the updates that came do not bound a leap."""
         return None
 
     def _count(self, average: WeightedMean, entries: list[Entry]) -> None:
@@ -245,6 +246,7 @@ class Stale(Reception):
         self.queue.enqueue(entry)
 
     def average(self, own: Entry, iteration: int) -> Steps[Tensor]:
+        """Wait until each in-neighbour's newest update is within the window, and return their mean, weighted by age."""
         first = iteration - self._staleness
         average = WeightedMean()
         # A member that leaps is itself older than the window. It counts once, or what it learned would be lost.

@@ -61,9 +61,15 @@ class _SiteStep(Step):
 
 
 class SiteLeader(Participant):
-    """A member of Hop among the leaders of all sites, whose own site has `workers` beside it."""
+    """A site's leader: a member of Hop among the leaders of all sites.
+
+    Attributes:
+        name: The member's name.
+        member: The member of Hop.
+    """
 
     def __init__(self, member: HopMember, workers: Sequence[str], iterations: int) -> None:
+        """Lead the site's other `workers` for `iterations` iterations."""
         self.name = member.name
         self.member = member
         self._workers = list(workers)
@@ -72,9 +78,11 @@ class SiteLeader(Participant):
 
     @property
     def model(self) -> Tensor:
+        """The parameters of the member of Hop."""
         return self.member.model
 
     def program(self) -> Steps[None]:
+        """Yield the effects of the member of Hop, with the site's steps for its own."""
         program, answer = self.member.program(), None
         while True:
             try:
@@ -88,6 +96,7 @@ class SiteLeader(Participant):
         yield from self._tell(SiteTask(self._iterations, self.member.parameters))
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Keep a worker's change; hand another message to the member of Hop."""
         if not isinstance(message, SiteChange):
             return self.member.receive(sender, message)
         self._changes[message.iteration][sender] = message.change
@@ -101,15 +110,19 @@ class SiteLeader(Participant):
         return ()
 
     def promise(self, ahead: int) -> int:
+        """Promise what the member of Hop promises."""
         return self.member.promise(ahead)
 
     def turn(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
+        """Set other neighbours of the member of Hop."""
         return self.member.turn(iteration, neighbours)
 
     def release(self) -> None:
+        """Cancel the change of neighbours that was prepared."""
         self.member.release()
 
     def stale(self, to: str, message: Message, later: Sequence[Message]) -> bool:
+        """Return True for an update that the member of Hop need not send any more."""
         return self.member.stale(to, message, later)
 
     def _begin(self, compute: LocalCompute) -> Steps[Step]:
@@ -125,22 +138,27 @@ class SiteLeader(Participant):
 
 
 class SiteWorker(TrainingMember):
-    """Makes a step at the parameters that its site's `leader` sends; the leader may leap. Ends with the leader, at its
-    last parameters."""
+    """A site's other worker: makes a step at the parameters of each iteration that its leader sends.
+
+    The leader may leap over iterations. The worker ends with its leader, at the leader's last parameters.
+    """
 
     def __init__(self, name: str, leader: str, parameters: Tensor, iterations: int) -> None:
+        """Follow the `leader` for `iterations` iterations."""
         super().__init__(name, parameters)
         self._leader = leader
         self._iterations = iterations
         self._tasks: list[SiteTask] = []
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Keep the leader's task until the program comes to it."""
         if not isinstance(message, SiteTask):
             raise self.unexpected(sender, message)
         self._tasks.append(message)
         return ()
 
     def program(self) -> Steps[None]:
+        """Yield the effects of a step for each task."""
         iteration = -1
         while iteration < self._iterations:
             yield Until(lambda: bool(self._tasks), f"the next iteration of {self._leader}")
@@ -152,6 +170,7 @@ class SiteWorker(TrainingMember):
         yield Advance(iteration)
 
     def forget(self, gone: str) -> Iterable[Send]:
+        """Go on without another site's member. Raises ValueError where it is this site's leader."""
         if gone == self._leader:
             raise ValueError(f"{self.name} can't go on without {gone}, which stands for its site")
         return ()

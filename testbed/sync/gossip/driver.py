@@ -1,13 +1,13 @@
-"""Carries out a participant's effects over sockets and in real time: the protocol code is the one that simulations run.
+"""Carries out a participant's effects over sockets and in real time, with the protocol code that simulations run.
 
-program (this thread)             others
-  Send         -> MessageQueue    a thread for each connection sends and receives frames
-  LocalCompute -> LocalStep       a thread makes the local step
-  Until        <- Inbox           what came meanwhile is handed over, then the condition looked at again
-  Advance      -> IterationObserver  told before anything else is sent, so that nobody learns of it earlier
+    program (this thread)                carried out by
+      Send         -> MessageQueue       a thread for each connection, which sends and receives frames
+      LocalCompute -> LocalStep          a thread that makes local steps
+      Until        <- Inbox              events are handed over one by one, and the condition is checked after each
+      Advance      -> IterationObserver  called before anything else is sent, so that no peer knows of it earlier
 
-`Driver.drive` is a generator: it yields how long to wait for the next event. `Driver.run` waits for it at the inbox; a
-test hands events over at moments of simulated time instead.
+`Driver.drive` is a generator that yields the time to wait for the next event. `Driver.run` waits for events at the
+inbox; tests hand events over at moments of simulated time instead.
 """
 
 from __future__ import annotations
@@ -39,30 +39,33 @@ from testbed.sync.gossip.message_codec import Done
 from testbed.sync.gossip.message_queue import Mailbox
 from testbed.sync.gossip.neighbours import Neighbours
 
-#: Makes the local step of an iteration: the change to the parameters, which it must not write to.
+#: Makes the local step of a number from flat parameters, which it must not change, and returns the change to them.
 LocalStep = Callable[[Tensor, int], Tensor]
 
-#: Yields the seconds to wait for the next event, and is sent that event, or None where none came in time.
+#: Yields the seconds to wait for the next event, and is sent the event, or None if no event came in time.
 Waits = Generator[float, Event | None, None]
 
 
 class IterationObserver(Protocol):
-    """Who follows a member."""
+    """Records a member's progress."""
 
     def advanced(self, iteration: int) -> None:
-        """It has entered `iteration`."""
+        """Record that the member has entered an iteration."""
 
     def promised(self, end: int) -> None:
-        """It enters no iteration from `end` on until it hears of another graph."""
+        """Record that the member enters no iteration from `end` on until the graph's change is committed or aborted."""
 
     def waited(self, seconds: float, peer: str) -> None:
-        """It has waited for so long until a message of `peer` let it go on."""
+        """Record that the member waited for some seconds until a message of `peer` let it continue."""
 
 
 class Driver:
-    """Drives `participant`; `partners` are all who may send it anything.
+    """Drives one participant.
 
-    One whose program has ended still answers, until all of its partners have said that theirs has.
+    After its program's end the participant still answers messages, until the programs of all its partners have ended.
+
+    Attributes:
+        iteration: The iteration that the member has entered last.
     """
 
     def __init__(
@@ -81,14 +84,14 @@ class Driver:
 
         Args:
             participant: The participant whose effects this driver carries out.
-            partners: All members that may send the participant anything.
-            mailbox: Both ways of the participant's messages.
+            partners: All members that may send messages to the participant.
+            mailbox: Sends and receives the participant's messages.
             step: Makes a local step.
-            observer: Hears of the member's iterations, promises and waits.
+            observer: Records the member's iterations, promises and waits.
             patience_s: The longest wait in seconds for one of the others' iterations.
-            survives: Wait for the controller to cut a lost peer out, instead of raising SyncError at once.
+            survives: When a peer is lost, wait for the controller to remove it, instead of raising SyncError at once.
             clock: Measures waits.
-            steps: Makes local steps, one after the other; None for a thread of this driver's own.
+            steps: Runs local steps one after the other; None for a thread of this driver.
         """
         self.iteration = 0
         self._survives = survives
@@ -104,10 +107,11 @@ class Driver:
         self._done: set[str] = set()
 
     def run(self) -> None:
-        """Runs the program to its end, and answers until the partners have come to theirs.
+        """Run the program to its end, and answer messages until the partners' programs have ended.
 
-        SyncError names who is gone, or what was waited for in vain, and the iteration; what a local step raises
-        comes out as it is.
+        Raises:
+            SyncError: A peer is lost, or sent nothing in time; names the peer or the wait, and the iteration.
+            Exception: Whatever a local step raises.
         """
         with closing(self.drive()) as waits:
             event: Event | None = None
@@ -115,12 +119,12 @@ class Driver:
                 event = self._inbox.take(timeout_s)
 
     def drive(self) -> Waits:
-        """As `run`, but for the waiting: yield how long to wait for the inbox's next event, and be sent that event."""
+        """Do what `run` does, but leave the waiting to the caller: see Waits."""
         try:
             yield from self._run_program()
             for partner in sorted(self._partners):
                 self._queue.send(partner, Done())
-            # As long as the slowest takes: who dies meanwhile is noticed, and the controller can end the wait.
+            # However long the slowest partner takes: its death is noticed, and the controller can end the wait.
             yield from self._wait(lambda: self._done >= self._partners and self._queue.idle, "its partners' end", inf)
         finally:
             self._stepping.shutdown(wait=True, cancel_futures=True)
@@ -217,7 +221,7 @@ class Driver:
                 raise error
 
     def _receive(self, sender: str, message: Message) -> None:
-        """Take a message. SyncError names its sender when it is one that none that works would have sent."""
+        """Hand a message to the participant. Raises SyncError, with its sender, where it violates the protocol."""
         try:
             for answer in self._participant.receive(sender, message):
                 self._send(answer)
@@ -226,11 +230,13 @@ class Driver:
         except Exception as error:
             where = f"{self._participant.name}, iteration {self.iteration}"
             raise SyncError(
-                f"{where}: {type(message).__name__} of {sender}: {error or repr(error)}", rule="message", member=sender
+                f"{where}: {type(message).__name__} from {sender}: {error or repr(error)}",
+                rule="message",
+                member=sender,
             ) from error
 
     def _lost(self, peer: str, why: str, awaited: str) -> None:
-        """A peer's connections have ended: as they should after its `Done`, which may be on its way still."""
+        """Handle the end of a peer's connections. Those of a partner whose program has not ended are lost."""
         if peer not in self._partners - self._done:
             return
         self._gone[peer] = why
@@ -258,7 +264,7 @@ class Driver:
 
 
 def _next(waits: Waits, event: Event | None) -> float | None:
-    """Hand `event` over, and return how long to wait for the one after it; None at the end."""
+    """Hand over an event, and return the seconds to wait for the next one; None at the end."""
     try:
         return waits.send(event)
     except StopIteration:

@@ -1,7 +1,7 @@
-"""What a member of decentralized training asks of whoever drives it, and is told: protocols without a transport.
+"""Protocols without a transport: the effects that a member's program yields, and the base classes of participants.
 
-A member's `program` is a generator. It yields effects; the driver carries them out, over sockets or in simulated
-time, and resumes it:
+A member's `program` is a generator. The driver carries its effects out, over sockets or in simulated time, and resumes
+it:
 
     program yields        driver does                                            program is answered
     Send                  carries the message, when it can                       None
@@ -9,10 +9,8 @@ time, and resumes it:
     Until                 resumes the program once the condition holds           None
     Advance               notes the iteration that the member has entered        None
 
-Between two `Until`s nothing else happens to the member: the driver hands over a message (`receive`) or marks a
-Step done only while the program waits, then looks at the condition again.
-
-A member whose protocol has a server: whoever else comes or goes is that server's business.
+Between two `Until`s nothing else happens to the member: only while the program waits does the driver hand over a
+message (`receive`) or mark a Step done. It then checks the condition again.
 """
 
 from __future__ import annotations
@@ -32,35 +30,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Give `message` to the member `to`; the sender does not wait for it. Messages may overtake each other.
+    """Send a message to a member, without waiting. Messages may overtake each other."""
 
-    What it gives to itself may come `after_s` seconds: a reminder.
-    """
-
+    #: The receiver's name. A member that sends to itself reminds itself.
     to: str
     message: Message
+    #: Seconds after which a reminder arrives; 0 for messages to others.
     after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class LocalCompute:
-    """Begin the local step of `iteration` at `parameters`, which must not change meanwhile."""
+    """Begin a local step."""
 
+    #: Where the step begins, flat; nobody changes them until the step is done.
     parameters: Tensor
+    #: The number of the step.
     iteration: int
 
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """Wait until `condition` holds; `awaited` says for what, to whoever asks why a member stands still."""
+    """Wait until a condition holds."""
 
     condition: Callable[[], bool]
+    #: What the member waits for, for errors.
     awaited: str
 
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """The member has entered `iteration`."""
+    """Record that the member has entered an iteration."""
 
     iteration: int
 
@@ -69,86 +69,108 @@ Effect = Send | LocalCompute | Until | Advance
 
 Result = TypeVar("Result")
 
-#: A part of a program: yields effects, is answered, returns a result.
+#: A part of a program: a generator that yields effects, is sent their answers, and returns a result.
 Steps = Generator[Effect, Any, Result]
 
 
 class Step:
-    """A local step under way: the change it makes to the parameters, once done (plain SGD: minus rate x gradient)."""
+    """A local step under way, and then its change to the parameters (plain SGD: minus rate x gradient)."""
 
     def __init__(self) -> None:
         self._change: Tensor | None = None
 
     def finish(self, change: Tensor) -> None:
-        """The driver's word that the step is done. `change` has the parameters' shape."""
+        """Mark the step done. Called by the driver; `change` has the parameters' shape."""
         self._change = change
 
     @property
     def done(self) -> bool:
-        """Whether the change is there."""
+        """True once the step is done."""
         return self._change is not None
 
     @property
     def change(self) -> Tensor:
-        """What to add to the parameters; RuntimeError before the step is done."""
+        """The change to add to the parameters. Raises RuntimeError before the step is done."""
         if self._change is None:
             raise RuntimeError("the local step is still under way; wait until it is done")
         return self._change
 
 
 class Participant(ABC):
-    """One that takes part in gossip, whether or not it has a model of its own."""
+    """One member's protocol: a program, and answers to messages. Some participants, such as servers, have no model."""
 
     name: str
 
     @property
     def model(self) -> Tensor:
-        """Where its model is; ValueError for one that has none."""
+        """The parameters of its model, flat. Raises ValueError for a participant without a model."""
         raise ValueError(f"{self.name} has no model of its own")
 
     @property
     def patience(self) -> int:
-        """How many of the others' iterations one wait may last."""
+        """The number of the others' iterations that one wait may last."""
         return 1
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """Figures of the protocol's own, for the member's next report."""
+        """Figures of the protocol for the member's next report, by name."""
         return {}
 
     @abstractmethod
     def program(self) -> Steps[None]:
-        """All that the participant does of itself; it ends when its last iteration is done."""
+        """Yield the effects of all iterations; the generator ends after the last one."""
 
     @abstractmethod
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
-        """Takes a message in and says what to send at once in answer; goes on after the program has ended."""
+        """Take in a message, and return what to send at once in answer. Called after the program's end, too."""
 
     def forget(self, gone: str) -> Iterable[Send]:
-        """Another has died: go on without it; what to send at once. ValueError when the protocol, or this participant,
-        can't."""
+        """Go on without a member that died, and return what to send at once.
+
+        Raises:
+            ValueError: The protocol, or this participant, needs that member.
+        """
         raise ValueError(f"{self.name} can't go on without {gone}: its protocol counts on everybody")
 
     def promise(self, ahead: int) -> int:
-        """Enter `ahead` - 1 more iterations at most until `turn` or `release`; the one that it will not enter."""
+        """Promise to enter at most `ahead` - 1 more iterations until `turn` or `release`; return the one after these.
+
+        Raises:
+            ValueError: The protocol can't change its graph, or not now.
+        """
         raise ValueError(f"{self.name} can't go over to another graph: its protocol has one")
 
     def turn(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
-        """After a promise: from `iteration` on it stands in another graph. What to send at once; ValueError when its
-        place there is none for it."""
+        """After a promise, take other neighbours from `iteration` on, and return what to send at once.
+
+        Raises:
+            ValueError: The protocol can't train with these neighbours.
+        """
         raise ValueError(f"{self.name} can't go over to another graph: its protocol has one")
 
     def release(self) -> None:
-        """After a promise: the graph stays as it is."""
+        """After a promise, keep the graph. Raises ValueError where the protocol makes no promises."""
         raise ValueError(f"{self.name} promised nothing: its protocol has one graph")
 
     def stale(self, to: str, message: Message, later: Sequence[Message]) -> bool:
-        """Whether a message that has waited for its turn is of no use to `to` any more; `later` ones wait behind it."""
+        """Return True if a message that still waits to be sent to a member has become useless, and is to be left out.
+
+        Args:
+            to: The receiver.
+            message: The message.
+            later: The messages that wait behind it for the same receiver.
+        """
         return False
 
 
 class TrainingMember(Participant):
-    """A participant that trains. `parameters` is 1-dimensional and replaced, never written to: others may hold it."""
+    """A participant that trains a model.
+
+    Attributes:
+        name: The member's name.
+        parameters: The parameters, 1-dimensional, float32, on the host. The tensor is replaced and never written to,
+            because messages and local steps refer to it.
+    """
 
     def __init__(self, name: str, parameters: Tensor) -> None:
         self.name = name
@@ -156,26 +178,27 @@ class TrainingMember(Participant):
 
     @property
     def model(self) -> Tensor:
+        """The member's parameters."""
         return self.parameters
 
     def begin(self, iteration: int) -> Steps[Step]:
-        """Enters `iteration` and begins its local step."""
+        """Enter an iteration and begin its local step."""
         yield Advance(iteration)
         step: Step = yield LocalCompute(self.parameters, iteration)
         return step
 
     def finished(self, step: Step, iteration: int) -> Steps[Tensor]:
-        """Waits for a step begun earlier; the change that it makes."""
+        """Wait for a step that began earlier, and return its change to the parameters."""
         yield Until(lambda: step.done, f"its own step of iteration {iteration}")
         return step.change
 
     def local_step(self, iteration: int) -> Steps[Tensor]:
-        """Enters `iteration` and makes its local step, at rest; the change that it makes."""
+        """Enter an iteration, make its local step, and return the step's change to the parameters."""
         step = yield from self.begin(iteration)
         return (yield from self.finished(step, iteration))
 
     def local_steps(self, iteration: int, count: int) -> Steps[Tensor]:
-        """Make the `count` local steps of `iteration` one after the other; the parameters after them."""
+        """Make an iteration's `count` local steps one after the other, and return the parameters after them."""
         local = self.parameters
         for number in range(iteration * count, (iteration + 1) * count):
             step: Step = yield LocalCompute(local, number)
@@ -184,43 +207,47 @@ class TrainingMember(Participant):
         return local
 
     def unexpected(self, sender: str, message: Message) -> TypeError:
-        """The error for a message that this protocol does not have."""
+        """Return the error for a message that this protocol does not have."""
         return TypeError(f"{self.name} cannot take {message} from {sender}; all members must follow one protocol")
 
 
 class ServedMember(TrainingMember):
-    """It comes in the iteration `first`, 0 if it is there from the begin.
+    """A member whose protocol has a server, which alone takes in members that join and drops lost ones.
 
-    Others that come need an iteration that nobody is in yet. So it holds back, from a promise until it is told to turn
-    or that there is nothing to turn to, what says that it has entered that iteration.
+    A member that joins begins in an iteration that no other member has entered yet. So from a promise until `turn` or
+    `release` this member enters no iteration from the promised one on: a subclass asks `may_enter` first.
     """
 
     def __init__(self, name: str, parameters: Tensor, first: int) -> None:
+        """Begin in the iteration `first`: 0, unless the member joins while the others train."""
         super().__init__(name, parameters)
         self._first = first
         self._entered = first
-        self._end = inf  # of the iterations that it may say it has entered
+        self._end = inf  # the first iteration that it may not enter
 
     def forget(self, gone: str) -> Iterable[Send]:
-        """Nobody waits for who has died: nobody goes on without a server on which others hang."""
+        """Go on: members wait for the server alone, and without a server the run ends."""
         return ()
 
     def promise(self, ahead: int) -> int:
+        """Promise to enter at most `ahead` - 1 more iterations until `turn` or `release`; return the next one."""
         self._end = self._entered + ahead
         return self._entered + ahead
 
     def turn(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
+        """Enter iterations again: the server knows the member that joins."""
         self.release()
         return ()
 
     def release(self) -> None:
+        """Enter iterations again: no member joins."""
         self._end = inf
 
     def may_enter(self, iteration: int) -> bool:
-        """Whether no promise is against it."""
+        """Return True if no promise keeps the member from entering the iteration."""
         return iteration < self._end
 
     def enter(self, iteration: int) -> Steps[None]:
-        """Say that it has entered an iteration that follows."""
+        """Enter a later iteration."""
         self._entered = iteration
         yield Advance(iteration)

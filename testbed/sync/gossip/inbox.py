@@ -1,4 +1,4 @@
-"""What comes to a member: frames that make up messages, steps that are done, peers that are gone."""
+"""The events of a member: messages put together from frames, finished steps, lost peers, the controller's orders."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ from testbed.sync.gossip.message_codec import HEADER_BYTES, PART_BYTES, MessageC
 from testbed.sync.gossip.neighbours import Neighbours
 from testbed.sync.transport import DIRECT, Greeting, Outbox, Received
 
-#: Messages of one peer that may be half there. Chunks of a message leave in order, so over one connection it is one;
-#: over several, what is on its way in one of them keeps messages open that the others have brought the rest of.
+#: Incomplete messages of one peer, for each of its connections. Parts of a message leave in order, so over one
+#: connection one message is incomplete; over several, a part that is late on one connection keeps a message incomplete
+#: whose other parts have come over the others.
 OPEN_MESSAGES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class MessageArrived:
-    """A message from `sender`, whole since `at_s` (monotonic clock)."""
+    """A message is complete."""
 
     sender: str
     message: Message
+    #: The moment at which it was, by the monotonic clock.
     at_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class PeerLost:
-    """All connections from `peer` have ended, or one of them by an error."""
+    """All connections from a peer have ended, or one of them by an error."""
 
     peer: str
     why: str
@@ -44,47 +46,47 @@ class PeerLost:
 
 @dataclass(frozen=True, slots=True)
 class PeerCut:
-    """The controller's word that `peer` has died, and that the others go on without it."""
+    """The controller says that a peer has died, and that the others go on without it."""
 
     peer: str
 
 
 @dataclass(frozen=True, slots=True)
 class GraphPrepared:
-    """The controller's question how far this member can go on; see Participant.promise."""
+    """The controller asks for a promise, to prepare another graph; see Participant.promise."""
 
     ahead: int
 
 
 @dataclass(frozen=True, slots=True)
 class GraphCommitted:
-    """The controller's word that from `iteration` on the graph is another; `None` where it stays as it is.
+    """The controller says that the graph changes, or that it stays."""
 
-    `roster` says where they listen who come with it.
-    """
-
+    #: The iteration from which on the graph is another.
     iteration: int
+    #: This member's neighbours in it; None if the graph stays.
     neighbours: Neighbours | None
+    #: The addresses of the members that join with it, by name.
     roster: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class MemberFailed:
-    """This member can't go on."""
+    """This member fails."""
 
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSent:
-    """A model has left for `peer`: there is room for the next."""
+    """A model was sent to a peer whole, so the next one may follow."""
 
     peer: str
 
 
 @dataclass(frozen=True, slots=True)
 class StepFinished:
-    """A local step is done: `change` is what it makes of the parameters."""
+    """A local step is done, with its change to the parameters."""
 
     step: Step
     change: Tensor
@@ -95,23 +97,26 @@ Event = MessageArrived | PeerLost | PeerCut | GraphPrepared | GraphCommitted | M
 
 @dataclass(slots=True)
 class _Open:
-    """A message that is not whole yet: `left` of its bytes are to come."""
+    """An incomplete message."""
 
     body: bytearray
+    #: Bytes that are missing.
     left: int
 
 
 class Inbox:
-    """The receiving end that a Listener hands frames to; whoever drives the member takes `Event`s out.
+    """Takes frames from a Listener, and gives `Event`s to the member's driver.
 
-    A frame says how long its message is, and nothing is longer than a model is: so what a peer makes this member set
-    aside is bounded, whatever the frames claim.
+    A frame says how long its message is, and no message is longer than a model. So the memory that a peer can make this
+    member set aside is bounded, whatever its frames claim.
 
-    A member that died may come again. Its greeting says by its generation which one it is: the iteration in which it
-    came.
-    Nothing is taken in of one that was cut, however late it arrives. Who comes later than this member did, in the
-    iteration `first`, is heard from when the controller has told of it, for which it may have to wait `timeout_s`: a
-    member can't claim a generation, and have the next one that it comes with taken for an old one.
+    A member that died may join again. The generation in its greeting, the iteration in which it joined, tells its lives
+    apart. Frames of a life that the controller ended are refused, however late they arrive. A member that joins after
+    this one is heard only once the controller has announced it. Otherwise a member could claim a later generation, and
+    the life in which it really joins then would be taken for an old one.
+
+    Attributes:
+        received_bytes: Bytes of messages received, by peer.
     """
 
     def __init__(
@@ -122,6 +127,15 @@ class Inbox:
         timeout_s: float = 0.0,
         clock: Clock = SYSTEM,
     ) -> None:
+        """Make an empty inbox.
+
+        Args:
+            codec: Unpacks messages.
+            streams: Connections of each peer.
+            first: The iteration in which this member joined.
+            timeout_s: How long a peer's greeting waits for the controller to announce the peer.
+            clock: Measures waits, and runs reminders.
+        """
         self.received_bytes: Counter[str] = Counter()
         self._codec = codec
         self._streams = streams
@@ -132,29 +146,29 @@ class Inbox:
         self._closed = False
         self._open: dict[tuple[str, int], dict[int, _Open]] = defaultdict(dict)
         self._ended: Counter[tuple[str, int]] = Counter()
-        self._newest: dict[str, int] = dict.fromkeys(codec.members, first)  # that the controller has told of
+        self._newest: dict[str, int] = dict.fromkeys(codec.members, first)  # announced by the controller
         self._oldest: dict[str, int] = dict.fromkeys(codec.members, 0)
 
     def put(self, event: Event) -> None:
-        """Have the event taken; any thread may."""
+        """Add an event. Any thread may call it."""
         self._events.put(event)
 
     def put_after(self, seconds: float, event: Callable[[], Event]) -> None:
-        """Have the event taken that there is in so many seconds, if the member is still there then."""
+        """Make an event after some seconds and add it; at once for 0 seconds."""
         if not seconds:
             self.put(event())
             return
         self._clock.call_later(seconds, lambda: self.put(event()))
 
     def take(self, timeout_s: float) -> Event | None:
-        """The next event; None when none comes within `timeout_s`, which may be infinite."""
+        """Wait for the next event. Returns None if none comes within `timeout_s`, which may be infinite."""
         try:
             return self._events.get(timeout=None if timeout_s == inf else max(timeout_s, 0.0))
         except Empty:
             return None
 
     def cut(self, peer: str) -> None:
-        """The controller's word that the peer has died: from now on nothing of it is taken in."""
+        """Take nothing from a peer from now on: the controller says that it has died."""
         with self._guard:
             self._oldest[peer] = self._newest[peer] + 1
             for key in [key for key in self._open if key[0] == peer]:
@@ -162,7 +176,7 @@ class Inbox:
             self.put(PeerCut(peer))
 
     def turn(self, turned: GraphCommitted) -> None:
-        """The controller's word of another graph, and of who comes with it."""
+        """Add the controller's decision on the graph, and accept the members that join with it."""
         with self._guard:
             for peer in turned.roster:
                 self._newest[peer] = max(self._newest[peer], turned.iteration)
@@ -170,24 +184,28 @@ class Inbox:
             self.put(turned)
 
     def close(self) -> None:
-        """Let go of who waits to be told of."""
+        """Wake threads blocked in `receiver`."""
         with self._guard:
             self._closed = True
             self._guard.notify_all()
 
-    # -- what a Listener calls, from a thread for each connection
+    # -- called by the Listener, on a thread for each connection
 
     def receiver(self, hello: Greeting) -> Incoming:
-        """Where a member's frames go; FrameError for who is none, or is not to come in that generation."""
+        """Return the receiver of a peer's frames; wait for a generation that the controller has not announced yet.
+
+        Raises:
+            FrameError: The peer is not a member, or not of that generation.
+        """
         peer, generation = hello.member, hello.generation
         if peer not in self._codec.members:
-            raise FrameError(f"{peer!r} is no member", rule="unknown-member", member=peer)
+            raise FrameError(f"{peer!r} is not a member of this run", rule="unknown-member", member=peer)
         with self._guard:
             self._clock.wait_for(self._guard, lambda: self._closed or generation <= self._newest[peer], self._timeout_s)
             if generation > self._newest[peer]:
-                told = f"the controller has told of {self._newest[peer]} at most"
+                told = f"the newest iteration announced by the controller is {self._newest[peer]}"
                 raise FrameError(
-                    f"{peer} claims to have come in iteration {generation}; {told}",
+                    f"{peer} claims to have joined in iteration {generation}; {told}",
                     rule="unknown-generation",
                     member=peer,
                     given=generation,
@@ -195,11 +213,15 @@ class Inbox:
         return Incoming(self, generation)
 
     def serve(self, connection: socket.socket) -> None:
-        """Nothing can be fetched here: FrameError."""
-        raise FrameError("members that gossip hand nothing over but messages")
+        """Refuse: members that gossip send messages only. Raises FrameError."""
+        raise FrameError("a peer asked to fetch something; members that gossip send messages only")
 
     def take_part(self, generation: int, received: Received) -> None:
-        """Take a part of a message, and the message once it is whole; FrameError when it can't be one."""
+        """Take in a part of a message, and add the message once it is complete.
+
+        Raises:
+            FrameError: The part does not fit its message, or too many messages are incomplete.
+        """
         peer, header = received.source, PartHeader.unpack(received.frame.header)
         size, stop = header.size, header.offset + len(received.payload)
         if size > self._codec.most_bytes or stop > size:
@@ -208,12 +230,12 @@ class Inbox:
             self._check(peer, generation)
             opened = self._open[peer, generation]
             whole = opened.get(header.sequence)
-            if whole is None:  # zeroing a model's room for each of its parts would cost more than the parts
+            if whole is None:  # to zero a model's memory for each part would cost more than the parts
                 whole = opened[header.sequence] = _Open(bytearray(size), size)
             if len(whole.body) != size:
                 raise FrameError(f"message {header.sequence} has {len(whole.body)} bytes, and in another frame {size}")
             if len(opened) > OPEN_MESSAGES * self._streams:
-                raise FrameError(f"{len(opened)} messages half there at once")
+                raise FrameError(f"{len(opened)} messages are incomplete at once")
             self.received_bytes[peer] += len(received.payload)
             whole.body[header.offset : stop] = received.payload
             whole.left -= len(received.payload)
@@ -227,7 +249,7 @@ class Inbox:
             self.put(MessageArrived(peer, message, self._clock.monotonic()))
 
     def ended(self, peer: str, generation: int, error: str) -> None:
-        """A connection of the peer ended. One that ended well may have ended before others to the same peer."""
+        """Handle the end of one of a peer's connections. Without an error the peer is lost with the last one."""
         with self._guard:
             self._ended[peer, generation] += 1
             last = self._ended[peer, generation] == self._streams
@@ -236,11 +258,11 @@ class Inbox:
 
     def _check(self, peer: str, generation: int) -> None:
         if generation < self._oldest[peer]:
-            raise FrameError(f"{peer} was cut out of the graph", rule="cut", member=peer)
+            raise FrameError(f"{peer} was removed from the graph", rule="cut", member=peer)
 
 
 class Incoming:
-    """What a Listener hands a connection's frames to: the inbox, and which of the member's lives they are from."""
+    """Takes the frames of one connection for the inbox, with the generation of the peer that sends them."""
 
     header_bytes = HEADER_BYTES
     most_bytes = PART_BYTES
@@ -251,13 +273,13 @@ class Incoming:
         self._generation = generation
 
     def opened(self, peer: str, channel: int) -> bool:
-        """Messages travel directly."""
+        """Return True for the channel of messages that travel directly, the only one."""
         return channel == DIRECT
 
     def take(self, received: Received) -> None:
-        """Take a part of a message; FrameError when it can't be one, or the peer was cut."""
+        """Take in a part of a message. Raises FrameError where it does not fit, or the peer was removed."""
         self._inbox.take_part(self._generation, received)
 
     def closed(self, peer: str, channel: int, error: str) -> None:
-        """A connection of the peer ended."""
+        """Handle the end of the connection."""
         self._inbox.ended(peer, self._generation, error)

@@ -1,4 +1,4 @@
-"""What a member tells of its iterations: one Report for each that it has entered."""
+"""A member's reports to the controller: one for each iteration that it has entered."""
 
 from __future__ import annotations
 
@@ -11,26 +11,29 @@ from testbed.protocol import ControlMessage, PromiseGraph, Report
 from testbed.sync.clock import SYSTEM, Clock
 from testbed.sync.gossip.message_queue import Mailbox
 
-#: Paths are sampled this often: a system call for each peer.
+#: Seconds between two samples of the paths, which cost a system call for each peer.
 SAMPLE_S = 0.5
 
 
 @dataclass(slots=True)
 class StepFigures:
-    """What local steps took since the last report, in seconds, `late_s` the worst of them; metrics as last seen, and
-    how many `steps` they were."""
+    """Figures of the local steps since the last report."""
 
+    #: Seconds for which they computed.
     compute_s: float = 0.0
+    #: Seconds for which they were held back to a declared speed.
     paced_s: float = 0.0
+    #: Seconds by which the latest of them missed the declared speed.
     late_s: float = 0.0
+    #: The newest metrics by name, `steps` (the number of the steps) among them.
     metrics: Mapping[str, float | None] = field(default_factory=dict)
 
 
 class IterationReporter:
-    """Follows a driver's member; `figures` says what its steps took since it was asked last.
+    """Observes a driver's member, and reports each iteration to the controller.
 
-    A report's round is the iteration that was entered, its times those of the one before; so there is none of the
-    `first`. `waited` sums up, by peer, the seconds of that iteration which ended with a message of that peer.
+    A report's round is the entered iteration, and its times are those of the iteration before; so there is no report of
+    the first one. Its `waited` has, by peer, the seconds of waits that a message of this peer ended.
     """
 
     def __init__(
@@ -42,6 +45,16 @@ class IterationReporter:
         tell: Callable[[ControlMessage], None],
         clock: Clock = SYSTEM,
     ) -> None:
+        """Begin to observe a member.
+
+        Args:
+            member: The member's name.
+            first: The iteration in which it begins.
+            mailbox: Its mailbox, which counts bytes.
+            figures: Returns the figures of the local steps since the last call.
+            tell: Sends a message to the controller.
+            clock: Measures iterations, and gives the reports' times.
+        """
         self._member = member
         self._first = first
         self._mailbox = mailbox
@@ -54,23 +67,28 @@ class IterationReporter:
         self._before = self._totals()
 
     def waited(self, seconds: float, peer: str) -> None:
-        """It has waited for so long until a message of `peer` let it go on."""
+        """Add seconds of waiting that ended with a message of `peer`."""
         self._waited[peer] += seconds  # type: ignore[assignment]
 
     def promised(self, end: int) -> None:
-        """It enters no iteration from `end` on until it hears of another graph."""
+        """Send the member's promise to enter no iteration from `end` on."""
         self._tell(PromiseGraph(self._member, end))
 
     def advanced(self, iteration: int) -> None:
-        """It has entered `iteration`."""
+        """Report the iteration before, unless the member has just begun."""
         at_s, now = self._clock.unix(), self._clock.monotonic()
         if iteration > self._first:
             self._tell(self._report(iteration, at_s, now))
         self._entered = now
 
     def _report(self, iteration: int, at_s: float, now: float) -> Report:
-        """What is told at the Unix time `at_s`, by which the controller orders all members' reports; how long the
-        iteration took comes from the monotonic clock's `now`, for the other one may be set meanwhile."""
+        """Return a report.
+
+        Args:
+            iteration: The entered iteration.
+            at_s: The Unix time, by which the controller orders the reports of all members.
+            now: The time of the monotonic clock, by which durations are measured, because the other one may be set.
+        """
         figures, totals, before = self._figures(), self._totals(), self._before
         waited, self._waited, self._before = dict(self._waited), Counter(), totals
         due = now - self._sampled >= SAMPLE_S

@@ -1,14 +1,17 @@
-"""One member's part in a decentralized run: its connections, its participant, what it tells the controller."""
+"""One member's part in decentralized training: its connections, its participant, and its reports to the controller."""
 
 from __future__ import annotations
 
-import logging
+import hmac
+import json
+import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
-from types import TracebackType
+from pathlib import Path
 
+from msgspec.structs import asdict
 from torch import Tensor
 
 from testbed.protocol import (
@@ -17,61 +20,97 @@ from testbed.protocol import (
     ControlMessage,
     Died,
     Goodbye,
+    Hello,
+    Job,
     NodeConfiguration,
     PrepareGraph,
-    Stop,
+    Welcome,
+    checked_metrics,
 )
-from testbed.sync.codecs import PLAIN, Codec
-from testbed.sync.errors import Stopped, SyncError
+from testbed.schema import check_name
+from testbed.sockets import Tls
+from testbed.sync import flat
+from testbed.sync.codecs import PLAIN, Codec, by_name
+from testbed.sync.control_channel import ControlChannel
+from testbed.sync.control_connection import ControlConnection
+from testbed.sync.control_loop import ControlledMember, ControlLoop
+from testbed.sync.errors import SyncError
 from testbed.sync.gossip.driver import Driver, LocalStep
 from testbed.sync.gossip.effects import Participant
-from testbed.sync.gossip.inbox import GraphCommitted, GraphPrepared, MemberFailed
+from testbed.sync.gossip.inbox import GraphCommitted, GraphPrepared, Inbox, MemberFailed
 from testbed.sync.gossip.iteration_reporter import IterationReporter, StepFigures
 from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.gossip.message_queue import Mailbox
 from testbed.sync.gossip.neighbours import Neighbours
-from testbed.sync.rendezvous import Rendezvous
-from testbed.sync.transport import CLOSE_S, Listener
-
-log = logging.getLogger(__name__)
+from testbed.sync.rendezvous import Rendezvous, rendezvous
+from testbed.sync.transport import Listener
 
 
-class Membership:
-    """A context manager; leaving it by an error says so to the controller.
+class Membership(ControlledMember):
+    """One member of decentralized training, made by `join`. A context manager; leaving it ends the member's part.
 
-    `participant` has `elements` parameters, and sends what groups exchange through the `codec`. If it `survives`, who
-    is gone may be cut out by the controller's word. ValueError when the job's place is none.
+    Attributes:
+        name: The member's name.
+        job: The run's settings.
     """
 
     def __init__(
         self,
-        rendezvous: Rendezvous,
+        met: Rendezvous,
         participant: Participant,
-        figures: Callable[[], StepFigures],
+        figures: Callable[[], StepFigures] = StepFigures,
         codec: Codec = PLAIN,
         survives: bool = False,
     ) -> None:
-        self.name, self.job = rendezvous.name, rendezvous.job
-        welcome = rendezvous.welcome
-        assignment = NodeConfiguration.from_json(self.job.assignment)
-        messages = MessageCodec(tuple(welcome.roster), len(participant.model), codec)
-        settings = rendezvous.settings(generation=assignment.first)
+        """Accept connections from peers, and handle the controller's messages.
+
+        Args:
+            met: The result of the rendezvous. Its job's assignment is a NodeConfiguration.
+            participant: The participant.
+            figures: Returns the figures of the local steps since the last call.
+            codec: The codec of the tensors that are sent through one.
+            survives: Go on without a lost member once the controller says so, instead of failing.
+
+        Raises:
+            ValueError: The assignment is malformed.
+        """
+        self.name, self.job = met.name, met.job
+        roster, node = met.welcome.roster, met.node
+        settings = met.settings(generation=node.first)
+        messages = MessageCodec(tuple(roster), len(participant.model), codec)
         self._participant = participant
-        self._partners = assignment.partners
+        self._partners = node.partners
         self._survives = survives
-        self._mailbox = Mailbox(settings, messages, welcome.roster, self._participant.stale)
+        self._mailbox = Mailbox(settings, messages, roster, participant.stale)
+        connection = met.connection()
         self._reporter = IterationReporter(
-            self.name, assignment.first, self._mailbox, lambda: _told(figures(), participant), self._tell
+            self.name, node.first, self._mailbox, lambda: _with_metrics(figures(), participant), connection.tell
         )
-        self._channel = rendezvous.channel
-        self._finished = False
-        self._listener = Listener(rendezvous.accepting, settings, self._mailbox.inbox)
-        self._control = threading.Thread(target=self._obey, name="control", daemon=True)
-        self._control.start()
+        self._driver: Driver | None = None
+        self._listener = Listener(met.accepting, settings, self._mailbox.inbox)
+        self._control = GossipControl(self.name, connection, self._mailbox.inbox)
+
+    @property
+    def rounds(self) -> int:
+        """The number of the iteration that the member has entered last."""
+        return self._driver.iteration if self._driver else 0
 
     def train(self, step: LocalStep) -> Tensor:
-        """All iterations; the parameters at their end. SyncError, Stopped, or what `step` raises."""
-        driver = Driver(
+        """Run the participant's program to its end, once.
+
+        Args:
+            step: Makes a local step: it is called, on a thread of its own, with flat parameters, which it must not
+                change, and the number of the step; it returns the change to the parameters, of the same shape.
+
+        Returns:
+            The participant's parameters at the end, flat, float32, on the host.
+
+        Raises:
+            SyncError: A peer is lost, or did not send in time what the program waits for.
+            Stopped: The controller told this member to leave.
+            Exception: Whatever `step` raises.
+        """
+        self._driver = Driver(
             self._participant,
             self._partners,
             self._mailbox,
@@ -80,72 +119,198 @@ class Membership:
             self.job.round_timeout_s,
             survives=self._survives,
         )
-        driver.run()
+        self._driver.run()
         return self._participant.model
 
-    def finish(self, digest: str, metrics: dict[str, float]) -> None:
-        """Say goodbye, once the peers have read all that was sent to them."""
+    def train_model(self, parameters: Sequence[Tensor], step: Callable[[int], object]) -> None:
+        """Train a model in place, as `train` does; at the end it has the participant's parameters.
+
+        Args:
+            parameters: The model's parameters, with as many elements as the participant's.
+            step: Makes the local step of that number, as `optimizer.step()`: it moves the parameters from their
+                present values. It is called on a thread of its own.
+        """
+
+        def local_step(given: Tensor, number: int) -> Tensor:
+            flat.scatter(given, parameters)
+            step(number)
+            return flat.gather(parameters, flat.room(parameters)).cpu().sub_(given)
+
+        flat.scatter(self.train(local_step), parameters)
+
+    def finish(self, digest: str = "", metrics: Mapping[str, float] | None = None) -> None:
+        """Leave the run, after the peers have read all that was sent to them.
+
+        Leaving the context without an error calls it too.
+
+        Args:
+            digest: The SHA-256 of the parameters, if the controller is to compare it among members.
+            metrics: Final figures to keep, up to 64.
+
+        Raises:
+            SyncError: A peer did not read all that was sent to it within a round's timeout.
+        """
         self._mailbox.queue.drain(self.job.round_timeout_s)
-        self._goodbye(Goodbye(self.name, self.job.rounds, digest, metrics))
+        self._control.goodbye(Goodbye(self.name, self.job.rounds, digest, checked_metrics(metrics or {})))
 
-    def __enter__(self) -> Membership:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None and not self._finished:
-            self._goodbye(Goodbye.with_error(self.name, 0, f"{kind.__name__}: {error}"))
+    def _close(self) -> None:
         self._mailbox.queue.close()
         self._mailbox.inbox.close()
         self._listener.close()
-        # The controller closes the channel once it has read the Goodbye. Closed here before that, the channel would
-        # fail a message that the controller is sending, and the unread Goodbye would be lost with the connection.
-        self._control.join(CLOSE_S)
-        self._channel.close()
-        self._control.join(CLOSE_S)
 
-    def _goodbye(self, message: Goodbye) -> None:
-        self._finished = True
-        self._tell(message)
 
-    def _tell(self, message: ControlMessage) -> None:
-        """Training does not need the controller, so it goes on without."""
-        try:
-            self._channel.send(message)
-        except OSError as error:
-            log.warning("%s: the controller did not get a %s: %s", self.name, message.kind, error)
+class GossipControl(ControlLoop):
+    """Hands the controller's messages over to the driver, through its inbox."""
 
-    def _obey(self) -> None:
-        """The control thread: does what the controller asks until the channel closes."""
-        try:
-            for message in self._messages():
-                self._obey_one(message)
-        except Exception as error:  # without this thread nobody would hear of a death or the end
-            log.exception("%s: can't do what the controller says", self.name)
-            self._mailbox.inbox.put(
-                MemberFailed(SyncError(f"can't do what the controller says: {error}", rule="controller"))
-            )
+    def __init__(self, member: str, connection: ControlConnection, inbox: Inbox) -> None:
+        """Start to handle messages."""
+        super().__init__(member, connection)
+        self._inbox = inbox
+        self.start()
 
-    def _messages(self) -> Iterator[ControlMessage]:
-        with suppress(OSError):  # closed under us: the membership is being left
-            while (message := self._channel.receive()) is not None:
-                yield message
+    def _fail(self, error: SyncError) -> None:
+        self._inbox.put(MemberFailed(error))
 
-    def _obey_one(self, message: ControlMessage) -> None:
+    def _handle(self, message: ControlMessage) -> None:
         match message:
-            case Stop(reason):
-                self._mailbox.inbox.put(MemberFailed(Stopped(reason)))
             case Died(gone):
-                self._mailbox.inbox.cut(gone)
+                self._inbox.cut(gone)
             case PrepareGraph(ahead):
-                self._mailbox.inbox.put(GraphPrepared(ahead))
+                self._inbox.put(GraphPrepared(ahead))
             case CommitGraph(iteration, place, roster):
-                neighbours = Neighbours(self.name, place.sources, place.targets, place.weights)
-                self._mailbox.inbox.turn(GraphCommitted(iteration, neighbours, roster))
+                neighbours = Neighbours(self._member, place.sources, place.targets, place.weights)
+                self._inbox.turn(GraphCommitted(iteration, neighbours, roster))
             case AbortGraph():
-                self._mailbox.inbox.put(GraphCommitted(0, None))
+                self._inbox.put(GraphCommitted(0, None))
 
 
-def _told(figures: StepFigures, participant: Participant) -> StepFigures:
+def join(
+    program: Participant | Callable[[Rendezvous], Participant],
+    name: str,
+    *,
+    peers: Mapping[str, str] | None = None,
+    partners: Collection[str] | None = None,
+    control: str = "",
+    listen: str = "",
+    device: str = "cpu",
+    timeout: float = 120.0,
+    token: str = "",
+    tls: str | Path | None = None,
+    survives: bool = False,
+) -> Membership:
+    """Become a member of decentralized training: among `peers` alone, or in the run of a controller.
+
+        with gossip.join(participant, "paris", peers=peers, token=token) as membership:
+            membership.train_model([*model.parameters()], step)
+
+    Among peers alone no member waits here: peers may come within `timeout` of the first message to them. The members
+    are fixed, and the loss of one ends training at the others.
+
+    Args:
+        program: What the member does; or a function that makes it, given the addresses of all members and, from a
+            controller, the job with this member's node configuration.
+        name: This member's name.
+        peers: Each member's address, `host:port`, by name, this member's too; the same at all members.
+        partners: Among peers alone, the members that this one sends to or receives from; None: all others. It stays
+            until they are done.
+        control: The controller's address, `unix:/path` or `tcp:host:port`, in place of `peers`.
+        listen: The IPv4 address to accept connections at. Empty: the one in `peers`, or with a controller the first
+            address of an interface other than the loopback.
+        device: The device that the member trains on, for the controller's records.
+        timeout: The longest wait in seconds for a peer's message, or with a controller for the controller and for the
+            other members, each.
+        token: Among peers alone, a secret that all members have, by which they prove to be members; over TCP to a
+            controller, the secret by which it accepts this member.
+        tls: The folder with this member's certificate, with which all connections are encrypted.
+        survives: Go on without a lost member once the controller says so, instead of failing.
+
+    Raises:
+        ValueError: The arguments contradict each other, or the program does not fit its node configuration.
+        SyncError: The address is taken, the controller or a member did not appear in time, or the controller refused.
+        TlsError: The folder's certificate can't be used.
+    """
+    secured = None if tls is None else Tls(Path(tls))
+    if bool(control) == (peers is not None):
+        raise ValueError("write either peers=, the addresses of all members, or control=, the controller's address")
+    if peers is None:
+        met = rendezvous(control, name, listen, device, timeout, token, secured)
+    else:
+        met = _among_peers(name, peers, partners, listen, timeout, token, secured)
+    with ExitStack() as on_failure:
+        on_failure.enter_context(met.accepting)
+        on_failure.enter_context(closing(met.channel))
+        try:
+            participant = program if isinstance(program, Participant) else program(met)
+            codec = by_name(met.node.rules.get("codec", PLAIN.name))
+            membership = Membership(met, participant, codec=codec, survives=survives and peers is None)
+        except ValueError as error:
+            met.channel.send(Goodbye.with_error(name, 0, str(error)))
+            raise
+        on_failure.pop_all()
+    return membership
+
+
+class _NoController(ControlChannel):
+    """Stands in for the channel to a controller where there is none. It drops messages; a Goodbye closes it."""
+
+    def __init__(self) -> None:
+        self._closed = threading.Event()
+
+    def send(self, message: ControlMessage) -> None:
+        if isinstance(message, Goodbye):
+            self.close()
+
+    def receive(self) -> None:
+        self._closed.wait()
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+def _among_peers(
+    name: str,
+    peers: Mapping[str, str],
+    partners: Collection[str] | None,
+    listen: str,
+    timeout_s: float,
+    token: str,
+    tls: Tls | None,
+) -> Rendezvous:
+    """Return what a controller would have sent to this member."""
+    if not token and tls is None:
+        raise ValueError("write token=, a secret that all members have, or tls=, the folder of a certificate")
+    roster = {peer: _endpoint(peer, peers[peer]) for peer in sorted(peers)}  # messages count members in this order
+    if name not in roster:
+        raise ValueError(f"peers are {', '.join(roster)}: add the address of {name}, this member")
+    others = [peer for peer in roster if peer != name]
+    if strangers := sorted(set(partners or ()) - set(others)):
+        raise ValueError(f"partners {', '.join(strangers)} are not among the other members, {', '.join(others)}")
+    node = NodeConfiguration("", (), (), {}, tuple(others if partners is None else partners), {})
+    job = Job(0, assignment=asdict(node), round_timeout_s=timeout_s)
+    host, port = roster[name]
+    try:
+        accepting = socket.create_server((listen or host, port), backlog=128)
+    except OSError as error:
+        raise SyncError(
+            f"can't listen on {listen or host}:{port}: {error}", rule="address", given=peers[name]
+        ) from error
+    keys = {peer: _key(token, name, peer) for peer in others}
+    return Rendezvous("", accepting, _NoController(), Hello(name, (host, port)), Welcome(job, roster, {}), keys, tls)
+
+
+def _endpoint(peer: str, address: str) -> tuple[str, int]:
+    """Return a peer's host and port. Raises ValueError where its name or its address is malformed."""
+    check_name(peer)
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
+        raise ValueError(f"peers: {peer}={address!r} is malformed: write host:port")
+    return host, int(port)
+
+
+def _key(secret: str, *members: str) -> bytes:
+    """Derive the key that two members share from the secret of all."""
+    return hmac.digest(secret.encode(), json.dumps(sorted(members)).encode(), "sha256")
+
+
+def _with_metrics(figures: StepFigures, participant: Participant) -> StepFigures:
     return replace(figures, metrics={**figures.metrics, **participant.metrics})

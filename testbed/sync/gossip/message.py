@@ -1,9 +1,9 @@
-"""What members send each other, and in which form it travels: a message's class says so itself.
+"""Messages between members, which travel by the types of their fields.
 
 @message(5)
 class Share(Message):
-    iteration: int          # whole numbers, two at most, and
-    mass: float             # a weight go into the frame's head,
+    iteration: int          # up to two whole numbers, and
+    mass: float             # a weight, go into the frame's header,
     numerator: Tensor       # the elements of one tensor, as long as the model, into its body
 """
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     Elements = Tensor
     CodedElements = Tensor
-else:  # the form of a message follows from the names of its fields' types, so that no message loads PyTorch
-    #: A tensor of some of a model's elements; its receiver knows how many they should be.
+else:  # a message's form follows from the names of its fields' types, so that no message loads PyTorch
+    #: A tensor of some of a model's elements; its receiver knows how many to expect.
     Elements = "Elements"
-    #: A tensor of some of a model's elements, sent through the codec of the graph.
+    #: A tensor of some of a model's elements, which is sent through the graph's codec.
     CodedElements = "CodedElements"
 
-#: All classes of messages, by the code that stands for them on the wire.
+#: All classes of messages by their codes on the wire.
 CLASSES: dict[int, type[Message]] = {}
 
 M = TypeVar("M", bound="Message")
@@ -32,39 +32,52 @@ M = TypeVar("M", bound="Message")
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Which of a message's fields travel where: `numbers` and `weight` in the head, `tensor` as the body, coded or not,
-    and of the whole model or of some `elements` of it."""
+    """How the fields of a class of messages travel."""
 
+    #: The fields of whole numbers, in the header.
     numbers: tuple[str, ...]
+    #: The field of the weight, in the header; empty where there is none.
     weight: str
+    #: The field of the tensor, which is the body; empty where there is none.
     tensor: str
+    #: True if the tensor has some of the model's elements, and not all.
     elements: bool
+    #: True if the tensor is sent through the codec.
     coded: bool
 
 
 class Message:
-    """Base of what members send each other; see `message`."""
+    """Base class of messages; see `message`."""
 
     code: ClassVar[int]
     form: ClassVar[Form]
 
     def to_body(self, members: tuple[str, ...]) -> bytes:
-        """What of the message is neither a number nor a tensor, as bytes."""
+        """Return the fields that are neither numbers nor a tensor, as bytes."""
         return b""
 
     @classmethod
     def of_body(cls, body: memoryview, members: tuple[str, ...], **numbers: int) -> Self:
-        """The message with these numbers whose `to_body` made the bytes; ValueError when it made none such."""
+        """Return the message with these numbers whose `to_body` made the bytes.
+
+        Raises:
+            ValueError: `to_body` makes no such bytes.
+        """
         if body:
-            raise ValueError(f"has no body, and came with one of {len(body)} bytes")
+            raise ValueError(f"a body of {len(body)} bytes, where these messages have none")
         return cls(**numbers)
 
 
 @dataclass_transform(frozen_default=True)
 def message(code: int) -> Callable[[type[M]], type[M]]:
-    """Make a class a frozen dataclass that travels under `code`, which no other message may have.
+    """Make a class a frozen dataclass that travels under a code of its own.
 
-    ValueError where another has it, TypeError where the fields have no room.
+    Args:
+        code: The code, from 0 to 255. No other class of messages has it.
+
+    Raises:
+        ValueError: Another class has the code.
+        TypeError: A message has no room for all of its fields.
     """
 
     def made(cls: type[M]) -> type[M]:
@@ -80,7 +93,7 @@ def message(code: int) -> Callable[[type[M]], type[M]]:
 
 
 def _form_of(cls: type[Message]) -> Form:
-    """How messages of the class travel; TypeError when they can't."""
+    """Return how messages of a class travel. Raises TypeError where they have no room for all fields."""
     by_kind: dict[str, list[str]] = {}
     for its in fields(cls):  # type: ignore[arg-type]
         kind = its.type if isinstance(its.type, str) else its.type.__name__

@@ -1,7 +1,4 @@
-"""Messages as they travel: a code and a few numbers that go into a frame's head, and bytes.
-
-What a frame says of the part of a message that it carries.
-"""
+"""Messages on the wire: a code and a few numbers in each frame's header, and the bytes of a body, in parts."""
 
 from __future__ import annotations
 
@@ -18,35 +15,36 @@ from testbed.sync.gossip.message import CLASSES, Message, message
 
 _HEADER: Final = struct.Struct("<BIIIdQQ")
 
-#: Of each frame.
+#: The header of each frame.
 HEADER_BYTES: Final = _HEADER.size
 
-#: A frame's part of a message has so many bytes at most. Tokens and acknowledgements overtake a model between two of
-#: its parts: at 20 Mbit/s they wait for 26 ms at most.
+#: The most bytes of a message in one frame. Tokens and acknowledgements overtake a model between two of its parts: at
+#: 20 Mbit/s they wait for 26 ms at most.
 PART_BYTES: Final = 64 * 1024
 
 
 class PartHeader(NamedTuple):
-    """The part that begins `offset` bytes into a message of `size` bytes, the sender's `sequence`-th to this peer.
+    """The header of a frame, which carries a part of a message."""
 
-    `code`, `number`, `amount` and `weight` are the message's; see WireMessage.
-    """
-
+    #: The message's, as `number`, `amount` and `weight` are; see WireMessage.
     code: int
+    #: The message's number among the sender's messages to this peer.
     sequence: int
     number: int
     amount: int
     weight: float
+    #: Bytes of the message's body.
     size: int
+    #: Bytes of the body before this part.
     offset: int = 0
 
     def pack(self) -> bytes:
-        """As it travels."""
+        """Return the header's HEADER_BYTES bytes."""
         return _HEADER.pack(*self)
 
     @classmethod
     def unpack(cls, header: bytes) -> PartHeader:
-        """The header that arrived, of HEADER_BYTES; FrameError when it is none."""
+        """Return the header in HEADER_BYTES bytes. Raises FrameError where its weight is no number of at least 0."""
         unpacked = cls(*_HEADER.unpack(header))
         if not 0 <= unpacked.weight < float("inf"):
             raise FrameError(
@@ -55,39 +53,49 @@ class PartHeader(NamedTuple):
         return unpacked
 
 
-#: Of a codec whose bytes don't tell how many elements they are: that number stands before them.
+#: The type of the number of elements. It stands before the bytes of a codec that do not tell it themselves.
 COUNT = torch.int32
-#: A body that is no tensor has fewer bytes for each member and each of its pairs.
+#: The most bytes of a body without a tensor, for each member and each pair of members.
 BYTES_A_PAIR = 8
 
 
 @message(15)
 class Done(Message):
-    """The sender's program has ended: it sends nothing any more but answers."""
+    """The sender's program has ended; from now on it only answers messages."""
 
 
 class WireMessage(NamedTuple):
-    """A message's code, whole numbers and weight, and the bytes of its body.
+    """A packed message."""
 
-    It is `large` where that is a tensor: what is small overtakes it.
-    """
-
+    #: The code of its class.
     code: int
+    #: Its first whole number, and its second.
     number: int = 0
     amount: int = 0
     weight: float = 0.0
     body: memoryview = memoryview(b"")
+    #: True if the body is a tensor. Other messages overtake it.
     large: bool = False
 
 
 class MessageCodec:
-    """Packs and unpacks messages among `members`, whose models have `elements` parameters (float32).
+    """Packs and unpacks the messages of a run.
 
-    What groups send each other goes through the `codec`. Where its bytes are not as many for each element, the number
-    of elements stands before them.
+    If the codec's bytes are not equally many for each element, the number of elements stands before them.
+
+    Attributes:
+        members: The names of all members.
+        most_bytes: The most bytes of a body.
     """
 
     def __init__(self, members: tuple[str, ...], elements: int, codec: Codec = PLAIN) -> None:
+        """Make the codec of one run's messages.
+
+        Args:
+            members: The names of all members, in the same order at each.
+            elements: Parameters of the model, float32.
+            codec: The codec of CodedElements.
+        """
         self.members = members
         self._elements = elements
         self._codec = codec
@@ -96,7 +104,7 @@ class MessageCodec:
         self.most_bytes = max(4 * elements, coded, BYTES_A_PAIR * len(members) * (len(members) + 1))
 
     def pack(self, message: Message) -> WireMessage:
-        """The message as it travels. Its tensor is not copied, but for what goes through the codec."""
+        """Return the packed message. Its tensor is not copied, unless it is sent through the codec."""
         form = message.form
         numbers = [getattr(message, name) for name in form.numbers]
         weight = getattr(message, form.weight) if form.weight else 0.0
@@ -108,10 +116,10 @@ class MessageCodec:
         return head._replace(body=bytes_of(values), large=True)
 
     def unpack(self, packed: WireMessage) -> Message:
-        """The message that arrived; FrameError when it is none."""
+        """Return the message in a packed one. Raises FrameError where its code or its body does not fit."""
         cls = CLASSES.get(packed.code)
         if cls is None:
-            raise FrameError(f"no message has the code {packed.code}")
+            raise FrameError(f"no class of messages has the code {packed.code}")
         form = cls.form
         values: dict[str, Any] = dict(zip(form.numbers, (packed.number, packed.amount), strict=False))
         if form.weight:
@@ -126,7 +134,7 @@ class MessageCodec:
 
     def _model(self, packed: WireMessage) -> Tensor:
         if len(packed.body) != 4 * self._elements:
-            raise FrameError(f"a model of {len(packed.body)} bytes, where this member's has {4 * self._elements}")
+            raise FrameError(f"a model of {len(packed.body)} bytes came, and this member's has {4 * self._elements}")
         return torch.frombuffer(packed.body, dtype=torch.float32)
 
     def _encoded(self, values: Tensor) -> Tensor:
@@ -136,20 +144,20 @@ class MessageCodec:
         return torch.cat([count, self._codec.encode(values)]) if len(values) else count
 
     def _some(self, packed: WireMessage, coded: bool) -> Tensor:
-        """Some of a model's elements; whose part it is knows how many they should be."""
+        """Return some of a model's elements. The receiver's protocol checks their number."""
         codec, body = (self._codec if coded else PLAIN), packed.body
         if coded and self._counts:
             if len(body) < COUNT.itemsize:
-                raise FrameError(f"{len(body)} bytes have no count of elements")
+                raise FrameError(f"{len(body)} bytes are too few for the number of elements")
             elements, body = int.from_bytes(body[: COUNT.itemsize], "little"), body[COUNT.itemsize :]
         else:
             elements = len(body) // codec.size(1)
         if elements > self._elements or not (codec.fits(elements, len(body)) if elements else not body):
             raise FrameError(
-                f"{len(packed.body)} bytes are no part of a model of {self._elements} elements",
+                f"{len(packed.body)} bytes are not a part of a model of {self._elements} elements",
                 rule="size",
                 given=len(packed.body),
             )
         if not elements:
-            return torch.empty(0)  # a member's shard, of more members than elements
+            return torch.empty(0)  # the shard of a member where members outnumber elements
         return codec.decode(torch.frombuffer(body, dtype=torch.uint8), elements)

@@ -1,6 +1,6 @@
-"""What a member sends: each peer's messages one after the other, those that became useless on the way left out.
+"""A member's outgoing messages: one after the other to each peer, without those that became useless while they waited.
 
-Both ways of one member's messages: what its driver sends through, and takes what comes from.
+`Mailbox` joins them with the inbox.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from testbed.sync.gossip.message_codec import HEADER_BYTES, PART_BYTES, MessageC
 from testbed.sync.transport import Frame, Outbox, TransportSettings
 from testbed.sync.transport.send_queue import Priority
 
-#: Models on their way to a peer at once: one leaves while the next is at hand. Those behind wait here, where what
-#: has become useless meanwhile can still be left out.
+#: Models handed over for one peer at once: while one is sent, the next is ready. Further ones wait in the queue, where
+#: those that become useless can still be left out.
 UNDER_WAY = 2
 
-#: (to, message, later ones that wait for the same peer): whether nobody needs the message any more.
+#: Returns True if a waiting message has become useless; its arguments are those of Participant.stale.
 Stale = Callable[[str, Message, Sequence[Message]], bool]
 
 
-#: Makes an Outbox: its arguments are those of Outbox.
+#: Makes an Outbox; its arguments are those of Outbox.
 MakeOutbox = Callable[[TransportSettings, int, Mapping[str, tuple[str, int]], Callable[[str, str], None]], Outbox]
 
 
 class MessageQueue:
-    """Sends messages to peers; all methods belong to one thread.
+    """Sends messages to peers. One thread calls all methods.
 
-    `on_sent(peer)` is told, from another thread, that a model has left: `left` is to be called then. So is
-    `on_failure(peer, reason)`, that a peer can't be reached. `suppressed` counts the messages that were left out.
+    Attributes:
+        sent_bytes: Bytes of messages sent, by peer.
+        suppressed: The number of messages that were left out.
     """
 
     def __init__(
@@ -45,6 +46,18 @@ class MessageQueue:
         on_failure: Callable[[str, str], None],
         make_outbox: MakeOutbox = Outbox,
     ) -> None:
+        """Make an empty queue.
+
+        Args:
+            settings: How this member connects to its peers.
+            codec: Packs the messages.
+            roster: Each member's address by name.
+            stale: Returns True if a waiting message has become useless.
+            on_sent: Called with a peer, on another thread, when a model was sent to it whole; the caller then calls
+                `left` on the thread of the queue.
+            on_failure: Called with a peer and the reason, on another thread, when the peer can't be reached.
+            make_outbox: Makes the outbox, which carries frames to peers.
+        """
         self.sent_bytes: Counter[str] = Counter()
         self.suppressed = 0
         self._codec = codec
@@ -58,7 +71,7 @@ class MessageQueue:
         self._sequence: Counter[str] = Counter()
 
     def send(self, to: str, message: Message) -> None:
-        """Have `message` delivered. What is small goes at once, a model when those before it have left."""
+        """Send a message: a small one at once, a model once fewer than UNDER_WAY earlier ones are being sent."""
         if to in self._dropped:
             return
         packed = self._codec.pack(message)
@@ -69,38 +82,42 @@ class MessageQueue:
             self._hand_over(to, packed)
 
     def left(self, peer: str) -> None:
-        """A model has left for the peer: the next may be under way."""
+        """Record that a model was sent to the peer whole, and send the next one."""
         self._under_way[peer] -= 1
         if peer not in self._dropped:
             self._send_on(peer)
 
     def drop(self, peer: str) -> None:
-        """The peer is gone: nothing is sent to it any more."""
+        """Send nothing more to a lost peer."""
         self._dropped.add(peer)
         self._waiting.pop(peer, None)
         self._outbox.drop(peer)
 
     def admit(self, peer: str, address: tuple[str, int]) -> None:
-        """The peer comes, perhaps not for the first time, and listens at `address`."""
+        """Send to a peer that joins, perhaps not for the first time, at its address."""
         self._dropped.discard(peer)
         self._under_way.pop(peer, None)
         self._roster[peer] = address
 
     @property
     def idle(self) -> bool:
-        """Whether all models are under way."""
+        """True if no model waits in the queue."""
         return not any(self._waiting.values())
 
     def samples(self) -> tuple[PeerSample, ...]:
-        """What each peer's path did since the last call."""
+        """Return measurements of each peer's path since the last call."""
         return self._outbox.samples()
 
     def sending_s(self) -> float:
-        """Seconds that all connections together have spent in sending since they began."""
+        """Return the seconds for which all connections have been sending, summed up."""
         return self._outbox.sending_s()
 
     def drain(self, timeout_s: float) -> None:
-        """Wait until the peers have read all that was sent, then close the connections to them."""
+        """Wait until the peers have read all that was sent, then close the connections to them.
+
+        Raises:
+            SyncError: A peer did not read it within `timeout_s`.
+        """
         self._outbox.drain(timeout_s, lambda channel, seconds: None)
 
     def close(self) -> None:
@@ -131,13 +148,18 @@ class MessageQueue:
             self._outbox.put((to,), priority, Frame(header._replace(offset=start).pack(), len(part)), part, sent)
 
     def _gone_out(self, last: bool, to: str) -> None:
-        """A part has left: the `last` one of something large, or another."""
+        """Handle a part that was sent: the `last` one of a model, or another."""
         if last:
             self._on_sent(to)
 
 
 class Mailbox:
-    """What becomes of a message that was sent, the `inbox` is told: that it has left, or that its peer is gone."""
+    """A member's inbox and its message queue. The queue reports sent models and lost peers to the inbox.
+
+    Attributes:
+        inbox: The inbox.
+        queue: The queue.
+    """
 
     def __init__(
         self,
@@ -153,10 +175,10 @@ class Mailbox:
         Args:
             settings: How this member connects to its peers.
             codec: Packs and unpacks the messages.
-            roster: Where each member listens.
-            stale: Whether a message that waits to be sent became useless.
-            inbox: An inbox that may hold frames already; None to make one.
-            make_outbox: Makes what carries frames to peers.
+            roster: Each member's address by name.
+            stale: Returns True if a waiting message has become useless.
+            inbox: An inbox, which may hold frames already; None to make one.
+            make_outbox: Makes the outbox, which carries frames to peers.
         """
         self.inbox = inbox or Inbox(codec, settings.streams, settings.generation, settings.timeout_s)
         self.queue = MessageQueue(settings, codec, roster, stale, self._sent, self._undelivered, make_outbox)
@@ -165,4 +187,4 @@ class Mailbox:
         self.inbox.put(ModelSent(peer))
 
     def _undelivered(self, peer: str, reason: str) -> None:
-        self.inbox.put(PeerLost(peer, f"can't send to it: {reason}"))
+        self.inbox.put(PeerLost(peer, f"messages to it failed: {reason}"))

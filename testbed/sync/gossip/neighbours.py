@@ -1,7 +1,4 @@
-"""A member's place in the communication graph.
-
-A weighted average that is built up as updates come.
-"""
+"""A member's neighbours in the communication graph, and a weighted mean that is built up as updates come."""
 
 from __future__ import annotations
 
@@ -15,18 +12,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """Who sends to `member` and to whom it sends, itself in neither.
+    """A member's neighbours in the communication graph.
 
-    `weights` are those of averaging what comes, for each source and for the member itself; all positive.
+    Raises:
+        ValueError: There is no source or no target, the member is its own neighbour, or the weights do not fit.
     """
 
+    #: The member itself.
     member: str
+    #: The members that send to it, without itself.
     sources: tuple[str, ...]
+    #: The members to which it sends, without itself.
     targets: tuple[str, ...]
+    #: The weights in its average: of each source and of the member itself, all positive.
     weights: Mapping[str, float]
 
     def without(self, gone: str) -> Neighbours:
-        """The same place in the graph that `gone` has left; ValueError when that leaves nobody."""
+        """Return the neighbours without the member `gone`. Raises ValueError where no source or target is left."""
         return Neighbours(
             self.member,
             tuple(source for source in self.sources if source != gone),
@@ -46,20 +48,20 @@ class Neighbours:
 
 
 class WeightedMean:
-    """Sum of weight x update over the sum of weights, so that it is an average whoever is missing."""
+    """The sum of weight x update, divided by the sum of weights: a mean of those updates that came."""
 
     def __init__(self) -> None:
         self._sum: Tensor | None = None
         self._weight = 0.0
 
     def add(self, update: Tensor, weight: float) -> None:
-        """Counts `update`, any shape but always the same; `weight` is positive."""
+        """Add an update, of any shape but always the same, with a positive weight."""
         self._sum = update * weight if self._sum is None else self._sum.add_(update, alpha=weight)
         self._weight += weight
 
     @property
     def value(self) -> Tensor:
-        """The average so far; RuntimeError when nothing was counted."""
+        """The mean so far. Raises RuntimeError where no update was added."""
         if self._sum is None:
-            raise RuntimeError("an average of nothing")
+            raise RuntimeError("the mean has no updates: add one first")
         return self._sum / self._weight

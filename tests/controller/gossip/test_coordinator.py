@@ -37,13 +37,10 @@ from testbed.protocol import (
     Stop,
     Welcome,
 )
+from testbed.schemes import hop
 from testbed.sync.errors import Stopped
-from testbed.sync.gossip.iteration_reporter import StepFigures
-from testbed.sync.gossip.membership import Membership
-from testbed.sync.rendezvous import rendezvous
 from tests.controller.fleet import connect
 from tests.controller.runs import mesh, reaches, running, spec_of
-from tests.schemes.participants import participant
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
@@ -101,25 +98,22 @@ class Runner(threading.Thread):
             self.error = error
 
     def _take_part(self) -> None:
-        meeting = rendezvous(f"unix:{self._control}/{self.name}/control.sock", self.name, "127.0.0.1", "cpu", 30.0, "")
+        control, start = f"unix:{self._control}/{self.name}/control.sock", torch.full((3,), self._value)
+        with hop.join(self.name, [start], control=control, listen="127.0.0.1", timeout=30.0) as membership:
 
-        def step(parameters: Tensor, iteration: int) -> Tensor:
-            self.entered.append(iteration)
-            if iteration == self._crash:
-                if self._silent:
-                    meeting.channel.close()
-                raise Crash
-            slow_until = time.monotonic() + 0.5
-            while iteration > ROUNDS // 2 and not self._came() and time.monotonic() < slow_until:
+            def step(parameters: Tensor, iteration: int) -> Tensor:
+                self.entered.append(iteration)
+                if iteration == self._crash:
+                    if self._silent:
+                        membership._control._connection.close()
+                    raise Crash
+                slow_until = time.monotonic() + 0.5
+                while iteration > ROUNDS // 2 and not self._came() and time.monotonic() < slow_until:
+                    time.sleep(0.01)
                 time.sleep(0.01)
-            time.sleep(0.01)
-            return torch.zeros(3)
+                return torch.zeros(3)
 
-        place, start = NodeConfiguration.from_json(meeting.job.assignment), torch.full((3,), self._value)
-        member = participant("hop", self.name, tuple(meeting.welcome.roster), place, start, ROUNDS)
-        with Membership(meeting, member, StepFigures, survives=True) as membership:
             self.result = membership.train(step)
-            membership.finish("", {})
 
 
 @pytest.mark.parametrize("silent", [True, False])

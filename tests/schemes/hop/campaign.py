@@ -68,7 +68,7 @@ class Tally:
 
 
 def run_cases(seeds: Iterable[int]) -> Tally:
-    """Runs the cases of `seeds`; AssertionError that says how to replay the first that fails."""
+    """Run the cases of `seeds`. Raises AssertionError that says how to replay the first failed case."""
     tally = Tally()
     for seed in seeds:
         tally.add(Case.of(seed))

@@ -87,7 +87,7 @@ class Invariants(Watcher):
 def run_hop(
     graph: Graph, members: Mapping[str, HopMember], rules: HopRules, conditions: Conditions
 ) -> tuple[Simulation, Invariants]:
-    """Runs the members to the end under their invariants."""
+    """Run the members to the end under their invariants."""
     simulation = Simulation(members, conditions)
     invariants = Invariants(graph, rules)
     invariants.follow(simulation)

@@ -186,7 +186,7 @@ class Swapper(Watcher):
 
 
 def _survives(graph: Graph, gone: str) -> bool:
-    """Whether a graph still is one, of two members at least, without one of its members."""
+    """Return True if a graph without one of its members has two members, and leads from each to each."""
     try:
         return len(graph.without(gone).members) > 1
     except GraphError:
@@ -194,7 +194,7 @@ def _survives(graph: Graph, gone: str) -> bool:
 
 
 def drawn(random: Random, members: tuple[str, ...], least: int) -> Graph:
-    """A strongly connected digraph in which everybody has `least` in-neighbours."""
+    """Return a strongly connected digraph in which each member has at least `least` in-neighbours."""
     order = random.sample(members, len(members))
     edges = set(zip(order, order[1:] + order[:1], strict=True))
     for member in members:
@@ -206,9 +206,9 @@ def drawn(random: Random, members: tuple[str, ...], least: int) -> Graph:
 
 
 def run_swaps(seed: int) -> Swapper:
-    """A random case of Hop, its graph swapped up to three times for another with a member more or as many.
+    """Run a random case of Hop, whose graph is swapped up to three times for one with as many members or one more.
 
-    AssertionError that names the seed when something does not hold.
+    Raises AssertionError, with the seed, where an invariant does not hold.
     """
     case, random = Case.of(seed), Random(f"{seed} swaps")
     least = max(case.rules.backup, 1)

@@ -33,7 +33,7 @@ from tests.sync.simulated_time import SimulatedTime
 
 #: Simulated seconds that a member waits for another one.
 PATIENCE_S = 20.0
-#: A thread that is woken runs within so many seconds.
+#: Seconds within which a thread that is woken runs.
 WAKING_S = 0.001
 ADDRESS = ("10.0.0.1", 4000)
 
@@ -46,7 +46,7 @@ def no_change(name: str, iteration: int, parameters: Tensor) -> Tensor:
 
 @dataclass
 class Network:
-    """What steps and paths take: seconds of a member's step, seconds and bytes a second of a path."""
+    """The seconds of members' steps, and the seconds and the bytes a second of paths."""
 
     draw: Random
     step_s: Callable[[str, int], float] = lambda name, iteration: 0.003
@@ -55,7 +55,7 @@ class Network:
 
 
 def rough(seed: int) -> Network:
-    """Steps of 1 to 20 ms, of which a tenth is slow, and paths of up to 5 ms."""
+    """Return a network with steps of 1 to 20 ms, a tenth of them slow, and paths of up to 5 ms."""
     draw = Random(seed)
     return Network(
         draw,
@@ -131,13 +131,13 @@ class Connection:
             self._fail(str(error))
 
     def _close(self, error: str) -> None:
-        """The other end hears of the end."""
+        """End the connection at the other end."""
         ended, self._ended = self._ended, True
         if self._incoming is not None and not ended:
             self._incoming.closed(self._source.name, DIRECT, error)
 
     def _fail(self, why: str) -> None:
-        """This end hears of the end."""
+        """End the connection at this end."""
         self._ended = True
         self._world.time.call_later(self._delay_s(), partial(self._on_failure, self._target, why))
 
@@ -334,7 +334,7 @@ class World:
             self.later(member.begin)
 
     def come(self, participant: Participant, partners: Collection[str], generation: int) -> None:
-        """A member comes, perhaps again, while others train."""
+        """Let a member join, perhaps again, while others train."""
         member = DrivenMember(self, participant, partners, self._codec, True, generation)
         self.members[member.name] = member
         self.later(member.begin)

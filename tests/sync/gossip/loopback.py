@@ -24,8 +24,10 @@ from tests.waiting import PATIENCE_S
 
 
 class Gate:
-    """Lets steps begin up to an iteration: a test that is slow finds its members where it left them. A member whose
-    step waits here still answers others, since a thread of its own makes its steps."""
+    """Lets steps begin up to an iteration, so that a slow test finds its members where it left them.
+
+    A member whose step waits here still answers others, because a thread of its own makes its steps.
+    """
 
     def __init__(self, last: float) -> None:
         self._last = last
@@ -43,7 +45,7 @@ class Gate:
 
 @dataclass
 class Follow:
-    """Keeps what a driver tells of its member; `advanced` is passed on, as it happens."""
+    """Records what a driver says of its member, and passes each `advanced` on."""
 
     tell: Callable[[int], None]
     entered: list[int] = field(default_factory=list)

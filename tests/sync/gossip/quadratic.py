@@ -30,7 +30,7 @@ class Quadratics:
         return weighted / sum(self._curvature.values(), torch.zeros(DIMENSIONS))
 
     def change(self, member: str, iteration: int, parameters: Tensor) -> Tensor:
-        """A gradient step whose rate falls as 1 / (1 + iteration / 5)."""
+        """Return the change by a gradient step, whose rate falls as 1 / (1 + iteration / 5)."""
         gradient = self._curvature[member] * (parameters - self._centre[member])
         return -self._rate / (1 + iteration / 5) * gradient
 

@@ -27,7 +27,7 @@ def no_change(member: str, iteration: int, parameters: Tensor) -> Tensor:
 
 @dataclass
 class Conditions:
-    """The world that members meet. All times are in time units; what happens at the same time does so in any order."""
+    """The network's and the members' times, in units. Events of the same time happen in any order."""
 
     step_time: Callable[[str, int], float] = lambda member, iteration: 1.0
     delay: Callable[[str, str], float] = lambda sender, receiver: 0.0
@@ -39,7 +39,7 @@ class Conditions:
 
 
 class Watcher:
-    """Sees what happens; a test overrides what it is after and raises when something is wrong."""
+    """Observes members. A test overrides the methods that it needs, and raises where an invariant does not hold."""
 
     def advanced(self, member: str, iteration: int) -> None:
         """`member` has entered `iteration`."""
@@ -77,19 +77,19 @@ class Simulation:
         self._at(self.now + delay, happen)
 
     def tell(self, name: str, sends: Iterable[Send] = ()) -> None:
-        """A party was told something from outside, and answers by `sends`."""
+        """Send a participant's answers to an order from outside."""
         for send in sends:
             self._send(name, send)
         if name in self._programs:
             self._look(name)
 
     def begin(self, name: str) -> None:
-        """A party that came among `members` later begins its program."""
+        """Begin the program of a participant that was added to `members` later."""
         self._programs[name] = self.members[name].program()
         self._resume(name)
 
     def kill(self, name: str) -> None:
-        """A party dies: it does nothing more, and what is on its way to it is lost. What it sent still arrives."""
+        """Kill a participant: messages to it are lost, those that it sent still arrive."""
         self._dead.add(name)
         self._programs.pop(name, None)
         self._waiting.pop(name, None)
@@ -107,7 +107,7 @@ class Simulation:
         self.members[name] = member
 
     def run(self) -> float:
-        """Runs to the end; the time when the last program ended. Raises Deadlock, or what a watcher raises."""
+        """Run to the end, and return the time of it. Raises Deadlock, or what a watcher raises."""
         for name, program in self._programs.items():
             start = self._conditions.starts.get(name, 0.0)
             self._at(start, lambda name=name, program=program: self._start(name, program))

@@ -47,7 +47,7 @@ def around(graph: Graph) -> dict[str, tuple[str, ...]]:
     ],
 )
 def test_bounds_hold_as_members_enter_their_iterations(rules: HopRules, seed: int) -> None:
-    """What a member tells of its iterations before it sends on is in the order in which things happened."""
+    """A member reports its iteration before it sends on, so all members' reports are in the order of events."""
     graph = double_ring(EIGHT)
     monitor = monitor_of(graph, rules)
     network = rough(seed)
@@ -123,7 +123,7 @@ def test_who_is_gone_is_named_with_the_iteration_where_nobody_goes_on_without_it
     world.run()
     errors = {name: str(error) for name, error in world.errors().items()}
     assert errors.keys() == set(graph.members)
-    # A neighbour of w2 may hear of the end of the other one, whom w2's took along, before it hears of w2's.
+    # A neighbour of w2 may notice the end of w2's other neighbour, which w2's end caused, before it notices w2's.
     assert all(f"{name}, iteration " in errors[name] and " is gone" in errors[name] for name in ("w0", "w1", "w3"))
     assert any("w2 is gone" in error for error in errors.values())
     assert max(member.ended_s for member in world.members.values()) < 0.1 * PATIENCE_S
@@ -163,7 +163,7 @@ class Readmission(Controller):
     "rules", [HopRules(max_ig=2), HopRules(max_ig=3, backup=1, max_jump=4), HopRules(max_ig=4, staleness=2)]
 )
 def test_a_member_that_died_comes_again_where_the_others_are(rules: HopRules, seed: int) -> None:
-    """It begins with what they have, not with what it brings, and every queue has the tokens that it should."""
+    """A member that comes begins with its neighbours' mean, and every queue has the tokens that it should."""
     graph = double_ring(EIGHT)
     members = hop_members(graph, rules, 80, dict.fromkeys(EIGHT, torch.ones(3)))
     world = World(rough(seed))
@@ -230,7 +230,7 @@ class Silent(TrainingMember):
 
 
 def alone(member: TrainingMember) -> tuple[World, float]:
-    """A member that is driven to its end, and how long that took."""
+    """Drive a member to its end, and return how long that took."""
     world = World(Network(Random(1)))
     world.start({member.name: member}, {member.name: ()}, 1)
     world.run()

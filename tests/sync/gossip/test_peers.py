@@ -31,7 +31,7 @@ SEEDS = st.integers(0, 2**32)
 
 
 def rough(seed: int, problem: Quadratics | None = None) -> Conditions:
-    """Steps of 1 to 6 units, delays up to 3, messages that overtake each other."""
+    """Return conditions with steps of 1 to 6 units, delays up to 3, and messages that overtake each other."""
     random = Random(seed)
     conditions = Conditions(
         step_time=lambda member, iteration: random.choice((1.0, 1.0, 6.0)),
@@ -175,7 +175,7 @@ def test_ad_psgd_averages_atomically(seed: int) -> None:
 
 
 def test_a_late_model_counts_less() -> None:
-    """Of version 0, when the server has made three more of it: 0.6 times 4 to the power of -0.5."""
+    """An update of version 0, after three more versions, counts 0.6 times 4 to the power of -0.5."""
     server = AsyncServer("a", torch.zeros(1), 1, 1)
     for _ in range(3):
         server.receive("b", TrainedModel(0, torch.zeros(1)))
@@ -196,7 +196,7 @@ def test_sides_have_no_edge_inside_and_an_odd_circle_has_none() -> None:
 
 @given(SEEDS, st.integers(2, 5))
 def test_groups_come_to_all_their_members_in_one_order(seed: int, size: int) -> None:
-    """So that no two members ever wait for each other in groups that the other has yet to do."""
+    """Otherwise two members could wait for each other, each in a group that the other has yet to do."""
     random = Random(seed)
     generator = GroupGenerator("generator", MEMBERS, size, random)
     given_to = {member: [] for member in MEMBERS}

@@ -86,8 +86,10 @@ def test_the_monitor_tells_a_member_that_takes_tokens_it_was_not_given() -> None
             ahead.set()
 
     def behind(name: str, k: int) -> None:
-        """w3 stays in its first iteration until w0 is one further than it may be, which takes w1 and w2 a token each
-        that they have from the beginning."""
+        """Keep w3 in its first iteration until w0 is one further than it may be.
+
+        That takes w1 and w2 a token each, which they have from the beginning.
+        """
         assert (name, k) != ("w3", 0) or ahead.wait(PATIENCE_S)
 
     members = hop_members(graph, rules, 20)
@@ -123,7 +125,7 @@ def test_who_is_gone_is_named_with_the_iteration() -> None:
     nodes["w2"].kill()
     for node in nodes.values():
         node.join()
-    # A neighbour of w2 may hear of the end of the other one, whom w2's took along, before it hears of w2's.
+    # A neighbour of w2 may notice the end of w2's other neighbour, which w2's end caused, before it notices w2's.
     errors = {name: str(nodes[name].error) for name in ("w1", "w3")}
     assert all(f"{name}, iteration " in error and " is gone" in error for name, error in errors.items())
     assert any("w2 is gone" in error for error in errors.values())
@@ -160,7 +162,7 @@ def test_members_go_over_to_another_graph_and_back(rules: HopRules) -> None:
 
 @pytest.mark.local
 def test_a_member_that_died_comes_again_where_the_others_are() -> None:
-    """It begins with what they have, not with what it brings, and every queue has the tokens that it should."""
+    """A member that comes begins with its neighbours' mean, and every queue has the tokens that it should."""
     graph = double_ring(tuple(f"w{index}" for index in range(8)))
     rules, weights = HopRules(max_ig=3, backup=1, max_jump=4), uniform(graph)
     members = hop_members(graph, rules, 80, dict.fromkeys(graph.members, torch.ones(3)))
