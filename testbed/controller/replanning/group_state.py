@@ -13,9 +13,10 @@ from testbed.controller.model.membership import AllReduceMembership
 from testbed.controller.model.plan_history import PlanHistory
 from testbed.controller.model.round_log import RoundLog
 from testbed.controller.model.spec import ControllerSpec, PlanningSpec
-from testbed.controller.replanning.training import TrainingMonitor, TrainingQuestion, candidate_of, through_codec
+from testbed.controller.replanning.training import TrainingMonitor, TrainingQuestion, through_codec
 from testbed.plan import Plan
 from testbed.planning import Policy, PolicyError, View
+from testbed.planning.conductor import SchemeCatalog
 
 #: The newest rounds that the length of exchanges is taken from.
 NEWEST = 3
@@ -54,8 +55,7 @@ class GroupState:
         self.plans = PlanHistory(out, clocks)
         self.rounds = RoundLog(self._expected)
         self.knowledge = Knowledge(planning.view)
-        job = next(iter(spec.jobs.values()))
-        self.conducting = TrainingMonitor(spec.rounds, planning.margin, job) if planning.conducted else None
+        self.conducting = _training_monitor(spec, planning.margin) if planning.conducted else None
         self._elastic = spec.elastic is not None
         self._rounds = spec.rounds
 
@@ -68,7 +68,7 @@ class GroupState:
     def rounds_left(self) -> int:
         """The rounds left in the run, with the plan's number of steps a round if plans say how members train."""
         if self.conducting is not None:
-            return self.conducting.steps_left // candidate_of(self.plans.in_force).steps
+            return self.conducting.rounds_left(self.plans.in_force)
         return self._rounds - self.rounds.count
 
     def training_question(self) -> TrainingQuestion | None:
@@ -133,3 +133,10 @@ class GroupState:
         """Return the members that report the rounds of an epoch."""
         found = self.plans.members(epoch)
         return self.membership.present if found is None else found
+
+
+def _training_monitor(spec: ControllerSpec, margin: float) -> TrainingMonitor:
+    from testbed.schemes import TRAITS  # loading all schemes takes 65 ms, and few runs choose among them
+
+    job = next(iter(spec.jobs.values()))
+    return TrainingMonitor(spec.rounds, margin, job, SchemeCatalog(TRAITS))
