@@ -20,9 +20,10 @@ from testbed.controller.model.actions import Actions, After, Announce, Fail, Tel
 from testbed.controller.model.clocks import SYSTEM, Clocks
 from testbed.controller.model.contradiction import Contradiction
 from testbed.controller.model.coordinator import Coordinator, NotForMembers, Progress
+from testbed.controller.model.group_state import GroupState
 from testbed.controller.model.round_log import ReportedRound
 from testbed.controller.model.spec import ControllerSpec, PlanningSpec
-from testbed.controller.replanning.group_state import GroupState
+from testbed.controller.replanning.plan_maker import PlanMaker
 from testbed.controller.replanning.plan_requests import PlanRequests
 from testbed.controller.replanning.planner import Planner
 from testbed.planning import Pair, PhysicalLink, make_policy
@@ -35,23 +36,31 @@ NEWEST_ROUNDS = 50
 
 
 class AllReduceCoordinator(Coordinator):
-    """Follows an all-reduce group's rounds, replans, and reconfigures the group when members leave or join."""
+    """Follows an all-reduce group's rounds, replans, and reconfigures the group when members leave or join.
+
+    Attributes:
+        group: The members, plans and rounds. Only this folder changes them.
+        maker: The known network, and what else plans are made from. Only the planner and its monitor change it.
+        swaps: The swaps of plans.
+        planner: Looks for better plans.
+    """
 
     def __init__(self, spec: ControllerSpec, planning: PlanningSpec, out: Path, clocks: Clocks = SYSTEM) -> None:
         super().__init__(spec, clocks)
-        self.group = GroupState(spec, planning, self.identities, out, clocks)
-        self.progress = GroupProgress(self.group)
+        self.group = GroupState(spec, self.identities, out, clocks)
+        self.maker = PlanMaker(spec, planning, self.group)
+        self.progress = GroupProgress(self.group, self.maker)
         requests = PlanRequests()
-        self.swaps = PlanSwaps(self.group, requests)
-        self.planner = Planner(self.group, requests, self.swaps.prepare, out)
-        self._recovery = Recovery(self.group, self.planner, self._lose)
+        self.swaps = PlanSwaps(self.group, self.maker.knowledge, requests)
+        self.planner = Planner(self.group, self.maker, requests, self.swaps.adopt, out)
+        self._recovery = Recovery(self.group, self.maker, self.planner, self._lose)
 
     @property
     def present(self) -> frozenset[str]:
         return self.group.membership.present
 
     def start(self) -> None:
-        self.planner.start()
+        self.group.plans.begin(self.planner.first_plan())
 
     def close(self) -> None:
         self.planner.close()
@@ -111,8 +120,7 @@ class AllReduceCoordinator(Coordinator):
                 yield from self._reported(message)
             case Arrived():
                 self.check_names(message)
-                if self.planner.monitor.arrived(message, self.clocks.unix()):
-                    yield from self.planner.measured()
+                yield from self.planner.arrived(message)
             case Held():
                 yield from self.swaps.held(message)
             case Lost(member, peer, why) if self.running:
@@ -194,10 +202,7 @@ class AllReduceCoordinator(Coordinator):
         if swap is not None and swap.joins:
             self.group.membership.admit(swap.joins)
             self.note("came", swap.joins, done.number, swap.plan.epoch)
-        if self.group.conducting is not None:
-            self.group.conducting.round_over(done, self.group.plans.plan)
-        fell = self.planner.monitor.round_over(done, self.group.speeds(done.rates()), self.clocks.unix())
-        yield from self.planner.round_over(done.summary().finished_s, fell)
+        yield from self.planner.round_over(done)
         yield Announce()
 
     # Lost members
@@ -233,6 +238,13 @@ class AllReduceCoordinator(Coordinator):
 
     # The run and people
 
+    def follow(self, spec: ControllerSpec) -> None:
+        """Take the spec of this run with one more member, which is not present yet."""
+        assert spec.planning is not None
+        self.spec = spec
+        self.group.jobs = spec.jobs
+        self.maker.follow(spec.planning, self.clocks.unix())
+
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
         self.planner.change_network(links, routes)
 
@@ -250,15 +262,16 @@ class AllReduceCoordinator(Coordinator):
 class GroupProgress(Progress):
     """The progress of an all-reduce group."""
 
-    def __init__(self, group: GroupState) -> None:
+    def __init__(self, group: GroupState, maker: PlanMaker) -> None:
         self._group = group
+        self._maker = maker
 
     def rounds(self, since: int) -> list[dict[str, Any]]:
         return [done.to_json() for done in self._group.rounds.complete if done.number >= since]
 
     def status(self) -> dict[str, Any]:
         last, pending, plan = self._group.rounds.last, self._group.plans.pending, self._group.plans.plan
-        estimates = self._group.knowledge.estimates(self._group.clocks.unix())
+        estimates = self._maker.knowledge.estimates(self._group.clocks.unix())
         metrics: dict[str, float | None] = {}
         for done in self._group.rounds.complete[-NEWEST_ROUNDS:]:
             metrics.update(done.metrics)
@@ -272,7 +285,7 @@ class GroupProgress(Progress):
             "metrics": metrics,
             "estimates": {name: estimate.to_json() for name, estimate in estimates.items()},
             "swaps": [swap.to_json() for swap in self._group.plans.swaps],
-            **({"rounds": self._group.rounds.count + self._group.rounds_left} if self._group.conducting else {}),
+            **({"rounds": self._group.rounds.count + self._maker.rounds_left} if self._maker.training else {}),
         }
 
     def final(self) -> dict[str, Any]:

@@ -10,12 +10,13 @@ between two global rounds if they are in groups, without another message from th
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Generator
 from functools import partial
 
-from testbed.controller.model.actions import Actions, After, Announce, Tell, TellAll
+from testbed.controller.knowledge.knowledge import Knowledge
+from testbed.controller.model.actions import Action, Actions, After, Announce, Tell, TellAll
+from testbed.controller.model.group_state import GroupState
 from testbed.controller.model.plan_history import Swap
-from testbed.controller.replanning.group_state import GroupState
 from testbed.controller.replanning.plan_requests import PlanRequest, PlanRequests
 from testbed.plan import Plan
 from testbed.protocol import Confirm, Held, Prepare, Stop
@@ -28,27 +29,48 @@ HOLD_MARGIN_S = 10.0
 
 
 class PlanSwaps:
-    """Runs the swaps of a group's plans. Plan requests that were deferred by a swap are made again after it."""
+    """Runs the swaps of a group's plans.
 
-    def __init__(self, group: GroupState, requests: PlanRequests) -> None:
+    Args:
+        group: The group.
+        knowledge: The known network, by which a member that joins gets the nearest member's state.
+        requests: The plan requests. Those that were deferred by a swap are made again after it.
+    """
+
+    def __init__(self, group: GroupState, knowledge: Knowledge, requests: PlanRequests) -> None:
         self._group = group
+        self._knowledge = knowledge
         self._requests = requests
 
-    def prepare(self, plan: Plan, reason: str, joins: str) -> Actions:
-        """Have the members prepare a plan.
+    def adopt(self, plan: Plan, reason: str, joins: str) -> Generator[Action, None, Plan]:
+        """Have the members swap to a plan. While the run waits for its members, the plan becomes the first one.
 
         Args:
-            plan: The plan.
+            plan: The plan, of any epoch.
             reason: Why it was adopted.
             joins: The member that joins with the plan, or empty.
+
+        Returns:
+            The plan with its epoch.
         """
+        plans, running = self._group.plans, self._group.phase == "running"
+        plan = plan.with_epoch(plans.next_epoch() if running else plans.plan.epoch)
+        log.info("plan %d (%s) adopted: %s", plan.epoch, plan.policy, reason)
+        if running:
+            yield from self._prepare(plan, reason, joins)
+        else:
+            plans.begin(plan)
+        yield Announce()
+        return plan
+
+    def _prepare(self, plan: Plan, reason: str, joins: str) -> Actions:
         group = self._group
         swap = group.plans.prepare(plan, reason, group.last_round or 0, joins)
         if joins:
-            edges = group.knowledge.view(self._group.clocks.unix()).edges
+            edges = self._knowledge.view(group.clocks.unix()).edges
             swap.holders.add(joins)
             rates = {source: edge.rate_bps for (source, to), edge in edges.items() if to == joins}
-            yield from group.membership.prepare(plan, joins, group.jobs[joins], rates, self._group.clocks.monotonic())
+            yield from group.membership.prepare(plan, joins, group.jobs[joins], rates, group.clocks.monotonic())
         else:
             yield TellAll(Prepare(plan.to_json()))
         answered_s = max(job.round_timeout_s for job in group.jobs.values()) + HOLD_MARGIN_S

@@ -164,7 +164,7 @@ class PlanHistory:
 
     def __init__(self, out: Path, clocks: Clocks) -> None:
         self.epochs = Epochs(out / "epochs.json")
-        self.record = PlanRecord(out / "plans")
+        self._record = PlanRecord(out / "plans")
         self._clocks = clocks
         self.plan: Plan
         #: The swap under way.
@@ -194,11 +194,13 @@ class PlanHistory:
 
     def begin(self, plan: Plan) -> None:
         """Take the first plan, with which the members begin."""
+        self._record.store(plan)
         self.plan = plan
         self._know(plan)
 
     def prepare(self, plan: Plan, reason: str, after_round: int, joins: str) -> Swap:
         """Begin a swap to another plan, with which the member `joins` joins unless that is empty."""
+        self._record.store(plan)
         swap = Swap(plan, reason, self._clocks.unix(), after_round, joins=joins)
         self.pending = self._prepared[plan.epoch] = swap
         self.swaps.append(swap)
@@ -238,6 +240,7 @@ class PlanHistory:
 
     def resume(self, plan: Plan, why: str, after_round: int) -> None:
         """Put the plan of a reconfiguration in force at once, without the members' agreement."""
+        self._record.store(plan)
         now_s = self._clocks.unix()
         swap = Swap(plan, why, now_s, after_round, set(plan.members), now_s)
         self._prepared = {plan.epoch: swap}
@@ -317,7 +320,7 @@ class PlanHistory:
         """Return the swap to a round's plan if the controller before this one prepared it, else None."""
         if not self.epochs.resumed or done.epoch <= self.plan.epoch:
             return None
-        plan = self.record.find(done.epoch)
+        plan = self._record.find(done.epoch)
         if plan is None or set(plan.members) != set(self.plan.members):
             return None  # if it takes in a member, that member reports it when it reconnects
         self._know(plan)

@@ -1,4 +1,4 @@
-"""The round log: gathers the members' reports into rounds, and tracks which members report during long rounds.
+"""The round log: gathers the members' reports into rounds.
 
 Memory is bounded. Reports are kept whole until their round is complete; of complete rounds the newest are kept as
 summaries. The run's rounds.jsonl has every report.
@@ -148,7 +148,6 @@ class RoundLog:
         self._pending: dict[str, _PendingReports] = {}
         self._came: Counter[int] = Counter()  # reports of incomplete rounds, those of lost members included
         self._said: dict[str, int] = {}
-        self._heard_s: dict[str, float] = {}
         self._timings: deque[dict[str, tuple[float, float]]] = deque(maxlen=COMPUTED + 1)
         self._of_epoch: Counter[int] = Counter()
 
@@ -156,15 +155,6 @@ class RoundLog:
     def newest(self) -> int:
         """The newest round that any present member has reported. All members have contributed to it."""
         return max(self._said.values(), default=0)
-
-    def hear(self, member: str, now_s: float) -> None:
-        """Record that a member reported progress during a round."""
-        self._heard_s[member] = now_s
-
-    def heard_s(self, members: Collection[str]) -> float:
-        """Return the time by which each of these members reported progress since the last complete round, else 0."""
-        heard_s = min((self._heard_s.get(member, 0.0) for member in members), default=0.0)
-        return heard_s if self.last is None or heard_s > self.last.finished_s else 0.0
 
     def add(self, report: Report) -> ReportedRound | None:
         """Add a report.
@@ -188,7 +178,6 @@ class RoundLog:
         """Drop the reports of lost members. A new member of such a name begins in the others' current round."""
         for member in gone:
             self._said.pop(member, None)
-            self._heard_s.pop(member, None)
             self._pending.pop(member, None)
 
     def recheck(self) -> list[ReportedRound]:
