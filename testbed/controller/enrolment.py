@@ -39,7 +39,7 @@ async def enrol(
     Raises:
         NotEnrolled: The run can't take the member.
     """
-    coordinator = _taking(controller)
+    coordinator = _coordinator_for_newcomers(controller)
     if newcomer.name in coordinator.spec.members:
         raise NotEnrolled(
             f"{newcomer.name!r} is a member of this run already; use another name", rule="member", member=newcomer.name
@@ -58,7 +58,7 @@ async def enrol(
     controller.changes.announce()
 
 
-def _taking(controller: ControllerService) -> AllReduceCoordinator:
+def _coordinator_for_newcomers(controller: ControllerService) -> AllReduceCoordinator:
     """Return the coordinator of a run that takes new members now.
 
     Raises:

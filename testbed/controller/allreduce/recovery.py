@@ -30,16 +30,20 @@ class Recovery:
         group: The group.
         maker: Makes the plan.
         planner: Has the run's policy, and requests that wait for the recovery.
-        lose: Removes lost members, each with the reason.
+        remove_members: Removes lost members, each with the reason.
     """
 
     def __init__(
-        self, group: GroupState, maker: PlanMaker, planner: Planner, lose: Callable[[Mapping[str, str]], Actions]
+        self,
+        group: GroupState,
+        maker: PlanMaker,
+        planner: Planner,
+        remove_members: Callable[[Mapping[str, str]], Actions],
     ) -> None:
         self._group = group
         self._maker = maker
         self._planner = planner
-        self._lose = lose
+        self._remove_members = remove_members
 
     def holding(self, holding: Holding) -> Actions:
         """Handle what a member holds. Once all have reported, remove those that disagree, or make a plan.
@@ -55,13 +59,13 @@ class Recovery:
                 member=holding.member,
                 round=holding.round,
             )
-        if not membership.holding(holding) or (change := membership.reconfiguration) is None:
+        if not membership.add_holding(holding) or (change := membership.reconfiguration) is None:
             return
         if odd := disagreeing(change.holdings.values()):
-            yield from self._lose(odd)
+            yield from self._remove_members(odd)
             return
         work = partial(self._plan_for, self._maker.view(self._group.clocks.unix()), change.epoch)
-        yield Background(work, partial(self._go_on, change, membership.present))
+        yield Background(work, partial(self._reconfigure, change, membership.present))
 
     def _plan_for(self, view: View, epoch: int) -> Plan | PolicyError:
         """Return a plan for a view's members, by LAST_RESORT if the run's policy has none, or the error of that."""
@@ -76,7 +80,7 @@ class Recovery:
                 return unreachable
         return plan.with_epoch(epoch)
 
-    def _go_on(self, change: Reconfiguration, members: frozenset[str], plan: Plan | PolicyError) -> Actions:
+    def _reconfigure(self, change: Reconfiguration, members: frozenset[str], plan: Plan | PolicyError) -> Actions:
         membership = self._group.membership
         if change is not membership.reconfiguration or members != membership.present:
             return  # another member was lost meanwhile

@@ -49,7 +49,7 @@ class PlanMaker:
             return None
         epoch, rounds = self._group.plans.plan.epoch, self._group.rounds
         newest = [its.seconds for its in rounds.complete[-NEWEST:] if its.epoch == epoch]
-        return self.training.question(newest, rounds.under(epoch))
+        return self.training.question(newest, rounds.count_under(epoch))
 
     def view(self, now: float, joins: str = "") -> View:
         """Return the known network among the present members, and the member that `joins` if one does."""

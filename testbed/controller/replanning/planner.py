@@ -103,7 +103,7 @@ class Planner:
         self._track = TrackRecord(group, maker)
         self._budget = ProcessorBudget()
         self._declarations = 0
-        self._considered = -math.inf  # on the monotonic clock
+        self._considered_s = -math.inf  # on the monotonic clock
         self._busy = False
 
     @property
@@ -144,7 +144,7 @@ class Planner:
         self.monitor.redeclare()
         self._track.redeclare()
         self._declarations += 1
-        self._requests.ask(PlanRequest("network"))
+        self._requests.add(PlanRequest("network"))
 
     def force(self, policy: Policy) -> None:
         """Use `policy` from now on, and request its plan whatever it saves.
@@ -154,11 +154,11 @@ class Planner:
         """
         policy.check(self._maker.view(self._clocks.unix()))
         self.policy = policy
-        self._requests.ask(PlanRequest("forced", policy))
+        self._requests.add(PlanRequest("forced", policy))
 
-    def comes(self, member: str) -> None:
+    def request_join(self, member: str) -> None:
         """Request a plan with a member that joins."""
-        self._requests.ask(PlanRequest("member", joins=member))
+        self._requests.add(PlanRequest("member", joins=member))
 
     def round_over(self, done: ReportedRound) -> Actions:
         """Measure the network by a complete round. Request a plan if a link fell, or if the period is over."""
@@ -170,8 +170,8 @@ class Planner:
         if fell:
             self._track.link_fell()
         yield from self._probes(now)
-        if fell or self._clocks.monotonic() - self._considered >= self._maker.options.period_s:
-            self._ask_if_affordable(done.summary().finished_s, urgent=fell)
+        if fell or self._clocks.monotonic() - self._considered_s >= self._maker.options.period_s:
+            self._request_if_affordable(done.summary().finished_s, urgent=fell)
 
     def arrived(self, arrived: Arrived) -> Actions:
         """Take a member's trains during a long round. If links are measured now, request a plan where one fell.
@@ -187,7 +187,7 @@ class Planner:
         fell = self._maker.knowledge.fell(now)
         if fell and (min(fell.values()) < HALVED or slow):
             self._track.link_fell()
-            self._ask_if_affordable(now, urgent=True)
+            self._request_if_affordable(now, urgent=True)
 
     def _probes(self, now: float, hurry: bool = False) -> Actions:
         """Have members probe if plans may change and enough rounds are left to profit from it."""
@@ -195,7 +195,7 @@ class Planner:
         if not options.hold and self._maker.rounds_left >= options.dwell_rounds:
             yield from self.monitor.probes(now, self._clocks.monotonic(), hurry)
 
-    def _ask_if_affordable(self, now: float, urgent: bool) -> None:
+    def _request_if_affordable(self, now: float, urgent: bool) -> None:
         """Request a plan unless one is considered, the one in force must stay, or too few rounds are left to profit."""
         options = self._maker.options
         if self._group.plans.pending is not None or self.considering:
@@ -204,7 +204,7 @@ class Planner:
             return
         performance = self._track.performance(self._clocks.unix())
         if performance.may_be_judged(options.dwell_rounds) and self._budget.allows(now, urgent):
-            self._requests.ask(PlanRequest("period"))
+            self._requests.add(PlanRequest("period"))
 
     # Considering
 
@@ -225,7 +225,7 @@ class Planner:
     def _consider(self, request: PlanRequest) -> Actions:
         """Have a proposal made in the background, from the present view."""
         self._busy = True
-        now, self._considered = self._clocks.unix(), self._clocks.monotonic()
+        now, self._considered_s = self._clocks.unix(), self._clocks.monotonic()
         options, current, training = self._maker.options, self._group.plans.plan, self._maker.training
         compute_s = (
             training.compute_s(current.training.local_steps if current.training else 1)
@@ -233,19 +233,19 @@ class Planner:
             else self._group.rounds.compute_s()
         )
         self._track.keep(compute_s)
-        past = self._track.past
+        earlier = self._track.earlier_plans
         if training is not None:  # the trees of earlier plans may return, but not their schemes
-            past = tuple(replace(plan, training=current.training, codec=current.codec) for plan in past)
+            earlier = tuple(replace(plan, training=current.training, codec=current.codec) for plan in earlier)
         question = PlanQuestion(
             view=self._maker.view(now, request.joins),
             doubts=self._maker.knowledge.doubts(now),
             current=current,
-            past=past,
+            earlier_plans=earlier,
             performance=self._track.performance(now),
             predictor=replace(self._track.predictor, compute_s=compute_s),
             measurements=self._track.take_measurements(now),
             network_changed=request.reason == "network",
-            anyway=f"{request.joins} comes" if request.joins else "forced" if request.reason == "forced" else "",
+            adopt_because=f"{request.joins} comes" if request.joins else "forced" if request.reason == "forced" else "",
             training=self._maker.training_question() if request.reason in ("period", "network") else None,
         )
         margin = 1.0 if options.hold else options.margin  # no plan saves a whole round
@@ -271,7 +271,7 @@ class Planner:
         names = group.membership.present | ({request.joins} - {""})
         if group.membership.reconfiguration is not None or set(proposal.view.names) != names:
             self._busy = False
-            self._requests.ask(request)  # a member was lost meanwhile; the run may have recovered already
+            self._requests.add(request)  # a member was lost meanwhile; the run may have recovered already
             return
         self._track.predictor = proposal.predictor
         self._budget.spend(proposal.seconds)
@@ -314,4 +314,4 @@ class Planner:
 
     def recovered(self) -> None:
         """Consider the requests that waited for a reconfiguration, which is over."""
-        self._requests.ask_deferred()
+        self._requests.restore_deferred()

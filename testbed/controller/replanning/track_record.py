@@ -101,7 +101,7 @@ class TrackRecord:
     """The record of the plan in force and of earlier plans, which another plan has to beat.
 
     Attributes:
-        past: Earlier plans that may return, the newest first.
+        earlier_plans: Earlier plans that may return, the newest first.
         predictor: Predicts rounds, with all that measured rounds taught so far.
 
     Args:
@@ -110,7 +110,7 @@ class TrackRecord:
     """
 
     def __init__(self, group: GroupState, maker: PlanMaker) -> None:
-        self.past: tuple[Plan, ...] = ()
+        self.earlier_plans: tuple[Plan, ...] = ()
         self.predictor = RoundPredictor()
         self._group = group
         self._maker = maker
@@ -127,11 +127,11 @@ class TrackRecord:
         epoch = plans.plan.epoch
         finished_s = rounds.last.finished_s if rounds.last else now
         return PlanPerformance(
-            rounds=rounds.under(epoch),
+            rounds=rounds.count_under(epoch),
             newest_s=tuple(rounds.whole_s(max(rounds.count - NEWEST, self._since), epoch)),
-            on_s=now - finished_s,
+            since_last_s=now - finished_s,
             fell=rounds.count - self._fell_by < NEWEST,
-            left=self._maker.rounds_left,
+            rounds_left=self._maker.rounds_left,
             swaps_s=tuple(swap.pause_ms / 1e3 for swap in plans.swaps if swap.pause_ms is not None),
             promised_s=self._promised_s,
             delivered=self._savings.fraction,
@@ -209,8 +209,8 @@ class TrackRecord:
             request: The request behind it.
             of_rounds: Whether the decision's seconds are whole rounds.
         """
-        past = () if request.policy else (last, *self.past)
-        self.past = tuple(other for other in past if other.shape() != plan.shape())[:REMEMBERED]
+        past = () if request.policy else (last, *self.earlier_plans)
+        self.earlier_plans = tuple(other for other in past if other.shape() != plan.shape())[:REMEMBERED]
         self._promised_s = decision.proposed_s if of_rounds else float("inf")
         if of_rounds and request.reason == "period" and decision.current_s is not None:
             self._savings.promise(Promise(1 - decision.proposed_s / decision.current_s, last.epoch, plan.epoch))

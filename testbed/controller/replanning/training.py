@@ -187,7 +187,7 @@ class TrainingMonitor:
 
 
 def choose_training(
-    asked: TrainingQuestion,
+    question: TrainingQuestion,
     policy: Policy,
     dress: Callable[[Plan, View], Plan],
     plan: Plan,
@@ -200,7 +200,7 @@ def choose_training(
     another codec the policy makes a plan for that codec's bytes.
 
     Args:
-        asked: The run's training so far.
+        question: The run's training so far.
         policy: The policy that makes the plans.
         dress: Completes a policy's plan for the run.
         plan: The plan that members follow otherwise.
@@ -213,34 +213,34 @@ def choose_training(
     Raises:
         PolicyError: the policy has no plan for the chosen codec.
     """
-    if plan.training is None or not asked.step_s or not any(stretch.losses for stretch in asked.stretches):
+    if plan.training is None or not question.step_s or not any(stretch.losses for stretch in question.stretches):
         return None
     current = Candidate.of(plan.training, plan.codec)
     idle = replace(predictor, compute_s={})
-    every = asked.schemes.candidates(asked.optimizer)
-    able = (its for its in every if its.steps * asked.apart_s <= WAITING * asked.timeout_s)
-    among = dict.fromkeys((asked.schemes.flat, current, *able))
+    every = question.schemes.candidates(question.optimizer)
+    able = (its for its in every if its.steps * question.apart_s <= WAITING * question.timeout_s)
+    among = dict.fromkeys((question.schemes.flat, current, *able))
     simulated = {}
     for codec in sorted({its.codec for its in among}):
         through = replace(view, model_bytes=bytes_through(codec, view.model_bytes, current.codec))
         simulated[codec] = idle.simulate(plan, through)
     correction, off = predictor.correction(plan)
-    off_by = exp(correction) if asked.exchange_s is None else asked.exchange_s / simulated[current.codec]
+    off_by = exp(correction) if question.exchange_s is None else question.exchange_s / simulated[current.codec]
     exchange_s = {codec: seconds * off_by for codec, seconds in simulated.items()}
-    progress = learn(asked.stretches, asked.schemes, asked.optimizer)
+    progress = learn(question.stretches, question.schemes, question.optimizer)
     situation = Situation(
-        compute_s=max(asked.step_s.values()),
+        compute_s=max(question.step_s.values()),
         exchange_s=exchange_s,
         exchange_off=off,
         current=current,
-        rounds=asked.rounds,
-        steps=asked.steps,
-        steps_left=asked.steps_left,
-        elapsed_s=asked.elapsed_s,
-        margin=asked.margin,
+        rounds=question.rounds,
+        steps=question.steps,
+        steps_left=question.steps_left,
+        elapsed_s=question.elapsed_s,
+        margin=question.margin,
     )
     verdict = choose(situation, progress, among)
-    drift = asked.stretches[-1].apart
+    drift = question.stretches[-1].apart
     seconds = situation.step_s(current) * current.steps
     if not verdict.change:
         return TrainingAnswer(verdict, progress, drift, None, seconds, seconds)
