@@ -244,6 +244,29 @@ class TrainingChoice:
         return f"{self.scheme} every {self.local_steps} steps" if self.local_steps > 1 else self.scheme
 
 
+#: The logarithm of a factor as it is believed before a run: its mean and its standard deviation.
+Prior = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemeTraits:
+    """A scheme as the controller knows it before a run, to choose it live or not (`testbed.planning.conductor`)."""
+
+    #: The local steps to a round that are candidates.
+    steps: tuple[int, ...]
+    #: γ, the worth of a step over one of flat all-reduce, horizon and codec aside; None for flat all-reduce itself.
+    worth: Prior | None = None
+    #: γ where members step by an optimizer that normalizes gradients; None if that makes no difference.
+    normalized: Prior | None = None
+    #: The codec that the scheme is made for, whose effect γ includes; None if the scheme goes with any codec.
+    codec: str | None = None
+    #: The only optimizer with which the scheme is a candidate; None for any.
+    optimizer: str | None = None
+    #: Whether a round sets parameters to the members' plain mean. Only then does merging show the horizon: an outer
+    #: optimizer moves by more than the mean change.
+    plain_mean: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The overlay in force from some round on.

@@ -13,6 +13,7 @@ from typing import NoReturn
 import pytest
 from hypothesis import settings
 
+from testbed.compiler import CompilerError, library
 from tests.purity import PurityGuard
 
 # Tests compute on one thread, as workers do: others run beside them, and a second one of PyTorch's waits by spinning.
@@ -52,6 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.sched_setaffinity(0, {processors[int(worker.removeprefix("gw")) % len(processors)]})
     with suppress(ModuleNotFoundError):
         import_module("urllib3")  # makes a socket as it is imported, to see whether there is IPv6
+    with suppress(CompilerError, OSError):  # a test that needs the planner's C core says then what is missing
+        library("planning")  # compiled here, because no pure test may start a compiler
     GUARD.install()
 
 

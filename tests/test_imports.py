@@ -52,6 +52,7 @@ ARROWS: dict[str, set[str]] = {
             "planning",
             "plugins",
             "telemetry",
+            "schemes",
             "spec",
             "trace",
             "plan",

@@ -84,11 +84,11 @@ class ControllerClient:
             raise ControllerError(answer["refused"])
         return answer["answer"]
 
-    def _exchange(self, asked: bytes) -> bytes:
+    def _exchange(self, request_json: bytes) -> bytes:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(self._timeout_s)
             with unix_address(self._path) as short:
                 connection.connect(short)
-            connection.sendall(asked)
+            connection.sendall(request_json)
             connection.shutdown(socket.SHUT_WR)
             return b"".join(iter(lambda: connection.recv(PIECE_BYTES), b""))

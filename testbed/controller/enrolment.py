@@ -39,26 +39,26 @@ async def enrol(
     Raises:
         NotEnrolled: The run can't take the member.
     """
-    coordinator = _taking(controller)
+    coordinator = _coordinator_for_newcomers(controller)
     if newcomer.name in coordinator.spec.members:
         raise NotEnrolled(
             f"{newcomer.name!r} is a member of this run already; use another name", rule="member", member=newcomer.name
         )
-    group = coordinator.group
-    now_s, known = group.clocks.unix(), group.planning.view
+    known = coordinator.maker.options.view
     try:
-        view = View.of_network(members, links, routes, known.model_bytes, now_s, known.knowledge)
+        at_s = coordinator.clocks.unix()
+        view = View.of_network(members, links, routes, known.model_bytes, at_s, known.knowledge)
         spec = coordinator.spec.with_member(newcomer, view)
     except ValueError as error:  # pydantic's ValidationError, ViewError
         raise NotEnrolled(str(error), rule="spec", member=newcomer.name) from error
     coordinator.identities.add(newcomer.name)
     await controller.server.listen_for(newcomer.name)
-    controller.spec = coordinator.spec = spec
-    group.follow(spec, now_s)
+    controller.spec = spec
+    coordinator.follow(spec)
     controller.changes.announce()
 
 
-def _taking(controller: ControllerService) -> AllReduceCoordinator:
+def _coordinator_for_newcomers(controller: ControllerService) -> AllReduceCoordinator:
     """Return the coordinator of a run that takes new members now.
 
     Raises:

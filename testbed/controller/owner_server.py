@@ -52,8 +52,8 @@ class OwnerServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            said = await answer(self._controller, await reader.read())
-            writer.write(json.dumps(said).encode())
+            reply = await answer(self._controller, await reader.read())
+            writer.write(json.dumps(reply).encode())
             await writer.drain()
         except OSError as error:  # the owner has gone
             log.info("the owner left before its answer: %s", error)
@@ -63,11 +63,11 @@ class OwnerServer:
                 await writer.wait_closed()
 
 
-async def answer(controller: ControllerService, asked: bytes) -> dict[str, Any]:
+async def answer(controller: ControllerService, request_json: bytes) -> dict[str, Any]:
     """Carry out a request in JSON. Returns `{"answer": value}`, or `{"refused": why}`."""
     try:
-        request = request_from_json(json.loads(asked), OWNER_REQUESTS)
-        return {"answer": await _done(controller, request)}
+        request = request_from_json(json.loads(request_json), OWNER_REQUESTS)
+        return {"answer": await _carry_out(controller, request)}
     except ValueError as error:  # all refusals: NotEnrolled, ViewError, PolicyError, GraphError, pydantic's
         return {"refused": str(error)}
     except Exception as error:  # an internal error: the run goes on, and its owner is told
@@ -75,7 +75,7 @@ async def answer(controller: ControllerService, asked: bytes) -> dict[str, Any]:
         return {"refused": f"{OWN_FAULT}: {error!r}"}
 
 
-async def _done(controller: ControllerService, request: Request) -> Any:
+async def _carry_out(controller: ControllerService, request: Request) -> Any:
     match request:
         case ReadStatus():
             return finite(controller.status())

@@ -1,4 +1,7 @@
-"""The rounds and decisions of a run in progress, for the API. Each is requested, or read from its file, once."""
+"""The rounds and decisions of a run in progress, for the API. Each is requested, or read from its file, once.
+
+Reading takes as long as the disk takes, so that the controller's event loop never does it.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +48,11 @@ class RunRecords:
     Args:
         directory: The run's directory.
         controller: Knows the rounds; None if the run has no members of the sync library.
+        newest: The number of newest rounds, and of newest decisions, to keep; None keeps all.
     """
 
-    def __init__(self, directory: Path, controller: Controller | None) -> None:
+    def __init__(self, directory: Path, controller: Controller | None, newest: int | None = None) -> None:
+        self._keep = newest
         self._controller = controller
         self._decided = NewLines(directory / "decisions.jsonl")
         self._reported = NewLines(directory / "rounds.jsonl")
@@ -55,24 +60,33 @@ class RunRecords:
         self._newest: int | None = None
         self._rounds: dict[str, dict[str, Any]] = {}
         self._decisions: dict[str, dict[str, Any]] = {}
+        self._decision = 0  # the number of the newest decision
         self._spent: dict[str, dict[str, float]] = {}
 
     def until(self, newest: int | None) -> dict[str, dict[str, Any]]:
-        """Return the summaries of complete rounds by number, up to the `newest` at least."""
+        """Return the summaries of the kept rounds by number.
+
+        Args:
+            newest: The number of the last completed round, or None before the first. If it is another one than at the
+                last call, the rounds since are requested from the controller.
+        """
         with self._lock:
             if self._controller is not None and newest != self._newest:
                 self._newest = newest
                 since = int(next(reversed(self._rounds), "0")) + 1
                 with suppress(ControllerError):  # the controller is busy; the next round requests them again
                     self._rounds |= {str(done["round"]): done for done in self._controller.rounds(since)}
+                    self._trim(self._rounds)
             return dict(self._rounds)
 
     def decisions(self) -> dict[str, dict[str, Any]]:
-        """Return the decisions about plans, by number, without the estimates that they are based on."""
+        """Return the kept decisions about plans, numbered from 1, without the estimates that they are based on."""
         with self._lock:
             for decision in self._decided:
                 decision.pop("estimates", None)
-                self._decisions[str(len(self._decisions) + 1)] = decision
+                self._decision += 1
+                self._decisions[str(self._decision)] = decision
+                self._trim(self._decisions)
             return dict(self._decisions)
 
     def spent(self) -> dict[str, dict[str, float]]:
@@ -80,6 +94,11 @@ class RunRecords:
         with self._lock:
             self._spent |= {report["member"]: spent_in(report) for report in self._reported}
             return dict(self._spent)
+
+    def _trim(self, records: dict[str, dict[str, Any]]) -> None:
+        """Drop the oldest records beyond the number to keep."""
+        while self._keep is not None and len(records) > self._keep:
+            del records[next(iter(records))]
 
 
 def spent_in(report: Mapping[str, Any]) -> dict[str, float]:

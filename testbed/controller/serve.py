@@ -130,7 +130,7 @@ async def _serve(
     api = ApiServer(ControllerSubject(controller, out), endpoints.api, endpoints.port, token)
     try:
         if endpoints.port is not None and token is not None:
-            _tell(endpoints.port, token, endpoints.token)
+            _print_page_link(endpoints.port, token, endpoints.token)
         await controller.start()
         api.__enter__()
         announcing = asyncio.create_task(_announce(controller, api))
@@ -159,11 +159,11 @@ async def _follow_input(controller: ControllerService, ended: asyncio.Event) -> 
     """Set `ended` at the end of standard input, after the training that is on."""
     loop, over, descriptor = asyncio.get_running_loop(), asyncio.Event(), sys.stdin.fileno()
 
-    def hear() -> None:
+    def read_input() -> None:
         if not os.read(descriptor, 4096):
             over.set()
 
-    loop.add_reader(descriptor, hear)
+    loop.add_reader(descriptor, read_input)
     await over.wait()
     loop.remove_reader(descriptor)
     if controller.state == "running":
@@ -177,7 +177,7 @@ def _token(path: Path) -> str:
     return read_secret(path)
 
 
-def _tell(port: int, token: str, file: Path) -> None:
+def _print_page_link(port: int, token: str, file: Path) -> None:
     """Print the page's link, with the token only to a terminal: others may read a log."""
     if sys.stderr.isatty():
         print(f"page: http://127.0.0.1:{port}/#token={token}", file=sys.stderr)

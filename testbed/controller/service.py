@@ -167,9 +167,9 @@ class ControllerService:
             )
         with own_errors(f"{hello.member}'s hello", self.fail):
             if rejoin is not None:
-                self._came_back(hello, rejoin)
+                self._rejoin(hello, rejoin)
             elif self.state == "running":
-                self._carry_out(self.coordinator.comes(hello))
+                self._carry_out(self.coordinator.join(hello))
             self.hellos[hello.member] = hello
             log.info("%s joined (%d of %d)", hello.member, len(self.hellos), len(self.spec.members))
             if len(self.hellos) == len(self.spec.members) and self.state == "waiting":
@@ -177,7 +177,7 @@ class ControllerService:
                 self._carry_out(self.coordinator.begin(self.hellos))
             self.changes.announce()
 
-    def heard(self, message: ControlMessage) -> None:
+    def received(self, message: ControlMessage) -> None:
         with own_errors(f"a {message.kind} of {getattr(message, 'member', 'nobody')}", self.fail):
             self._carry_out(self.coordinator.receive(message))
             self._reports.add(message)
@@ -192,9 +192,9 @@ class ControllerService:
         with own_errors(f"the exclusion of {member}, {why}", self.fail):
             self._carry_out(self.coordinator.died(member, why, for_good=True))
 
-    def _came_back(self, hello: Hello, rejoin: Rejoin) -> None:
+    def _rejoin(self, hello: Hello, rejoin: Rejoin) -> None:
         """Take back a reconnected member. For a restarted controller the run then counts as begun."""
-        actions = list(self.coordinator.came_back(hello, rejoin))
+        actions = list(self.coordinator.rejoin(hello, rejoin))
         self.state = "running"
         self._carry_out(actions)
 

@@ -97,9 +97,9 @@ def _run(args: argparse.Namespace) -> int:
         tls = args.tls or (None if args.no_tls or _is_loopback(host) else _certificates(args.secrets / "tls", names))
         if tls is None:
             write_tokens(args.secrets, Identities(names, secret))
-            _say("nothing is encrypted", args.secrets / "controller.key", args.secrets, "{}.token", names)
+            _print_keys("nothing is encrypted", args.secrets / "controller.key", args.secrets, "{}.token", names)
         elif not args.tls:
-            _say("all connections are encrypted", tls.parent / AUTHORITY_KEY, tls.parent, "{}", names)
+            _print_keys("all connections are encrypted", tls.parent / AUTHORITY_KEY, tls.parent, "{}", names)
         endpoints = Endpoints(
             args.out / "control",
             args.out / "admin.sock",
@@ -111,9 +111,9 @@ def _run(args: argparse.Namespace) -> int:
         if args.attached is not None:
             asyncio.run(serve_attached(spec, endpoints, args.out))
         else:
-            told = _Told(waits=not args.once)
-            asyncio.run(serve_trainings(_trainings(args, names, secret), endpoints, told, args.once))
-            return 1 if args.once and told.failed else 0
+            outcome = _OutcomePrinter(waits=not args.once)
+            asyncio.run(serve_trainings(_trainings(args, names, secret), endpoints, outcome, args.once))
+            return 1 if args.once and outcome.failed else 0
     except (ValueError, PolicyError) as error:
         print(f"testbed-controller: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -148,7 +148,7 @@ def _trainings(args: argparse.Namespace, names: Sequence[str], secret: str) -> I
             yield _spec(args, names, secret), out
 
 
-class _Told:
+class _OutcomePrinter:
     """Prints to standard error that a training is over, and with `waits` that another one may begin."""
 
     def __init__(self, waits: bool) -> None:
@@ -202,7 +202,7 @@ def _certificates(folder: Path, names: Sequence[str]) -> Path:
     return folder / CONTROLLER
 
 
-def _say(encrypted: str, kept: Path, folder: Path, own: str, names: Sequence[str]) -> None:
+def _print_keys(encrypted: str, kept: Path, folder: Path, own: str, names: Sequence[str]) -> None:
     """Print which file or folder goes to which machine."""
     copies = "".join(f"\n    {folder / own.format(name)}   to the machine of {name}" for name in names)
     print(f"testbed-controller: {encrypted}. Copy{copies}\nand {kept} to none.", file=sys.stderr)

@@ -1,4 +1,8 @@
-"""A standalone controller as the API's subject: its members, plans, rounds and decisions, without a network."""
+"""A standalone controller as the API's subject: its members, plans, rounds and decisions, without a network.
+
+The API's threads call the subject. Only the controller's own objects are read on the controller's event loop; record
+files are read on the calling thread, so that members never wait for a disk.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -22,8 +27,8 @@ from testbed.telemetry.store import finite
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: The number of newest rounds in the state. A training of weeks makes millions of rounds.
-MOST_ROUNDS = 1000
+#: The newest rounds in the state, and the newest decisions. A training of weeks makes millions of rounds.
+NEWEST = 1000
 
 
 class EventLoopExecutor(Executor):
@@ -47,6 +52,24 @@ class EventLoopExecutor(Executor):
         return future
 
 
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """Plain values of a controller at one moment."""
+
+    #: `ControllerService.status`.
+    status: dict[str, Any]
+    failure: str
+    #: Each member's address for its peers; empty before the member has joined.
+    addresses: dict[str, str]
+
+    @classmethod
+    def of(cls, controller: ControllerService) -> _Snapshot:
+        """Read a controller. To be called on its event loop."""
+        hellos = controller.hellos
+        addresses = {name: hellos[name].address[0] if name in hellos else "" for name in controller.spec.members}
+        return cls(controller.status(), controller.failure, addresses)
+
+
 class ControllerSubject(Subject):
     """Shows one training of a controller, and passes requests to the controller.
 
@@ -59,52 +82,52 @@ class ControllerSubject(Subject):
         self.executor = EventLoopExecutor(asyncio.get_running_loop())
         self._controller = controller
         self._directory = directory
-        self._records = RunRecords(directory, self)
+        self._records = RunRecords(directory, self, newest=NEWEST)
         self._plans: dict[str, Any] = {}
 
     def rounds(self, since: int) -> list[dict[str, Any]]:
-        """Return the newest complete rounds, from number `since` on."""
-        progress = self._controller.coordinator.progress
-        newest = progress.status()["round"] or 0
-        return list(finite(progress.rounds(max(since, newest - MOST_ROUNDS + 1))))
+        """Return the complete rounds from number `since` on that the controller still keeps."""
+        return list(finite(self.executor.submit(self._controller.coordinator.progress.rounds, since).result()))
 
     def state(self) -> State:
-        return self.executor.submit(self._state).result()
-
-    def _state(self) -> State:
-        told = finite(self._controller.status())
-        plan, events = told.pop("plan", None), told.pop("passages")
+        """Return the training's state. Never called on the event loop, which would wait for itself."""
+        snapshot = self._snapshot()
+        training = finite(snapshot.status)
+        plan, events, newest = training.pop("plan", None), training.pop("passages"), training["round"]
+        training.pop("swaps")
         if plan:
             self._plans[str(plan["epoch"])] = plan
-        members, newest = self._members(told), told["round"]
         return {
-            "network": self._overview(),
-            "sites": self._sites(),
-            "hosts": members,
+            "network": self._overview(snapshot),
+            "sites": _sites(snapshot),
+            "hosts": _hosts(snapshot),
             "links": {},
             "traffic": {},
             "events": {
                 str(number): {"at_s": event["at_s"], "kind": event["kind"], "target": event["member"]}
                 for number, event in enumerate(events, start=1)
             },
-            "training": {name: value for name, value in told.items() if name != "swaps"}
-            | {"workers": self._records.spent()},
+            "training": training | {"workers": self._records.spent()},
             "plans": dict(self._plans),
-            "rounds": dict(list(self._records.until(newest).items())[-MOST_ROUNDS:]),
+            "rounds": self._records.until(newest),
             "decisions": self._records.decisions(),
         }
 
     def status(self) -> NetworkStatus:
-        state = self.state()
-        return NetworkStatus(**state["network"], hosts=dict(state["hosts"]), links={})
+        """Return the members as hosts; there are no links."""
+        snapshot = self._snapshot()
+        return NetworkStatus(**self._overview(snapshot), hosts=_hosts(snapshot), links={})
 
     def history(self, since: int | None) -> LinkHistory:
+        """Refuse: there is no emulated network."""
         raise ApiProblem(NOT_HERE, "a standalone controller has no emulated network, so that there is no link history")
 
     def metrics(self) -> bytes:
+        """Return the controller's status in Prometheus' text format."""
         return metrics_of(self.executor.submit(self._controller.status).result())
 
     def do(self, request: Request) -> dict[str, Any]:
+        """Pass a user's request to the controller. Raises ApiProblem if the controller refuses it."""
         try:
             self._controller.do(request)
         except NotForMembers as error:
@@ -113,7 +136,10 @@ class ControllerSubject(Subject):
             raise ApiProblem(WRONG, str(error)) from error
         return {}
 
-    def _overview(self) -> dict[str, Any]:
+    def _snapshot(self) -> _Snapshot:
+        return self.executor.submit(_Snapshot.of, self._controller).result()
+
+    def _overview(self, snapshot: _Snapshot) -> dict[str, Any]:
         return {
             "kind": "controller",
             "name": self._directory.name,
@@ -123,29 +149,26 @@ class ControllerSubject(Subject):
             "switch": "none",
             "transport": {},
             "pid": os.getpid(),
-            "failure": self._controller.failure or None,
+            "failure": snapshot.failure or None,
             "replay": {"elapsed_s": 0.0, "links": 0, "late_ms_p99": None, "paused": False},
         }
 
-    def _sites(self) -> dict[str, Any]:
-        """Return a site for each member, without a position: the controller does not know where the machine is."""
-        members = self._controller.spec.members
-        return {name: {"label": None, "position": None, "workers": [name]} for name in members}
 
-    def _members(self, told: dict[str, Any]) -> dict[str, Any]:
-        there = set(told["joined"]) - set(told["left"])
-        return {
-            name: {
-                "kind": "worker",
-                "site": name,
-                "address": self._address(name),
-                "pid": 0,
-                "start_ticks": None,
-                "running": name in there,
-            }
-            for name in self._controller.spec.members
+def _sites(snapshot: _Snapshot) -> dict[str, Any]:
+    """Return a site for each member, without a position: the controller does not know where the machine is."""
+    return {name: {"label": None, "position": None, "workers": [name]} for name in snapshot.addresses}
+
+
+def _hosts(snapshot: _Snapshot) -> dict[str, Any]:
+    there = set(snapshot.status["joined"]) - set(snapshot.status["left"])
+    return {
+        name: {
+            "kind": "worker",
+            "site": name,
+            "address": address,
+            "pid": 0,
+            "start_ticks": None,
+            "running": name in there,
         }
-
-    def _address(self, member: str) -> str:
-        hello = self._controller.hellos.get(member)
-        return "" if hello is None else hello.address[0]
+        for name, address in snapshot.addresses.items()
+    }

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from testbed.plan import SchemeTraits
 from testbed.schemes.scheme import Scheme
 
 if TYPE_CHECKING:
@@ -60,6 +61,9 @@ def _declared(module: ModuleType) -> Scheme:
 
 #: All schemes of the project by name.
 SCHEMES: Mapping[str, Scheme] = {name: _declared(import_module(f"{__name__}.{name}")) for name in _NAMES}
+
+#: The traits of the schemes that the controller may choose live, by name (see `auto`).
+TRAITS: Mapping[str, SchemeTraits] = {name: its.traits for name, its in SCHEMES.items() if its.traits is not None}
 
 #: The group of the entry points by which installed packages offer schemes.
 _GROUP = "testbed.schemes"
@@ -114,4 +118,4 @@ def __getattr__(name: str) -> Any:
     return wrap
 
 
-__all__ = ["SCHEMES", "Scheme", "named", "wrap"]
+__all__ = ["SCHEMES", "TRAITS", "Scheme", "named", "wrap"]

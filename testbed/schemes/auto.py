@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from testbed.plan import TrainingChoice
 from testbed.protocol import FragmentDrift
 from testbed.schemes.options import Misfit, Options
-from testbed.schemes.scheme import Scheme
+from testbed.schemes.scheme import STEPS, Scheme
 from testbed.schemes.training import RoundTraining
 from testbed.sync import flat
 from testbed.sync.strategies import Periodic, Strategy
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: The most local steps in a round, whatever is chosen.
-MOST_STEPS = 128
+MOST_STEPS = max(STEPS)
 
 #: The first choice: it needs no knowledge, and its rounds show what the network carries.
 FIRST = TrainingChoice("gradients")

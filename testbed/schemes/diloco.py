@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log
 
+from testbed.plan import SchemeTraits
 from testbed.schemes.options import NESTEROV, LocalSteps, Misfit, OuterOptions, limited
-from testbed.schemes.scheme import Scheme
+from testbed.schemes.scheme import STEPS, Scheme
 from testbed.schemes.training import RoundTraining
 from testbed.sync.strategies import Strategy
 
@@ -46,6 +48,7 @@ SCHEME = Scheme(
     exchange="all-reduce",
     planned=True,
     elastic=True,
+    traits=SchemeTraits(steps=STEPS, worth=(0.0, 0.3), normalized=(log(0.6), 0.5)),
     source="Douillard et al. 2023, arXiv 2311.08105; streamed: Douillard et al. 2025, arXiv 2501.18512",
 )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from testbed.plan import SchemeTraits
 from testbed.schemes.options import Misfit, Options, limited
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import RoundTraining
@@ -45,6 +46,7 @@ SCHEME = Scheme(
     exchange="all-reduce",
     planned=True,
     elastic=True,
+    traits=SchemeTraits(steps=(1,)),
     source="synchronous SGD; PowerSGD: Vogels et al. 2019, arXiv 1905.13727",
 )
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from math import log
+
+from testbed.plan import SchemeTraits
 from testbed.schemes.options import LocalSteps
-from testbed.schemes.scheme import Scheme
+from testbed.schemes.scheme import STEPS, Scheme
 from testbed.schemes.training import RoundTraining
 from testbed.sync.strategies import Strategy
 
@@ -13,6 +16,7 @@ SCHEME = Scheme(
     exchange="all-reduce",
     planned=True,
     elastic=True,
+    traits=SchemeTraits(steps=STEPS, worth=(0.0, 0.1), normalized=(log(0.6), 0.3), plain_mean=True),
     source="Stich 2019, arXiv 1805.09767",
 )
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from testbed.plan import SchemeTraits
 from testbed.schemes.options import LocalSteps, OuterOptions, limited
-from testbed.schemes.scheme import Scheme
+from testbed.schemes.scheme import LONG, Scheme
 from testbed.schemes.training import RoundTraining
 from testbed.sync.strategies import Strategy
 
@@ -38,6 +39,7 @@ SCHEME = Scheme(
     exchange="all-reduce",
     planned=True,
     elastic=True,
+    traits=SchemeTraits(steps=LONG, worth=(0.0, 0.3), codec="bins2", optimizer="muon"),
     codec="bins2",
     inner="muon",
     source="Thérien et al. 2025, arXiv 2505.23725",

@@ -8,8 +8,16 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Literal
 
+from testbed.plan import SchemeTraits
 from testbed.schemes.assignment import Assignment, Setting
 from testbed.schemes.options import Options, read
+
+#: Local steps to a round that the controller may choose. Each rung costs about as
+#: much more progress as it saves rounds.
+STEPS = (2, 4, 8, 16, 32, 64, 128)
+
+#: The same for schemes that leave out so much that they need long rounds.
+LONG = (8, 16, 32, 64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +43,8 @@ class Scheme:
     alike: bool = True
     #: Whether plans choose how its members train, live. Its `rounds` count steps.
     conducted: bool = False
+    #: What is known of it before a run, if plans may choose it live; None if they never do.
+    traits: SchemeTraits | None = None
     #: The codec of plans where a file names none.
     codec: str = "fp32"
     #: The optimizer of local steps, where it is part of the scheme.

@@ -126,7 +126,7 @@ class SimulatedController:
         if isinstance(self.coordinator, AllReduceCoordinator):
             group = self.coordinator.group
             last, plan = group.rounds.last, group.plans.plan
-            left = group.rounds_left if group.conducting else None
+            left = self.coordinator.maker.rounds_left if self.coordinator.maker.training else None
             return LatestRound(last.metrics, last.seconds, plan, left) if last else LatestRound({}, None, plan, left)
         status = self.coordinator.progress.status()
         return LatestRound(status["metrics"], status["round_seconds"], None)

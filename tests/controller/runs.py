@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
-from testbed.controller.model.clocks import SystemClocks
+from testbed.controller.model.clocks import SYSTEM, Clocks, SystemClocks
+from testbed.controller.model.group_state import GroupState
 from testbed.controller.model.plan_history import Swap
 from testbed.controller.model.spec import ControllerSpec, PlanningSpec
-from testbed.controller.replanning.group_state import GroupState
 from testbed.controller.replanning.planner import Planner
 from testbed.controller.service import ControllerService
 from testbed.plan import Plan
@@ -79,8 +79,8 @@ async def reaches(controller: ControllerService, condition: Callable[[], bool]) 
 
 
 @asynccontextmanager
-async def running(spec: ControllerSpec, tmp_path: Path) -> AsyncIterator[ControllerService]:
-    controller = ControllerService(spec, tmp_path / "s", tmp_path / "out")
+async def running(spec: ControllerSpec, tmp_path: Path, clocks: Clocks = SYSTEM) -> AsyncIterator[ControllerService]:
+    controller = ControllerService(spec, tmp_path / "s", tmp_path / "out", clocks=clocks)
     await controller.start()
     try:
         yield controller
@@ -92,8 +92,7 @@ async def running(spec: ControllerSpec, tmp_path: Path) -> AsyncIterator[Control
 async def training(
     spec: ControllerSpec, tmp_path: Path, network: View
 ) -> AsyncIterator[tuple[ControllerService, Fleet]]:
-    async with running(spec, tmp_path) as controller:
-        group_of(controller).clocks = FreeProcessor()
+    async with running(spec, tmp_path, FreeProcessor()) as controller:
         fleet = Fleet(tmp_path / "s", network, thinks=lambda: planner_of(controller).considering)
         await fleet.join()
         try:

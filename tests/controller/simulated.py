@@ -11,9 +11,10 @@ from pathlib import Path
 
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
 from testbed.controller.model.actions import Action, Background, Tell, TellAll
+from testbed.controller.model.group_state import GroupState
 from testbed.controller.model.plan_history import Swap
 from testbed.controller.model.spec import ControllerSpec
-from testbed.controller.replanning.group_state import GroupState
+from testbed.controller.replanning.plan_maker import PlanMaker
 from testbed.plan import Plan
 from testbed.planning import CostModel, Pair, View
 from testbed.protocol import Arrived, ControlMessage, Held, Prepare, Probe, Report, Welcome
@@ -57,6 +58,12 @@ class SimulatedFleet(SimulatedController):
         """The members that reduce in rounds, with their plans and rounds."""
         assert isinstance(self.coordinator, AllReduceCoordinator)
         return self.coordinator.group
+
+    @property
+    def maker(self) -> PlanMaker:
+        """The network as the coordinator knows it, and what else plans are made from."""
+        assert isinstance(self.coordinator, AllReduceCoordinator)
+        return self.coordinator.maker
 
     @property
     def swaps(self) -> list[Swap]:

@@ -146,11 +146,11 @@ def test_a_link_that_recovers_while_in_use_is_believed_again(tmp_path: Path, see
         fleet.run(6)
         fleet.network = view_of(slow, {}, model_bytes=4_000_000, knowledge="measured")
         fleet.run(6)
-        believed = fleet.group.knowledge.view(0.0).links
+        believed = fleet.maker.knowledge.view(0.0).links
         assert min(believed["a->b"].rate_bps, believed["b->a"].rate_bps) < 20e6
         assert min(believed["b->c"].rate_bps, believed["c->b"].rate_bps) > 36e6
         fleet.network = view
         fleet.run(8)
-        believed = fleet.group.knowledge.view(0.0).links
+        believed = fleet.maker.knowledge.view(0.0).links
         rates = [believed[name].rate_bps for name in ("a->b", "b->a")]
         assert rates == pytest.approx([40e6, 40e6], rel=0.1)

@@ -90,16 +90,16 @@ def test_the_error_that_an_elastic_member_leaves_by_is_heard_though_a_message_is
         jobs = dict.fromkeys(view.names, Job(ROUNDS))
         spec = spec_of(view, jobs=jobs, elastic=Elasticity(quorum=2), period_s=3600.0)
         async with running(spec, tmp_path) as controller:
-            heard = controller.heard
+            received = controller.received
 
             def send_late(message: ControlMessage) -> None:
                 if isinstance(message, Report) and message.member == failing:
                     reported.set()
                     early.wait(0.5)  # a member that does not wait has this long to close its line
                     controller.server.send(failing, AbortGraph())
-                heard(message)
+                received(message)
 
-            controller.heard = send_late  # type: ignore[method-assign]
+            controller.received = send_late  # type: ignore[method-assign]
             threads = [threading.Thread(target=member, args=(name,), daemon=True) for name in view.names]
             for thread in threads:
                 thread.start()

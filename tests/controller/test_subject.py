@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from testbed.api.client import ApiClient, RequestRefused
 from testbed.api.requests import ChangeGraph, ForcePolicy, HttpRequest, KillWorker, Stop
 from testbed.api.server import ApiServer
+from testbed.controller.run_records import NewLines
 from testbed.controller.service import ControllerService
 from testbed.controller.subject import ControllerSubject
 from tests.controller.runs import mesh, spec_of, training
-from tests.waiting import happens
+from tests.waiting import PATIENCE_S, happens
 
 pytestmark = pytest.mark.local
 
@@ -60,6 +62,29 @@ def test_it_shows_members_rounds_and_plans_and_goes_by_another_policy(tmp_path: 
                 assert state["training"]["state"] == "running" and state["training"]["policy"] == "star"
                 assert [decision["reason"] for decision in state["decisions"].values()][-1:] == ["forced"]
                 assert b'testbed_run_state{state="running"} 1.0' in await aside(subject.metrics)
+
+    asyncio.run(scene())
+
+
+def test_rounds_go_on_while_the_state_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, disk = threading.Event(), threading.Event()
+
+    def slowly(_: NewLines) -> Iterator[dict[str, Any]]:
+        reading.set()
+        assert disk.wait(PATIENCE_S)
+        return iter(())
+
+    async def scene() -> None:
+        async with training(spec_of(VIEW, period_s=3600.0), tmp_path, VIEW) as (controller, fleet):
+            subject = ControllerSubject(controller, tmp_path / "out")
+            monkeypatch.setattr(NewLines, "__iter__", slowly)
+            state = asyncio.create_task(aside(subject.state))
+            await happens(reading.is_set)
+            await fleet.run(2)
+            await happens(lambda: controller.status()["round"] == 1)
+            assert not state.done()
+            disk.set()
+            assert (await state)["training"]["state"] == "running"
 
     asyncio.run(scene())
 

@@ -20,9 +20,10 @@ from testbed.controller.model.actions import Actions, After, Announce, Fail, Tel
 from testbed.controller.model.clocks import SYSTEM, Clocks
 from testbed.controller.model.contradiction import Contradiction
 from testbed.controller.model.coordinator import Coordinator, NotForMembers, Progress
+from testbed.controller.model.group_state import GroupState
 from testbed.controller.model.round_log import ReportedRound
 from testbed.controller.model.spec import ControllerSpec, PlanningSpec
-from testbed.controller.replanning.group_state import GroupState
+from testbed.controller.replanning.plan_maker import PlanMaker
 from testbed.controller.replanning.plan_requests import PlanRequests
 from testbed.controller.replanning.planner import Planner
 from testbed.planning import Pair, PhysicalLink, make_policy
@@ -35,23 +36,31 @@ NEWEST_ROUNDS = 50
 
 
 class AllReduceCoordinator(Coordinator):
-    """Follows an all-reduce group's rounds, replans, and reconfigures the group when members leave or join."""
+    """Follows an all-reduce group's rounds, replans, and reconfigures the group when members leave or join.
+
+    Attributes:
+        group: The members, plans and rounds. Only this folder changes them.
+        maker: The known network, and what else plans are made from. Only the planner and its monitor change it.
+        swaps: The swaps of plans.
+        planner: Looks for better plans.
+    """
 
     def __init__(self, spec: ControllerSpec, planning: PlanningSpec, out: Path, clocks: Clocks = SYSTEM) -> None:
         super().__init__(spec, clocks)
-        self.group = GroupState(spec, planning, self.identities, out, clocks)
-        self.progress = GroupProgress(self.group)
+        self.group = GroupState(spec, self.identities, out, clocks)
+        self.maker = PlanMaker(spec, planning, self.group)
+        self.progress = GroupProgress(self.group, self.maker)
         requests = PlanRequests()
-        self.swaps = PlanSwaps(self.group, requests)
-        self.planner = Planner(self.group, requests, self.swaps.prepare, out)
-        self._recovery = Recovery(self.group, self.planner, self._lose)
+        self.swaps = PlanSwaps(self.group, self.maker.knowledge, requests)
+        self.planner = Planner(self.group, self.maker, requests, self.swaps.adopt, out)
+        self._recovery = Recovery(self.group, self.maker, self.planner, self._remove_members)
 
     @property
     def present(self) -> frozenset[str]:
         return self.group.membership.present
 
     def start(self) -> None:
-        self.planner.start()
+        self.group.plans.begin(self.planner.first_plan())
 
     def close(self) -> None:
         self.planner.close()
@@ -64,13 +73,13 @@ class AllReduceCoordinator(Coordinator):
         membership.roster = {member: hello.address for member, hello in hellos.items()}
         for member in self.spec.members:
             yield membership.welcome(member, self.spec.jobs[member], self.group.plans.plan)
-        yield from self._run()
+        yield from self._start_training()
 
-    def came_back(self, hello: Hello, rejoin: Rejoin) -> Actions:
+    def rejoin(self, hello: Hello, rejoin: Rejoin) -> Actions:
         """Take back a reconnected member. Its state is not trusted: each epoch and plan is checked against the records
         of this controller and the one before it."""
-        anew = not self.running
-        if self.spec.elastic is None or (anew and not self.group.plans.epochs.resumed):
+        restarted = not self.running
+        if self.spec.elastic is None or (restarted and not self.group.plans.epochs.resumed):
             raise Contradiction(
                 f"{hello.member!r} reconnected to a run that it can't have been in; start the member again",
                 rule="not-begun",
@@ -83,57 +92,56 @@ class AllReduceCoordinator(Coordinator):
                 member=hello.member,
                 epoch=rejoin.newest,
             )
-        plan = self.group.plans.said(rejoin, self.spec.members)
+        plan = self.group.plans.reported_plan(rejoin, self.spec.members)
         membership = self.group.membership
-        if anew or membership.away:
-            self.group.plans.recover(plan, begins=anew)
-        if anew:
+        if restarted or membership.not_reconnected:
+            self.group.plans.recover(plan, begins=restarted)
+        if restarted:
             membership.recover(plan, dict(rejoin.roster))
-            yield from self._run()
-        yield from membership.came_back(hello, rejoin, self.clocks.monotonic())
+            yield from self._start_training()
+        yield from membership.rejoin(hello, rejoin, self.clocks.monotonic())
         if rejoin.member in self.present:
-            yield from self.swaps.came_back(rejoin.member)
-        if membership.orphaned:
+            yield from self.swaps.reconnected(rejoin.member)
+        if membership.abort_unfinished:
             yield from self.group.abort("a member was lost while the controller was down")
 
-    def comes(self, hello: Hello) -> Actions:
+    def join(self, hello: Hello) -> Actions:
         if hello.member in self.present:
-            yield from self._lose({hello.member: "it was restarted"})
+            yield from self._remove_members({hello.member: "it was restarted"})
         self.group.membership.roster[hello.member] = hello.address
-        self.planner.comes(hello.member)
+        self.planner.request_join(hello.member)
 
     def receive(self, message: ControlMessage) -> Actions:
         membership, now = self.group.membership, self.clocks.monotonic()
-        membership.renewed(getattr(message, "member", ""), now)  # any message proves that the member is alive
+        membership.renew(getattr(message, "member", ""), now)  # any message proves that the member is alive
         match message:
             case Report():
                 self.check_names(message)
                 yield from self._reported(message)
             case Arrived():
                 self.check_names(message)
-                if self.planner.monitor.arrived(message, self.clocks.unix()):
-                    yield from self.planner.measured()
+                yield from self.planner.arrived(message)
             case Held():
                 yield from self.swaps.held(message)
             case Lost(member, peer, why) if self.running:
                 log.info("%s reports a loss of %s: %s", member, peer, why)
-                membership.lost(message, now)
-                yield from self._lose(membership.gone(now))
+                membership.report_loss(message, now)
+                yield from self._remove_members(membership.lost_members(now))
             case Holding():
                 yield from self._recovery.holding(message)
             case Goodbye():
-                yield from self._left(message)
+                yield from self._handle_goodbye(message)
 
     def died(self, member: str, why: str, for_good: bool = False) -> Actions:
         if not (self.spec.elastic and self.running):
             yield Fail(f"{member}: {why}")
             return
         if for_good:
-            yield from self._lose({member: why})
+            yield from self._remove_members({member: why})
             return
-        self.group.membership.leases.hang_up(member)
-        yield from self._lose(self.group.membership.gone(self.clocks.monotonic()))
-        yield from self.swaps.not_come(member, why)
+        self.group.membership.leases.disconnect(member)
+        yield from self._remove_members(self.group.membership.lost_members(self.clocks.monotonic()))
+        yield from self.swaps.abandon_join(member, why)
 
     def proceed(self) -> Actions:
         yield from self.planner.proceed()
@@ -147,28 +155,28 @@ class AllReduceCoordinator(Coordinator):
         self.group.phase = "over"
         self.group.membership.end()
 
-    def _run(self) -> Actions:
+    def _start_training(self) -> Actions:
         """Enter the phase in which members train and their leases are checked."""
         self.running, self.group.phase = True, "running"
         if self.spec.elastic:
             self.group.membership.begin(self.clocks.monotonic())
-            yield After(self.group.membership.look_s, self._look)
+            yield After(self.group.membership.check_interval_s, self._check_leases)
 
-    def _look(self) -> Actions:
+    def _check_leases(self) -> Actions:
         now = self.clocks.monotonic()
-        yield from self._lose(self.group.membership.gone(now))
-        if self.running and (why := self.group.membership.torn(now)):
+        yield from self._remove_members(self.group.membership.lost_members(now))
+        if self.running and (why := self.group.membership.broken_connection(now)):
             log.warning("%s", why)
             yield from self.group.abort(why)
-        yield After(self.group.membership.look_s, self._look)
+        yield After(self.group.membership.check_interval_s, self._check_leases)
 
-    def _left(self, goodbye: Goodbye) -> Actions:
+    def _handle_goodbye(self, goodbye: Goodbye) -> Actions:
         member = goodbye.member
         if goodbye.error and self.spec.elastic and self.running:
-            yield from self._lose({member: goodbye.error})
+            yield from self._remove_members({member: goodbye.error})
         else:
             self.goodbyes[member] = goodbye
-            self.group.membership.done(member)
+            self.group.membership.end_lease(member)
             if goodbye.error:
                 yield Fail(f"{member}: {goodbye.error}")
         yield Announce()
@@ -193,21 +201,18 @@ class AllReduceCoordinator(Coordinator):
         swap = self.swaps.round_over()
         if swap is not None and swap.joins:
             self.group.membership.admit(swap.joins)
-            self.note("came", swap.joins, done.number, swap.plan.epoch)
-        if self.group.conducting is not None:
-            self.group.conducting.round_over(done, self.group.plans.plan)
-        fell = self.planner.monitor.round_over(done, self.group.speeds(done.rates()), self.clocks.unix())
-        yield from self.planner.round_over(done.summary().finished_s, fell)
+            self.record_event("came", swap.joins, done.number, swap.plan.epoch)
+        yield from self.planner.round_over(done)
         yield Announce()
 
     # Lost members
 
-    def _lose(self, gone: Mapping[str, str]) -> Actions:
+    def _remove_members(self, gone: Mapping[str, str]) -> Actions:
         """Remove lost members, each with the reason. The others go on if they still make a quorum."""
         group = self.group
         for member in gone.keys() - self.present:
-            group.membership.done(member)
-            yield from self.swaps.not_come(member, gone[member])
+            group.membership.end_lease(member)
+            yield from self.swaps.abandon_join(member, gone[member])
         gone = {member: why for member, why in gone.items() if member in self.present}
         if not gone:
             return
@@ -216,13 +221,13 @@ class AllReduceCoordinator(Coordinator):
             self.goodbyes.pop(member, None)
         group.rounds.forget(gone)
         yield from group.membership.remove(gone)
-        yield from self.swaps.lose(gone)
-        group.plans.lose(gone)
+        yield from self.swaps.remove_members(gone)
+        group.plans.remove_members(gone)
         for done in group.rounds.recheck():
             yield from self._round_over(done)
         epoch = group.plans.next_epoch()
         for member, why in gone.items():
-            self.note("left", member, group.last_round, epoch, why)
+            self.record_event("left", member, group.last_round, epoch, why)
         if self.over:
             return
         reason = "; ".join(f"{member} is gone: {why}" for member, why in gone.items())
@@ -232,6 +237,13 @@ class AllReduceCoordinator(Coordinator):
         yield from group.membership.abort(epoch, reason, self.clocks.monotonic())
 
     # The run and people
+
+    def follow(self, spec: ControllerSpec) -> None:
+        """Take the spec of this run with one more member, which is not present yet."""
+        assert spec.planning is not None
+        self.spec = spec
+        self.group.jobs = spec.jobs
+        self.maker.follow(spec.planning, self.clocks.unix())
 
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
         self.planner.change_network(links, routes)
@@ -250,15 +262,16 @@ class AllReduceCoordinator(Coordinator):
 class GroupProgress(Progress):
     """The progress of an all-reduce group."""
 
-    def __init__(self, group: GroupState) -> None:
+    def __init__(self, group: GroupState, maker: PlanMaker) -> None:
         self._group = group
+        self._maker = maker
 
     def rounds(self, since: int) -> list[dict[str, Any]]:
         return [done.to_json() for done in self._group.rounds.complete if done.number >= since]
 
     def status(self) -> dict[str, Any]:
         last, pending, plan = self._group.rounds.last, self._group.plans.pending, self._group.plans.plan
-        estimates = self._group.knowledge.estimates(self._group.clocks.unix())
+        estimates = self._maker.knowledge.estimates(self._group.clocks.unix())
         metrics: dict[str, float | None] = {}
         for done in self._group.rounds.complete[-NEWEST_ROUNDS:]:
             metrics.update(done.metrics)
@@ -272,7 +285,7 @@ class GroupProgress(Progress):
             "metrics": metrics,
             "estimates": {name: estimate.to_json() for name, estimate in estimates.items()},
             "swaps": [swap.to_json() for swap in self._group.plans.swaps],
-            **({"rounds": self._group.rounds.count + self._group.rounds_left} if self._group.conducting else {}),
+            **({"rounds": self._group.rounds.count + self._maker.rounds_left} if self._maker.training else {}),
         }
 
     def final(self) -> dict[str, Any]:

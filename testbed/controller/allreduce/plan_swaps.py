@@ -10,12 +10,13 @@ between two global rounds if they are in groups, without another message from th
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Generator
 from functools import partial
 
-from testbed.controller.model.actions import Actions, After, Announce, Tell, TellAll
+from testbed.controller.knowledge.knowledge import Knowledge
+from testbed.controller.model.actions import Action, Actions, After, Announce, Tell, TellAll
+from testbed.controller.model.group_state import GroupState
 from testbed.controller.model.plan_history import Swap
-from testbed.controller.replanning.group_state import GroupState
 from testbed.controller.replanning.plan_requests import PlanRequest, PlanRequests
 from testbed.plan import Plan
 from testbed.protocol import Confirm, Held, Prepare, Stop
@@ -28,27 +29,48 @@ HOLD_MARGIN_S = 10.0
 
 
 class PlanSwaps:
-    """Runs the swaps of a group's plans. Plan requests that were deferred by a swap are made again after it."""
+    """Runs the swaps of a group's plans.
 
-    def __init__(self, group: GroupState, requests: PlanRequests) -> None:
+    Args:
+        group: The group.
+        knowledge: The known network, by which a member that joins gets the nearest member's state.
+        requests: The plan requests. Those that were deferred by a swap are made again after it.
+    """
+
+    def __init__(self, group: GroupState, knowledge: Knowledge, requests: PlanRequests) -> None:
         self._group = group
+        self._knowledge = knowledge
         self._requests = requests
 
-    def prepare(self, plan: Plan, reason: str, joins: str) -> Actions:
-        """Have the members prepare a plan.
+    def adopt(self, plan: Plan, reason: str, joins: str) -> Generator[Action, None, Plan]:
+        """Have the members swap to a plan. While the run waits for its members, the plan becomes the first one.
 
         Args:
-            plan: The plan.
+            plan: The plan, of any epoch.
             reason: Why it was adopted.
             joins: The member that joins with the plan, or empty.
+
+        Returns:
+            The plan with its epoch.
         """
+        plans, running = self._group.plans, self._group.phase == "running"
+        plan = plan.with_epoch(plans.next_epoch() if running else plans.plan.epoch)
+        log.info("plan %d (%s) adopted: %s", plan.epoch, plan.policy, reason)
+        if running:
+            yield from self._prepare(plan, reason, joins)
+        else:
+            plans.begin(plan)
+        yield Announce()
+        return plan
+
+    def _prepare(self, plan: Plan, reason: str, joins: str) -> Actions:
         group = self._group
         swap = group.plans.prepare(plan, reason, group.last_round or 0, joins)
         if joins:
-            edges = group.knowledge.view(self._group.clocks.unix()).edges
+            edges = self._knowledge.view(group.clocks.unix()).edges
             swap.holders.add(joins)
             rates = {source: edge.rate_bps for (source, to), edge in edges.items() if to == joins}
-            yield from group.membership.prepare(plan, joins, group.jobs[joins], rates, self._group.clocks.monotonic())
+            yield from group.membership.prepare(plan, joins, group.jobs[joins], rates, group.clocks.monotonic())
         else:
             yield TellAll(Prepare(plan.to_json()))
         answered_s = max(job.round_timeout_s for job in group.jobs.values()) + HOLD_MARGIN_S
@@ -60,7 +82,7 @@ class PlanSwaps:
         if swap is None or swap.plan.epoch != held.epoch:
             return  # the swap was dropped meanwhile
         if held.refusal:
-            yield from self._give_up(swap, f"{held.member} can't hold it: {held.refusal}")
+            yield from self._abandon(swap, f"{held.member} can't hold it: {held.refusal}")
         else:
             swap.hold(held.member, self._group.clocks.unix())
             if swap.held_s is not None and not swap.joins:
@@ -73,32 +95,32 @@ class PlanSwaps:
         before = plans.pending
         swap = plans.activated(self._group.rounds.complete)
         if swap is not None and swap is before:
-            self._requests.ask_deferred()
+            self._requests.restore_deferred()
         return swap
 
-    def came_back(self, member: str) -> Actions:
+    def reconnected(self, member: str) -> Actions:
         """Drop the pending swap after a member's reconnection, unless the member has reported that it holds the plan.
 
         The Prepare or the answer may have been lost with the old connection.
         """
         swap = self._group.plans.pending
         if swap is not None and member not in swap.holders:
-            yield from self._give_up(
+            yield from self._abandon(
                 swap, f"the connection of {member} broke before it answered whether it holds the plan"
             )
 
-    def lose(self, gone: Collection[str]) -> Actions:
+    def remove_members(self, gone: Collection[str]) -> Actions:
         """Drop the pending swap, because members are gone."""
         if (swap := self._group.plans.pending) is not None:
             yield from self._drop(swap, "; ".join(f"{member} is gone" for member in gone))
 
-    def not_come(self, member: str, why: str) -> Actions:
+    def abandon_join(self, member: str, why: str) -> Actions:
         """Drop the pending swap by which a member was to join: the member is gone."""
-        self._requests.forget(member)
+        self._requests.remove(member)
         if (swap := self._group.plans.pending) is not None and swap.joins == member:
-            yield from self._give_up(swap, f"{member}: {why}")
+            yield from self._abandon(swap, f"{member}: {why}")
 
-    def _give_up(self, swap: Swap, why: str) -> Actions:
+    def _abandon(self, swap: Swap, why: str) -> Actions:
         """Drop a swap. If a member was to join by it, reconfigure: the others may have agreed on it, and would wait."""
         yield from self._drop(swap, why)
         if swap.joins and self._group.membership.reconfiguration is None:
@@ -109,13 +131,13 @@ class PlanSwaps:
         log.warning("swap to the plan of epoch %d (%s) dropped: %s", swap.plan.epoch, swap.plan.policy, why)
         self._group.plans.drop(swap)
         if swap.joins:
-            self._group.membership.done(swap.joins)
+            self._group.membership.end_lease(swap.joins)
             yield Tell(swap.joins, Stop(brief(f"this member could not join: {why}"), again=True))
-        self._requests.ask(PlanRequest("dropped", why=f"epoch {swap.plan.epoch} was dropped: {why}"))
-        self._requests.ask_deferred()
+        self._requests.add(PlanRequest("dropped", why=f"epoch {swap.plan.epoch} was dropped: {why}"))
+        self._requests.restore_deferred()
 
     def _drop_late(self, swap: Swap) -> Actions:
         if swap is self._group.plans.pending and swap.held_s is None:
             missing = sorted(set(swap.plan.members) - swap.holders)
-            yield from self._give_up(swap, f"{', '.join(missing)} did not say in time whether they hold the plan")
+            yield from self._abandon(swap, f"{', '.join(missing)} did not say in time whether they hold the plan")
             yield Announce()

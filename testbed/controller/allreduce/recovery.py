@@ -9,8 +9,9 @@ from functools import partial
 
 from testbed.controller.model.actions import Actions, Announce, Background, Fail
 from testbed.controller.model.contradiction import Contradiction
+from testbed.controller.model.group_state import GroupState
 from testbed.controller.model.membership import Reconfiguration
-from testbed.controller.replanning.group_state import GroupState
+from testbed.controller.replanning.plan_maker import PlanMaker
 from testbed.controller.replanning.planner import Planner
 from testbed.plan import Plan
 from testbed.planning import PolicyError, View, make_policy
@@ -27,14 +28,22 @@ class Recovery:
 
     Args:
         group: The group.
-        planner: Has the run's policy, and is told of the new plan.
-        lose: Removes lost members, each with the reason.
+        maker: Makes the plan.
+        planner: Has the run's policy, and requests that wait for the recovery.
+        remove_members: Removes lost members, each with the reason.
     """
 
-    def __init__(self, group: GroupState, planner: Planner, lose: Callable[[Mapping[str, str]], Actions]) -> None:
+    def __init__(
+        self,
+        group: GroupState,
+        maker: PlanMaker,
+        planner: Planner,
+        remove_members: Callable[[Mapping[str, str]], Actions],
+    ) -> None:
         self._group = group
+        self._maker = maker
         self._planner = planner
-        self._lose = lose
+        self._remove_members = remove_members
 
     def holding(self, holding: Holding) -> Actions:
         """Handle what a member holds. Once all have reported, remove those that disagree, or make a plan.
@@ -50,28 +59,28 @@ class Recovery:
                 member=holding.member,
                 round=holding.round,
             )
-        if not membership.holding(holding) or (change := membership.reconfiguration) is None:
+        if not membership.add_holding(holding) or (change := membership.reconfiguration) is None:
             return
         if odd := disagreeing(change.holdings.values()):
-            yield from self._lose(odd)
+            yield from self._remove_members(odd)
             return
-        work = partial(self._plan_for, self._group.view(self._group.clocks.unix()), change.epoch)
-        yield Background(work, partial(self._go_on, change, membership.present))
+        work = partial(self._plan_for, self._maker.view(self._group.clocks.unix()), change.epoch)
+        yield Background(work, partial(self._reconfigure, change, membership.present))
 
     def _plan_for(self, view: View, epoch: int) -> Plan | PolicyError:
         """Return a plan for a view's members, by LAST_RESORT if the run's policy has none, or the error of that."""
         policy = self._planner.policy
         try:
-            plan = self._group.plan(policy, view)
+            plan = self._maker.plan(policy, view)
         except PolicyError as error:
             log.warning("policy %s finds no plan for %s, trying %s: %s", policy.name, view.names, LAST_RESORT, error)
             try:
-                plan = self._group.plan(make_policy(LAST_RESORT, {}), view)
+                plan = self._maker.plan(make_policy(LAST_RESORT, {}), view)
             except PolicyError as unreachable:
                 return unreachable
         return plan.with_epoch(epoch)
 
-    def _go_on(self, change: Reconfiguration, members: frozenset[str], plan: Plan | PolicyError) -> Actions:
+    def _reconfigure(self, change: Reconfiguration, members: frozenset[str], plan: Plan | PolicyError) -> Actions:
         membership = self._group.membership
         if change is not membership.reconfiguration or members != membership.present:
             return  # another member was lost meanwhile
@@ -79,7 +88,8 @@ class Recovery:
             yield Fail(f"no plan connects the remaining members: {plan}")
             return
         yield from membership.reconfigure(plan)
-        self._planner.recovered(plan, change.why)
+        self._group.plans.resume(plan, change.why, self._group.last_round or 0)
+        self._planner.recovered()
         yield Announce()
 
 

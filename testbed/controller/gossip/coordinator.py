@@ -57,7 +57,7 @@ class GossipCoordinator(Coordinator):
         self.progress = GossipProgress(self.iterations, self._topology)
         self._survives = graph.survives
         self._roster: dict[str, tuple[str, int]] = {}
-        self._comers: dict[str, tuple[str, int]] = {}
+        self._joining: dict[str, tuple[str, int]] = {}
 
     @property
     def present(self) -> frozenset[str]:
@@ -77,11 +77,11 @@ class GossipCoordinator(Coordinator):
         for member, job in self.spec.jobs.items():
             yield self._welcome(member, job)
 
-    def comes(self, hello: Hello) -> Actions:
+    def join(self, hello: Hello) -> Actions:
         """Queue a member to join. If it was present before, it was restarted and has lost its state."""
         if hello.member in self.present:
-            yield from self._lose(hello.member, "it was restarted")
-        self._comers[hello.member] = hello.address
+            yield from self._remove_member(hello.member, "it was restarted")
+        self._joining[hello.member] = hello.address
 
     def receive(self, message: ControlMessage) -> Actions:
         match message:
@@ -91,16 +91,16 @@ class GossipCoordinator(Coordinator):
                 yield from self._check(self.iterations.add(message, entered_s))
                 yield Announce()
             case PromiseGraph():
-                place = yield from self._topology.promised(message)
-                if place is not None:
-                    yield self._let_in(place)
+                configuration = yield from self._topology.promised(message)
+                if configuration is not None:
+                    yield self._admit(configuration)
             case Goodbye():
-                yield from self._left(message)
+                yield from self._handle_goodbye(message)
                 yield Announce()
 
     def died(self, member: str, why: str, for_good: bool = False) -> Actions:
         if self._survives and self.running:
-            yield from self._lose(member, why)
+            yield from self._remove_member(member, why)
             yield Announce()
         else:
             yield Fail(f"{member}: {why}")
@@ -109,14 +109,14 @@ class GossipCoordinator(Coordinator):
         """Begin a change of the graph for the first member that waits to join, if no change is under way."""
         if not self.running:
             return
-        if self._topology.late:
-            yield from self._turn_away(self._topology.late)
-        if self._comers and self._topology.idle:
-            member, address = next(iter(self._comers.items()))
+        if self._topology.closed_reason:
+            yield from self._refuse_joining(self._topology.closed_reason)
+        if self._joining and self._topology.idle:
+            member, address = next(iter(self._joining.items()))
             try:
-                yield from self._topology.prepare_with(member, address)
+                yield from self._topology.prepare_join(member, address)
             except GraphError as error:
-                yield from self._turn_away(str(error))
+                yield from self._refuse_joining(str(error))
 
     def finish(self) -> Actions:
         """Judge the remaining iterations: all members have finished."""
@@ -152,19 +152,19 @@ class GossipCoordinator(Coordinator):
                 round=report.round,
             )
 
-    def _left(self, goodbye: Goodbye) -> Actions:
+    def _handle_goodbye(self, goodbye: Goodbye) -> Actions:
         member = goodbye.member
         if goodbye.error and self.spec.elastic and self.running:
-            yield from self._lose(member, goodbye.error)
+            yield from self._remove_member(member, goodbye.error)
             return
         self.goodbyes[member] = goodbye
         yield from self._topology.close(f"{member} has finished its training")
         if goodbye.error:
             yield Fail(f"{member}: {goodbye.error}")
 
-    def _lose(self, member: str, why: str) -> Actions:
+    def _remove_member(self, member: str, why: str) -> Actions:
         """Remove a lost member, and have the others go on if they still make a graph."""
-        if self._comers.pop(member, None):
+        if self._joining.pop(member, None):
             yield from self._topology.died(member)
         if member not in self.present:
             return
@@ -175,7 +175,7 @@ class GossipCoordinator(Coordinator):
             return
         iteration = self.iterations.deaths[-1]["iteration"]
         log.warning("%s died in iteration %d: %s", member, iteration, why)
-        self.note("left", member, iteration, why=why)
+        self.record_event("left", member, iteration, why=why)
         for other in self.iterations.members:
             yield Tell(other, Died(member))
         yield from self._topology.died(member)
@@ -185,21 +185,21 @@ class GossipCoordinator(Coordinator):
 
     # Members that join
 
-    def _let_in(self, place: NodeConfiguration) -> Tell:
+    def _admit(self, configuration: NodeConfiguration) -> Tell:
         """Return the Welcome of a member that joins in the iteration in which the others change to its graph."""
         member = self._topology.swaps[-1].joins
-        log.info("%s joins in iteration %d", member, place.first)
-        self._roster[member] = self._comers.pop(member)
-        self.note("came", member, place.first)
-        return self._welcome(member, replace(self.spec.jobs[member], assignment=asdict(place)))
+        log.info("%s joins in iteration %d", member, configuration.first)
+        self._roster[member] = self._joining.pop(member)
+        self.record_event("came", member, configuration.first)
+        return self._welcome(member, replace(self.spec.jobs[member], assignment=asdict(configuration)))
 
     def _welcome(self, member: str, job: Job) -> Tell:
         return Tell(member, Welcome(job, self._roster, plan={}, keys=self.identities.keys(member)))
 
-    def _turn_away(self, why: str) -> Actions:
-        for member in self._comers:
+    def _refuse_joining(self, why: str) -> Actions:
+        for member in self._joining:
             yield Tell(member, Stop(brief(f"this member could not join: {why}")))
-        self._comers.clear()
+        self._joining.clear()
 
     def _check(self, broken: list[Violation]) -> Actions:
         """Fail the run if a bound on the iteration gap is broken."""

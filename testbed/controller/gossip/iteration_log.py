@@ -118,15 +118,15 @@ class IterationLog:
         Raises:
             GraphError: The others can't go on without it.
         """
-        standing = [period for period in self._periods if period.end > (self.lowest or 0) and member in period.members]
-        graphs = [period.graph.without(member, period.members) for period in standing]
-        broken = self.judge(self._whole_until_s)
+        periods = [period for period in self._periods if period.end > (self.lowest or 0) and member in period.members]
+        graphs = [period.graph.without(member, period.members) for period in periods]
+        broken = self.judge(self._complete_until_s)
         self._newest.pop(member, None)
         self._entered_s.pop(member, None)
         iteration = self._entered.pop(member, 0)
         self.members = tuple(other for other in self.members if other != member)
         self._monitor.remove(member, {})
-        for period, graph in zip(standing, graphs, strict=True):
+        for period, graph in zip(periods, graphs, strict=True):
             period.remove(member, graph)
         self.deaths.append({"member": member, "iteration": iteration, "why": why})
         return broken
@@ -168,7 +168,7 @@ class IterationLog:
         return min(self._entered.values()) if len(self._entered) == len(self.members) else None
 
     @property
-    def _whole_until_s(self) -> float:
+    def _complete_until_s(self) -> float:
         """The time up to which every report was read. Each member's reports are read in their order."""
         there = self._entered_s.keys() >= set(self.members)
         return min(self._entered_s.values(), default=-inf) if there else -inf

@@ -50,10 +50,10 @@ class TopologyChanges:
     def __init__(self, graph: GossipGraph, jobs: Mapping[str, Job], iterations: IterationLog, clocks: Clocks) -> None:
         self.swaps: list[GraphSwap] = []
         #: Why no further swap is possible, or empty.
-        self.late = ""
+        self.closed_reason = ""
         self._in_force = graph
-        self._whole = Graph(
-            graph.standing(iterations.members), frozenset(graph.edges)
+        self._full_graph = Graph(
+            graph.nodes(iterations.members), frozenset(graph.edges)
         )  # the graph as if no member had died
         self._jobs = jobs
         self._rounds = next(iter(jobs.values())).rounds
@@ -67,7 +67,7 @@ class TopologyChanges:
     @property
     def idle(self) -> bool:
         """True if no swap is under way."""
-        return self._prepared is None and (not self.swaps or self._over(self.swaps[-1]))
+        return self._prepared is None and (not self.swaps or self._is_over(self.swaps[-1]))
 
     def prepare(self, kind: str) -> Actions:
         """Begin a swap to the graph of a family.
@@ -79,34 +79,34 @@ class TopologyChanges:
             raise GraphError(
                 "this run's protocol keeps one graph; only Hop changes its graph during training", rule="protocol"
             )
-        if self.late:
-            raise GraphError(f"too late for another graph: {self.late}", rule="late")
+        if self.closed_reason:
+            raise GraphError(f"too late for another graph: {self.closed_reason}", rule="late")
         if not self.idle:
             raise GraphError(
                 "another swap of the graph is under way; try again when all members have changed to it", rule="busy"
             )
-        graph = make_graph(kind, self._in_force.standing(self._iterations.members))
+        graph = make_graph(kind, self._in_force.nodes(self._iterations.members))
         yield from self._begin(GraphSwap(kind, self._clocks.unix()), graph)
 
-    def prepare_with(self, comer: str, address: tuple[str, int]) -> Actions:
+    def prepare_join(self, member: str, address: tuple[str, int]) -> Actions:
         """Begin a swap to the same graph with one more member. To be called when no swap is under way.
 
         Args:
-            comer: The member that joins.
+            member: The member that joins.
             address: Its address for its peers: host and port.
 
         Raises:
             GraphError: There is no such graph of these members.
         """
-        names = {*self._iterations.members, comer}
+        names = {*self._iterations.members, member}
         kind = next((swap.graph for swap in reversed(self.swaps) if swap.graph and not swap.given_up), "")
-        if comer in self._whole.members:
-            members = tuple(name for name in self._whole.members if name in names)
-            graph = Graph(members, frozenset(edge for edge in self._whole.edges if names.issuperset(edge)))
+        if member in self._full_graph.members:
+            members = tuple(name for name in self._full_graph.members if name in names)
+            graph = Graph(members, frozenset(edge for edge in self._full_graph.edges if names.issuperset(edge)))
         else:
             graph = make_graph(kind, tuple(name for name in self._jobs if name in names))
         self._address = address
-        yield from self._begin(GraphSwap(kind, self._clocks.unix(), joins=comer), graph)
+        yield from self._begin(GraphSwap(kind, self._clocks.unix(), joins=member), graph)
 
     def promised(self, promised: PromiseGraph) -> Generator[Action, None, NodeConfiguration | None]:
         """Handle a member's promise.
@@ -143,7 +143,7 @@ class TopologyChanges:
 
     def close(self, why: str) -> Actions:
         """Allow no further swap, and abort the one under way: training is over for some members."""
-        self.late = self.late or why
+        self.closed_reason = self.closed_reason or why
         if self._prepared is not None:
             yield from self._abort(why)
 
@@ -160,23 +160,23 @@ class TopologyChanges:
         swap = self.swaps[-1]
         swap.first = first
         self._prepared = None
-        if not swap.joins or swap.joins not in self._whole.members:
-            self._whole = graph
+        if not swap.joins or swap.joins not in self._full_graph.members:
+            self._full_graph = graph
         self._in_force = self._in_force.model_copy(update={"edges": tuple(sorted(graph.edges))})
         self._iterations.change_graph(first, self._in_force, swap.joins)
         roster = {swap.joins: self._address} if swap.joins else {}
         for member in graph.members:
             if member != swap.joins:
-                yield Tell(member, CommitGraph(first, self._place(member, graph), roster))
-        return replace(self._place(swap.joins, graph), first=first) if swap.joins else None
+                yield Tell(member, CommitGraph(first, self._configuration(member, graph), roster))
+        return replace(self._configuration(swap.joins, graph), first=first) if swap.joins else None
 
     def _abort(self, why: str) -> Actions:
         self.swaps[-1].given_up = why
         self._prepared = None
-        for member in self._in_force.standing(self._iterations.members):
+        for member in self._in_force.nodes(self._iterations.members):
             yield Tell(member, AbortGraph())
 
-    def _over(self, swap: GraphSwap) -> bool:
+    def _is_over(self, swap: GraphSwap) -> bool:
         return bool(swap.given_up) or (self._iterations.lowest or 0) >= (swap.first or 0)
 
     def _check(self, graph: Graph) -> None:
@@ -189,7 +189,7 @@ class TopologyChanges:
             )
         self._in_force.weigh(graph)
 
-    def _place(self, member: str, graph: Graph) -> NodeConfiguration:
+    def _configuration(self, member: str, graph: Graph) -> NodeConfiguration:
         sources, targets = graph.sources(member), graph.targets(member)
         partners = tuple(other for other in graph.members if other in {*sources, *targets})
         weights = self._in_force.weigh(graph)[member]

@@ -138,8 +138,8 @@ class Knowledge:
         self._access = _access_links(declared.members)
         self._rates: dict[str, RateEstimator] = {}
         self._history: dict[str, RateHistory] = {}
-        self._at_end: dict[str, Estimate] = {}  # as the last round ended
-        self._before: dict[str, RateVariation] = {}  # over the rounds before
+        self._at_round_end: dict[str, Estimate] = {}  # as the last round ended
+        self._variation: dict[str, RateVariation] = {}  # over the rounds before
         self._suspected: dict[str, tuple[float, float]] = {}  # as `_suspects` returns them
         self._round_trips = RoundTrips()
         self._speeds: dict[str, float] = {}
@@ -172,8 +172,8 @@ class Knowledge:
         for name in changed:
             self._rates.pop(name, None)
             self._history.pop(name, None)
-            self._at_end.pop(name, None)
-            self._before.pop(name, None)
+            self._at_round_end.pop(name, None)
+            self._variation.pop(name, None)
             self._suspected.pop(name, None)
         for pair in {*old.routes, *routes}:
             route = routes.get(pair, ())
@@ -209,17 +209,17 @@ class Knowledge:
 
     def measure(self, until_s: float = math.inf) -> None:
         """Measure links by the kept trains that began by `until_s`; all trains that overlap with them must be kept."""
-        due, later = _parted(self._unmeasured, lambda train: train.began_s <= until_s)
+        due, later = _split(self._unmeasured, lambda train: train.began_s <= until_s)
         self._measure(due, later)
         self._unmeasured = later
 
     def round_over(self, now_s: float) -> None:
         """Keep the present estimates: `fell` compares later ones with them, and views with their variation."""
         self._suspected = self._suspects(now_s)
-        self._at_end = self.estimates(now_s)
-        for name, estimate in self._at_end.items():
+        self._at_round_end = self.estimates(now_s)
+        for name, estimate in self._at_round_end.items():
             if estimate.known:
-                self._before.setdefault(name, RateVariation()).add(estimate, now_s)
+                self._variation.setdefault(name, RateVariation()).add(estimate, now_s)
 
     def add_speeds(self, speeds: Mapping[str, float]) -> None:
         """Add the members' computing speeds in a round, as parts of their declared speeds.
@@ -267,7 +267,7 @@ class Knowledge:
 
     def fell(self, now_s: float) -> dict[str, float]:
         """Return the links whose rate fell since the last round ended, with the part of that rate that is left."""
-        before = self._at_end if self._declared.knowledge == "measured" else {}
+        before = self._at_round_end if self._declared.knowledge == "measured" else {}
         parts = {
             name: estimate.rate_bps / before[name].rate_bps
             for name, estimate in self.estimates(now_s).items()
@@ -287,7 +287,7 @@ class Knowledge:
         found = {}
         for name in names | estimates.keys():
             below, above = estimates[name].doubt() if name in estimates else (UNKNOWN_DOUBT, UNKNOWN_DOUBT)
-            drift = min(self._before[name].drift, UNKNOWN_DOUBT) if name in self._before else 0.0
+            drift = min(self._variation[name].drift, UNKNOWN_DOUBT) if name in self._variation else 0.0
             found[name] = hypot(below, drift), hypot(above, drift)
         return found
 
@@ -327,17 +327,17 @@ class Knowledge:
             self._rates.setdefault(name, RateEstimator(believed[name])).add(its)
             self._history.setdefault(name, RateHistory()).add(its)
         kept = {pair: [*self._measured.get(pair, ()), *trains.get(pair, ())] for pair in {*self._measured, *trains}}
-        self._measured, _ = _parted(kept, lambda train: train.began_s >= newest_s - BEFORE_S)
+        self._measured, _ = _split(kept, lambda train: train.began_s >= newest_s - BEFORE_S)
 
     def _expected(self, now_s: float) -> dict[str, Estimate]:
         """Return the estimates with the rates to expect for the next rounds."""
-        estimates = self._either_way(self.estimates(now_s), now_s)
+        estimates = self._with_suspects(self.estimates(now_s), now_s)
         return {
-            name: replace(its, rate_bps=self._before[name].expected_bps(its)) if name in self._before else its
+            name: replace(its, rate_bps=self._variation[name].expected_bps(its)) if name in self._variation else its
             for name, its in estimates.items()
         }
 
-    def _either_way(self, estimates: dict[str, Estimate], now_s: float) -> dict[str, Estimate]:
+    def _with_suspects(self, estimates: dict[str, Estimate], now_s: float) -> dict[str, Estimate]:
         """Return the estimates with the lower rates of suspected links."""
         suspected = self._suspects(now_s)
         return {
@@ -365,13 +365,13 @@ class Knowledge:
         fell = self.fell(now_s)
         for name, part in fell.items():
             slow_for_s = estimates[name].age_s + estimates[name].over_s
-            for back in self._ways_back(name) - fell.keys() - found.keys():
+            for back in self._opposite_links(name) - fell.keys() - found.keys():
                 its = estimates.get(back)
                 if its and (its.age_s >= slow_for_s or self._rates[back].newest_bps < math.sqrt(part) * its.rate_bps):
                     found[back] = its.rate_bps * part, now_s - its.age_s
         return found
 
-    def _ways_back(self, name: str) -> set[str]:
+    def _opposite_links(self, name: str) -> set[str]:
         """Return the links opposite to this one on paths whose way back has as many links as the way there."""
         found = set()
         for pair in self._declared.edges:
@@ -405,7 +405,7 @@ def _access_links(members: Sequence[Member]) -> set[str]:
     return {name for member in members for name in (member.uplink, member.downlink)}
 
 
-def _parted(
+def _split(
     trains: Mapping[Pair, Sequence[Train]], chosen: Callable[[Train], bool]
 ) -> tuple[dict[Pair, list[Train]], dict[Pair, list[Train]]]:
     """Return the chosen trains and the others; edges without trains are left out of either."""

@@ -28,8 +28,8 @@ class NetworkMonitor:
 
     Args:
         knowledge: The knowledge of the network, which the measurements go into.
-        rounds: The members' rounds.
-        membership: The present members.
+        rounds: The members' rounds, which are only read.
+        membership: The present members, which are only read.
         estimated: Called with the time and the estimates after each measurement.
     """
 
@@ -46,6 +46,7 @@ class NetworkMonitor:
         self._membership = membership
         self._estimated = estimated
         self._probing = ProbeScheduler()
+        self._heard_s: dict[str, float] = {}
 
     def redeclare(self) -> None:
         """Forget the rates that probes go by: another network is declared."""
@@ -79,15 +80,21 @@ class NetworkMonitor:
         Returns:
             Whether links were measured now.
         """
-        self._rounds.hear(arrived.member, now)
+        self._heard_s[arrived.member] = now
         self._knowledge.add_trains({(peer, arrived.member): trains for peer, trains in arrived.arrivals.items()})
-        heard_s = self._rounds.heard_s(self._membership.present)
+        heard_s = self._all_heard_s()
         if heard_s <= self.measured_s:
             return False
         self.measured_s = now
         self._knowledge.measure(heard_s - STRAGGLES_S)
         self._estimated(now, self._knowledge.estimates(now))
         return True
+
+    def _all_heard_s(self) -> float:
+        """Return the time by which each present member sent trains since the last complete round, else 0."""
+        heard_s = min((self._heard_s.get(member, 0.0) for member in self._membership.present), default=0.0)
+        last = self._rounds.last
+        return heard_s if last is None or heard_s > last.finished_s else 0.0
 
     def probes(self, now: float, monotonic_s: float, hurry: bool = False) -> Actions:
         """Have members probe the links that are not known well.

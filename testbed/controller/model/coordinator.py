@@ -83,7 +83,7 @@ class Coordinator(ABC):
     def close(self) -> None:
         """Close the records."""
 
-    def note(
+    def record_event(
         self, kind: Literal["left", "came"], member: str, after: int | None, epoch: int = 0, why: str = ""
     ) -> None:
         """Record that a member left or came, `after` a round or in an iteration."""
@@ -114,10 +114,10 @@ class Coordinator(ABC):
         """Begin the run: all members are connected for the first time."""
 
     @abstractmethod
-    def comes(self, hello: Hello) -> Actions:
+    def join(self, hello: Hello) -> Actions:
         """Handle a member that connects during the run, for the first time or after a restart."""
 
-    def came_back(self, hello: Hello, rejoin: Rejoin) -> Actions:
+    def rejoin(self, hello: Hello, rejoin: Rejoin) -> Actions:
         """Handle a member that reconnects without having left. The controller may have been restarted meanwhile.
 
         Raises:

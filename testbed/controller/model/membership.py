@@ -20,7 +20,7 @@ from testbed.protocol import Abort, Hello, Holding, Job, Lost, Prepare, Reconfig
 from testbed.schema import brief
 
 #: Checks within a lease. If a check comes late, the controller itself was stalled, and members get that time back.
-LOOKS = 8
+CHECKS = 8
 
 
 class Leases:
@@ -34,80 +34,80 @@ class Leases:
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
-        self._seen: dict[str, float] = {}
-        self._hung_up: set[str] = set()
+        self._renewed_s: dict[str, float] = {}
+        self._disconnected: set[str] = set()
         self._broken: dict[str, dict[str, tuple[float, str]]] = {}
-        self._waited: dict[str, dict[str, tuple[float, str]]] = {}
+        self._waits: dict[str, dict[str, tuple[float, str]]] = {}
         self._advanced: dict[str, float] = {}
-        self._looked = 0.0
+        self._checked_s = 0.0
 
     @property
-    def look_s(self) -> float:
+    def check_interval_s(self) -> float:
         """The interval of checks, in seconds."""
-        return self._lease_s / LOOKS
+        return self._lease_s / CHECKS
 
     def begin(self, members: Iterable[str], now: float) -> None:
         """Give these members new leases, and forget the reports about them."""
-        self.look(now)
+        self.extend_for_stall(now)
         for member in members:
             self.end(member)
-            self._seen[member] = now
+            self._renewed_s[member] = now
 
     def end(self, member: str) -> None:
         """End a member's lease."""
-        self._seen.pop(member, None)
-        self._hung_up.discard(member)
+        self._renewed_s.pop(member, None)
+        self._disconnected.discard(member)
         self._advanced.pop(member, None)
-        for said in (self._broken, self._waited):
-            said.pop(member, None)
-            for by in said.values():
+        for reports in (self._broken, self._waits):
+            reports.pop(member, None)
+            for by in reports.values():
                 by.pop(member, None)
 
     def renew(self, member: str, now: float) -> None:
         """Renew a member's lease."""
-        if member in self._seen:
-            self._seen[member] = now
-            self._hung_up.discard(member)
+        if member in self._renewed_s:
+            self._renewed_s[member] = now
+            self._disconnected.discard(member)
 
-    def hang_up(self, member: str) -> None:
+    def disconnect(self, member: str) -> None:
         """Record that a member's connection to the controller ended. The member may reconnect within its lease."""
-        if member in self._seen:
-            self._hung_up.add(member)
+        if member in self._renewed_s:
+            self._disconnected.add(member)
 
-    def lose(self, member: str, peer: str, why: str, broken: bool, now: float) -> None:
+    def report_peer(self, member: str, peer: str, why: str, broken: bool, now: float) -> None:
         """Record that `member` lost its connection to `peer` (`broken`), or waits for it longer than a round takes."""
-        if not {member, peer} <= self._seen.keys():
+        if not {member, peer} <= self._renewed_s.keys():
             return
         if broken:
             self._broken.setdefault(peer, {})[member] = (now, why)
         else:
-            self._waited.setdefault(peer, {}).setdefault(member, (now, why))
+            self._waits.setdefault(peer, {}).setdefault(member, (now, why))
 
     def advance(self, member: str, now: float) -> None:
         """Record that a member finished a round, and so waits for nobody."""
         self._advanced[member] = now
-        for by in self._waited.values():
+        for by in self._waits.values():
             by.pop(member, None)
 
-    def look(self, now: float) -> float:
+    def extend_for_stall(self, now: float) -> float:
         """Extend all leases by the time for which the controller was stalled. To be called before `gone`.
 
         Returns:
             The seconds of the stall. No member could renew its lease or report progress in that time.
         """
-        away_s = max(now - self._looked - self.look_s, 0.0)
-        self._looked = now
-        if away_s:
-            self._seen = {member: min(at + away_s, now) for member, at in self._seen.items()}
-            for by in self._waited.values():
-                by.update({member: (min(at + away_s, now), why) for member, (at, why) in by.items()})
-        return away_s
+        stall_s = max(now - self._checked_s - self.check_interval_s, 0.0)
+        self._checked_s = now
+        if stall_s:
+            self._renewed_s = {member: min(at + stall_s, now) for member, at in self._renewed_s.items()}
+            for by in self._waits.values():
+                by.update({member: (min(at + stall_s, now), why) for member, (at, why) in by.items()})
+        return stall_s
 
-    def gone(self, now: float) -> dict[str, str]:
+    def lost_members(self, now: float) -> dict[str, str]:
         """Return the members that are gone, each with the reason."""
-        return {member: why for member in self._seen if (why := self._why(member, now))}
+        return {member: why for member in self._renewed_s if (why := self._loss_reason(member, now))}
 
-    def torn(self, now: float) -> str:
+    def broken_connection(self, now: float) -> str:
         """Return which connection must be made again, and why; empty if there is none.
 
         Such a connection broke more than a lease ago, both its members are alive, and the member that reported it has
@@ -119,15 +119,15 @@ class Leases:
                     return f"{member} lost its connection to {peer}, and both are alive: {why}"
         return ""
 
-    def _why(self, member: str, now: float) -> str:
+    def _loss_reason(self, member: str, now: float) -> str:
         broken = self._broken.get(member, {})
-        if now - self._seen[member] > self._lease_s:
+        if now - self._renewed_s[member] > self._lease_s:
             return f"it did not renew its lease for {self._lease_s:g} s"
-        if broken and (member in self._hung_up or len(broken) > (len(self._seen) - 1) / 2):
+        if broken and (member in self._disconnected or len(broken) > (len(self._renewed_s) - 1) / 2):
             by, (_, why) = next(iter(broken.items()))
             return f"{by} lost its connection to {member}: {why}"
-        waited = self._waited.get(member, {})
-        waits = any(member in by for by in self._waited.values())
+        waited = self._waits.get(member, {})
+        waits = any(member in by for by in self._waits.values())
         if waited and not waits:
             since, by = min((at, by) for by, (at, _) in waited.items())
             if now - since > self._lease_s:
@@ -179,19 +179,19 @@ class AllReduceMembership:
         self._lease_s = elastic.lease_s if elastic else 0.0
         self.leases = Leases(self._lease_s)
         #: The members that have not yet reconnected to a restarted controller. They may know of newer plans.
-        self.away: set[str] = set()
+        self.not_reconnected: set[str] = set()
         self._aborted = False
         self._generation = 0
 
     @property
-    def look_s(self) -> float:
+    def check_interval_s(self) -> float:
         """The interval of checks, in seconds; 0 without leases."""
-        return self.leases.look_s
+        return self.leases.check_interval_s
 
     @property
-    def orphaned(self) -> bool:
+    def abort_unfinished(self) -> bool:
         """True if all members have reconnected, and some still wait after an abort by the previous controller."""
-        return self._aborted and not self.away and self.reconfiguration is None
+        return self._aborted and not self.not_reconnected and self.reconfiguration is None
 
     def begin(self, now: float) -> None:
         """Give the present members leases."""
@@ -203,56 +203,56 @@ class AllReduceMembership:
 
     # Reports about members
 
-    def renewed(self, member: str, now: float) -> None:
+    def renew(self, member: str, now: float) -> None:
         """Renew a member's lease."""
         self.leases.renew(member, now)
 
-    def done(self, member: str) -> None:
+    def end_lease(self, member: str) -> None:
         """End the lease of a member that said goodbye or will not join. Its connections may end."""
         self.leases.end(member)
 
-    def lost(self, lost: Lost, now: float) -> None:
+    def report_loss(self, lost: Lost, now: float) -> None:
         """Record that a member lost a peer, unless the report is of an earlier generation.
 
         At a membership change the first members to hear of it close their connections to the others, so that a loss
         in an earlier generation proves nothing.
         """
         if lost.generation >= self._generation:
-            self.leases.lose(lost.member, lost.peer, lost.why, lost.broken, now)
+            self.leases.report_peer(lost.member, lost.peer, lost.why, lost.broken, now)
 
-    def gone(self, now: float) -> dict[str, str]:
+    def lost_members(self, now: float) -> dict[str, str]:
         """Return the members that are gone, each with the reason. The caller must `remove` them."""
-        away_s = self.leases.look(now)
-        gone = self.leases.gone(now)
+        stall_s = self.leases.extend_for_stall(now)
+        gone = self.leases.lost_members(now)
         change = self.reconfiguration
         if change is None:
             return gone
-        change.due += away_s
+        change.due += stall_s
         if now >= change.due:
             gone |= dict.fromkeys(
                 self.present - change.holdings.keys() - gone.keys(), "it did not report what it holds in time"
             )
         return gone
 
-    def torn(self, now: float) -> str:
+    def broken_connection(self, now: float) -> str:
         """Return why the present members must reconnect to each other (see Leases); empty if they need not."""
-        return "" if self.reconfiguration is not None else self.leases.torn(now)
+        return "" if self.reconfiguration is not None else self.leases.broken_connection(now)
 
     def recover(self, plan: Plan, roster: Roster) -> None:
         """Take the members and addresses from a member that reconnected to this restarted controller."""
         self.present = frozenset(plan.members)
-        self.away = set(self.present)
+        self.not_reconnected = set(self.present)
         self.roster = dict(roster)
 
-    def came_back(self, hello: Hello, rejoin: Rejoin, now: float) -> Actions:
+    def rejoin(self, hello: Hello, rejoin: Rejoin, now: float) -> Actions:
         """Take back a member that reconnected; stop it if the others went on without it."""
         if rejoin.member not in self.present:
             yield Tell(rejoin.member, Stop("the other members went on without this one", again=True))
             return
-        self.away.discard(rejoin.member)
+        self.not_reconnected.discard(rejoin.member)
         self.roster[hello.member] = hello.address  # another member may have reported a wrong address
         self._aborted |= rejoin.aborted
-        self.renewed(rejoin.member, now)
+        self.renew(rejoin.member, now)
         if self.reconfiguration is not None:
             yield Tell(rejoin.member, Abort(self.reconfiguration.epoch, self.reconfiguration.why))
 
@@ -263,7 +263,7 @@ class AllReduceMembership:
         self.present -= gone.keys()
         for member, why in gone.items():
             self.leases.end(member)
-            self.away.discard(member)
+            self.not_reconnected.discard(member)
             yield Tell(member, Stop(brief(f"the other members go on without this one: {why}"), again=True))
 
     def abort(self, epoch: int, why: str, now: float) -> Actions:
@@ -274,7 +274,7 @@ class AllReduceMembership:
         for member in sorted(self.present):
             yield Tell(member, Abort(epoch, brief(why)))
 
-    def holding(self, holding: Holding) -> bool:
+    def add_holding(self, holding: Holding) -> bool:
         """Record what a member holds. Return whether all present members have now reported."""
         change = self.reconfiguration
         if change is None or holding.epoch != change.epoch or holding.member not in self.present:
@@ -290,13 +290,13 @@ class AllReduceMembership:
         self._generation = plan.epoch
         holdings = tuple(change.holdings[member] for member in plan.members)
         for member in plan.members:
-            yield Tell(member, Reconfigure(plan.to_json(), _part(self.roster, plan), holdings))
+            yield Tell(member, Reconfigure(plan.to_json(), _roster_of(self.roster, plan), holdings))
 
     # Members that join
 
     def welcome(self, member: str, job: Job, plan: Plan, source: str = "") -> Tell:
         """Return a member's Welcome. A member that joins during training copies its state from the member `source`."""
-        roster, keys = _part(self.roster, plan), self._identities.keys(member)
+        roster, keys = _roster_of(self.roster, plan), self._identities.keys(member)
         return Tell(member, Welcome(job, roster, plan.to_json(), keys, self._lease_s, source))
 
     def prepare(self, plan: Plan, joins: str, job: Job, rates: Mapping[str, float], now: float) -> Actions:
@@ -314,13 +314,13 @@ class AllReduceMembership:
         yield self.welcome(joins, job, plan, source)
         for member in sorted(self.present):
             keys = {joins: self._identities.key(member, joins)}
-            yield Tell(member, Prepare(plan.to_json(), _part(self.roster, plan), source, keys))
+            yield Tell(member, Prepare(plan.to_json(), _roster_of(self.roster, plan), source, keys))
 
     def admit(self, member: str) -> None:
         """Add a member to those present."""
         self.present |= {member}
 
 
-def _part(roster: Roster, plan: Plan) -> Roster:
+def _roster_of(roster: Roster, plan: Plan) -> Roster:
     """Return the addresses of a plan's members."""
     return {member: roster[member] for member in plan.members}

@@ -164,7 +164,7 @@ class PlanHistory:
 
     def __init__(self, out: Path, clocks: Clocks) -> None:
         self.epochs = Epochs(out / "epochs.json")
-        self.record = PlanRecord(out / "plans")
+        self._record = PlanRecord(out / "plans")
         self._clocks = clocks
         self.plan: Plan
         #: The swap under way.
@@ -194,15 +194,17 @@ class PlanHistory:
 
     def begin(self, plan: Plan) -> None:
         """Take the first plan, with which the members begin."""
+        self._record.store(plan)
         self.plan = plan
-        self._know(plan)
+        self._set_members(plan)
 
     def prepare(self, plan: Plan, reason: str, after_round: int, joins: str) -> Swap:
         """Begin a swap to another plan, with which the member `joins` joins unless that is empty."""
+        self._record.store(plan)
         swap = Swap(plan, reason, self._clocks.unix(), after_round, joins=joins)
         self.pending = self._prepared[plan.epoch] = swap
         self.swaps.append(swap)
-        self._know(plan)
+        self._set_members(plan)
         return swap
 
     def drop(self, swap: Swap) -> None:
@@ -217,7 +219,7 @@ class PlanHistory:
             The swap if that round was the first under another plan. The plan may be one that was dropped too late.
         """
         done = rounds[-1]
-        swap = self._prepared.get(done.epoch) or self._of_the_controller_before(done)
+        swap = self._prepared.get(done.epoch) or self._prepared_before_restart(done)
         if swap is None:
             return None
         self.plan = swap.plan
@@ -238,16 +240,17 @@ class PlanHistory:
 
     def resume(self, plan: Plan, why: str, after_round: int) -> None:
         """Put the plan of a reconfiguration in force at once, without the members' agreement."""
+        self._record.store(plan)
         now_s = self._clocks.unix()
         swap = Swap(plan, why, now_s, after_round, set(plan.members), now_s)
         self._prepared = {plan.epoch: swap}
         self.plan = plan
         self.swaps.append(swap)
-        self._know(plan)
+        self._set_members(plan)
         log.info("plan of epoch %d (%s) in force after a reconfiguration: %s", plan.epoch, plan.policy, why)
 
     @staticmethod
-    def said(rejoin: Rejoin, members: Collection[str]) -> Plan:
+    def reported_plan(rejoin: Rejoin, members: Collection[str]) -> Plan:
         """Return the plan that a returning member goes by.
 
         Args:
@@ -309,19 +312,19 @@ class PlanHistory:
             self.plan = plan
         self._members.setdefault(plan.epoch, frozenset(plan.members))
 
-    def lose(self, gone: Collection[str]) -> None:
+    def remove_members(self, gone: Collection[str]) -> None:
         """Complete rounds under any plan without these members."""
         self._members = {epoch: members.difference(gone) for epoch, members in self._members.items()}
 
-    def _of_the_controller_before(self, done: RoundSummary) -> Swap | None:
+    def _prepared_before_restart(self, done: RoundSummary) -> Swap | None:
         """Return the swap to a round's plan if the controller before this one prepared it, else None."""
         if not self.epochs.resumed or done.epoch <= self.plan.epoch:
             return None
-        plan = self.record.find(done.epoch)
+        plan = self._record.find(done.epoch)
         if plan is None or set(plan.members) != set(self.plan.members):
             return None  # if it takes in a member, that member reports it when it reconnects
-        self._know(plan)
+        self._set_members(plan)
         return Swap(plan, "prepared under the previous controller", done.began_s, done.number, set(plan.members))
 
-    def _know(self, plan: Plan) -> None:
+    def _set_members(self, plan: Plan) -> None:
         self._members[plan.epoch] = frozenset(plan.members)

@@ -1,4 +1,4 @@
-"""The round log: gathers the members' reports into rounds, and tracks which members report during long rounds.
+"""The round log: gathers the members' reports into rounds.
 
 Memory is bounded. Reports are kept whole until their round is complete; of complete rounds the newest are kept as
 summaries. The run's rounds.jsonl has every report.
@@ -146,25 +146,15 @@ class RoundLog:
         self.duplicated = 0
         self._expected = expected
         self._pending: dict[str, _PendingReports] = {}
-        self._came: Counter[int] = Counter()  # reports of incomplete rounds, those of lost members included
-        self._said: dict[str, int] = {}
-        self._heard_s: dict[str, float] = {}
+        self._report_counts: Counter[int] = Counter()  # reports of incomplete rounds, those of lost members included
+        self._newest_reported: dict[str, int] = {}
         self._timings: deque[dict[str, tuple[float, float]]] = deque(maxlen=COMPUTED + 1)
-        self._of_epoch: Counter[int] = Counter()
+        self._epoch_counts: Counter[int] = Counter()
 
     @property
     def newest(self) -> int:
         """The newest round that any present member has reported. All members have contributed to it."""
-        return max(self._said.values(), default=0)
-
-    def hear(self, member: str, now_s: float) -> None:
-        """Record that a member reported progress during a round."""
-        self._heard_s[member] = now_s
-
-    def heard_s(self, members: Collection[str]) -> float:
-        """Return the time by which each of these members reported progress since the last complete round, else 0."""
-        heard_s = min((self._heard_s.get(member, 0.0) for member in members), default=0.0)
-        return heard_s if self.last is None or heard_s > self.last.finished_s else 0.0
+        return max(self._newest_reported.values(), default=0)
 
     def add(self, report: Report) -> ReportedRound | None:
         """Add a report.
@@ -176,19 +166,18 @@ class RoundLog:
             Contradiction: The member can't be in that round.
         """
         self._check(report)
-        self._said[report.member] = report.round
+        self._newest_reported[report.member] = report.round
         if self.last is not None and report.round <= self.last.number:
             return None  # a late report of a complete round
         self._pending.setdefault(report.member, _PendingReports()).add(report)
-        self._came[report.round] += 1
-        enough = self._came[report.round] >= len(self._expected(report.epoch))
+        self._report_counts[report.round] += 1
+        enough = self._report_counts[report.round] >= len(self._expected(report.epoch))
         return self._completed(report.round) if enough else None
 
     def forget(self, gone: Collection[str]) -> None:
         """Drop the reports of lost members. A new member of such a name begins in the others' current round."""
         for member in gone:
-            self._said.pop(member, None)
-            self._heard_s.pop(member, None)
+            self._newest_reported.pop(member, None)
             self._pending.pop(member, None)
 
     def recheck(self) -> list[ReportedRound]:
@@ -197,7 +186,7 @@ class RoundLog:
         return [done for number in numbers if (done := self._completed(number)) is not None]
 
     def _check(self, report: Report) -> None:
-        before = self._said.get(report.member)
+        before = self._newest_reported.get(report.member)
         if before == report.round:
             raise Contradiction(
                 f"it reported round {report.round} twice", rule="twice", member=report.member, round=report.round
@@ -211,7 +200,9 @@ class RoundLog:
             )
         if report.round <= MOST_AHEAD:
             return
-        others = max((number for member, number in self._said.items() if member != report.member), default=None)
+        others = max(
+            (number for member, number in self._newest_reported.items() if member != report.member), default=None
+        )
         if others is not None and report.round > others + MOST_AHEAD:
             raise Contradiction(
                 f"it reported round {report.round} while the other members are in round {others}",
@@ -227,8 +218,8 @@ class RoundLog:
             return None
         for its in self._pending.values():
             its.drop_until(number)
-        for older in [older for older in self._came if older <= number]:
-            del self._came[older]
+        for older in [older for older in self._report_counts if older <= number]:
+            del self._report_counts[older]
         done = ReportedRound(number, found)
         self._note(done)
         return done
@@ -240,12 +231,12 @@ class RoundLog:
         self.count += 1
         self.lost += summary.lost
         self.duplicated += summary.duplicated
-        self._of_epoch[summary.epoch] += 1
+        self._epoch_counts[summary.epoch] += 1
         self._timings.append({member: (its.started_s, its.finished_s) for member, its in done.reports.items()})
 
-    def under(self, epoch: int) -> int:
+    def count_under(self, epoch: int) -> int:
         """Return the number of complete rounds under the plan of an epoch."""
-        return self._of_epoch[epoch]
+        return self._epoch_counts[epoch]
 
     def whole_s(self, first: int, epoch: int) -> list[float]:
         """Return the whole times of rounds, in seconds from the end of one round to the end of the next.

@@ -77,7 +77,7 @@ class GossipGraph(BaseModel):
         Raises:
             GraphError: The others can't reach agreement over what remains.
         """
-        if gone not in self.standing(members):
+        if gone not in self.nodes(members):
             return self
         if self.leaders:
             raise GraphError(f"{gone} was the leader of its site, whose other workers now reach no other site")
@@ -86,7 +86,7 @@ class GossipGraph(BaseModel):
             raise GraphError(f"{', '.join(left.members)} is the only member left, without a neighbour to train with")
         return self.model_copy(update={"edges": tuple(sorted(left.edges))})
 
-    def standing(self, members: tuple[str, ...]) -> tuple[str, ...]:
+    def nodes(self, members: tuple[str, ...]) -> tuple[str, ...]:
         """Return the members that are in the graph."""
         return tuple(member for member in members if member in self.leaders) if self.leaders else members
 
@@ -107,7 +107,7 @@ class GossipGraph(BaseModel):
         bounds: dict[Pair, float] = dict.fromkeys(permutations(members, 2), inf)
         if self.bounded:
             rules = self.model_dump(include={"max_ig", "backup", "staleness", "notify_ack"})
-            bounds |= gap_bounds(Graph(self.standing(members), frozenset(self.edges)), **rules)
+            bounds |= gap_bounds(Graph(self.nodes(members), frozenset(self.edges)), **rules)
         return bounds
 
 

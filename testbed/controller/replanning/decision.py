@@ -57,11 +57,11 @@ class PlanPerformance:
     #: out.
     newest_s: tuple[float, ...] = ()
     #: Seconds since the last round ended: the current round takes at least as long.
-    on_s: float = 0.0
+    since_last_s: float = 0.0
     #: Whether a link fell in the newest rounds.
     fell: bool = False
     #: The rounds still to come in the run.
-    left: float = float("inf")
+    rounds_left: float = float("inf")
     #: Seconds by which each earlier swap made a round longer.
     swaps_s: tuple[float, ...] = ()
     #: The seconds of a round that were predicted when the plan was adopted.
@@ -77,7 +77,7 @@ class PlanPerformance:
     @property
     def slow(self) -> bool:
         """True if the current round takes longer already than the newest ones did."""
-        return bool(self.newest_s) and self.on_s > max(self.newest_s)
+        return bool(self.newest_s) and self.since_last_s > max(self.newest_s)
 
     @property
     def measured_s(self) -> float:
@@ -88,7 +88,7 @@ class PlanPerformance:
         """
         if not self.newest_s:
             return float("inf")
-        return max(*self.newest_s, self.on_s) if self.fell else min(self.newest_s)
+        return max(*self.newest_s, self.since_last_s) if self.fell else min(self.newest_s)
 
     def may_be_judged(self, dwell_rounds: int) -> bool:
         """Return whether the plan stood for `dwell_rounds`, is much slower than promised, or a link fell."""
@@ -146,7 +146,7 @@ def decide(
         return Decision(False, saves + doubt, current_s, proposed_s), best
     if wait := _dwells(performance, rules, network_changed):
         return Decision(False, saves + wait, current_s, proposed_s), best
-    rounds = min(performance.left, max(HOLDS_S / proposed_s, 1.0))
+    rounds = min(performance.rounds_left, max(HOLDS_S / proposed_s, 1.0))
     surely_s = judge.sure_saving_s(current, best, current_s) * rounds * performance.delivered
     cost_s = performance.cost_s(current_s)
     if surely_s <= cost_s:

@@ -43,7 +43,7 @@ class PlanRequests:
         """True if no request is to be considered now."""
         return not self._queue
 
-    def ask(self, request: PlanRequest) -> None:
+    def add(self, request: PlanRequest) -> None:
         """Add a request to the end of the queue."""
         self._queue.append(request)
 
@@ -65,16 +65,16 @@ class PlanRequests:
         elif self._deferred is None or RANKS[request.reason] >= RANKS[self._deferred.reason]:
             self._deferred = request
 
-    def ask_deferred(self) -> None:
+    def restore_deferred(self) -> None:
         """Return the deferred requests to the queue: the swap is over."""
         if self._deferred is not None:
-            self.ask(self._deferred)
+            self.add(self._deferred)
             self._deferred = None
         joining, self._joining = self._joining, []
         for member in joining:
-            self.ask(PlanRequest("member", joins=member))
+            self.add(PlanRequest("member", joins=member))
 
-    def forget(self, member: str) -> None:
+    def remove(self, member: str) -> None:
         """Remove the requests for a joining member that is gone."""
         self._joining = [other for other in self._joining if other != member]
         self._queue = deque(request for request in self._queue if request.joins != member)

@@ -1,6 +1,6 @@
 """The planner: considers one plan at a time under the known network, and has adopted plans put in force.
 
-a request --view, performance--> propose (in the background) --adopt?--> prepare
+a request --view, performance--> propose (in the background) --adopt?--> the swaps of plans
     `---- deferred during a swap or a reconfiguration        every decision, with its reason --> DecisionLog
 """
 
@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from testbed.controller.knowledge.network_monitor import NetworkMonitor
-from testbed.controller.model.actions import Actions, Announce, Background
+from testbed.controller.model.actions import Action, Actions, Background
+from testbed.controller.model.group_state import GroupState
+from testbed.controller.model.round_log import ReportedRound
 from testbed.controller.replanning.decision import Decision, SwapRules
 from testbed.controller.replanning.decision_log import DecisionLog, DecisionRecord
-from testbed.controller.replanning.group_state import GroupState
+from testbed.controller.replanning.plan_maker import PlanMaker
 from testbed.controller.replanning.plan_requests import PlanRequest, PlanRequests
 from testbed.controller.replanning.proposal import PlanQuestion, Proposal, propose
 from testbed.controller.replanning.track_record import TrackRecord
 from testbed.plan import Plan
 from testbed.planning import Pair, PhysicalLink, Policy, predict
+from testbed.protocol import Arrived
 
 log = logging.getLogger(__name__)
 
@@ -73,25 +76,34 @@ class Planner:
         monitor: Measures the network for the planner.
 
     Args:
-        group: The members, plans, rounds and network of the run.
+        group: The members, plans and rounds of the run, which are only read.
+        maker: The known network, and what else plans are made from.
         requests: The open requests to consider a plan.
-        prepare: Starts a swap to a plan; given the plan, the reason, and the member that joins with it or "".
+        adopt: Starts a swap to a plan; given the plan, the reason, and the member that joins with it or "". Returns the
+            plan with its epoch.
         out: The run's directory.
     """
 
     def __init__(
-        self, group: GroupState, requests: PlanRequests, prepare: Callable[[Plan, str, str], Actions], out: Path
+        self,
+        group: GroupState,
+        maker: PlanMaker,
+        requests: PlanRequests,
+        adopt: Callable[[Plan, str, str], Generator[Action, None, Plan]],
+        out: Path,
     ) -> None:
-        self.policy = group.planning.make_policy()
+        self.policy = maker.options.make_policy()
         self._group = group
+        self._maker = maker
+        self._clocks = group.clocks
         self._requests = requests
-        self._prepare = prepare
+        self._adopt = adopt
         self._log = DecisionLog(out)
-        self.monitor = NetworkMonitor(group.knowledge, group.rounds, group.membership, self._log.estimated)
-        self._track = TrackRecord(group)
+        self.monitor = NetworkMonitor(maker.knowledge, group.rounds, group.membership, self._log.estimated)
+        self._track = TrackRecord(group, maker)
         self._budget = ProcessorBudget()
         self._declarations = 0
-        self._considered = -math.inf  # on the monotonic clock
+        self._considered_s = -math.inf  # on the monotonic clock
         self._busy = False
 
     @property
@@ -99,19 +111,18 @@ class Planner:
         """True if a plan is being considered or a request waits."""
         return self._busy or not self._requests.empty
 
-    def start(self) -> None:
-        """Make the first plan.
+    def first_plan(self) -> Plan:
+        """Make the first plan, and record the decision.
 
         Raises:
-            PolicyError: the policy has no plan for the first view.
+            PolicyError: The policy has no plan for the first view.
         """
-        view = self._group.view(self._group.clocks.unix())
-        plan = self._group.plan(self.policy, view)
-        self._group.plans.begin(plan)
-        self._group.plans.record.store(plan)
+        view = self._maker.view(self._clocks.unix())
+        plan = self._maker.plan(self.policy, view)
         decision = Decision(True, "the first plan", None, predict(plan, view).seconds)
         first = DecisionRecord(view, self.policy, decision, "period", adopted=plan)
         self._log.record(first, self._log.bound(view))
+        return plan
 
     def close(self) -> None:
         """Close the decision log."""
@@ -129,11 +140,11 @@ class Planner:
         Raises:
             ViewError: the declaration contradicts itself.
         """
-        self._group.knowledge.redeclare(links, routes, self._group.clocks.unix())
+        self._maker.knowledge.redeclare(links, routes, self._clocks.unix())
         self.monitor.redeclare()
         self._track.redeclare()
         self._declarations += 1
-        self._requests.ask(PlanRequest("network"))
+        self._requests.add(PlanRequest("network"))
 
     def force(self, policy: Policy) -> None:
         """Use `policy` from now on, and request its plan whatever it saves.
@@ -141,58 +152,59 @@ class Planner:
         Raises:
             PolicyError: the run can't use the policy.
         """
-        policy.check(self._group.view(self._group.clocks.unix()))
+        policy.check(self._maker.view(self._clocks.unix()))
         self.policy = policy
-        self._requests.ask(PlanRequest("forced", policy))
+        self._requests.add(PlanRequest("forced", policy))
 
-    def comes(self, member: str) -> None:
+    def request_join(self, member: str) -> None:
         """Request a plan with a member that joins."""
-        self._requests.ask(PlanRequest("member", joins=member))
+        self._requests.add(PlanRequest("member", joins=member))
 
-    def round_over(self, finished_s: float, fell: bool) -> Actions:
-        """Request a plan after a round if a link fell, or if the period since the last one is over.
-
-        Args:
-            finished_s: When the round ended (Unix time).
-            fell: Whether a link fell during the round.
-        """
-        now = self._group.clocks.unix()
+    def round_over(self, done: ReportedRound) -> Actions:
+        """Measure the network by a complete round. Request a plan if a link fell, or if the period is over."""
+        now = self._clocks.unix()
+        if self._maker.training is not None:
+            self._maker.training.round_over(done, self._group.plans.plan)
+        fell = self.monitor.round_over(done, self._maker.speeds(done.rates()), now)
         self._track.round_over()
         if fell:
             self._track.link_fell()
         yield from self._probes(now)
-        if fell or self._group.clocks.monotonic() - self._considered >= self._group.planning.period_s:
-            self._ask_if_affordable(finished_s, urgent=fell)
+        if fell or self._clocks.monotonic() - self._considered_s >= self._maker.options.period_s:
+            self._request_if_affordable(done.summary().finished_s, urgent=fell)
 
-    def measured(self) -> Actions:
-        """Request a plan if a link fell by much, or during a slow round, after links were measured during the round.
+    def arrived(self, arrived: Arrived) -> Actions:
+        """Take a member's trains during a long round. If links are measured now, request a plan where one fell.
 
-        Members that receive a plan during a round may follow it from the next round on.
+        A link must have fallen by much, or during a slow round. Members that receive a plan during a round may follow
+        it from the next round on.
         """
-        now = self._group.clocks.unix()
+        now = self._clocks.unix()
+        if not self.monitor.arrived(arrived, now):
+            return
         slow = self._track.performance(now).slow
         yield from self._probes(now, hurry=slow)
-        fell = self._group.knowledge.fell(now)
+        fell = self._maker.knowledge.fell(now)
         if fell and (min(fell.values()) < HALVED or slow):
             self._track.link_fell()
-            self._ask_if_affordable(now, urgent=True)
+            self._request_if_affordable(now, urgent=True)
 
     def _probes(self, now: float, hurry: bool = False) -> Actions:
         """Have members probe if plans may change and enough rounds are left to profit from it."""
-        planning = self._group.planning
-        if not planning.hold and self._group.rounds_left >= planning.dwell_rounds:
-            yield from self.monitor.probes(now, self._group.clocks.monotonic(), hurry)
+        options = self._maker.options
+        if not options.hold and self._maker.rounds_left >= options.dwell_rounds:
+            yield from self.monitor.probes(now, self._clocks.monotonic(), hurry)
 
-    def _ask_if_affordable(self, now: float, urgent: bool) -> None:
+    def _request_if_affordable(self, now: float, urgent: bool) -> None:
         """Request a plan unless one is considered, the one in force must stay, or too few rounds are left to profit."""
-        planning = self._group.planning
+        options = self._maker.options
         if self._group.plans.pending is not None or self.considering:
             return
-        if planning.hold or self._group.rounds_left < planning.dwell_rounds:
+        if options.hold or self._maker.rounds_left < options.dwell_rounds:
             return
-        performance = self._track.performance(self._group.clocks.unix())
-        if performance.may_be_judged(planning.dwell_rounds) and self._budget.allows(now, urgent):
-            self._requests.ask(PlanRequest("period"))
+        performance = self._track.performance(self._clocks.unix())
+        if performance.may_be_judged(options.dwell_rounds) and self._budget.allows(now, urgent):
+            self._requests.add(PlanRequest("period"))
 
     # Considering
 
@@ -203,7 +215,7 @@ class Planner:
             request = self._requests.take()
             if request.reason == "dropped":
                 decision = Decision(False, request.why, None, float("inf"))
-                dropped = Proposal(group.view(self._group.clocks.unix()), None, decision, self._track.predictor, None)
+                dropped = Proposal(self._maker.view(self._clocks.unix()), None, decision, self._track.predictor, None)
                 yield from self._record(request, dropped, group.plans.plan)
             elif group.plans.pending is not None or group.membership.reconfiguration is not None:
                 self._requests.defer(request)
@@ -213,40 +225,33 @@ class Planner:
     def _consider(self, request: PlanRequest) -> Actions:
         """Have a proposal made in the background, from the present view."""
         self._busy = True
-        now, self._considered = self._group.clocks.unix(), self._group.clocks.monotonic()
-        planning, knowledge, rounds = self._group.planning, self._group.knowledge, self._group.rounds
-        current, conducting = self._group.plans.plan, self._group.conducting
+        now, self._considered_s = self._clocks.unix(), self._clocks.monotonic()
+        options, current, training = self._maker.options, self._group.plans.plan, self._maker.training
         compute_s = (
-            conducting.compute_s(current.training.local_steps if current.training else 1)
-            if conducting
-            else rounds.compute_s()
+            training.compute_s(current.training.local_steps if current.training else 1)
+            if training
+            else self._group.rounds.compute_s()
         )
         self._track.keep(compute_s)
-        past = self._track.past
-        if conducting is not None:  # the trees of earlier plans may return, but not their schemes
-            past = tuple(replace(plan, training=current.training, codec=current.codec) for plan in past)
+        earlier = self._track.earlier_plans
+        if training is not None:  # the trees of earlier plans may return, but not their schemes
+            earlier = tuple(replace(plan, training=current.training, codec=current.codec) for plan in earlier)
         question = PlanQuestion(
-            view=self._group.view(now, request.joins),
-            doubts=knowledge.doubts(now),
+            view=self._maker.view(now, request.joins),
+            doubts=self._maker.knowledge.doubts(now),
             current=current,
-            past=past,
+            earlier_plans=earlier,
             performance=self._track.performance(now),
             predictor=replace(self._track.predictor, compute_s=compute_s),
             measurements=self._track.take_measurements(now),
             network_changed=request.reason == "network",
-            anyway=f"{request.joins} comes" if request.joins else "forced" if request.reason == "forced" else "",
-            training=self._group.training_question() if request.reason in ("period", "network") else None,
+            adopt_because=f"{request.joins} comes" if request.joins else "forced" if request.reason == "forced" else "",
+            training=self._maker.training_question() if request.reason in ("period", "network") else None,
         )
-        margin = 1.0 if planning.hold else planning.margin  # no plan saves a whole round
-        rules = SwapRules(margin, planning.dwell_rounds)
-        work = partial(
-            propose,
-            request.policy or self.policy,
-            self._group.dress,
-            rules,
-            question,
-            self._group.clocks.processor,
-        )
+        margin = 1.0 if options.hold else options.margin  # no plan saves a whole round
+        rules = SwapRules(margin, options.dwell_rounds)
+        policy = request.policy or self.policy
+        work = partial(propose, policy, self._maker.dress, rules, question, self._clocks.processor)
         asked = (request, question.current, self._declarations)
         yield Background(work, partial(self._decided, *asked))
 
@@ -266,35 +271,19 @@ class Planner:
         names = group.membership.present | ({request.joins} - {""})
         if group.membership.reconfiguration is not None or set(proposal.view.names) != names:
             self._busy = False
-            self._requests.ask(request)  # a member was lost meanwhile; the run may have recovered already
+            self._requests.add(request)  # a member was lost meanwhile; the run may have recovered already
             return
         self._track.predictor = proposal.predictor
         self._budget.spend(proposal.seconds)
-        adopted = None
+        adopted, decision, policy = None, proposal.decision, request.policy or self.policy
         if proposal.plan is None:
-            log.warning("%s: no plan: %s", (request.policy or self.policy).name, proposal.decision.why)
-        elif proposal.decision.adopt and group.phase != "over":
-            adopted = self._numbered(proposal.plan)
-            of_rounds = (request.policy or self.policy).measure is None and adopted.training == last.training
-            self._track.adopted(adopted, last, proposal.decision, request, of_rounds)
-            yield from self._adopt(adopted, request, proposal.decision)
+            log.warning("%s: no plan: %s", policy.name, decision.why)
+        elif decision.adopt and group.phase != "over":
+            reason = request.reason if request.policy else f"{request.reason}: {decision.why}"
+            adopted = yield from self._adopt(proposal.plan, reason, request.joins)
+            of_rounds = policy.measure is None and adopted.training == last.training
+            self._track.adopted(adopted, last, decision, request, of_rounds)
         yield from self._record(request, proposal, last, adopted)
-
-    def _numbered(self, plan: Plan) -> Plan:
-        """Return the plan with the next epoch, or in a run that waits for members with the first plan's epoch."""
-        plans = self._group.plans
-        return plan.with_epoch(plans.next_epoch() if self._group.phase == "running" else plans.plan.epoch)
-
-    def _adopt(self, plan: Plan, request: PlanRequest, decision: Decision) -> Actions:
-        """Start the swap to a plan, or make it the first plan if the run waits for members."""
-        reason = request.reason if request.policy else f"{request.reason}: {decision.why}"
-        self._group.plans.record.store(plan)
-        log.info("plan %d (%s) adopted: %s", plan.epoch, plan.policy, reason)
-        if self._group.phase == "running":
-            yield from self._prepare(plan, reason, request.joins)
-        else:
-            self._group.plans.begin(plan)
-        yield Announce()
 
     def _record(self, request: PlanRequest, proposal: Proposal, last: Plan, adopted: Plan | None = None) -> Actions:
         """Write a decision and the bound of its view, which is solved in the background, into the decision log."""
@@ -311,7 +300,7 @@ class Planner:
             last=last,
             adopted=adopted,
             choice=proposal.choice,
-            estimates=self._group.knowledge.estimates(view.at_s),
+            estimates=self._maker.knowledge.estimates(view.at_s),
             correction=(math.exp(correction), spread),
             training=proposal.training,
             seconds=proposal.seconds,
@@ -323,13 +312,6 @@ class Planner:
         self._busy = False
         yield from ()
 
-    def recovered(self, plan: Plan, why: str) -> None:
-        """Record a plan that is in force already, because it came with a reconfiguration.
-
-        Args:
-            plan: The plan.
-            why: The cause of the reconfiguration.
-        """
-        self._group.plans.record.store(plan)
-        self._group.plans.resume(plan, why, self._group.last_round or 0)
-        self._requests.ask_deferred()
+    def recovered(self) -> None:
+        """Consider the requests that waited for a reconfiguration, which is over."""
+        self._requests.restore_deferred()

@@ -31,14 +31,14 @@ class PlanQuestion:
     doubts: Doubts
     #: The plan in force, and earlier plans that may return.
     current: Plan
-    past: tuple[Plan, ...]
+    earlier_plans: tuple[Plan, ...]
     #: The rounds under the plan in force.
     performance: PlanPerformance
     predictor: RoundPredictor
     #: Whether another network was declared.
     network_changed: bool = False
     #: The reason to adopt the policy's plan whatever it saves, or "".
-    anyway: str = ""
+    adopt_because: str = ""
     #: Measured rounds that the predictor has not learned from yet.
     measurements: tuple[PlanMeasurement, ...] = ()
     #: The inputs of the choice of how members train, in runs whose plans say it.
@@ -92,14 +92,14 @@ def propose(
 
 
 def _with_training(
-    proposal: Proposal, training: TrainingQuestion, policy: Policy, dress: Dress, asked: PlanQuestion
+    proposal: Proposal, training: TrainingQuestion, policy: Policy, dress: Dress, question: PlanQuestion
 ) -> Proposal:
     """Return the proposal with a choice of how members train, over the trees that the proposal adopts or keeps."""
-    trees = proposal.plan if proposal.decision.adopt and proposal.plan is not None else asked.current
-    if missing_edge(trees, asked.view):
+    trees = proposal.plan if proposal.decision.adopt and proposal.plan is not None else question.current
+    if missing_edge(trees, question.view):
         return proposal
     try:
-        answer = choose_training(training, policy, dress, trees, asked.view, proposal.predictor)
+        answer = choose_training(training, policy, dress, trees, question.view, proposal.predictor)
     except PolicyError as error:
         return replace(proposal, decision=replace(proposal.decision, why=f"{proposal.decision.why}; {error}"))
     if answer is None or answer.plan is None:
@@ -108,29 +108,29 @@ def _with_training(
     return replace(proposal, plan=answer.plan, decision=decision, choice=None, training=answer)
 
 
-def _uncontradicted(asked: PlanQuestion) -> View:
+def _uncontradicted(question: PlanQuestion) -> View:
     """Return the view with rates at which the newest rounds were possible.
 
     A link carried the plan's bytes in the time of a round, whatever trains showed, so its rate is at least that. The
     view stays unchanged if a link fell in these rounds, if another network was declared, or if rates are not measured.
     """
-    view, current, measured_s = asked.view, asked.current, asked.performance.measured_s
+    view, current, measured_s = question.view, question.current, question.performance.measured_s
     whole = not (current.groups or current.auxiliary or current.link_codecs)
-    known = view.knowledge == "measured" and 0 < measured_s < inf and not asked.performance.fell
-    if not (whole and known) or asked.network_changed or missing_edge(current, view):
+    known = view.knowledge == "measured" and 0 < measured_s < inf and not question.performance.fell
+    if not (whole and known) or question.network_changed or missing_edge(current, view):
         return view
     drains = CostModel(view).drains(current)
     return view.scaled({name: s / measured_s for name, s in drains.items() if s > measured_s})
 
 
-def _propose(policy: Policy, dress: Dress, rules: SwapRules, asked: PlanQuestion) -> Proposal:
+def _propose(policy: Policy, dress: Dress, rules: SwapRules, question: PlanQuestion) -> Proposal:
     """Return the proposal without the choice of how members train."""
-    asked = replace(asked, view=_uncontradicted(asked))
-    view, current = asked.view, asked.current
+    question = replace(question, view=_uncontradicted(question))
+    view, current = question.view, question.current
     try:
         plans = [dress(plan, view) for plan in policy.proposals(view, current)]
     except PolicyError as error:
-        return Proposal(view, None, Decision(False, str(error), None, float("inf")), asked.predictor)
+        return Proposal(view, None, Decision(False, str(error), None, float("inf")), question.predictor)
     lacks = missing_edge(current, view)
     without = f"the plan in force uses {lacks}, which is gone"
     if policy.measure is not None:
@@ -138,26 +138,28 @@ def _propose(policy: Policy, dress: Dress, rules: SwapRules, asked: PlanQuestion
             Decision(True, without, None, policy.measure(view, plans[0]))
             if lacks
             else decide_by_measure(
-                policy.measure, current, plans[0], view, asked.performance, rules, asked.network_changed
+                policy.measure, current, plans[0], view, question.performance, rules, question.network_changed
             )
         )
-        return Proposal(view, plans[0], _anyway(decision, asked, plans[0]), asked.predictor)
-    predictor = asked.predictor
-    for measured in asked.measurements:
+        return Proposal(view, plans[0], _adopted_because(decision, question, plans[0]), question.predictor)
+    predictor = question.predictor
+    for measured in question.measurements:
         predictor = predictor.with_measurement(measured)
-    judge = PlanJudge(view, asked.doubts, predictor)
-    if lacks or asked.anyway:
+    judge = PlanJudge(view, question.doubts, predictor)
+    if lacks or question.adopt_because:
         seconds, number = min((judge.seconds(plan), number) for number, plan in enumerate(plans))
         current_s = None if lacks else judge.seconds(current)
         decision = Decision(True, without, current_s, seconds)
-        return Proposal(view, plans[number], _anyway(decision, asked, plans[number]), predictor, number)
-    past = [plan for plan in asked.past if plan.members == current.members and not missing_edge(plan, view)]
-    decision, best = decide(current, [*plans, *past], judge, asked.performance, rules, asked.network_changed)
+        return Proposal(view, plans[number], _adopted_because(decision, question, plans[number]), predictor, number)
+    earlier = [
+        plan for plan in question.earlier_plans if plan.members == current.members and not missing_edge(plan, view)
+    ]
+    decision, best = decide(current, [*plans, *earlier], judge, question.performance, rules, question.network_changed)
     return Proposal(view, best, decision, predictor, plans.index(best) if best in plans else None)
 
 
-def _anyway(decision: Decision, asked: PlanQuestion, plan: Plan) -> Decision:
+def _adopted_because(decision: Decision, question: PlanQuestion, plan: Plan) -> Decision:
     """Return the decision, or adoption of a plan with other edges if the question demands it."""
-    if not asked.anyway:
+    if not question.adopt_because:
         return decision
-    return replace(decision, adopt=asked.current.shape() != plan.shape(), why=asked.anyway)
+    return replace(decision, adopt=question.current.shape() != plan.shape(), why=question.adopt_because)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import NamedTuple
 
+from testbed.controller.model.group_state import GroupState
 from testbed.controller.model.round_log import RoundLog
 from testbed.controller.replanning.decision import NEWEST, Decision, PlanPerformance, missing_edge
-from testbed.controller.replanning.group_state import GroupState
+from testbed.controller.replanning.plan_maker import PlanMaker
 from testbed.controller.replanning.plan_requests import PlanRequest
 from testbed.controller.replanning.prediction import SPREAD, PlanMeasurement, RoundPredictor
 from testbed.plan import Plan
@@ -100,17 +101,19 @@ class TrackRecord:
     """The record of the plan in force and of earlier plans, which another plan has to beat.
 
     Attributes:
-        past: Earlier plans that may return, the newest first.
+        earlier_plans: Earlier plans that may return, the newest first.
         predictor: Predicts rounds, with all that measured rounds taught so far.
 
     Args:
-        group: The members, plans, rounds and network of the run.
+        group: The members, plans and rounds of the run, which are only read.
+        maker: The known network, and what else plans are made from.
     """
 
-    def __init__(self, group: GroupState) -> None:
-        self.past: tuple[Plan, ...] = ()
+    def __init__(self, group: GroupState, maker: PlanMaker) -> None:
+        self.earlier_plans: tuple[Plan, ...] = ()
         self.predictor = RoundPredictor()
         self._group = group
+        self._maker = maker
         self._savings = DeliveredSavings()
         self._promised_s = float("inf")
         self._stretches: deque[Stretch] = deque(maxlen=WAITING)
@@ -124,11 +127,11 @@ class TrackRecord:
         epoch = plans.plan.epoch
         finished_s = rounds.last.finished_s if rounds.last else now
         return PlanPerformance(
-            rounds=rounds.under(epoch),
+            rounds=rounds.count_under(epoch),
             newest_s=tuple(rounds.whole_s(max(rounds.count - NEWEST, self._since), epoch)),
-            on_s=now - finished_s,
+            since_last_s=now - finished_s,
             fell=rounds.count - self._fell_by < NEWEST,
-            left=self._group.rounds_left,
+            rounds_left=self._maker.rounds_left,
             swaps_s=tuple(swap.pause_ms / 1e3 for swap in plans.swaps if swap.pause_ms is not None),
             promised_s=self._promised_s,
             delivered=self._savings.fraction,
@@ -173,7 +176,7 @@ class TrackRecord:
         for stretch in list(self._stretches):
             if len(found) == MEASUREMENTS:
                 break
-            seen = self._group.knowledge.past_network(stretch.began_s, stretch.ended_s, now)
+            seen = self._maker.knowledge.past_network(stretch.began_s, stretch.ended_s, now)
             view = self._among(seen.view, stretch.plan)
             moved = None if view is None else replace(seen, view=view).rate_movement(stretch.plan, stretch.whole_s)
             if view is not None and moved is None and now - stretch.ended_s <= WAITS_S:
@@ -191,7 +194,7 @@ class TrackRecord:
         """
         if not set(plan.members) <= set(view.names) or missing_edge(plan, view):
             return None
-        view = self._group.through(view, plan)
+        view = self._maker.through(view, plan)
         return view if set(plan.members) == set(view.names) else view.among(plan.members)
 
     def adopted(self, plan: Plan, last: Plan, decision: Decision, request: PlanRequest, of_rounds: bool) -> None:
@@ -206,8 +209,8 @@ class TrackRecord:
             request: The request behind it.
             of_rounds: Whether the decision's seconds are whole rounds.
         """
-        past = () if request.policy else (last, *self.past)
-        self.past = tuple(other for other in past if other.shape() != plan.shape())[:REMEMBERED]
+        past = () if request.policy else (last, *self.earlier_plans)
+        self.earlier_plans = tuple(other for other in past if other.shape() != plan.shape())[:REMEMBERED]
         self._promised_s = decision.proposed_s if of_rounds else float("inf")
         if of_rounds and request.reason == "period" and decision.current_s is not None:
             self._savings.promise(Promise(1 - decision.proposed_s / decision.current_s, last.epoch, plan.epoch))

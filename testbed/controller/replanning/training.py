@@ -15,17 +15,16 @@ from typing import Any
 
 from testbed.controller.model.round_log import ReportedRound
 from testbed.controller.replanning.prediction import RoundPredictor
-from testbed.plan import Plan, codec_bytes
+from testbed.plan import PLAIN_CODEC, Plan, codec_bytes
 from testbed.planning import Policy, View
 from testbed.planning.conductor import (
-    FIRST,
     Candidate,
+    SchemeCatalog,
     Situation,
     StepWorth,
     TrainedHistory,
     TrainedStretch,
     TrainingVerdict,
-    candidates,
     choose,
     learn,
 )
@@ -42,6 +41,8 @@ COMPUTED = 8
 class TrainingQuestion:
     """The inputs of a choice of how members train."""
 
+    #: The schemes to choose from.
+    schemes: SchemeCatalog
     #: The history of the run's training.
     stretches: tuple[TrainedStretch, ...]
     #: Each member's seconds of a step.
@@ -94,11 +95,13 @@ class TrainingMonitor:
         steps: The steps of the run.
         margin: The part of the time that a change must save.
         job: The job of any member; the optimizer and the timeout are the same for all.
+        schemes: The schemes to choose from. Members begin with flat all-reduce.
     """
 
-    def __init__(self, steps: int, margin: float, job: Job) -> None:
+    def __init__(self, steps: int, margin: float, job: Job, schemes: SchemeCatalog) -> None:
+        self._schemes = schemes
         self._history = TrainedHistory()
-        self._last = FIRST
+        self._last = schemes.flat
         self._whole = steps
         self._margin = margin
         self._optimizer = str(job.workload.get("optimizer", ""))
@@ -112,6 +115,10 @@ class TrainingMonitor:
         """The steps of the run that are left."""
         return max(self._whole - self._history.steps, 0)
 
+    def rounds_left(self, in_force: Plan | None) -> int:
+        """Return the rounds that are left under a plan, by its local steps."""
+        return self.steps_left // self._candidate(in_force).steps
+
     def round_over(self, done: ReportedRound, plan: Plan) -> None:
         """Record that a round under `plan` ended.
 
@@ -123,7 +130,7 @@ class TrainingMonitor:
         count = int(taken) - self._history.steps
         if count < 1:
             return
-        candidate = candidate_of(plan)
+        candidate = self._candidate(plan)
         if count != candidate.steps and count == self._last.steps:
             candidate = self._last
         self._last = candidate
@@ -144,15 +151,18 @@ class TrainingMonitor:
             fmean(apart) if apart else None,
         )
 
-    @staticmethod
-    def dress(plan: Plan, in_force: Plan | None) -> Plan:
+    def dress(self, plan: Plan, in_force: Plan | None) -> Plan:
         """Return the plan with the scheme and codec in force, so that members train on as before."""
-        candidate = candidate_of(in_force)
+        candidate = self._candidate(in_force)
         return replace(plan, training=candidate.training, codec=candidate.codec)
 
     def compute_s(self, steps: int) -> dict[str, float]:
         """Return the seconds that each member computes before a round of `steps` steps."""
         return {member: median(own) * steps for member, own in self._step_s.items()}
+
+    def _candidate(self, plan: Plan | None) -> Candidate:
+        """Return the scheme and codec of a plan, or flat all-reduce if there is no plan or it has none."""
+        return self._schemes.flat if plan is None or plan.training is None else Candidate.of(plan.training, plan.codec)
 
     def question(self, exchanges_s: Sequence[float], rounds: int) -> TrainingQuestion:
         """Return the inputs of the next choice.
@@ -162,6 +172,7 @@ class TrainingMonitor:
             rounds: Rounds under the plan in force.
         """
         return TrainingQuestion(
+            schemes=self._schemes,
             stretches=self._history.stretches,
             step_s=self.compute_s(1),
             rounds=rounds,
@@ -176,7 +187,7 @@ class TrainingMonitor:
 
 
 def choose_training(
-    asked: TrainingQuestion,
+    question: TrainingQuestion,
     policy: Policy,
     dress: Callable[[Plan, View], Plan],
     plan: Plan,
@@ -189,7 +200,7 @@ def choose_training(
     another codec the policy makes a plan for that codec's bytes.
 
     Args:
-        asked: The run's training so far.
+        question: The run's training so far.
         policy: The policy that makes the plans.
         dress: Completes a policy's plan for the run.
         plan: The plan that members follow otherwise.
@@ -202,33 +213,34 @@ def choose_training(
     Raises:
         PolicyError: the policy has no plan for the chosen codec.
     """
-    if plan.training is None or not asked.step_s or not any(stretch.losses for stretch in asked.stretches):
+    if plan.training is None or not question.step_s or not any(stretch.losses for stretch in question.stretches):
         return None
     current = Candidate.of(plan.training, plan.codec)
     idle = replace(predictor, compute_s={})
-    able = (its for its in candidates(asked.optimizer) if its.steps * asked.apart_s <= WAITING * asked.timeout_s)
-    among = dict.fromkeys((FIRST, current, *able))
+    every = question.schemes.candidates(question.optimizer)
+    able = (its for its in every if its.steps * question.apart_s <= WAITING * question.timeout_s)
+    among = dict.fromkeys((question.schemes.flat, current, *able))
     simulated = {}
     for codec in sorted({its.codec for its in among}):
         through = replace(view, model_bytes=bytes_through(codec, view.model_bytes, current.codec))
         simulated[codec] = idle.simulate(plan, through)
     correction, off = predictor.correction(plan)
-    off_by = exp(correction) if asked.exchange_s is None else asked.exchange_s / simulated[current.codec]
+    off_by = exp(correction) if question.exchange_s is None else question.exchange_s / simulated[current.codec]
     exchange_s = {codec: seconds * off_by for codec, seconds in simulated.items()}
-    progress = learn(asked.stretches, asked.optimizer)
+    progress = learn(question.stretches, question.schemes, question.optimizer)
     situation = Situation(
-        compute_s=max(asked.step_s.values()),
+        compute_s=max(question.step_s.values()),
         exchange_s=exchange_s,
         exchange_off=off,
         current=current,
-        rounds=asked.rounds,
-        steps=asked.steps,
-        steps_left=asked.steps_left,
-        elapsed_s=asked.elapsed_s,
-        margin=asked.margin,
+        rounds=question.rounds,
+        steps=question.steps,
+        steps_left=question.steps_left,
+        elapsed_s=question.elapsed_s,
+        margin=question.margin,
     )
     verdict = choose(situation, progress, among)
-    drift = asked.stretches[-1].apart
+    drift = question.stretches[-1].apart
     seconds = situation.step_s(current) * current.steps
     if not verdict.change:
         return TrainingAnswer(verdict, progress, drift, None, seconds, seconds)
@@ -240,14 +252,10 @@ def choose_training(
     return TrainingAnswer(verdict, progress, drift, plan, seconds, situation.step_s(chosen) * chosen.steps)
 
 
-def candidate_of(plan: Plan | None) -> Candidate:
-    """Return the scheme and codec of a plan, or those at the start if there is no plan or it has none."""
-    return FIRST if plan is None or plan.training is None else Candidate.of(plan.training, plan.codec)
-
-
 def through_codec(view: View, plan: Plan | None) -> View:
     """Return a view of the uncompressed model with the bytes that the plan's codec makes of the model."""
-    return replace(view, model_bytes=bytes_through(candidate_of(plan).codec, view.model_bytes, FIRST.codec))
+    codec = PLAIN_CODEC if plan is None or plan.training is None else plan.codec
+    return replace(view, model_bytes=bytes_through(codec, view.model_bytes, PLAIN_CODEC))
 
 
 def bytes_through(codec: str, model_bytes: int, through: str) -> int:

@@ -19,7 +19,7 @@ HELLO_S = 10.0
 MOST_UNREAD_BYTES = MAX_LINE_BYTES
 
 #: Connections at once that are not authenticated yet.
-MOST_STRANGERS = 128
+MOST_UNAUTHENTICATED = 128
 
 #: The bytes that one read takes at most.
 PIECE_BYTES = 64 * 1024
@@ -34,7 +34,7 @@ class Connection:
         self._reader = reader
         self._writer = writer
         self._most_bytes = HELLO_BYTES
-        self._came = bytearray()
+        self._received = bytearray()
 
     async def secure(self, tls: Tls) -> str:
         """Switch to TLS, before anything else is awaited: bytes that were read earlier would be taken for lines.
@@ -48,7 +48,7 @@ class Connection:
         await self._writer.start_tls(tls.server, ssl_handshake_timeout=HELLO_S)
         return peer_name(self._writer.get_extra_info("ssl_object"))
 
-    def let_in(self) -> None:
+    def allow_messages(self) -> None:
         """Allow lines of the length of messages: the connection is a member's."""
         self._most_bytes = MAX_LINE_BYTES
 
@@ -60,18 +60,18 @@ class Connection:
             OSError: The connection broke.
         """
         searched = 0
-        while (end := self._came.find(b"\n", searched)) < 0 and len(self._came) <= self._most_bytes:
-            searched = len(self._came)
+        while (end := self._received.find(b"\n", searched)) < 0 and len(self._received) <= self._most_bytes:
+            searched = len(self._received)
             piece = await self._reader.read(PIECE_BYTES)
-            if not piece and self._came:
+            if not piece and self._received:
                 raise ConnectionError("the connection ended in the middle of a line")
             if not piece:
                 return None
-            self._came += piece
+            self._received += piece
         if not 0 <= end <= self._most_bytes:
             raise ProtocolError(f"a line is longer than {self._most_bytes} bytes")
-        line = bytes(self._came[:end])
-        del self._came[: end + 1]
+        line = bytes(self._received[:end])
+        del self._received[: end + 1]
         return decode(line)
 
     def send(self, message: ControlMessage) -> None:
@@ -95,8 +95,8 @@ class Connection:
         self._writer.close()
 
 
-class Strangers:
-    """Connections that are not authenticated yet, at most MOST_STRANGERS.
+class UnauthenticatedConnections:
+    """Connections that are not authenticated yet, at most MOST_UNAUTHENTICATED.
 
     The oldest is cut when another comes, so that silent connections keep no member out.
     """
@@ -105,10 +105,12 @@ class Strangers:
         self._waiting: dict[Connection, None] = {}
 
     @contextmanager
-    def one_more(self, connection: Connection) -> Iterator[None]:
+    def counted(self, connection: Connection) -> Iterator[None]:
         """Count a connection as a stranger within this context."""
-        if len(self._waiting) >= MOST_STRANGERS:
-            next(iter(self._waiting)).cut(f"it sent no hello, and {MOST_STRANGERS} other connections wait for theirs")
+        if len(self._waiting) >= MOST_UNAUTHENTICATED:
+            next(iter(self._waiting)).cut(
+                f"it sent no hello, and {MOST_UNAUTHENTICATED} other connections wait for theirs"
+            )
         self._waiting[connection] = None
         try:
             yield

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from testbed.controller.model.contradiction import Contradiction, JoinRefused
 from testbed.controller.model.identity import Identities
-from testbed.controller.server.connection import HELLO_S, PIECE_BYTES, Connection, Strangers
+from testbed.controller.server.connection import HELLO_S, PIECE_BYTES, Connection, UnauthenticatedConnections
 from testbed.protocol import (
     PROTOCOL_VERSION,
     Arrived,
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 SOCKET = "control.sock"
 
 #: The messages that members may send once they have joined.
-SAID = (Report, Arrived, Held, Renew, Lost, Holding, PromiseGraph, Goodbye)
+MEMBER_MESSAGES = (Report, Arrived, Held, Renew, Lost, Holding, PromiseGraph, Goodbye)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class MemberListener(Protocol):
             Contradiction: The member comes too late, or its state is impossible.
         """
 
-    def heard(self, message: ControlMessage) -> None:
+    def received(self, message: ControlMessage) -> None:
         """Handle a message of a connected member.
 
         Raises:
@@ -132,7 +132,7 @@ class MemberServer:
         self._identities = identities
         self._listener = listener
         self._connections: dict[str, Connection] = {}
-        self._strangers = Strangers()
+        self._unauthenticated = UnauthenticatedConnections()
         self._known: set[str] = set()
         self._servers: list[asyncio.Server] = []
 
@@ -226,7 +226,7 @@ class MemberServer:
         member = None
         try:
             member = await self._admit(owner, connection, hello)
-            await self._attend(member, connection)
+            await self._serve_member(member, connection)
         except _TooEarly:
             return  # kept for the next training
         except Contradiction as refusal:
@@ -251,7 +251,7 @@ class MemberServer:
             TimeoutError: The hello took longer than HELLO_S.
             _TooEarly: The member waits for the next training.
         """
-        with self._strangers.one_more(connection):
+        with self._unauthenticated.counted(connection):
             async with asyncio.timeout(HELLO_S):
                 if hello is None and owner is None and self._tcp is not None and self._tcp.tls is not None:
                     owner = await connection.secure(self._tcp.tls)
@@ -272,8 +272,8 @@ class MemberServer:
             raise JoinRefused(
                 f"{hello.member!r} has joined already over another connection; end that process, or use another name"
             )
-        connection.let_in()
-        self._let_in(hello, await self._rejoin(hello, connection) if hello.returns else None, connection)
+        connection.allow_messages()
+        self._join(hello, await self._rejoin(hello, connection) if hello.returns else None, connection)
         return hello.member
 
     async def _rejoin(self, hello: Hello, connection: Connection) -> Rejoin:
@@ -312,7 +312,7 @@ class MemberServer:
     def _is_early(self, connection: Connection) -> bool:
         return any(early.connection is connection for early in (self._early or {}).values())
 
-    def _let_in(self, hello: Hello, rejoin: Rejoin | None, connection: Connection) -> None:
+    def _join(self, hello: Hello, rejoin: Rejoin | None, connection: Connection) -> None:
         """Pass a member to the listener. An earlier connection of the member is cut."""
         before = self._connections.get(hello.member)
         self._connections[hello.member] = connection
@@ -327,7 +327,7 @@ class MemberServer:
         if before is not None:
             before.cut("the member made a new connection")
 
-    async def _attend(self, member: str, connection: Connection) -> None:
+    async def _serve_member(self, member: str, connection: Connection) -> None:
         """Serve a member until its connection ends, and report the end unless the member has a newer connection."""
         tell = self._listener.excluded
         try:
@@ -359,9 +359,9 @@ class MemberServer:
                 speaker = getattr(message, "member", None)
                 if speaker != member:
                     raise Contradiction(f"it sent a {message.kind} in the name of {speaker!r}", member=member)
-                if not isinstance(message, SAID):
+                if not isinstance(message, MEMBER_MESSAGES):
                     raise Contradiction(f"it sent a {message.kind}, which members do not send", member=member)
-                self._listener.heard(message)
+                self._listener.received(message)
                 done = done or isinstance(message, Goodbye)
                 failed = isinstance(message, Goodbye) and bool(message.error)
                 if done and (failed or not self._stays_after_goodbye):

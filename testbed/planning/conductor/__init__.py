@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from testbed.planning.conductor.candidate import FIRST, Candidate, candidates
+from testbed.planning.conductor.candidate import Candidate, SchemeCatalog
 from testbed.planning.conductor.choice import CandidateTerms, Situation, TrainingVerdict, choose
 from testbed.planning.conductor.history import TrainedHistory, TrainedStretch
 from testbed.planning.conductor.progress import StepWorth, learn
 
 __all__ = [
-    "FIRST",
     "Candidate",
     "CandidateTerms",
+    "SchemeCatalog",
     "Situation",
     "StepWorth",
     "TrainedHistory",
     "TrainedStretch",
     "TrainingVerdict",
-    "candidates",
     "choose",
     "learn",
 ]

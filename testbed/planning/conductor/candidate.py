@@ -1,21 +1,14 @@
-"""The candidates of the conductor: schemes, their local steps and codecs, and all that it knows of each beforehand."""
+"""The candidates of the conductor: schemes with their local steps, and codecs with what is known of each beforehand.
+
+The schemes say of themselves what is known of them; the caller hands their traits to the conductor.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import log
 
-from testbed.plan import PLAIN_CODEC, TrainingChoice
-
-#: The logarithm of a factor as it is believed before a run: its mean and its standard deviation.
-Prior = tuple[float, float]
-
-#: Local steps to a round: each rung costs about as much more progress as it saves rounds.
-STEPS = (2, 4, 8, 16, 32, 64, 128)
-
-#: The same for schemes that leave out so much that they need long rounds.
-LONG = (8, 16, 32, 64)
+from testbed.plan import PLAIN_CODEC, Prior, SchemeTraits, TrainingChoice
 
 #: Optimizers that divide by the size of a member's own gradients. For a value with signal s and noise σ, each of n
 #: members steps by s/√(s² + σ²), all-reduce by s/√(s² + σ²/n). So the mean of members' steps is from 1/√n to 1 of
@@ -23,39 +16,6 @@ LONG = (8, 16, 32, 64)
 #: small GPT needed 1.6 times the steps with rounds of 2, and 2.1 times with rounds of 16.
 NORMALIZING = ("adam", "adamw", "muon")
 
-
-@dataclass(frozen=True, slots=True)
-class SchemeTraits:
-    """The conductor's knowledge of a scheme."""
-
-    #: The local steps to a round that are candidates.
-    steps: tuple[int, ...]
-    #: γ, the worth of a step over one of flat all-reduce, horizon and codec aside; None for flat all-reduce itself.
-    worth: Prior | None = None
-    #: γ where members step by one of NORMALIZING; None if those make no difference.
-    normalized: Prior | None = None
-    #: The codec that the scheme is made for, whose effect γ includes; None if the scheme goes with each of CODECS.
-    codec: str | None = None
-    #: The only optimizer with which the scheme is a candidate; None for any.
-    optimizer: str | None = None
-    #: Whether a round sets parameters to the members' plain mean. Only then does merging show the horizon: an outer
-    #: optimizer moves by more than the mean change.
-    plain_mean: bool = False
-
-    def worth_with(self, optimizer: str) -> Prior | None:
-        """Return γ for members that step by an optimizer."""
-        return self.normalized if self.normalized and optimizer in NORMALIZING else self.worth
-
-
-#: Every scheme that the conductor may choose; the conductor names schemes here alone. The order is that of the unknowns
-#: in `learn`. A tenth more loss, as sparseloco's here, is some third of the steps (docs/benchmarks.md).
-SCHEMES: Mapping[str, SchemeTraits] = {
-    "gradients": SchemeTraits((1,)),
-    "local_sgd": SchemeTraits(STEPS, worth=(0.0, 0.1), normalized=(log(0.6), 0.3), plain_mean=True),
-    "diloco": SchemeTraits(STEPS, worth=(0.0, 0.3), normalized=(log(0.6), 0.5)),
-    "sparseloco": SchemeTraits(LONG, worth=(log(0.7), 0.3), codec="sparse"),
-    "muloco": SchemeTraits(LONG, worth=(0.0, 0.3), codec="bins2", optimizer="muon"),
-}
 
 #: Every codec from the most bytes to the fewest, with κ, its factor on the worth of a step; None for no codec. Values
 #: that a codec leaves out come a round later; their cost is judged like that of local steps, with which codecs compete:
@@ -97,19 +57,45 @@ class Candidate:
         return f"{self.scheme}{often}, {self.codec}"
 
 
-#: Flat all-reduce (synchronous SGD), against which all other candidates are measured.
-FIRST = Candidate("gradients")
+@dataclass(frozen=True)
+class SchemeCatalog:
+    """The schemes that the conductor may choose, with the traits of each.
 
+    Raises:
+        ValueError: Not exactly one of the schemes is flat all-reduce (synchronous SGD), which has no worth of its own
+            because the others are measured against it.
+    """
 
-def candidates(optimizer: str = "") -> Iterator[Candidate]:
-    """Yield all candidates for members that step by an optimizer, flat all-reduce first."""
-    able = {name: its for name, its in SCHEMES.items() if its.optimizer in (None, optimizer)}
-    for codec in CODECS:
-        for steps in (1, *STEPS):
+    traits: Mapping[str, SchemeTraits]
+    #: Flat all-reduce without a codec, against which all other candidates are measured.
+    flat: Candidate = field(init=False)
+
+    def __post_init__(self) -> None:
+        flat = [name for name, its in self.traits.items() if its.worth is None]
+        if len(flat) != 1:
+            raise ValueError(
+                f"the schemes without `worth` are {flat}; exactly one must be, flat all-reduce: give the others theirs"
+            )
+        object.__setattr__(self, "flat", Candidate(flat[0]))
+
+    def candidates(self, optimizer: str = "") -> Iterator[Candidate]:
+        """Yield all candidates for members that step by an optimizer, flat all-reduce first."""
+        able = {name: its for name, its in self.traits.items() if its.optimizer in (None, optimizer)}
+        ladder = sorted({steps for its in able.values() for steps in its.steps})
+        for codec in CODECS:
+            for steps in ladder:
+                for name, its in able.items():
+                    if its.codec is None and steps in its.steps:
+                        yield Candidate(name, steps, codec)
+        for steps in ladder:
             for name, its in able.items():
-                if its.codec is None and steps in its.steps:
-                    yield Candidate(name, steps, codec)
-    for steps in LONG:
-        for name, its in able.items():
-            if its.codec is not None and steps in its.steps:
-                yield Candidate(name, steps, its.codec)
+                if its.codec is not None and steps in its.steps:
+                    yield Candidate(name, steps, its.codec)
+
+    def worths(self, optimizer: str) -> dict[str, Prior]:
+        """Return γ of each scheme but flat all-reduce, for members that step by an optimizer."""
+        return {
+            name: its.normalized if its.normalized and optimizer in NORMALIZING else its.worth
+            for name, its in self.traits.items()
+            if its.worth is not None
+        }

@@ -26,7 +26,8 @@ from dataclasses import asdict, dataclass
 from math import erf, exp, log
 from typing import Any
 
-from testbed.planning.conductor.candidate import FIRST, Candidate
+from testbed.plan import PLAIN_CODEC
+from testbed.planning.conductor.candidate import Candidate
 from testbed.planning.conductor.progress import StepWorth
 
 #: The parts by which the loss at the end of equal samples may exceed flat all-reduce's: from the begin, or from now on.
@@ -83,9 +84,15 @@ class Situation:
         return self.compute_s + self.exchange_s[candidate.codec] / candidate.steps
 
     @property
+    def exchange_share(self) -> float:
+        """The part of flat all-reduce's step that its exchange takes."""
+        exchange_s = self.exchange_s[PLAIN_CODEC]
+        return exchange_s / (self.compute_s + exchange_s)
+
+    @property
     def saves(self) -> bool:
         """True if exchanges are a greater part of flat all-reduce's step than the margin."""
-        return self.exchange_s[FIRST.codec] > self.margin * self.step_s(FIRST)
+        return self.exchange_share > self.margin
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +146,12 @@ class _Judged:
     terms: CandidateTerms
     ahead: float  # d of the module's docstring
     off: float  # s
-
-    @property
-    def first(self) -> bool:
-        return self.candidate == FIRST
+    #: Whether it is flat all-reduce without a codec.
+    flat: bool
 
     def wasteful(self, allowed: float) -> bool:
         """Return whether the candidate needs too many samples."""
-        return not self.first and self.terms.above > allowed
+        return not self.flat and self.terms.above > allowed
 
     @property
     def gain(self) -> float:
@@ -161,8 +166,8 @@ def choose(situation: Situation, progress: StepWorth, among: Iterable[Candidate]
     """Judge all candidates, which include the one in force and flat all-reduce, and choose one."""
     judged = [_judge(candidate, situation, progress) for candidate in among]
     by = {one.candidate: one for one in judged}
-    current, flat = by[situation.current], by[FIRST]
-    able = [one for one in judged if one.first or (situation.saves and one.ahead >= flat.ahead)]
+    current, flat = by[situation.current], by[progress.schemes.flat]
+    able = [one for one in judged if one.flat or (situation.saves and one.ahead >= flat.ahead)]
     able = [one for one in able if one is current or not one.wasteful(SAMPLES / 2)]
     able = [one for one in able if one.candidate.steps <= REACH * situation.current.steps]
     chosen, trial, why = _choice(situation, current, flat, able)
@@ -172,7 +177,9 @@ def choose(situation: Situation, progress: StepWorth, among: Iterable[Candidate]
 
 def _choice(situation: Situation, current: _Judged, flat: _Judged, able: list[_Judged]) -> tuple[_Judged, bool, str]:
     wanted = -log(1 - situation.margin)
-    if situation.rounds < TRIAL_ROUNDS or situation.rounds * situation.current.steps < _least_steps(situation.current):
+    # The worth of flat all-reduce is known, with any codec, so that it takes no least number of steps.
+    least_steps = 0 if current.candidate.scheme == flat.candidate.scheme else TRIAL_STEPS
+    if situation.rounds < TRIAL_ROUNDS or situation.rounds * situation.current.steps < least_steps:
         return current, False, f"{situation.rounds} rounds of {current.candidate} say too little yet"
     failing = current.wasteful(SAMPLES)
     if flat.ahead > WORSE or failing:
@@ -196,7 +203,7 @@ def _choice(situation: Situation, current: _Judged, flat: _Judged, able: list[_J
         why = f"it may save {best.gain:.0%} of the time that is left, and cost {best.cost:.0%} of"
         return best, True, f"a trial of {best.candidate}: {why} {_trial_steps(best.candidate)} steps"
     if not situation.saves:
-        share = 1 - situation.compute_s / situation.step_s(FIRST)
+        share = situation.exchange_share
         return current, False, f"exchanges are {share:.0%} of a step of flat all-reduce: there is nothing to save"
     if best is current or best.ahead <= 0:
         return current, False, f"{current.candidate} is the best"
@@ -217,11 +224,6 @@ def _worth_a_trial(one: _Judged, situation: Situation, current: _Judged, total_s
 
 def _trial_steps(candidate: Candidate) -> int:
     return max(TRIAL_ROUNDS * candidate.steps, TRIAL_STEPS)
-
-
-def _least_steps(candidate: Candidate) -> int:
-    """Return the steps before which a candidate is not left: 0 for flat all-reduce, whose worth is known."""
-    return 0 if candidate.scheme == FIRST.scheme else TRIAL_STEPS
 
 
 def _judge(candidate: Candidate, situation: Situation, progress: StepWorth) -> _Judged:
@@ -253,7 +255,7 @@ def _judge(candidate: Candidate, situation: Situation, progress: StepWorth) -> _
         saves=1 - exp(-ahead),
         verdict="",
     )
-    return _Judged(candidate, terms, ahead, off)
+    return _Judged(candidate, terms, ahead, off, flat=candidate == progress.schemes.flat)
 
 
 def _share(situation: Situation, candidate: Candidate) -> float:

@@ -7,8 +7,8 @@ Members that take H local steps progress less and less, because they approach th
 horizon of h steps, 1/e of a step's progress is left (with a quadratic loss for each member the form is exact). γ is the
 scheme's factor, the effect of its outer optimizer on the mean change. κ is the codec's factor. For a new task all of
 these are unknown, and so are the curve's four numbers. They are found together by least squares in the logarithms,
-under the priors below and in `candidate`; losses under several candidates separate γ, κ and h from the curve. The
-covariance is that of the linear problem at the solution (Laplace).
+under the priors below, in `candidate` and in the schemes' traits. Losses under several candidates separate γ, κ and h
+from the curve. The covariance is that of the linear problem at the solution (Laplace).
 
 A second estimate of h is available before a curve shows it. Merging undoes the part f of the progress that
 members made by themselves in H steps. In the form above, f = 1 - (1 - e^-x)/x, about x/2.
@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import exp, log, sqrt
 
 import numpy as np
 
-from testbed.planning.conductor.candidate import CODECS, FIRST, SCHEMES, Candidate
+from testbed.planning.conductor.candidate import CODECS, Candidate, SchemeCatalog
 from testbed.planning.conductor.history import SeenLoss, TrainedStretch
 from testbed.planning.constraints import Floats
 
@@ -47,18 +48,57 @@ LEAST_UNDONE, MOST_UNDONE = 0.01, 0.9
 #: The part of the losses, the newest ones, that show how fast the loss falls, and their least number.
 NEWEST, ENOUGH = 1 / 3, 8
 
-#: The unknowns in order: four of the curve, then the horizon, the schemes' γ, the codecs' κ.
+#: The number of unknowns of the curve, which come before the others.
 _CURVE = 4
-_GAMMAS = tuple(name for name, its in SCHEMES.items() if its.worth)
+#: The codecs with a κ, and its prior.
 _KAPPAS = {name: prior for name, prior in CODECS.items() if prior}
-_NAMES = ("horizon", *_GAMMAS, *_KAPPAS)
+
+
+class _Unknowns:
+    """The unknowns in their order: four of the curve, then the horizon, the schemes' γ, the codecs' κ."""
+
+    def __init__(self, schemes: SchemeCatalog) -> None:
+        self.schemes = schemes
+        #: The names of all unknowns but those of the curve.
+        self.names = ("horizon", *schemes.worths(""), *_KAPPAS)
+
+    def priors(self, optimizer: str) -> Floats:
+        """Return each unknown's mean and standard deviation before the run, one unknown a row."""
+        gammas = self.schemes.worths(optimizer).values()
+        return np.array([FLOOR, BEGIN, BEND, POWER, HORIZON, *gammas, *_KAPPAS.values()])
+
+    def log_worth(self, values: Floats, candidate: Candidate) -> float:
+        """Return the logarithm of η."""
+        return sum(float(values[its]) for its in self._factors(candidate)) + _log_left(_alone(values, candidate))
+
+    def slope(self, values: Floats, candidate: Candidate) -> Floats:
+        """Return the derivative of a candidate's `log_worth` by the unknowns."""
+        slope, x = np.zeros_like(values), _alone(values, candidate)
+        slope[self._factors(candidate)] = 1.0
+        slope[_CURVE] = x / 2 - x * x / 12 if x < 1e-3 else 1 + x * exp(-x) / np.expm1(-x)
+        return slope
+
+    def worth(self, values: Floats, stretches: Sequence[TrainedStretch], steps: Floats) -> Floats:
+        """Return E after each number of steps."""
+        total = np.zeros_like(steps)
+        for stretch in stretches:
+            inside = np.clip(steps, stretch.began, stretch.ended) - stretch.began
+            total += inside * exp(self.log_worth(values, stretch.candidate))
+        return total
+
+    def _factors(self, candidate: Candidate) -> list[int]:
+        """Return the unknowns that a candidate's worth is a multiple of: its scheme's γ and its codec's κ."""
+        its = self.schemes.traits.get(candidate.scheme)
+        names = [candidate.scheme] if its and its.codec else [candidate.scheme, candidate.codec]
+        return [_CURVE + self.names.index(name) for name in names if name in self.names]
 
 
 @dataclass(frozen=True)
 class StepWorth:
     """The result of `learn`."""
 
-    #: The unknowns (see `_NAMES`), and their covariance.
+    schemes: SchemeCatalog
+    #: The unknowns (see `_Unknowns`), and their covariance.
     values: Floats
     covariance: Floats
     #: The first and the least loss seen.
@@ -72,11 +112,17 @@ class StepWorth:
 
     def log_worth(self, candidate: Candidate) -> float:
         """Return the logarithm of the worth of a step."""
-        return _log_worth(self.values, candidate)
+        return self._unknowns.log_worth(self.values, candidate)
 
-    def spread(self, candidate: Candidate, beside: Candidate = FIRST) -> float:
-        """Return the standard deviation of the difference of two candidates' `log_worth`."""
-        return self._deviation(_slope(self.values, candidate) - _slope(self.values, beside))
+    def spread(self, candidate: Candidate, beside: Candidate | None = None) -> float:
+        """Return the standard deviation of the difference of two candidates' `log_worth`.
+
+        Args:
+            candidate: One of them.
+            beside: The other; None for flat all-reduce.
+        """
+        other = self._unknowns.slope(self.values, beside or self.schemes.flat)
+        return self._deviation(self._unknowns.slope(self.values, candidate) - other)
 
     def loss(self, worth: float) -> float:
         """Return the loss at parameters that all members hold, after steps worth `worth`."""
@@ -91,7 +137,8 @@ class StepWorth:
         """Return E after `steps` more steps under a candidate, and its standard deviation by past and future steps."""
         whole = {**self.taken, candidate: self.taken.get(candidate, 0) + steps}
         parts = {its: count * exp(self.log_worth(its)) for its, count in whole.items()}
-        slope = sum((part * _slope(self.values, its) for its, part in parts.items()), np.zeros_like(self.values))
+        slopes = (part * self._unknowns.slope(self.values, its) for its, part in parts.items())
+        slope = sum(slopes, np.zeros_like(self.values))
         return sum(parts.values()), self._deviation(slope)
 
     def above(self, worth: float, of: float) -> float:
@@ -105,6 +152,10 @@ class StepWorth:
             return 0.0
         return max(self.loss(worth) - self.loss(of), self.fall * log(of / max(worth, of * 1e-3)), 0.0)
 
+    @cached_property
+    def _unknowns(self) -> _Unknowns:
+        return _Unknowns(self.schemes)
+
     def _deviation(self, slope: Floats) -> float:
         variance = float(slope @ self.covariance @ slope)
         return sqrt(max(variance, 0.0))
@@ -117,25 +168,31 @@ class StepWorth:
     def to_json(self) -> dict[str, float]:
         """Return plain values: the horizon, the factors of schemes and codecs with their spreads, and the loss now."""
         found = {}
-        for number, name in enumerate(_NAMES, _CURVE):
+        for number, name in enumerate(self._unknowns.names, _CURVE):
             found[name] = exp(self.values[number])
             found[f"{name}_spread"] = float(self.covariance[number, number]) ** 0.5
         return {**found, "loss": self.loss(self.worth), "losses": float(self.losses)}
 
 
-def learn(stretches: Sequence[TrainedStretch], optimizer: str = "") -> StepWorth:
-    """Learn from stretches of training of members that step by an optimizer. Without stretches, return the priors."""
+def learn(stretches: Sequence[TrainedStretch], schemes: SchemeCatalog, optimizer: str = "") -> StepWorth:
+    """Learn the worth of steps from a run's training so far. Without stretches, return the priors.
+
+    Args:
+        stretches: The training so far.
+        schemes: The schemes that may be chosen.
+        optimizer: The optimizer that members step by; empty if it normalizes no gradients.
+    """
+    unknowns = _Unknowns(schemes)
     losses = [loss for stretch in stretches for loss in stretch.losses]
     scale = (losses[0].value, min(loss.value for loss in losses)) if losses else (1.0, 1.0)
-    gammas = (SCHEMES[name].worth_with(optimizer) for name in _GAMMAS)
-    priors = np.array([FLOOR, BEGIN, BEND, POWER, HORIZON, *gammas, *_KAPPAS.values()])
+    priors = unknowns.priors(optimizer)
     steps = np.array([loss.step for loss in losses])
     seen = np.array([loss.value for loss in losses])
     off = _noise(stretches)
-    hints = list(_hints(stretches))
+    hints = list(_hints(stretches, schemes))
 
     def residuals(values: Floats) -> Floats:
-        own = (_curve(values, _worth(values, stretches, steps), scale) - seen) / off if losses else np.empty(0)
+        own = (_curve(values, unknowns.worth(values, stretches, steps), scale) - seen) / off if losses else np.empty(0)
         hinted = [(values[_CURVE] - about) / sure for about, sure in hints]
         return np.concatenate([own, hinted, (values - priors[:, 0]) / priors[:, 1]])
 
@@ -147,8 +204,8 @@ def learn(stretches: Sequence[TrainedStretch], optimizer: str = "") -> StepWorth
     taken: dict[Candidate, int] = {}
     for stretch in stretches:
         taken[stretch.candidate] = taken.get(stretch.candidate, 0) + stretch.ended - stretch.began
-    fall = _fall(_worth(found.x, stretches, steps), seen, off) if losses else 0.0
-    return StepWorth(found.x, covariance, scale, taken, len(losses), fall)
+    fall = _fall(unknowns.worth(found.x, stretches, steps), seen, off) if losses else 0.0
+    return StepWorth(schemes, found.x, covariance, scale, taken, len(losses), fall)
 
 
 def _curve(values: Floats, worth: Floats, scale: tuple[float, float]) -> Floats:
@@ -156,26 +213,6 @@ def _curve(values: Floats, worth: Floats, scale: tuple[float, float]) -> Floats:
     least = scale[1] / (1 + exp(-floor))
     first = max(scale[0] * exp(begin) - least, 1e-9)
     return least + first * (1 + np.maximum(worth, 0.0) / exp(bend)) ** -exp(min(power, 3.0))
-
-
-def _worth(values: Floats, stretches: Sequence[TrainedStretch], steps: Floats) -> Floats:
-    """Return E after each number of steps."""
-    total = np.zeros_like(steps)
-    for stretch in stretches:
-        inside = np.clip(steps, stretch.began, stretch.ended) - stretch.began
-        total += inside * exp(_log_worth(values, stretch.candidate))
-    return total
-
-
-def _log_worth(values: Floats, candidate: Candidate) -> float:
-    return sum(float(values[its]) for its in _factors(candidate)) + _log_left(_alone(values, candidate))
-
-
-def _factors(candidate: Candidate) -> list[int]:
-    """Return the unknowns that a candidate's worth is a multiple of: its scheme's γ and its codec's κ."""
-    its = SCHEMES.get(candidate.scheme)
-    names = [candidate.scheme] if its and its.codec else [candidate.scheme, candidate.codec]
-    return [_CURVE + _NAMES.index(name) for name in names if name in _NAMES]
 
 
 def _alone(values: Floats, candidate: Candidate) -> float:
@@ -186,14 +223,6 @@ def _alone(values: Floats, candidate: Candidate) -> float:
 def _log_left(x: float) -> float:
     """Return the logarithm of (1 - e^-x)/x."""
     return -x / 2 + x * x / 24 if x < 1e-3 else log(-np.expm1(-x) / x)
-
-
-def _slope(values: Floats, candidate: Candidate) -> Floats:
-    """Return the derivative of a candidate's `log_worth` by the unknowns."""
-    slope, x = np.zeros_like(values), _alone(values, candidate)
-    slope[_factors(candidate)] = 1.0
-    slope[_CURVE] = x / 2 - x * x / 12 if x < 1e-3 else 1 + x * exp(-x) / np.expm1(-x)
-    return slope
 
 
 def _fall(worth: Floats, seen: Floats, off: Floats) -> float:
@@ -227,10 +256,10 @@ def _off_line(one: SeenLoss, middle: SeenLoss, other: SeenLoss) -> float:
     return float(off / variance**0.5)
 
 
-def _hints(stretches: Sequence[TrainedStretch]) -> Iterator[tuple[float, float]]:
+def _hints(stretches: Sequence[TrainedStretch], schemes: SchemeCatalog) -> Iterator[tuple[float, float]]:
     """Yield the logarithms of horizons that merging shows, with their standard deviations."""
     for stretch in stretches:
-        its = SCHEMES.get(stretch.candidate.scheme)
+        its = schemes.traits.get(stretch.candidate.scheme)
         if its and its.plain_mean and (undone := stretch.undone) is not None:
             part = min(max(undone, LEAST_UNDONE), MOST_UNDONE)
             sure = UNDONE * max(ROUNDS / stretch.judged, 1.0) ** 0.5

@@ -169,9 +169,9 @@ def test_a_plan_is_dropped_at_once_when_who_has_yet_to_say_that_it_holds_it_was_
         told.hear(Held(name, 1))
     told.force("c-w0")
     told.take(Prepare)
-    told.do(told.coordinator.came_back(*standing("a-w0", told.plan, 1)))
+    told.do(told.coordinator.rejoin(*standing("a-w0", told.plan, 1)))
     assert told.take(Prepare) == {}, "this one has said so"
-    told.do(told.coordinator.came_back(*standing(LOST, told.plan, 1)))
+    told.do(told.coordinator.rejoin(*standing(LOST, told.plan, 1)))
     prepared = told.take(Prepare)
     assert {Plan.from_json(its.plan).epoch for its in prepared.values()} == {2} and prepared.keys() == set(NAMES)
 
@@ -179,11 +179,11 @@ def test_a_plan_is_dropped_at_once_when_who_has_yet_to_say_that_it_holds_it_was_
 def test_whatever_a_member_says_it_is_there(told: Told) -> None:
     leases = told.coordinator.group.membership.leases
     for message in (Arrived(LOST), Held(LOST, 7), holding(LOST, 7)):
-        leases.hang_up(LOST)
-        leases.lose("a-w0", LOST, "reset", True, 0.0)
-        assert LOST in leases.gone(0.0)
+        leases.disconnect(LOST)
+        leases.report_peer("a-w0", LOST, "reset", True, 0.0)
+        assert LOST in leases.lost_members(0.0)
         told.hear(message)
-        assert LOST not in leases.gone(0.0)
+        assert LOST not in leases.lost_members(0.0)
 
 
 def test_the_others_recover_from_a_loss_under_a_plan_without_the_member(told: Told, tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_round_that_lacked_only_the_lost_member_is_over_with_the_loss(told: To
 def test_a_member_that_comes_takes_part_from_the_first_round_under_its_plan(told: Told) -> None:
     told.lose(LOST)
     [epoch] = {halt.epoch for halt in told.take(Abort).values()}
-    told.do(told.coordinator.comes(hello(LOST)))
+    told.do(told.coordinator.join(hello(LOST)))
     assert told.take(Welcome) == {}  # the others are being reconfigured: it waits for that
     for name in OTHERS:
         told.hear(holding(name, epoch))
@@ -238,7 +238,7 @@ def test_a_comer_that_goes_before_it_was_admitted_leaves_others_that_may_have_ag
     told.lose(LOST)
     for name in OTHERS:
         told.hear(holding(name, told.coordinator.group.plans.newest))
-    told.do(told.coordinator.comes(hello(LOST)))
+    told.do(told.coordinator.join(hello(LOST)))
     assert told.take(Prepare).keys() == set(OTHERS)
     told.do(told.coordinator.died(LOST, "killed"))
     halts = told.take(Abort)
@@ -254,7 +254,7 @@ def test_fewer_members_than_the_quorum_end_the_run(told: Told) -> None:
 
 
 def test_members_that_are_all_lost_at_once_end_the_run_as_failed(told: Told) -> None:
-    told.do(told.coordinator._lose(dict.fromkeys(NAMES, "it did not renew its lease for 5 s")))
+    told.do(told.coordinator._remove_members(dict.fromkeys(NAMES, "it did not renew its lease for 5 s")))
     assert "0 members" in told.failure
     assert not told.coordinator.over
 
@@ -333,10 +333,10 @@ def test_a_report_that_contradicts_what_is_known_of_the_run(told: Told, changes:
 def test_who_returns_to_a_controller_that_never_left_knows_of_no_more_plans_than_that_has_made(told: Told) -> None:
     told.force("d-w0")
     plan, forged = told.plan, told.plan.with_epoch(1)
-    list(told.coordinator.came_back(hello("a-w0"), Rejoin("a-w0", forged.to_json(), ROSTER, 1, False, 1)))
+    list(told.coordinator.rejoin(hello("a-w0"), Rejoin("a-w0", forged.to_json(), ROSTER, 1, False, 1)))
     assert told.plan is plan  # what is in force is known by the rounds that were reported
     with pytest.raises(Contradiction) as caught:
-        list(told.coordinator.came_back(hello("a-w0"), Rejoin("a-w0", forged.to_json(), ROSTER, 1, False, 2**31)))
+        list(told.coordinator.rejoin(hello("a-w0"), Rejoin("a-w0", forged.to_json(), ROSTER, 1, False, 2**31)))
     assert (caught.value.rule, caught.value.member, caught.value.epoch) == ("unknown-epoch", "a-w0", 2**31)
 
 
@@ -375,7 +375,7 @@ def test_one_that_does_not_say_where_it_stands_did_not_come_back(told: Told) -> 
         (Rejoin("a-w0", told.plan.with_epoch(9).to_json(), ROSTER, 1, False, 0), ("unknown-epoch", None)),
     ):
         with pytest.raises(Contradiction) as caught:
-            list(told.coordinator.came_back(hello("a-w0"), rejoin))
+            list(told.coordinator.rejoin(hello("a-w0"), rejoin))
         assert (caught.value.rule, caught.value.field, caught.value.member) == (*broken, "a-w0")
 
 
@@ -386,7 +386,7 @@ def standing(name: str, plan: Plan, newest: int) -> tuple[Hello, Rejoin]:
 
 def test_a_member_can_t_claim_an_epoch_that_was_never_handed_out(told: Told) -> None:
     with pytest.raises(Contradiction) as caught:
-        told.do(told.coordinator.came_back(*standing("a-w0", told.plan, 2**31)))
+        told.do(told.coordinator.rejoin(*standing("a-w0", told.plan, 2**31)))
     assert (caught.value.rule, caught.value.member, caught.value.epoch) == ("unknown-epoch", "a-w0", 2**31)
     told.force("b-w0")
     assert told.take(Prepare)["a-w0"].plan["epoch"] == 1
@@ -395,7 +395,7 @@ def test_a_member_can_t_claim_an_epoch_that_was_never_handed_out(told: Told) -> 
 def test_nobody_comes_back_to_a_run_that_has_not_begun_or_whose_members_do_not_come_back(tmp_path: Path) -> None:
     for made in (Told(tmp_path / "new", begins=False), Told(tmp_path / "static", elastic=False)):
         with pytest.raises(Contradiction) as caught:
-            made.do(made.coordinator.came_back(*standing("a-w0", made.plan, 0)))
+            made.do(made.coordinator.rejoin(*standing("a-w0", made.plan, 0)))
         assert (caught.value.rule, caught.value.member) == ("not-begun", "a-w0")
         made.coordinator.close()
 
@@ -407,13 +407,13 @@ def test_a_controller_that_is_started_anew_believes_no_epoch_but_those_before_it
     again = Told(tmp_path, begins=False)
     plan = first.plan
     with pytest.raises(Contradiction) as caught:
-        again.do(again.coordinator.came_back(*standing("a-w0", plan, 2)))
+        again.do(again.coordinator.rejoin(*standing("a-w0", plan, 2)))
     assert (caught.value.rule, caught.value.member, caught.value.epoch) == ("unknown-epoch", "a-w0", 2)
     stranger = Plan.from_json(json.loads(json.dumps(plan.to_json()).replace("c-w0", "x-w0")))
     with pytest.raises(Contradiction) as caught:
-        again.do(again.coordinator.came_back(*standing("a-w0", stranger, 1)))
+        again.do(again.coordinator.rejoin(*standing("a-w0", stranger, 1)))
     assert (caught.value.rule, caught.value.given) == ("unknown-member", "x-w0")
-    again.do(again.coordinator.came_back(*standing("a-w0", plan, 1)))
+    again.do(again.coordinator.rejoin(*standing("a-w0", plan, 1)))
     assert again.coordinator.running and again.plan == plan
     again.lose("b-w0")
     assert {abort.epoch for abort in again.take(Abort).values()} == {2}
@@ -429,7 +429,7 @@ def test_a_plan_that_members_agreed_on_while_the_controller_was_away_is_in_force
     first.coordinator.close()
     again = Told(tmp_path, begins=False)
     for name in NAMES:
-        again.do(again.coordinator.came_back(*standing(name, first.plan, 1)))
+        again.do(again.coordinator.rejoin(*standing(name, first.plan, 1)))
     again.go_round(2, epoch=0)
     assert again.plan.epoch == 0
     again.go_round(3, epoch=1)

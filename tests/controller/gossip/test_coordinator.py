@@ -177,16 +177,16 @@ def test_a_member_that_said_goodbye_keeps_the_channel_until_the_controller_close
     async def scene() -> None:
         async with running(hop_spec(), tmp_path) as controller:
             members = [Runner(tmp_path / "s", name, 1.0) for name in VIEW.names]
-            heard, failed = controller.heard, []
+            received, failed = controller.received, []
 
             def send_first(message: ControlMessage) -> None:
                 if isinstance(message, Goodbye):
                     connection = controller.server._connections[message.member]
                     connection.send(AbortGraph())
                     failed.append(connection._writer.transport.is_closing())
-                heard(message)
+                received(message)
 
-            controller.heard = send_first  # type: ignore[method-assign]
+            controller.received = send_first  # type: ignore[method-assign]
             await reaches(controller, lambda: controller.state == "done")
             for member in members:
                 await asyncio.to_thread(member.join, PATIENCE_S)
@@ -256,7 +256,7 @@ def test_the_others_are_told_of_a_death_and_asked_for_a_graph_with_one_that_come
     assert told(coordinator.died(DIES, "killed"), Died) == OTHERS
     assert coordinator.present == frozenset(OTHERS)
     assert list(coordinator.proceed()) == []
-    assert list(coordinator.comes(hello(DIES))) == []
+    assert list(coordinator.join(hello(DIES))) == []
     assert told(coordinator.proceed(), PrepareGraph) == OTHERS
     assert list(coordinator.proceed()) == []  # one change at a time
     welcomed = [told(coordinator.receive(PromiseGraph(name, 5)), Welcome) for name in sorted(OTHERS)]
@@ -271,7 +271,7 @@ def test_the_others_are_told_of_a_death_and_asked_for_a_graph_with_one_that_come
 def test_a_comer_that_dies_again_is_waited_for_no_more() -> None:
     coordinator = begun()
     list(coordinator.died(DIES, "killed"))
-    list(coordinator.comes(hello(DIES)))
+    list(coordinator.join(hello(DIES)))
     list(coordinator.proceed())
     assert told(coordinator.died(DIES, "killed"), AbortGraph) == OTHERS
     assert list(coordinator.proceed()) == []
@@ -281,7 +281,7 @@ def test_nobody_is_let_in_when_one_is_at_its_end() -> None:
     coordinator = begun()
     list(coordinator.died(DIES, "killed"))
     list(coordinator.receive(Goodbye("a-w0", ROUNDS)))
-    list(coordinator.comes(hello(DIES)))
+    list(coordinator.join(hello(DIES)))
     assert told(coordinator.proceed(), Stop) == {DIES}
     assert list(coordinator.died(DIES, "its connection ended")) == [Announce()]  # as of one that was told to stop
 
@@ -307,5 +307,5 @@ def test_who_was_not_asked_promises_nothing() -> None:
 
 def test_members_that_gossip_do_not_come_back_to_a_controller_that_was_away() -> None:
     with pytest.raises(ValueError) as caught:
-        begun().came_back(hello("a-w0"), Rejoin("a-w0", {}, {}, 1, False, 0))
+        begun().rejoin(hello("a-w0"), Rejoin("a-w0", {}, {}, 1, False, 0))
     assert (caught.value.rule, caught.value.member) == ("no-return", "a-w0")

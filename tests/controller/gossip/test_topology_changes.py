@@ -48,8 +48,8 @@ class Told:
     def prepare(self, kind: str) -> None:
         self.send(self.changes.prepare(kind))
 
-    def prepare_with(self, comer: str) -> None:
-        self.send(self.changes.prepare_with(comer, ("10.0.0.2", 4000)))
+    def prepare_join(self, comer: str) -> None:
+        self.send(self.changes.prepare_join(comer, ("10.0.0.2", 4000)))
 
     def promise(self, name: str, end: int) -> None:
         def answered() -> Actions:
@@ -141,7 +141,7 @@ def test_a_member_that_comes_again_stands_where_it_stood_and_begins_where_the_ot
     told = Told()
     told.enter(1, 10.0)
     told.book.remove("b", "killed")
-    told.prepare_with("b")
+    told.prepare_join("b")
     assert told.take() == dict.fromkeys("acdef", PrepareGraph(AHEAD))
     for name in "acdef":
         assert not told.came
@@ -168,7 +168,7 @@ def test_answers_to_a_question_that_was_taken_back_count_for_no_other() -> None:
     told.prepare("complete")
     told.book.remove("b", "killed")
     told.send(told.changes.died("b"))
-    told.prepare_with("b")
+    told.prepare_join("b")
     for name in "acdef":
         told.promise(name, 3)  # to the first, from which it was released since
     assert not told.came

@@ -46,25 +46,25 @@ def holding(member: str, epoch: int = 5) -> Holding:
 
 def all_there(membership: AllReduceMembership, since: float, until: float, renewing: str) -> None:
     """Nobody is gone in this time, in which these renew; it is looked as often as the controller does."""
-    for number in range(1, round((until - since) / membership.look_s) + 1):
-        now = since + number * membership.look_s
+    for number in range(1, round((until - since) / membership.check_interval_s) + 1):
+        now = since + number * membership.check_interval_s
         for member in renewing:
-            membership.renewed(member, now)
-        assert membership.gone(now) == {}
+            membership.renew(member, now)
+        assert membership.lost_members(now) == {}
 
 
 def test_a_member_whose_lease_ran_out_is_gone() -> None:
     membership = begun()
     all_there(membership, 0.0, 4.0, "ac")
-    assert membership.gone(4.5).keys() == {"b"}
+    assert membership.lost_members(4.5).keys() == {"b"}
 
 
 def test_a_member_that_hung_up_and_was_lost_by_a_peer_is_gone() -> None:
     membership = begun()
-    membership.leases.hang_up("b")
-    assert membership.gone(0.1) == {}
-    membership.lost(Lost("a", "b", "connection reset", 0), 0.2)
-    assert "connection reset" in membership.gone(0.3)["b"]
+    membership.leases.disconnect("b")
+    assert membership.lost_members(0.1) == {}
+    membership.report_loss(Lost("a", "b", "connection reset", 0), 0.2)
+    assert "connection reset" in membership.lost_members(0.3)["b"]
 
 
 @pytest.mark.parametrize(("generation", "gone"), [(4, set()), (5, {"c"})])
@@ -73,10 +73,10 @@ def test_who_went_on_before_a_peer_did_is_not_lost_by_it(generation: int, gone: 
     has lost the other is enough to be believed."""
     membership = aborted(epoch=5)
     for member in "ac":
-        membership.holding(holding(member))
+        membership.add_holding(holding(member))
     list(membership.reconfigure(plan_of("ac", epoch=5)))
-    membership.lost(Lost("a", "c", "closed its connection", generation), 10.1)
-    assert membership.gone(10.2).keys() == gone
+    membership.report_loss(Lost("a", "c", "closed its connection", generation), 10.1)
+    assert membership.lost_members(10.2).keys() == gone
 
 
 def test_who_is_lost_is_told_so_and_the_others_are_to_let_nothing_become_final() -> None:
@@ -93,10 +93,10 @@ def test_who_is_lost_is_told_so_and_the_others_are_to_let_nothing_become_final()
 
 def test_once_all_have_said_what_they_hold_they_go_on_with_that_under_the_next_plan() -> None:
     membership = aborted()
-    assert not membership.holding(holding("a"))
-    assert not membership.holding(holding("b"))  # takes part no more
-    assert not membership.holding(holding("c", epoch=4))  # the answer to an earlier Abort
-    assert membership.holding(holding("c"))
+    assert not membership.add_holding(holding("a"))
+    assert not membership.add_holding(holding("b"))  # takes part no more
+    assert not membership.add_holding(holding("c", epoch=4))  # the answer to an earlier Abort
+    assert membership.add_holding(holding("c"))
     plan = plan_of("ac", epoch=5)
     roster = {name: ADDRESSES[name] for name in "ac"}
     resume = Reconfigure(plan.to_json(), roster, (holding("a"), holding("c")))
@@ -106,29 +106,29 @@ def test_once_all_have_said_what_they_hold_they_go_on_with_that_under_the_next_p
 
 def test_a_member_that_does_not_say_what_it_holds_within_a_lease_is_gone() -> None:
     membership = aborted()
-    membership.holding(holding("a"))
+    membership.add_holding(holding("a"))
     all_there(membership, 10.0, 13.5, "ac")
-    assert membership.gone(14.0).keys() == {"c"}
+    assert membership.lost_members(14.0).keys() == {"c"}
 
 
 def test_while_the_controller_stood_still_nobody_could_say_what_it_holds() -> None:
     membership = aborted()
-    membership.holding(holding("a"))
-    assert membership.gone(14.0) == {}
+    membership.add_holding(holding("a"))
+    assert membership.lost_members(14.0) == {}
     all_there(membership, 14.0, 17.0, "ac")
-    assert membership.gone(17.5).keys() == {"c"}
+    assert membership.lost_members(17.5).keys() == {"c"}
 
 
 def test_another_loss_begins_a_reconfiguration_anew() -> None:
     membership = begun("abcd")
     list(membership.remove({"b": "killed"}))
     list(membership.abort(5, "b is gone", 10.0))
-    membership.holding(holding("a"))
+    membership.add_holding(holding("a"))
     list(membership.remove({"c": "killed too"}))
     assert [tell.member for tell in membership.abort(6, "c is gone", 11.0) if isinstance(tell, Tell)] == ["a", "d"]
-    assert not membership.holding(holding("d"))  # of the first
-    assert not membership.holding(holding("d", epoch=6))
-    assert membership.holding(holding("a", epoch=6))
+    assert not membership.add_holding(holding("d"))  # of the first
+    assert not membership.add_holding(holding("d", epoch=6))
+    assert membership.add_holding(holding("a", epoch=6))
 
 
 def test_a_comer_begins_from_its_nearest_and_takes_part_once_the_plan_is_in_force() -> None:
@@ -144,7 +144,7 @@ def test_a_comer_begins_from_its_nearest_and_takes_part_once_the_plan_is_in_forc
     membership.admit("d")
     assert membership.present == frozenset("abcd")
     all_there(membership, 1.0, 5.0, "abc")
-    assert membership.gone(5.1).keys() == {"d"}  # it has a lease since it was let in
+    assert membership.lost_members(5.1).keys() == {"d"}  # it has a lease since it was let in
 
 
 def hello(member: str) -> Hello:
@@ -158,11 +158,11 @@ def rejoin(member: str, aborted: bool = False) -> Rejoin:
 def test_who_comes_back_when_the_others_went_on_without_it_is_sent_away() -> None:
     membership = aborted()
     away = rejoin("b")
-    (tell,) = membership.came_back(hello("b"), away, 11.0)
+    (tell,) = membership.rejoin(hello("b"), away, 11.0)
     assert isinstance(tell, Tell) and isinstance(tell.message, Stop)
     assert (tell.member, tell.message.again) == ("b", True)
     back = replace(away, member="c")
-    assert list(membership.came_back(hello("c"), back, 11.0)) == [Tell("c", Abort(5, "b is gone: killed"))]
+    assert list(membership.rejoin(hello("c"), back, 11.0)) == [Tell("c", Abort(5, "b is gone: killed"))]
 
 
 @pytest.mark.parametrize("halted", [True, False])
@@ -171,14 +171,14 @@ def test_a_controller_that_was_started_anew_knows_once_all_are_back_whether_one_
     membership.recover(plan_of("ac", epoch=2), ADDRESSES)
     membership.begin(0.0)
     assert membership.present == frozenset("ac") and membership.roster == ADDRESSES
-    list(membership.came_back(hello("a"), rejoin("a", halted), 0.1))
-    assert not membership.orphaned
-    list(membership.came_back(hello("c"), rejoin("c"), 0.2))
-    assert membership.orphaned == halted
+    list(membership.rejoin(hello("a"), rejoin("a", halted), 0.1))
+    assert not membership.abort_unfinished
+    list(membership.rejoin(hello("c"), rejoin("c"), 0.2))
+    assert membership.abort_unfinished == halted
 
 
 def test_without_leases_nobody_is_gone() -> None:
     membership = AllReduceMembership(Identities("abc", "hush"), None)
-    membership.lost(Lost("a", "b", "connection reset", 0), 0.0)
-    membership.leases.hang_up("b")
-    assert membership.gone(1e6) == {} and membership.quorum == 3
+    membership.report_loss(Lost("a", "b", "connection reset", 0), 0.0)
+    membership.leases.disconnect("b")
+    assert membership.lost_members(1e6) == {} and membership.quorum == 3

@@ -27,7 +27,7 @@ def test_of_complete_rounds_the_newest_are_kept_in_short_and_all_are_counted() -
     for number in range(1, KEPT_ROUNDS + 51):
         assert rounds.add(report("a", number, arrivals={"b": (TRAIN,) * 9})) is not None
     assert [done.number for done in rounds.complete] == list(range(51, KEPT_ROUNDS + 51))
-    assert rounds.count == rounds.lost == rounds.under(0) == KEPT_ROUNDS + 50
+    assert rounds.count == rounds.lost == rounds.count_under(0) == KEPT_ROUNDS + 50
     assert len(rounds.whole_s(0, 0)) == KEPT_ROUNDS - 1
     assert rounds.whole_s(rounds.count - 3, 0) == [1.0, 1.0, 1.0]
 

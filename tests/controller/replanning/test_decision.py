@@ -57,9 +57,9 @@ def test_a_plan_stands_for_the_dwell_unless_the_network_was_changed() -> None:
 
 
 def test_a_saving_must_make_up_for_the_swap() -> None:
-    last = decided(10, PlanPerformance(10, left=1, swaps_s=(9.0, 9.0)))
+    last = decided(10, PlanPerformance(10, rounds_left=1, swaps_s=(9.0, 9.0)))
     assert not last.adopt and "may cost" in last.why
-    assert decided(10, PlanPerformance(10, left=1)).adopt
+    assert decided(10, PlanPerformance(10, rounds_left=1)).adopt
     assert decided(10, PlanPerformance(10, swaps_s=(9.0, 9.0))).adopt
 
 
@@ -87,8 +87,10 @@ def test_a_plan_is_not_left_for_one_that_is_slower_than_its_measured_rounds() ->
     held_up = PlanPerformance(10, newest_s=(foreseen.current_s, foreseen.proposed_s))
     assert not decided(10, held_up).adopt  # a loss may have delayed one round
     assert decided(10, replace(held_up, fell=True)).adopt  # the link that fell delayed it
-    assert not decided(10, replace(quick, fell=True, on_s=foreseen.proposed_s)).adopt
-    assert decided(10, replace(quick, fell=True, on_s=foreseen.current_s)).adopt  # the current round takes as long
+    assert not decided(10, replace(quick, fell=True, since_last_s=foreseen.proposed_s)).adopt
+    assert decided(
+        10, replace(quick, fell=True, since_last_s=foreseen.current_s)
+    ).adopt  # the current round takes as long
     assert decided(10, quick, changed=True).adopt  # these rounds were on another network
 
 

@@ -44,7 +44,7 @@ def test_rates_that_are_told_stay(knowledge: str) -> None:
 
 def test_a_link_that_fell_since_carries_less_than_in_the_rounds_before() -> None:
     view, current, _ = triangle(5)
-    found = proposed(view, current, PlanPerformance(10, newest_s=(1.0, 1.02), on_s=5.0, fell=True))
+    found = proposed(view, current, PlanPerformance(10, newest_s=(1.0, 1.02), since_last_s=5.0, fell=True))
     assert found.view == view and found.decision.adopt
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.pure
 def test_rounds_over_the_earlier_network_do_not_count(tmp_path: Path) -> None:
     view = mesh()
     with simulated(spec_of(view, hold=True), tmp_path, view, seed=0) as fleet:
-        track = TrackRecord(fleet.group)
+        track = TrackRecord(fleet.group, fleet.maker)
         fleet.run(5)
         assert track.performance(fleet.group.clocks.unix()).newest_s
         track.redeclare()

@@ -11,7 +11,9 @@ from testbed.controller.replanning.prediction import RoundPredictor
 from testbed.controller.replanning.training import TrainingAnswer, TrainingMonitor, choose_training
 from testbed.plan import Plan, TrainingChoice
 from testbed.planning import View, make_policy
+from testbed.planning.conductor import SchemeCatalog
 from testbed.protocol import FragmentDrift, Job, Report
+from testbed.schemes import TRAITS
 from tests.controller.plans import triangle
 
 pytestmark = pytest.mark.pure
@@ -48,7 +50,7 @@ def answer(slowest_s: float) -> tuple[TrainingAnswer, View]:
     """Return the choice after eight rounds of gradients of 4 s each; one member computes a step in `slowest_s`."""
     view, plan, _ = triangle(10)
     plan = replace(plan, training=GRADIENTS)
-    monitor = TrainingMonitor(400, 0.1, JOB)
+    monitor = TrainingMonitor(400, 0.1, JOB, SchemeCatalog(TRAITS))
     step_s = dict(zip(plan.members, (0.1, 0.1, slowest_s), strict=True))
     for number in range(1, 9):
         monitor.round_over(reported(number, plan, number, 1, step_s), plan)
@@ -83,7 +85,7 @@ def test_local_steps_are_limited_by_the_wait_for_the_slowest_member() -> None:
 def test_steps_count_for_the_plan_under_which_they_were_taken() -> None:
     """The first round under another plan reduces steps that were taken under the plan before it."""
     _, plan, _ = triangle(10)
-    monitor = TrainingMonitor(400, 0.1, JOB)
+    monitor = TrainingMonitor(400, 0.1, JOB, SchemeCatalog(TRAITS))
     first, then = replace(plan, training=GRADIENTS), replace(plan, epoch=1, training=LOCAL)
     step_s = dict.fromkeys(plan.members, 0.1)
     monitor.round_over(reported(1, first, 1, 1, step_s), first)

@@ -129,7 +129,7 @@ def test_who_says_no_hello_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_those_who_say_nothing_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "MOST_STRANGERS", 4)
+    monkeypatch.setattr(connection, "MOST_UNAUTHENTICATED", 4)
 
     async def scene() -> None:
         async with running(spec_of(VIEW), tmp_path) as controller:

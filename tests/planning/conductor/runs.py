@@ -9,16 +9,19 @@ from math import exp
 import numpy as np
 
 from testbed.planning.conductor import (
-    FIRST,
     Candidate,
+    SchemeCatalog,
     Situation,
     TrainedHistory,
-    candidates,
     choose,
     learn,
 )
+from testbed.schemes import TRAITS
 
 MEMBERS = 8
+
+SCHEMES = SchemeCatalog(TRAITS)
+FLAT = SCHEMES.flat
 
 #: What codecs leave of a round's exchange.
 PARTS = {"fp32": 1.0, "fp16": 0.5, "int8": 0.26, "bins4": 0.13, "bins2": 0.07, "sparse": 0.025}
@@ -43,7 +46,7 @@ class Truth:
     def worth(self, candidate: Candidate) -> float:
         """What a step is worth beside one of flat all-reduce."""
         coded = 1.0 if candidate.scheme == "sparseloco" else self.coded.get(candidate.codec, 1.0)
-        if candidate.scheme == FIRST.scheme:
+        if candidate.scheme == FLAT.scheme:
             return coded
         x = (candidate.steps - 1) / self.horizon
         return coded * self.outer[candidate.scheme] * (1 - exp(-x)) / x
@@ -73,7 +76,7 @@ class Conducted:
 def conduct(truth: Truth, steps: int, seed: int = 0) -> Conducted:
     """A run of so many steps, in which the conductor is asked after each round of several steps, or each fourth."""
     draw = np.random.default_rng(seed)
-    history, done, current, rounds = TrainedHistory(), Conducted([(0, FIRST)]), FIRST, 0
+    history, done, current, rounds = TrainedHistory(), Conducted([(0, FLAT)]), FLAT, 0
     while done.steps < steps:
         count = min(current.steps, steps - done.steps)
         before = truth.loss(done.worth)
@@ -96,7 +99,7 @@ def conduct(truth: Truth, steps: int, seed: int = 0) -> Conducted:
             elapsed_s=done.seconds,
             margin=0.1,
         )
-        verdict = choose(situation, learn(history.stretches), candidates())
+        verdict = choose(situation, learn(history.stretches, SCHEMES), SCHEMES.candidates())
         if verdict.change:
             current, rounds = verdict.candidate, 0
             done.chosen.append((done.steps, current))

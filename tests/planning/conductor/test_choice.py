@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.planning.conductor import FIRST, Candidate, Situation, TrainedHistory, candidates, choose, learn
+from testbed.planning.conductor import Candidate, Situation, TrainedHistory, choose, learn
 from testbed.planning.conductor.choice import SAMPLES, _mean_cost, _mean_saving
-from tests.planning.conductor.runs import PARTS, Truth, conduct
+from tests.planning.conductor.runs import FLAT, PARTS, SCHEMES, Truth, conduct
 
 pytestmark = pytest.mark.pure
 
@@ -18,7 +18,7 @@ STEPS = 240
 @pytest.mark.parametrize("seed", range(2))
 def test_where_rounds_cost_nothing_it_stays_with_gradients(seed: int) -> None:
     done = conduct(Truth(compute_s=0.1, exchange_s=0.005, horizon=1000.0), STEPS, seed)
-    assert [its for _, its in done.chosen] == [FIRST]
+    assert [its for _, its in done.chosen] == [FLAT]
 
 
 @pytest.mark.parametrize("horizon", [300.0, 4.0])
@@ -39,9 +39,11 @@ def test_what_was_lost_already_is_no_reason_to_lose_more() -> None:
         history.add(wasteful, 8 * number, 8, truth.loss(worth), truth.loss(worth + 8))
         worth += 8 * truth.worth(wasteful)
     verdict = choose(
-        situation(truth, wasteful, history, left=320), learn(history.stretches, "adam"), candidates("adam")
+        situation(truth, wasteful, history, left=320),
+        learn(history.stretches, SCHEMES, "adam"),
+        SCHEMES.candidates("adam"),
     )
-    assert verdict.change and verdict.candidate.scheme == FIRST.scheme and verdict.candidate.codec in ("fp16", "int8")
+    assert verdict.change and verdict.candidate.scheme == FLAT.scheme and verdict.candidate.codec in ("fp16", "int8")
     assert "equal samples" in verdict.why
 
 
@@ -50,8 +52,10 @@ def test_samples_that_teach_nothing_more_are_no_loss() -> None:
     truth = Truth(compute_s=0.1, exchange_s=2.0, horizon=30.0)
     history = TrainedHistory()
     for number in range(1, 65):
-        history.add(FIRST, number, 8, 2.0, None)
-    verdict = choose(situation(truth, FIRST, history, left=100), learn(history.stretches, "adam"), candidates("adam"))
+        history.add(FLAT, number, 8, 2.0, None)
+    verdict = choose(
+        situation(truth, FLAT, history, left=100), learn(history.stretches, SCHEMES, "adam"), SCHEMES.candidates("adam")
+    )
     codec = Candidate("gradients", 1, "bins4")
     assert verdict.change and verdict.candidate.codec in ("bins4", "bins2")
     assert next(its.above for its in verdict.terms if its.candidate == str(codec)) <= SAMPLES / 2
@@ -72,7 +76,7 @@ seconds = st.floats(1e-3, 20.0)
     compute_s=seconds,
     exchange_s=seconds,
     margin=st.floats(0.02, 0.5),
-    current=st.sampled_from(list(candidates("muon"))),
+    current=st.sampled_from(list(SCHEMES.candidates("muon"))),
 )
 def test_what_is_chosen_is_never_foreseen_worse_than_flat_all_reduce(
     compute_s: float, exchange_s: float, margin: float, current: Candidate
@@ -84,15 +88,15 @@ def test_what_is_chosen_is_never_foreseen_worse_than_flat_all_reduce(
         compute_s, {codec: exchange_s * part for codec, part in PARTS.items()}, 0.1,
         current=current, rounds=8, steps=history.steps, steps_left=400, elapsed_s=60.0, margin=margin,
     )  # fmt: skip
-    verdict = choose(situation, learn(history.stretches), candidates("muon"))
+    verdict = choose(situation, learn(history.stretches, SCHEMES), SCHEMES.candidates("muon"))
     terms = {its.candidate: its for its in verdict.terms}
-    chosen, flat = terms[str(verdict.candidate)], terms[str(FIRST)]
+    chosen, flat = terms[str(verdict.candidate)], terms[str(FLAT)]
     assert verdict.change == (verdict.candidate != current)
     if verdict.change:
         assert chosen.effective_s <= flat.effective_s * (1 + 1e-9)
-        assert verdict.candidate == FIRST or chosen.above <= SAMPLES / 2
+        assert verdict.candidate == FLAT or chosen.above <= SAMPLES / 2
     if verdict.change and exchange_s < margin * (compute_s + exchange_s):
-        assert verdict.candidate.scheme == FIRST.scheme
+        assert verdict.candidate.scheme == FLAT.scheme
     assert [its.effective_s for its in verdict.terms] == sorted(its.effective_s for its in verdict.terms)
     assert verdict.why
     assert sum("chosen" in its.verdict for its in verdict.terms) == 1

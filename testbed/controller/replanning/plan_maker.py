@@ -1,0 +1,105 @@
+"""What plans are made from: the run's options for planning, the known network, and how members train."""
+
+from __future__ import annotations
+
+from testbed.controller.knowledge.knowledge import Knowledge
+from testbed.controller.model.group_state import GroupState
+from testbed.controller.model.spec import ControllerSpec, PlanningSpec
+from testbed.controller.replanning.training import TrainingMonitor, TrainingQuestion, through_codec
+from testbed.plan import Plan
+from testbed.planning import Policy, PolicyError, View
+from testbed.planning.conductor import SchemeCatalog
+
+#: The newest rounds that the length of exchanges is taken from.
+NEWEST = 3
+
+
+class PlanMaker:
+    """Makes views of the network among a group's members, and plans that the run can follow.
+
+    Attributes:
+        options: The run's options for planning.
+        knowledge: The knowledge of the network.
+        training: The monitor of training in runs whose plans say how members train; None in other runs.
+
+    Args:
+        spec: The run.
+        options: The run's options for planning.
+        group: The members, plans and rounds, which are only read.
+    """
+
+    def __init__(self, spec: ControllerSpec, options: PlanningSpec, group: GroupState) -> None:
+        self.options = options
+        self.knowledge = Knowledge(options.view)
+        self.training = _training_monitor(spec, options.margin) if options.conducted else None
+        self._group = group
+        self._elastic = spec.elastic is not None
+        self._rounds = spec.rounds
+
+    @property
+    def rounds_left(self) -> int:
+        """The rounds left in the run, with the plan's number of steps a round if plans say how members train."""
+        if self.training is not None:
+            return self.training.rounds_left(self._group.plans.in_force)
+        return self._rounds - self._group.rounds.count
+
+    def training_question(self) -> TrainingQuestion | None:
+        """Return the inputs of the next choice of how members train, or None if plans don't say it."""
+        if self.training is None:
+            return None
+        epoch, rounds = self._group.plans.plan.epoch, self._group.rounds
+        newest = [its.seconds for its in rounds.complete[-NEWEST:] if its.epoch == epoch]
+        return self.training.question(newest, rounds.count_under(epoch))
+
+    def view(self, now: float, joins: str = "") -> View:
+        """Return the known network among the present members, and the member that `joins` if one does."""
+        view = self.through(self.knowledge.view(now), self._group.plans.in_force)
+        names = self._group.membership.present | ({joins} if joins else set())
+        return view if names == set(view.names) else view.among(names)
+
+    def through(self, view: View, plan: Plan | None) -> View:
+        """Return the view with the bytes of the plan's codec, if plans say how members train."""
+        return view if self.training is None else through_codec(view, plan)
+
+    def plan(self, policy: Policy, view: View) -> Plan:
+        """Return the policy's plan, completed for this run.
+
+        Raises:
+            PolicyError: The policy has no plan, or the run can't follow it.
+        """
+        return self.dress(policy.plan(view), view)
+
+    def dress(self, plan: Plan, view: View) -> Plan:
+        """Complete a policy's plan with the run's own options. Members train on as under the plan in force.
+
+        Raises:
+            PolicyError: The run can't follow the plan.
+        """
+        if self._elastic and plan.groups:
+            raise PolicyError(
+                f"{plan.policy} makes plans with groups, which elastic runs do not support; choose another policy"
+            )
+        dressed = self.options.dress(plan, view)
+        if self.training is None:
+            return dressed
+        return self.training.dress(dressed, self._group.plans.in_force)
+
+    def speeds(self, rates: dict[str, float]) -> dict[str, float]:
+        """Return members' samples per second as parts of those that their jobs declare, if they declare any."""
+        return {
+            member: rate / declared
+            for member, rate in rates.items()
+            if (declared := self._group.jobs[member].samples_per_s)
+        }
+
+    def follow(self, options: PlanningSpec, now: float) -> None:
+        """Take the options and the network of a run that has one more member, which is not present yet."""
+        self.options = options
+        self.knowledge.redeclare(options.view.links, options.view.routes, now, options.view.members)
+
+
+def _training_monitor(spec: ControllerSpec, margin: float) -> TrainingMonitor:
+    from testbed.schemes import TRAITS  # loading all schemes takes 65 ms, and few runs choose among them
+
+    job = next(iter(spec.jobs.values()))
+    return TrainingMonitor(spec.rounds, margin, job, SchemeCatalog(TRAITS))
