@@ -63,10 +63,13 @@ class SweepProgress:
         self._left = time_left_text(time_left(time.monotonic() - self._began_s, made, total))
         self._show()
 
-    def lost(self, run: PlannedRun) -> None:
-        """Print that a run begins again on another host."""
-        self._running.remove(run)
-        self._console.print(f"host lost, the run is made again: {escape(run.words)}", highlight=False)
+    def lost(self, reason: str, run: PlannedRun | None) -> None:
+        """Print which host was lost, and what becomes of its run."""
+        outcome = "it had no run"
+        if run is not None:
+            self._running.remove(run)
+            outcome = f"its run is made again: {run.words}"
+        self._console.print(escape(f"{reason}; {outcome}"), highlight=False, soft_wrap=True)
         self._show()
 
     @property

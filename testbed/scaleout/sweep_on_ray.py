@@ -1,8 +1,8 @@
 """Sweeps on the hosts of a cluster: a run is a Ray task that takes a whole host and starts `testbed run` there.
 
-    waiting ──> a task, as soon as a host is free ──> the whole directory is here: the run counts
-       ^                        │
-       └──── its host is lost ──┘
+    waiting ──> a task on a host that is free ──> the whole directory is here: the run counts
+       ^                     │
+       └── its host is lost ─┘
 
 The experiment's files travel with the task, and the run's directory comes back as its result. No packet of the emulated
 network, no row of a trace and no sample passes through Ray.
@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,10 @@ from testbed.telemetry.store import write_json
 
 #: How often to look whether hosts came or went, in seconds.
 LOOK_S = 1.0
+#: A host whose run broke off gets no other for this many seconds, within which Ray takes a host for lost (HEALTH).
+REST_S = 90.0
+#: A run's share of the Ray resource that only its host has. The rest is for the doctor, which asks hosts meanwhile.
+HOST_SHARE = 0.001
 #: A run that was lost with its host this many times may be what ends its hosts.
 MOST_LOSSES = 3
 #: The exit codes of a `testbed run` that reached a verdict or failed, rather than being refused by input or machine.
@@ -57,7 +62,9 @@ class OnRay:
     def __call__(
         self, file: Path, runs: Sequence[PlannedRun], watcher: Watcher
     ) -> Iterator[tuple[PlannedRun, Executed]]:
-        """Make the runs, one at a time on each host, and yield each as it ends. A run lost with its host is made again.
+        """Make the runs, one at a time on each host, and yield each as it ends.
+
+        A run whose host is lost is made again on another host. The watcher is told of each host that is lost.
 
         Raises:
             CannotRun: No host is left, a host can't make runs, or a run was lost MOST_LOSSES times.
@@ -65,37 +72,59 @@ class OnRay:
         if not runs:
             return
         with connected() as ray:
-            waiting, running, losses = deque(runs), dict[Any, PlannedRun](), Counter[str]()
-            task = ray.remote(num_cpus=0, resources={RESOURCE: 1}, max_retries=0)(make_run)
+            waiting, losses = deque(runs), Counter[str]()
+            running: dict[str, tuple[PlannedRun, Any]] = {}  # by host
+            rests_until_s: dict[str, float] = {}
+            task = ray.remote(num_cpus=0, max_retries=0)(make_run)
+            hosts = hosts_alive(ray)
+
+            def lose(host: str, reason: str) -> None:
+                """Tell the watcher why a host's run is lost, and have the run made again. The host may have no run."""
+                run, reference = running.pop(host, (None, None))
+                if run is not None:
+                    ray.cancel(reference)  # a task that its host has not begun would wait for the host forever
+                    losses[run.key] += 1
+                    if losses[run.key] == MOST_LOSSES:
+                        text = f"{run.words}: the run was lost with its host {MOST_LOSSES} times; last: {reason}"
+                        raise CannotRun(text)
+                    waiting.appendleft(run)
+                watcher.lost(reason, run)
+
             try:
                 while waiting or running:
-                    free = len(hosts := hosts_alive(ray)) - len(running)
-                    if not hosts and not running:
+                    before, hosts = hosts, hosts_alive(ray)
+                    for host in sorted(before.keys() - hosts.keys()):
+                        lose(host, f"host {host} ({before[host]}) is lost")
+                    if not hosts:
                         raise CannotRun("no host of the cluster is left; see `testbed cluster doctor`")
-                    for run in [waiting.popleft() for _ in range(min(free, len(waiting)))]:
-                        watcher.begin(run)
+                    now_s = time.monotonic()
+                    free = [host for host in hosts.keys() - running.keys() if rests_until_s.get(host, 0.0) <= now_s]
+                    for host in sorted(free)[: len(waiting)]:
+                        watcher.begin(run := waiting.popleft())
                         bundle = Bundle.of(Experiment.load(file, run.overrides))
-                        running[task.remote(bundle, run.overrides, self._strict)] = run
-                    done, _ = ray.wait(list(running), num_returns=1, timeout=LOOK_S)
-                    for reference in done:
-                        run = running.pop(reference)
+                        on_host = task.options(resources={RESOURCE: 1, f"host:{host}": HOST_SHARE})
+                        running[host] = run, on_host.remote(bundle, run.overrides, self._strict)
+                    if not running:
+                        time.sleep(LOOK_S)
+                        continue
+                    done, _ = ray.wait([reference for _, reference in running.values()], timeout=LOOK_S)
+                    for host, (run, reference) in list(running.items()):
+                        if reference not in done:
+                            continue
                         try:
                             made = ray.get(reference)
                         except ray.exceptions.RayTaskError as error:
                             raise CannotRun(f"{run.words}: {error}") from error
                         except ray.exceptions.RayError as error:
-                            losses[run.key] += 1
-                            if losses[run.key] == MOST_LOSSES:
-                                text = f"{run.words}: the run was lost with its host {MOST_LOSSES} times; last: {error}"
-                                raise CannotRun(text) from error
-                            watcher.lost(run)
-                            waiting.appendleft(run)
+                            rests_until_s[host] = time.monotonic() + REST_S
+                            lose(host, f"host {host} ({hosts[host]}) broke off: {str(error).partition(chr(10))[0]}")
                             continue
+                        del running[host]
                         executed = self._receive(run, made)
                         watcher.end(run, executed)
                         yield run, executed
             finally:
-                for reference in running:
+                for _, reference in running.values():
                     ray.cancel(reference)
 
     def _receive(self, run: PlannedRun, made: MadeRun) -> Executed:

@@ -45,8 +45,13 @@ class Watcher(Protocol):
     def end(self, run: PlannedRun, executed: Executed) -> None:
         """Show that a run has ended."""
 
-    def lost(self, run: PlannedRun) -> None:
-        """Show that the machine of a run is gone, so that the run will be made again."""
+    def lost(self, reason: str, run: PlannedRun | None) -> None:
+        """Show that a host was lost.
+
+        Args:
+            reason: A clause that names the host.
+            run: The host's run, which is made again; None where the host had no run.
+        """
 
 
 #: Opens a watcher of runs, of which some may be made already.

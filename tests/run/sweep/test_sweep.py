@@ -135,12 +135,16 @@ def test_the_tables_have_each_run_and_each_point(folder: Path) -> None:
 def test_a_run_that_is_lost_with_its_machine_is_made_again_and_counts_once(folder: Path) -> None:
     def make(file: Path, runs: Sequence[PlannedRun], watcher: Watcher) -> Iterator[tuple[PlannedRun, Executed]]:
         watcher.begin(runs[0])
-        watcher.lost(runs[0])
+        watcher.lost("host a is lost", runs[0])
+        watcher.lost("host b is lost", None)
         yield from one_after_another(Simulated(), file, runs, watcher)
 
     compared, said = sweep_by(folder, make)
     assert compared.finished
-    assert said.startswith("1 of 4: 1, seed 1\nhost lost, the run is made again: 1, seed 1\n1 of 4: 1, seed 1\n")
+    assert said.startswith(
+        "1 of 4: 1, seed 1\nhost a is lost; its run is made again: 1, seed 1\nhost b is lost; it had no run\n"
+        "1 of 4: 1, seed 1\n"
+    )
     assert len(rows(folder, "runs.csv")) == 4
 
 
