@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from testbed.cli.console import BAD_INPUT, FAILED, ExperimentFile, Quiet, fail, out, progress_display
+from testbed.cli.container_options import Renew, renew_images
 from testbed.cli.experiment import Set, Strict, interruptible_run, need_root_for, overrides, page
 
 if TYPE_CHECKING:
     from testbed.run.execute import Executed
     from testbed.run.sweep.comparison import Comparison
-    from testbed.run.sweep.sweep import Make
+    from testbed.run.sweep.planned_run import PlannedRun
+    from testbed.run.sweep.sweep import Make, Watcher
     from testbed.run.terminal.display import Display
 
 
@@ -86,6 +87,7 @@ def sweep(
     strict: Strict = False,
     quiet: Quiet = False,
     on: On = None,
+    renew: Renew = False,
 ) -> None:
     """Run an experiment at every combination of a sweep's values, with every seed, as often as the file says."""
     from testbed.cli.sweep_progress import SweepProgress
@@ -93,32 +95,45 @@ def sweep(
     from testbed.run.sweep.sweep import make_sweep
     from testbed.spec.sweep import Sweep
 
+    if renew and on is not None:
+        rule = "--renew-image: can't be given with --on, since each host builds the images of its own runs"
+        raise fail(BAD_INPUT, f"{rule}\n    write instead: versions in the image's file, which all hosts then install")
     display = progress_display(quiet)
     with interruptible_run():
         loaded = Sweep.load(file)
         if on is None:
             need_root_for(loaded.experiment, {})
         compared, folder = make_sweep(
-            loaded, resume, _make(on, strict, display), lambda planned: SweepProgress(display.console, planned)
+            loaded, resume, _make(on, strict, display, renew), lambda planned: SweepProgress(display.console, planned)
         )
     print_comparison(compared)
     out.print(f"  figures: {folder}/points.csv; of each run: {folder}/runs.csv", markup=False)
     _exit(compared, strict)
 
 
-def _make(on: Cluster | None, strict: bool, display: Display) -> Make:
-    """Return the function that makes runs: one after another on this machine, or on the hosts of a cluster."""
+def _make(on: Cluster | None, strict: bool, display: Display, renew: bool = False) -> Make:
+    """Return the function that makes runs: one after another on this machine, or on the hosts of a cluster.
+
+    With `renew`, this machine builds the runs' images again before the first run, so that all runs have the same ones.
+    """
     if on is not None:
         from testbed.scaleout.sweep_on_ray import OnRay
 
         return OnRay(strict)
     from testbed.run.execute import execute
     from testbed.run.sweep.sweep import one_after_another
+    from testbed.spec.experiment import Experiment
 
     def made(file: Path, changes: Mapping[str, str]) -> Executed:
         return execute(file, changes, strict, page, display)
 
-    return partial(one_after_another, made)
+    def make(file: Path, runs: Sequence[PlannedRun], watcher: Watcher) -> Iterator[tuple[PlannedRun, Executed]]:
+        if renew and runs:
+            points = {run.point.hash: run for run in runs}
+            renew_images([Experiment.load(file, run.overrides) for run in points.values()], display)
+        yield from one_after_another(made, file, runs, watcher)
+
+    return make
 
 
 def _side_by_side(compared: Comparison) -> Path | None:

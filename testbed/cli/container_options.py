@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from testbed.cli.console import BAD_INPUT, fail, quantity
+from testbed.spec.errors import Fault, SpecError
 from testbed.spec.units import OUT_BYTES, SHM_BYTES, TMP_BYTES, Size
 
 if TYPE_CHECKING:
     from testbed.emulation.containers.fleet import ProgramContainers
+    from testbed.run.terminal.display import Display
+    from testbed.spec.experiment import Experiment
 
 SIZE = quantity(Size)
 PANEL = "Containers"
@@ -68,3 +72,31 @@ def program_containers(
 
     scratch = ScratchSpace(tmp_bytes=int(tmp), shm_bytes=int(shm), out_bytes=int(out))
     return ProgramContainers(files, image, scratch, renew)
+
+
+def renew_images(experiments: Sequence[Experiment], display: Display) -> None:
+    """Build the images that experiments' commands run in again, each once.
+
+    Args:
+        experiments: The experiments, all of one file.
+        display: Shows how long the builds take.
+
+    Raises:
+        SpecError: No experiment names an image, or one names an image that is not built here.
+        ImageError: A build failed.
+    """
+    from testbed.emulation.containers import engine
+    from testbed.emulation.containers.program_image import program_image
+
+    programs = [(each.spec.program, each.file.parent) for each in experiments]
+    named = [program.image_from(folder) for program, folder in programs if program is not None]
+    images = list(dict.fromkeys(image for image in named if image is not None))
+    if not images:
+        rule = "names no image, and --renew-image builds that of a Dockerfile or requirements file again"
+        raise SpecError(
+            experiments[0].file, [Fault("train.image", rule, "leave --renew-image out; `make update` renews the usual")]
+        )
+    client = engine.connect()
+    for image in images:
+        with display.step(f"building {image} again"):
+            program_image(client, image, lambda _: None, renew=True)

@@ -26,6 +26,7 @@ from testbed.cli.console import (
     out,
     progress_display,
 )
+from testbed.cli.container_options import Renew, renew_images
 from testbed.emulation.interrupt import Interrupted, interruptible
 
 if TYPE_CHECKING:
@@ -84,10 +85,12 @@ def run(
     hosts_file: Annotated[
         Path, typer.Option("--hosts-file", metavar="FILE", help="the hosts file that --hosts refers to")
     ] = Path("hosts.yaml"),
+    renew: Renew = False,
 ) -> None:
     """Run an experiment: build its network, train across it, and write a report with a verdict."""
     from testbed.run.execute import execute
     from testbed.scaleout.split.run import run_on
+    from testbed.spec.experiment import Experiment
 
     changes = overrides(set_)
     if hosts is not None:
@@ -95,6 +98,8 @@ def run(
     with interruptible_run():
         need_root_for(experiment, changes)
         display = progress_display(quiet, beside_output=json_, port=api_port(open_, port))
+        if renew:
+            renew_images([Experiment.load(experiment, changes)], display)
         outcome = execute(experiment, changes, strict, page, display, run_on(hosts_file, strict))
     if json_ or quiet:
         _tell(outcome, json_)

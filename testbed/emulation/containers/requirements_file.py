@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from testbed.spec.errors import Fault, SpecError
+from testbed.spec.program import holds
 from testbed.trace.text import text_of
 
 #: The largest file: `pip freeze` of a thousand packages with their hashes.
@@ -160,15 +161,15 @@ def _named(line: str, file: Path, number: int) -> Named | None:
     path = (file.parent / VARIABLE.sub(lambda name: os.environ.get(name[1], name[0]), value)).resolve()
     written = line if len(line) <= 60 else f"{line[:59]}…"
     if kind in ("-r", "-c"):
-        if not path.is_file():
+        if not holds(path.is_file):
             raise _fault(file, number, kind, f"`{written}`: there is no file {path}", "a file that exists")
     elif kind == "-f":
-        return Named(kind, path) if path.exists() else None  # pip ignores a missing folder
-    elif path.is_dir():
+        return Named(kind, path) if holds(path.exists) else None  # pip ignores a missing folder
+    elif holds(path.is_dir):
         if not any((path / each).is_file() for each in ("pyproject.toml", "setup.py")):
             rule = f"`{written}` is not a project: {path} has neither pyproject.toml nor setup.py"
             raise _fault(file, number, kind, rule, f"a project's folder; paths are relative to {file.parent}")
-    elif not path.is_file():
+    elif not holds(path.is_file):
         rule = f"`{written}`: {path} does not exist"
         raise _fault(file, number, kind, rule, f"a project's folder or an archive; relative to {file.parent}")
     return Named(kind, path, rest)
