@@ -24,7 +24,7 @@ from testbed.scaleout.split.underlay import HostsNetwork, Pair
 
 #: The time limit of a step, in seconds. The longest builds a worker image, and may load packages over a slow network.
 STEP_S = 3600.0
-#: The time for a host to remove its part, in seconds; `testbed clean` finds the rest by its label.
+#: The time for a host to remove its part, in seconds; `testbed network clean` finds the rest by its label.
 END_S = 30.0
 
 
