@@ -100,7 +100,7 @@ update: ## renew requirements.lock and the worker image's Debian packages, and s
 	@$(GIVE_BACK); ./setup.sh lock && ./setup.sh && .venv/bin/python -m containers.update
 
 clean: ## take away what runs left on this machine
-	@if [ -x .venv/bin/testbed ]; then .venv/bin/testbed clean; fi
+	@if [ -x .venv/bin/testbed ]; then .venv/bin/testbed network clean; fi
 	@echo "What remains: runs/ (results), .venv/ and build/ (made again by make setup), the packages that apt"
 	@echo "installed, the images that \`docker images --filter label=testbed.image\` lists, and the volume that"
 	@echo "\`docker volume ls --filter label=testbed.cache\` lists."

@@ -213,9 +213,9 @@ def _standing(title: str, file: Path) -> Taken:
     name = f"startup-{os.getpid()}"
     with _cleaned(name):
         began = time.monotonic()
-        _verb("up", str(file), "--name", name)
+        _verb("network", "up", str(file), "--name", name)
         up = time.monotonic()
-        _verb("down", "--name", name)
+        _verb("network down", "--name", name)
         down = time.monotonic()
     return Taken(title, up - began, down - up)
 
@@ -226,7 +226,7 @@ def _cleaned(name: str) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        _verb("clean", "--name", name)
+        _verb("network", "clean", "--name", name)
         raise
 
 
@@ -237,7 +237,7 @@ def _verb(*words: str) -> None:
 
 
 def _standing_table(taken: Sequence[Taken]) -> Table:
-    title = "With containers, by `testbed up` and `testbed down`"
+    title = "With containers, by `testbed network up` and `network down`"
     note = f"64 hosts should be up within {UP_WITHIN_S:g} s and down within {DOWN_WITHIN_S:g} s"
     return Table(title, ["", "up", "down"], [[each.network, *_seconds(each)] for each in taken], [note])
 

@@ -36,7 +36,7 @@ from testbed.emulation.containers.image import ROOT, ensure_worker_image, exists
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.label import LABEL, labelled
 
-#: A network's name that nothing else has; `testbed clean` finds the container by it.
+#: A network's name that nothing else has; `testbed network clean` finds the container by it.
 NAME = "make-smoke"
 CONTAINER = VOLUME = "testbed-smoke"
 VOLUME_LABEL = "testbed.cache"

@@ -9,6 +9,7 @@ API           from the application, as its OpenAPI document has it
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -26,6 +27,8 @@ OUTSIDE = re.compile(r"\[([^\]]*)\]\((\.\./[^)#]*)\)")
 
 API = """\
 What is asked with which body, and what is answered. What it means stands in [Over HTTP](../python.md#over-http)."""
+
+OLDER = "`--help` does not list these forms. Scripts may go on using them; they do the same."
 
 FILES = """\
 A topology and an experiment, field by field; what they mean stands in [topology](../topology.md) and
@@ -83,7 +86,22 @@ def commands() -> str:
         [sys.executable, "-m", "typer", "testbed.cli", "utils", "docs", "--name", "testbed"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return made.stdout.replace("# `testbed`", "# Commands", 1)
+    pages = made.stdout.replace("# `testbed`", "# Commands", 1)
+    # The lines with an example each keep their form.
+    examples = re.compile(r"\n\n\n((?:\S.* {3}testbed .*\n)+)")
+    pages = examples.sub(lambda lines: f"\n\n```text\n{html.unescape(lines[1])}```\n", pages, count=1)
+    return f"{pages.rstrip()}\n\n{older_forms()}"
+
+
+def older_forms() -> str:
+    """Return the section on the older forms of commands."""
+    from testbed.cli import ALIASES
+
+    forms = {name: f"{newer} …" for name, (newer, _) in ALIASES.items()}
+    forms |= {"link LINK --rate R": "link set LINK --rate R", "link LINK --down": "link down LINK"}
+    forms |= {"link LINK --up": "link up LINK"}
+    rows = [f"| `testbed {older}` | `testbed {newer}` |" for older, newer in forms.items()]
+    return "\n".join(("## Older forms", "", OLDER, "", "| older form | is now |", "|---|---|", *rows, ""))
 
 
 def requests(document: Mapping[str, Any]) -> str:

@@ -27,14 +27,30 @@ from testbed.cli.console import CANNOT as CANNOT
 from testbed.cli.console import FAILED, Verbs
 from testbed.resources import __version__
 
-HELP = (
-    "Emulate a wide-area network on one Linux machine, and train PyTorch models across it.\n\n"
-    "Start with `testbed doctor`, which shows what this machine can do. Then run an experiment (`testbed run "
-    "quickstart`), start your own program on every worker of a network (`testbed launch`), or build a network and work "
-    "in it (`testbed up`, `testbed exec`, `testbed link`).\n\n"
-    "Exit codes: 0 done; 1 the run failed, or its verdict is `suspect` under --strict; 2 bad input; 3 this machine "
-    "can't."
+HELP = """\
+Emulate a wide-area network on one Linux machine, and train PyTorch models across it.
+
+\b
+see what this machine can do   testbed doctor
+run an experiment              testbed run quickstart
+look at its result             testbed view runs/latest
+start your own program         testbed launch TOPOLOGY -- python train.py
+build a network, work in it    testbed network up TOPOLOGY
+change a link while it runs    testbed link set 'A->B' --rate 5mbit
+write a file of your own       testbed new experiment NAME
+
+Exit codes: 0 done; 1 the run failed, or its verdict is `suspect` under --strict; 2 bad input; 3 this machine can't.
+"""
+
+network_app = typer.Typer(
+    no_args_is_help=True, help="Build networks, look at those that are up, work in them, and take them down."
 )
+network_app.command("up")(network.up)
+network_app.command("list")(running_network.status)
+network_app.command("exec")(running_network.exec_)
+network_app.command("swap")(running_network.swap)
+network_app.command("down")(network.down)
+network_app.command("clean")(network.clean)
 
 #: Commands by the panel of `testbed --help` that lists them; a Typer is a group of commands.
 PANELS: dict[str, dict[str, Callable[..., Any] | typer.Typer]] = {
@@ -53,15 +69,10 @@ PANELS: dict[str, dict[str, Callable[..., Any] | typer.Typer]] = {
         "check": check.check,
         "runs": runs.app,
     },
-    "Work with a network": {
-        "up": network.up,
-        "status": running_network.status,
-        "exec": running_network.exec_,
-        "link": running_network.link,
-        "swap": running_network.swap,
+    "Work with what runs": {
+        "network": network_app,
+        "link": running_network.link_app,
         "worker": running_network.worker_app,
-        "down": network.down,
-        "clean": network.clean,
     },
     "Write files": {
         "new": files.new,
@@ -78,7 +89,26 @@ PANELS: dict[str, dict[str, Callable[..., Any] | typer.Typer]] = {
     },
 }
 
-app = typer.Typer(cls=Verbs, no_args_is_help=True, pretty_exceptions_enable=False, help=HELP)
+#: The older forms of commands, which `--help` does not list; scripts may go on using them. The form `link LINK …`
+#: is read by the group `link`.
+ALIASES: dict[str, tuple[str, Callable[..., Any]]] = {
+    "up": ("network up", network.up),
+    "status": ("network list", running_network.status),
+    "exec": ("network exec", running_network.exec_),
+    "swap": ("network swap", running_network.swap),
+    "down": ("network down", network.down),
+    "clean": ("network clean", network.clean),
+}
+
+
+class Commands(Verbs):
+    """All commands, in the order of their panels; the older forms are not listed."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for commands in PANELS.values() for name in commands]
+
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, help=HELP)
 
 
 def _register() -> None:
@@ -89,6 +119,8 @@ def _register() -> None:
             else:
                 kind = launch.CommandAtEnd if command is launch.launch else None
                 app.command(name, cls=kind, rich_help_panel=panel)(command)
+    for name, (_, command) in ALIASES.items():
+        app.command(name, hidden=True)(command)
 
 
 _register()

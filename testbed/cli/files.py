@@ -58,7 +58,7 @@ def topology() -> None:
 
 @topology_app.command("list")
 def list_topologies() -> None:
-    """List the preset topologies; `testbed up NAME` builds one."""
+    """List the preset topologies; `testbed network up NAME` builds one."""
     list_presets("topology")
 
 

@@ -84,7 +84,7 @@ def _up_in_background(
     from testbed.emulation.daemon.startup import bring_up
 
     page = bring_up(name, topology.file, backend, workers, display.step, display.api_port)
-    display.say(f"  {name} is up; `testbed status` shows it, `testbed down --name {name}` takes it down")
+    display.say(f"  {name} is up; `testbed network list` shows it, `testbed network down --name {name}` takes it down")
     if page:
         display.say(page)
 
@@ -139,7 +139,9 @@ def clean(
     typer.echo(f"removed: {', '.join(count(len(there), noun) for noun, there in found.items())}")
     for network in label.networks() if name is None else ():
         if (owner := label.owner(network)) is not None:
-            typer.echo(f"{network} is still running (process {owner.pid}); `testbed clean --name {network}` removes it")
+            typer.echo(
+                f"{network} is still running (process {owner.pid}); `testbed network clean --name {network}` removes it"
+            )
 
 
 def _listed() -> list[str]:
@@ -195,9 +197,9 @@ def _chosen(name: str | None, names: list[str]) -> str:
         return names[0]
     there = f"up: {', '.join(names)}" if names else "none is up"
     if name is not None:
-        remedy = f"one of {', '.join(names)}" if names else "`testbed up TOPOLOGY` first"
+        remedy = f"one of {', '.join(names)}" if names else "`testbed network up TOPOLOGY` first"
         raise fail(BAD_INPUT, f"--name {name}: no such network is up\n    write instead: {remedy}")
-    remedy = f"--name with one of {', '.join(names)}" if names else "`testbed up TOPOLOGY` first"
+    remedy = f"--name with one of {', '.join(names)}" if names else "`testbed network up TOPOLOGY` first"
     raise fail(BAD_INPUT, f"which network? {there}\n    write instead: {remedy}")
 
 
@@ -209,6 +211,6 @@ def new_name(name: str) -> str:
         remedy = "at most 31 small letters, digits and dashes, a letter or digit first"
         raise fail(BAD_INPUT, f"--name {name}: can't be the name of a network\n    write instead: {remedy}")
     if label.owner(name) is not None:
-        remedy = f"--name with another name, or `testbed down --name {name}` first"
+        remedy = f"--name with another name, or `testbed network down --name {name}` first"
         raise fail(BAD_INPUT, f"a network named {name} is already up\n    write instead: {remedy}")
     return name

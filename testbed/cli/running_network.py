@@ -1,13 +1,14 @@
-"""The commands that work on a network that is up: `exec`, `status`, `link`, `swap` and `worker`."""
+"""The commands for a network that is up: `network list`, `exec` and `swap`, and the groups `link` and `worker`."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
+from typer.core import TyperGroup
 
 from testbed.cli.console import BAD_INPUT, FAILED, Json, TopologyFile, fail, link_argument, need_root
 from testbed.cli.network import Name, chosen_network_or_run
@@ -17,8 +18,37 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: The name of the hidden command that reads `testbed link LINK …`. A link's name has a dash inside, so it differs.
+OLDER_LINK = "older"
+
+
+class LinkCommands(TyperGroup):
+    """The group `link`. It also reads the older form, in which the link's name or an option follows `link`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, *ctx.help_option_names):
+            args = [OLDER_LINK, *args]
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name in super().list_commands(ctx) if name != OLDER_LINK]
+
+
+link_app = typer.Typer(
+    cls=LinkCommands, no_args_is_help=True, help="Change a link of a network that is up, or take it down or up."
+)
 worker_app = typer.Typer(no_args_is_help=True)
 
+Link = Annotated[
+    str,
+    typer.Argument(
+        metavar="'A->B'", help="a directed link, in quotes; A-B names it without quotes", parser=link_argument
+    ),
+]
+Rate = Annotated[str | None, typer.Option(metavar="R", help="the new rate, such as 50mbit")]
+Delay = Annotated[str | None, typer.Option(metavar="D", help="the new one-way delay, such as 20ms")]
+Jitter = Annotated[str | None, typer.Option(metavar="J", help="the new jitter, such as 2ms")]
+Loss = Annotated[str | None, typer.Option(metavar="L", help="the new loss, such as 0.1%")]
 Worker = Annotated[str, typer.Argument(metavar="WORKER", help="a worker's name, such as paris-w0")]
 
 
@@ -66,36 +96,66 @@ def status(name: Name = None, json_: Json = False) -> None:
     print_status(found, others)
 
 
-def link(
-    link: Annotated[
-        str,
-        typer.Argument(
-            metavar="'A->B'", help="a directed link, in quotes; A-B names it without quotes", parser=link_argument
-        ),
-    ],
-    rate: Annotated[str | None, typer.Option(metavar="R", help="the new rate, such as 50mbit")] = None,
-    delay: Annotated[str | None, typer.Option(metavar="D", help="the new one-way delay, such as 20ms")] = None,
-    jitter: Annotated[str | None, typer.Option(metavar="J", help="the new jitter, such as 2ms")] = None,
-    loss: Annotated[str | None, typer.Option(metavar="L", help="the new loss, such as 0.1%")] = None,
-    down: Annotated[
-        bool, typer.Option("--down", help="take the link down in both directions; routes go around it")
-    ] = False,
-    up: Annotated[bool, typer.Option("--up", help="bring the link up in both directions")] = False,
+@link_app.command("set")
+def set_link(
+    link: Link,
+    rate: Rate = None,
+    delay: Delay = None,
+    jitter: Jitter = None,
+    loss: Loss = None,
     name: Name = None,
     json_: Json = False,
 ) -> None:
     """Change a link in place; a value given here stays in force, also over the link's trace."""
-    from testbed.cli.tables import print_link
-    from testbed.link import link_name
+    values = _given(rate=rate, delay=delay, jitter=jitter, loss=loss)
+    if not values:
+        raise fail(BAD_INPUT, f"{link}: nothing to change\n    write instead: --rate 50mbit, --delay 20ms, …")
+    _change_link(link, values, name, json_)
 
-    given = {"rate": rate, "delay": delay, "jitter": jitter, "loss": loss}
-    values: dict[str, str | bool] = {key: value for key, value in given.items() if value is not None}
+
+@link_app.command("down")
+def take_link_down(link: Link, name: Name = None, json_: Json = False) -> None:
+    """Take a link down in both directions; routes go around it."""
+    _change_link(link, {"up": False}, name, json_)
+
+
+@link_app.command("up")
+def bring_link_up(link: Link, name: Name = None, json_: Json = False) -> None:
+    """Bring a link up again in both directions."""
+    _change_link(link, {"up": True}, name, json_)
+
+
+@link_app.command(OLDER_LINK, hidden=True)
+def change_link(
+    link: Link,
+    rate: Rate = None,
+    delay: Delay = None,
+    jitter: Jitter = None,
+    loss: Loss = None,
+    down: Annotated[bool, typer.Option("--down", help="as `testbed link down`")] = False,
+    up: Annotated[bool, typer.Option("--up", help="as `testbed link up`")] = False,
+    name: Name = None,
+    json_: Json = False,
+) -> None:
+    """Change a link as `link set`, `link down` and `link up` do; the older form of these."""
+    values = _given(rate=rate, delay=delay, jitter=jitter, loss=loss)
     if down and up:
         raise fail(BAD_INPUT, f"{link}: --down and --up can't be given together\n    write instead: one of them")
     if not values and not down and not up:
         raise fail(BAD_INPUT, f"{link}: nothing to change\n    write instead: --rate 50mbit, --delay 20ms, --down, …")
     if down or up:
         values["up"] = up
+    _change_link(link, values, name, json_)
+
+
+def _given(**values: str | None) -> dict[str, str | bool]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _change_link(link: str, values: dict[str, str | bool], name: str | None, json_: bool) -> None:
+    from testbed.cli.tables import print_link
+    from testbed.link import link_name
+
     state = _answer(chosen_network_or_run(name), lambda network: network.change_link(link, values))
     if json_:
         typer.echo(json.dumps(state))

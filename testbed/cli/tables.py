@@ -54,7 +54,7 @@ def print_status(networks: Iterable[Mapping[str, Any]], others: Mapping[str, int
         _print_table(_hosts(network["hosts"]))
         _print_table(_links(network["links"]))
     for name, pid in others.items():
-        crashed = "left by a crash; `testbed clean` removes it, and nothing that is running"
+        crashed = "left by a crash; `testbed network clean` removes it, and nothing that is running"
         said = f"a running experiment (process {pid})" if pid else crashed
         console.print(f"[bold]{name}[/]  {said}")
     if not networks and not others:

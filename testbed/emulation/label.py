@@ -101,7 +101,7 @@ def _claim(network: str) -> None:
 
 def _refuse_taken(network: str) -> None:
     if (running := owner(network)) is not None:
-        remedy = f"`testbed clean --name {network}` takes it down"
+        remedy = f"`testbed network clean --name {network}` takes it down"
         raise FileExistsError(f"a network named {network} is already up (process {running.pid}); {remedy}")
 
 

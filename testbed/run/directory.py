@@ -192,7 +192,7 @@ def remove_run(path: Path) -> PastRun:
     if run is None:
         raise NotRemoved(f"{path}: not a run's directory\n    write instead: a name that `testbed runs` lists")
     if run.state == GOING_ON:
-        raise NotRemoved(f"{path}: the run goes on\n    write instead: `testbed clean --name {run.id}` first")
+        raise NotRemoved(f"{path}: the run goes on\n    write instead: `testbed network clean --name {run.id}` first")
     shutil.rmtree(path)
     latest = path.parent / "latest"
     if latest.is_symlink() and not latest.exists():

@@ -119,7 +119,7 @@ def parse_yaml(text: str) -> Any:
 #: Kind of file → (fields that only this kind has, endings of its name, the verbs that take it).
 KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     "an experiment": (("train", "topology"), (), "`testbed run`, `simulate` and `compare` take this one"),
-    "a topology": (("sites",), (), "`testbed up`, `launch`, `swap` and `plan` take this one"),
+    "a topology": (("sites",), (), "`testbed network up`, `network swap`, `launch` and `plan` take this one"),
     "a sweep": (("experiment", "axes"), (), "`testbed sweep` takes this one"),
     "a hosts file": (("hosts",), (), "`testbed cluster up` and `--hosts-file` take this one"),
     "a trace": (

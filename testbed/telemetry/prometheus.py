@@ -30,7 +30,7 @@ def metrics(run: Status | None = None, network: Status | None = None) -> bytes:
 
     Args:
         run: The status of the run's controller, or None.
-        network: The status of the network as in `testbed status --json`, or None.
+        network: The status of the network as in `testbed network list --json`, or None.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_State(run, network))

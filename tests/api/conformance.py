@@ -36,7 +36,7 @@ CHECKS = (
 def main() -> int:
     """The exit status of Schemathesis: 0 if it found nothing."""
     testbed = (sys.executable, "-m", "testbed")
-    subprocess.run((*testbed, "up", TOPOLOGY, "--name", NAME, "--port", "0"), check=True)
+    subprocess.run((*testbed, "network", "up", TOPOLOGY, "--name", NAME, "--port", "0"), check=True)
     try:
         page, _, token = (state_folder(NAME) / "page.html").read_text().partition("url=")[2].partition("#token=")
         with NamedTemporaryFile("w", suffix=".toml") as settings:  # in a process list all could read the token
@@ -47,7 +47,7 @@ def main() -> int:
             command = (SCHEMATHESIS, "--config-file", settings.name, "run", *asked, *how)
             return subprocess.run(command, check=False).returncode
     finally:
-        subprocess.run((*testbed, "down", "--name", NAME), check=True)
+        subprocess.run((*testbed, "network", "down", "--name", NAME), check=True)
 
 
 if __name__ == "__main__":

@@ -110,7 +110,9 @@ class Nemesis:
 def _clean(running: Running) -> None:
     """Take away what a run left that could not do so itself, as its user would."""
     if running.directory.exists():
-        subprocess.run([*PROGRAM, "clean", "--name", running.directory.name], check=False, capture_output=True)
+        subprocess.run(
+            [*PROGRAM, "network", "clean", "--name", running.directory.name], check=False, capture_output=True
+        )
 
 
 @contextmanager

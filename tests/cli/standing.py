@@ -52,10 +52,10 @@ class Standing:
         self.name = name
 
     def verb(self, verb: str, *words: str | Path, **options: Any) -> str:
-        return testbed(verb, "--name", self.name, *words, **options)
+        return testbed(*verb.split(), "--name", self.name, *words, **options)
 
     def status(self) -> dict[str, Any]:
-        (network,) = json.loads(self.verb("status", "--json"))["networks"]
+        (network,) = json.loads(self.verb("network list", "--json"))["networks"]
         return dict(network)
 
     def address(self, host: str) -> str:
@@ -64,7 +64,7 @@ class Standing:
     def start(self, host: str, *words: str) -> subprocess.Popen[str]:
         """A program in a host, with pipes."""
         return subprocess.Popen(
-            command("exec", "--name", self.name, host, "--", *words),
+            command("network", "exec", "--name", self.name, host, "--", *words),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -77,7 +77,9 @@ class Standing:
 
     def round_trips_s(self, source: str, address: str, count: int) -> list[float]:
         """Return the round trips of `count` pings, in seconds."""
-        said = self.verb("exec", source, "--", "ping", "-n", "-c", str(count), "-i", "0.02", "-W", "20", address)
+        said = self.verb(
+            "network exec", source, "--", "ping", "-n", "-c", str(count), "-i", "0.02", "-W", "20", address
+        )
         found = [float(each) / 1e3 for each in re.findall(r"time=([\d.]+) ms", said)]
         assert len(found) == count, said
         return found
@@ -97,11 +99,11 @@ def write(folder: Path, name: str, sites: dict[str, Any], *links: Sequence[Any])
 
 @contextmanager
 def up(file: Path, name: str, *words: str) -> Iterator[Standing]:
-    testbed("up", file, "--name", name, *words)
+    testbed("network", "up", file, "--name", name, *words)
     try:
         yield Standing(name)
     finally:
-        testbed("clean", "--name", name)
+        testbed("network", "clean", "--name", name)
 
 
 def left_of(name: str) -> list[object]:

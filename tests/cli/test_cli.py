@@ -54,7 +54,7 @@ def test_the_version() -> None:
         ("simulate", "trace.csv", "a trace"),
         ("compare --policies mst", "train.py", "a program"),
         ("run", "runs/one", "a run's directory"),
-        ("up", "experiment.yaml", "an experiment"),
+        ("network up", "experiment.yaml", "an experiment"),
         ("sweep", "topology.yaml", "a topology"),
         ("cluster up", "sweep.yaml", "a sweep"),
         ("plan --policy mst --model-bytes 9", "hosts.yaml", "a hosts file"),
@@ -398,7 +398,7 @@ def test_shells_complete_verbs(shell: str, line: dict[str, str]) -> None:
 
 @pytest.mark.local
 def test_a_verb_loads_what_it_needs_when_it_is_called() -> None:
-    """`testbed status` took 1.4 s with the solvers that only planning needs, and takes 0.4 without."""
+    """`testbed network list` took 1.4 s with the solvers that only planning needs, and takes 0.4 without."""
     loaded = "import sys, testbed.cli, testbed.cli.tables, testbed.emulation.daemon.discovery, testbed.api.client"
     look = f"{loaded}; print({{'scipy', 'networkx', 'matplotlib', 'docker'}} & set(sys.modules))"
     said = subprocess.run([sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=True).stdout

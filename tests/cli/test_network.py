@@ -18,7 +18,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from testbed.cli import app
+from testbed.cli import ALIASES, app, running_network
+from testbed.cli.running_network import OLDER_LINK
 from testbed.emulation import label
 from testbed.emulation.containers import engine
 from testbed.emulation.host import fixes
@@ -69,10 +70,10 @@ def stand(*names: str) -> None:
 @pytest.mark.parametrize("verb", ["up", "swap"])
 def test_a_bad_topology(verb: str, apart: Path) -> None:
     file = write(apart, spoilt(TOPOLOGY, "links", 0, "rate", to="fast"))
-    said = refused(verb, file)
+    said = refused("network", verb, file)
     assert said.startswith(f"{file}: links.0.rate: ")
     assert "write instead: " in said
-    assert "none.yaml: " in refused(verb, apart / "none.yaml")
+    assert "none.yaml: " in refused("network", verb, apart / "none.yaml")
 
 
 @pytest.mark.pure
@@ -80,31 +81,81 @@ def test_a_bad_topology(verb: str, apart: Path) -> None:
 def test_a_bad_name(name: str, apart: Path) -> None:
     file = write(apart, TOPOLOGY)
     if name:  # without one it is the topology's
-        assert "--name" in refused("up", file, "--name", name)
-        assert name in refused("down", "--name", name)
+        assert "--name" in refused("network", "up", file, "--name", name)
+        assert name in refused("network", "down", "--name", name)
     if "/" in name or name == "":
-        assert repr(name) in refused("clean", "--name", name)
+        assert repr(name) in refused("network", "clean", "--name", name)
     assert not label.networks()
 
 
 @pytest.mark.pure
 def test_a_name_that_is_up(apart: Path) -> None:
     stand("three")
-    said = refused("up", write(apart, TOPOLOGY))
-    assert "`testbed down --name three`" in said
+    said = refused("network", "up", write(apart, TOPOLOGY))
+    assert "`testbed network down --name three`" in said
 
 
 @pytest.mark.pure
 def test_an_unknown_backend(apart: Path) -> None:
-    assert "magic" in refused("up", write(apart, TOPOLOGY), "--backend", "magic")
+    assert "magic" in refused("network", "up", write(apart, TOPOLOGY), "--backend", "magic")
 
 
 VERBS = {
-    "exec": ("exec", "paris-r", "--", "true"),
-    "link": ("link", "paris->tokyo", "--down"),
-    "swap": ("swap", "three.yaml"),
-    "down": ("down",),
+    "exec": ("network", "exec", "paris-r", "--", "true"),
+    "link": ("link", "down", "paris->tokyo"),
+    "swap": ("network", "swap", "three.yaml"),
+    "down": ("network", "down"),
 }
+
+#: Older forms of commands, each with the form that `--help` lists.
+OLDER = [
+    ("up three.yaml --cli --open", "network up three.yaml --cli --open"),
+    ("status --json", "network list --json"),
+    ("status --name one", "network list --name one"),
+    ("exec paris-r -- true", "network exec paris-r -- true"),
+    ("swap --name one three.yaml", "network swap --name one three.yaml"),
+    ("down --name three", "network down --name three"),
+    ("clean --name three --all", "network clean --name three --all"),
+    ("link paris->tokyo --down", "link down paris->tokyo"),
+    ("link --up --name one paris->tokyo --json", "link up --name one paris->tokyo --json"),
+    ("link --rate 5mbit --name one paris-tokyo", "link set --rate 5mbit --name one paris-tokyo"),
+    (
+        "link paris->tokyo --delay 5ms --jitter 1ms --loss 1%",
+        "link set paris->tokyo --delay 5ms --jitter 1ms --loss 1%",
+    ),
+]
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("up", [(), ("one",), ("one", "two")], ids=len)
+@pytest.mark.parametrize(("older", "newer"), OLDER)
+def test_an_older_form_does_the_same(
+    older: str, newer: str, up: tuple[str, ...], apart: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(apart)
+    write(apart, TOPOLOGY)
+    stand(*up)
+    before, now = (testbed(*words.split()) for words in (older, newer))
+    assert (before.exit_code, before.stdout, before.stderr) == (now.exit_code, now.stdout, now.stderr)
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(("older", "newer"), [words for words in OLDER if words[0].startswith("link")])
+def test_an_older_form_of_link_changes_the_same(older: str, newer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(running_network, "_change_link", lambda *change: asked.append(change))
+    for words in (older, newer):
+        testbed(*words.split())
+    assert len(asked) == 2 and asked[0] == asked[1]
+
+
+@pytest.mark.pure
+def test_every_older_form_is_tried_and_none_is_listed() -> None:
+    assert {words.split()[0] for words, _ in OLDER} == {*ALIASES, "link"}
+    listed = testbed("--help").stdout
+    assert "│ network " in listed
+    assert not [name for name in ALIASES if f"│ {name} " in listed]
+    assert OLDER_LINK not in testbed("link", "--help").stdout
 
 
 @pytest.mark.pure
@@ -112,24 +163,26 @@ VERBS = {
 def test_which_network(verb: str, apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(apart)
     write(apart, TOPOLOGY)
-    assert "`testbed up TOPOLOGY`" in refused(*VERBS[verb])
+    assert "`testbed network up TOPOLOGY`" in refused(*VERBS[verb])
     stand("one", "two")
     assert "one, two" in refused(*VERBS[verb])
     named = [*VERBS[verb]]
-    named[1:1] = ["--name", "three"]
+    named[2:2] = ["--name", "three"]
     assert all(name in refused(*named) for name in ("three", "one, two"))
 
 
 @pytest.mark.pure
 def test_a_change_that_is_none() -> None:
     stand("one")
+    assert "--rate" in refused("link", "set", "paris->tokyo")
     assert "--rate" in refused("link", "paris->tokyo")
     assert "--up" in refused("link", "paris->tokyo", "--up", "--down")
 
 
 @pytest.mark.local
 @pytest.mark.parametrize(
-    "words", ["link paris->tokyo --down", "trace convert x.csv --run runs/latest --link paris->tokyo"]
+    "words",
+    ["link down paris->tokyo", "link paris->tokyo --down", "trace convert x.csv --run runs/latest --link paris->tokyo"],
 )
 def test_a_shell_s_redirection_is_told(words: str, apart: Path) -> None:
     line = ["sh", "-c", f"{shlex.quote(sys.executable)} -m testbed {words}"]
@@ -142,20 +195,20 @@ def test_a_shell_s_redirection_is_told(words: str, apart: Path) -> None:
 
 @pytest.mark.pure
 def test_no_network_is_a_state_too() -> None:
-    assert testbed("status").stdout == "no network is up\n"
-    assert json.loads(testbed("status", "--json").stdout) == {"networks": [], "runs": []}
+    assert testbed("network", "list").stdout == "no network is up\n"
+    assert json.loads(testbed("network", "list", "--json").stdout) == {"networks": [], "runs": []}
 
 
 @pytest.mark.pure
 def test_what_a_crash_left_is_shown() -> None:
     label.state_folder("three").mkdir(parents=True)
-    assert "`testbed clean`" in testbed("status").stdout
+    assert "`testbed network clean`" in testbed("network", "list").stdout
 
 
 @pytest.mark.local
 def test_an_owner_that_does_not_answer() -> None:
     stand("one")
-    result = testbed("status")
+    result = testbed("network", "list")
     assert result.exit_code == 1
     assert " one " in result.stderr
 
@@ -185,7 +238,7 @@ def broken_engine(apart: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 @pytest.mark.usefixtures("broken_engine")
 def test_an_engine_that_does_not_answer_may_have_containers() -> None:
     label.state_folder("three").mkdir(parents=True)
-    result = testbed("clean", "--name", "three")
+    result = testbed("network", "clean", "--name", "three")
     assert result.exit_code == 3, result.output
     assert "Docker" in result.stderr
     assert result.stdout == ""
@@ -198,7 +251,7 @@ def test_an_engine_that_fails_meanwhile_may_have_containers(monkeypatch: pytest.
     client = docker.DockerClient(os.environ["DOCKER_HOST"], version="1.44")
     monkeypatch.setattr(engine, "connect", lambda: client)
     label.state_folder("three").mkdir(parents=True)
-    result = testbed("clean", "--name", "three")
+    result = testbed("network", "clean", "--name", "three")
     assert result.exit_code == 3, result.output
     assert "containers" in result.stderr
     assert label.networks() == []
@@ -217,7 +270,7 @@ def test_no_engine_has_no_containers(apart: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     monkeypatch.setattr(engine, "DEFAULT_ADDRESS", f"unix://{apart / 'none.sock'}")
     monkeypatch.setattr(label, "ENVIRONMENT", f"TESTBED_TEST_{os.getpid()}")
-    result = testbed("clean")
+    result = testbed("network", "clean")
     assert result.exit_code == 0, result.output
     assert result.stdout == "removed: 0 networks, 0 containers, 0 processes\n"
 
@@ -230,8 +283,9 @@ def test_without_root(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment.write_text(yaml.safe_dump(EXPERIMENT))
     sweep.write_text("name: both\nexperiment: experiment.yaml\n")
     runs = [("run", str(experiment)), ("compare", str(experiment), "--policies", "mst"), ("sweep", str(sweep))]
-    networks = [("up", "three.yaml"), ("launch", "three.yaml", "--", "true"), ("worker", "add", "paris")]
-    for words in (*networks, *VERBS.values(), *runs, ("status",), ("clean",), ("clean", "--all")):
+    networks = [("network", "up", "three.yaml"), ("launch", "three.yaml", "--", "true"), ("worker", "add", "paris")]
+    lists = [("network", "list"), ("network", "clean"), ("network", "clean", "--all")]
+    for words in (*networks, *VERBS.values(), *runs, *lists):
         result = testbed(*[str(apart / word) if word == "three.yaml" else word for word in words])
         assert result.exit_code == 3, words
         assert "run it with sudo" in result.stderr

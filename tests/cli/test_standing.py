@@ -80,7 +80,7 @@ def test_status_says_what_there_is(andes: Standing, line: Path) -> None:
     link = status["links"]["lima->cuzco"]
     asked = {"rate_bps": 20e6, "delay_s": 0.015, "jitter_s": 0.0, "loss": 0.0, "up": True, "queue_bytes": 75_000}
     assert link | asked == link
-    shown = andes.verb("status")
+    shown = andes.verb("network list")
     assert "lima->cuzco" in shown
     assert "10.0.2.2" in shown
 
@@ -88,13 +88,13 @@ def test_status_says_what_there_is(andes: Standing, line: Path) -> None:
 @pytest.mark.tour
 def test_a_program_in_a_host_is_as_if_called_directly(andes: Standing) -> None:
     assert_answered(andes, "quito-w0", "cuzco-w0", 2 * (0.010 + 0.015) + LAN_S)
-    andes.verb("exec", "lima-r", "--", "sh", "-c", "exit 7", code=7)
-    assert andes.verb("exec", "quito-w0", "--", "cat", input="through\n") == "through\n"
-    assert andes.address("lima-w0") in andes.verb("exec", "quito-w0", "--", "getent", "hosts", "lima-w0")
-    addresses = json.loads(andes.verb("exec", "quito-w0", "--", "ip", "-j", "address"))
+    andes.verb("network exec", "lima-r", "--", "sh", "-c", "exit 7", code=7)
+    assert andes.verb("network exec", "quito-w0", "--", "cat", input="through\n") == "through\n"
+    assert andes.address("lima-w0") in andes.verb("network exec", "quito-w0", "--", "getent", "hosts", "lima-w0")
+    addresses = json.loads(andes.verb("network exec", "quito-w0", "--", "ip", "-j", "address"))
     assert {each["ifname"] for each in addresses} == {"lo", "eth0"}
-    andes.verb("exec", "quito", "--", "true", code=2)
-    andes.verb("exec", "quito-w0", "--", "no-such-program", code=127)
+    andes.verb("network exec", "quito", "--", "true", code=2)
+    andes.verb("network exec", "quito-w0", "--", "no-such-program", code=127)
 
 
 def test_a_signal_reaches_the_program_in_a_host(andes: Standing) -> None:
@@ -106,7 +106,7 @@ def test_a_signal_reaches_the_program_in_a_host(andes: Standing) -> None:
 
 def test_a_program_in_a_host_has_the_terminal(andes: Standing) -> None:
     ours, theirs = pty.openpty()
-    words = command("exec", "--name", andes.name, "quito-w0", "--", "tty")
+    words = command("network", "exec", "--name", andes.name, "quito-w0", "--", "tty")
     done = subprocess.run(words, stdin=theirs, stdout=subprocess.PIPE, env=environment(), check=True)
     assert done.stdout.decode().strip() == os.ttyname(theirs)
     os.close(ours)
@@ -116,16 +116,16 @@ def test_a_program_in_a_host_has_the_terminal(andes: Standing) -> None:
 @pytest.mark.tour
 def test_a_link_is_changed_in_place(andes: Standing) -> None:
     before = andes.status()["links"]["quito->lima"]
-    assert "5.000 Mbit/s  30.00 ms" in andes.verb("link", "quito->lima", "--rate", "5mbit", "--delay", "30ms")
+    assert "5.000 Mbit/s  30.00 ms" in andes.verb("link set", "quito->lima", "--rate", "5mbit", "--delay", "30ms")
     assert_answered(andes, "quito-w0", "lima-w0", 0.030 + 0.010 + LAN_S)
     link = andes.status()["links"]["quito->lima"]
     assert (link["rate_bps"], link["delay_s"]) == (5e6, 0.030)
     assert link["packets"] >= before["packets"] + 8
     assert andes.status()["links"]["lima->quito"]["delay_s"] == 0.010
 
-    andes.verb("link", "quito->lima", "--delay", "10ms")
+    andes.verb("link set", "quito->lima", "--delay", "10ms")
     assert andes.status()["links"]["quito->lima"]["rate_bps"] == 5e6  # what is left out stays
-    andes.verb("link", "quito->lima", "--rate", "20mbit")
+    andes.verb("link set", "quito->lima", "--rate", "20mbit")
 
 
 @pytest.mark.tour
@@ -153,7 +153,7 @@ def test_the_api_and_the_commands_are_one(andes: Standing) -> None:
         assert patch({"delay": "50ms"}, **{"If-Match": f'"{before["tag"]}"'})[0] == 412
         assert patch({"delay": None}, **{"If-Match": tag or ""})[:2] == (200, before)
         assert_answered(andes, "quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
-        andes.verb("link", link, "--rate", "5mbit")
+        andes.verb("link set", link, "--rate", "5mbit")
         told = before
         while told["rate_bps"] != 5e6:
             told = json.loads(stream.recv(PATIENCE_S))["set"].get("links", {}).get(link, told)
@@ -163,11 +163,11 @@ def test_the_api_and_the_commands_are_one(andes: Standing) -> None:
 @pytest.mark.tour
 def test_a_pair_goes_down_and_comes_back(andes: Standing) -> None:
     address = andes.address("lima-w0")
-    assert "down" in andes.verb("link", "quito->lima", "--down")
+    assert "down" in andes.verb("link down", "quito->lima")
     links = andes.status()["links"]
     assert [links[name]["up"] for name in ("quito->lima", "lima->quito", "lima->cuzco")] == [False, False, True]
-    andes.verb("exec", "quito-w0", "--", "ping", "-c", "1", "-W", "1", address, code=1)
-    andes.verb("link", "lima->quito", "--up")
+    andes.verb("network exec", "quito-w0", "--", "ping", "-c", "1", "-W", "1", address, code=1)
+    andes.verb("link up", "lima->quito")
     assert_answered(andes, "quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
 
 
@@ -175,12 +175,12 @@ def test_a_pair_goes_down_and_comes_back(andes: Standing) -> None:
 def test_a_change_that_cannot_be_is_refused(andes: Standing, line: Path) -> None:
     before = andes.status()["links"]["quito->lima"]
     for words in (("quito->lima", "--rate", "5"), ("quito->lima", "--loss", "101%"), ("quito->cuzco", "--down")):
-        andes.verb("link", *words, code=2)
+        andes.verb("link set", *words, code=2)
     after = andes.status()["links"]["quito->lima"]
     assert {key: after[key] for key in ("rate_bps", "loss", "up")} == {
         key: before[key] for key in ("rate_bps", "loss", "up")
     }
-    testbed("up", line, "--name", andes.name, code=2)
+    testbed("network", "up", line, "--name", andes.name, code=2)
     assert andes.status()["failure"] is None
 
 
@@ -227,7 +227,7 @@ def test_a_swap_keeps_what_stays_and_replaces_the_rest(line: Path, folder: Path)
         answers = folder / "answers"
         pings = network.start("quito-w0", "sh", "-c", f"exec ping -n -i 0.01 {address} > {answers}")
         until(lambda: answers.exists() and "icmp_seq" in answers.read_text())
-        said = network.verb("swap", other)
+        said = network.verb("network swap", other)
         assert echo("after") == "after"
         by_then = answers.read_text().count("icmp_seq")
         until(lambda: answers.read_text().count("icmp_seq") > by_then)
@@ -254,13 +254,13 @@ def test_a_swap_keeps_what_stays_and_replaces_the_rest(line: Path, folder: Path)
         assert_answered(network, "quito-w1", "potosi-w0", 2 * (0.010 + 0.005) + LAN_S)
 
         limited = {"quito": 1, "lima": {"workers": 1, "cpus": 0.5}, "cuzco": 1}
-        said = network.verb("swap", write(folder, "limited", limited, QUITO_LIMA, LIMA_CUZCO))
+        said = network.verb("network swap", write(folder, "limited", limited, QUITO_LIMA, LIMA_CUZCO))
         assert "workers removed: potosi-w0, quito-w1" in said
         assert "workers changed: lima-w0" in said
         assert network.status()["hosts"]["lima-w0"]["pid"] != before["hosts"]["lima-w0"]["pid"]
         assert_answered(network, "quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
         assert_answered(network, "quito-w0", "cuzco-w0", 2 * (0.010 + 0.015) + LAN_S)
-        network.verb("down")
+        network.verb("network down")
         assert left_of(network.name) == [], "programs that ran in its hosts went with it"
         assert server.wait(PATIENCE_S) == -signal.SIGKILL
 
@@ -273,7 +273,7 @@ def test_two_networks_know_nothing_of_each_other(folder: Path) -> None:
     with up(first, f"{MARK}-a") as one, up(second, f"{MARK}-a-b") as two:
         assert_answered(one, "quito-w0", "b-lima-w0", 2 * 0.010 + LAN_S)
         assert_answered(two, "quito-w0", "lima-w0", 2 * 0.030 + LAN_S)
-        testbed("clean", "--name", one.name)
+        testbed("network", "clean", "--name", one.name)
         assert left_of(one.name) == []
         assert two.status()["failure"] is None
         assert_answered(two, "quito-w0", "lima-w0", 2 * 0.030 + LAN_S)
@@ -287,7 +287,7 @@ def test_a_worker_that_is_added_is_as_the_others_are_and_goes_with_them(line: Pa
         assert said == {"worker": "lima-w1", "site": "lima", "address": "10.0.1.3"}
         assert_answered(network, "cuzco-w0", "lima-w1", 2 * 0.015 + LAN_S)
         testbed("worker", "kill", "lima-w1", "--name", name, code=2)  # nothing of ours runs in it
-        network.verb("swap", line)
+        network.verb("network swap", line)
         assert {host for host in network.status()["hosts"] if "-w" in host} == {"quito-w0", "lima-w0", "cuzco-w0"}
         testbed("worker", "add", "cuzco", "--name", name)
     assert left_of(name) == []
@@ -298,9 +298,9 @@ def test_a_container_that_ended_is_shown(line: Path) -> None:
         os.kill(network.status()["hosts"]["quito-w0"]["pid"], signal.SIGKILL)
         while network.status()["hosts"]["quito-w0"]["running"]:
             time.sleep(0.05)
-        assert "ended" in network.verb("status")
-        network.verb("exec", "quito-w0", "--", "true", code=1)
-        network.verb("exec", "lima-w0", "--", "true")
+        assert "ended" in network.verb("network list")
+        network.verb("network exec", "quito-w0", "--", "true", code=1)
+        network.verb("network exec", "lima-w0", "--", "true")
 
 
 @pytest.mark.tour
@@ -310,13 +310,13 @@ def test_after_a_kill_clean_leaves_nothing_and_its_name_is_free(line: Path) -> N
         pid = owner_pid(name)
         assert pid
         os.kill(pid, signal.SIGKILL)
-        testbed("clean", "--name", name)
+        testbed("network", "clean", "--name", name)
         assert left_of(name) == []
-        testbed("up", line, "--name", name)
+        testbed("network", "up", line, "--name", name)
         pid = owner_pid(name)
         assert pid
         os.kill(pid, signal.SIGKILL)  # and what is left of it is not in the way of the next
-        testbed("up", line, "--name", name)
+        testbed("network", "up", line, "--name", name)
     assert left_of(name) == []
 
 
@@ -340,7 +340,7 @@ TIMES = 5
 @pytest.mark.parametrize("line_said", ["Docker engine", "shaping backend", "directed links"])
 def test_an_interrupt_while_it_is_built_leaves_nothing(line: Path, line_said: str) -> None:
     name = f"{MARK}-int"
-    words = command("up", line, "--name", name)
+    words = command("network", "up", line, "--name", name)
     for _ in range(TIMES):
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment()) as process:
             assert process.stdout
@@ -349,7 +349,7 @@ def test_an_interrupt_while_it_is_built_leaves_nothing(line: Path, line_said: st
             code = process.wait(PATIENCE_S)
         if owner_pid(name) is None:
             break
-        testbed("down", "--name", name)
+        testbed("network", "down", "--name", name)
     assert code == 130
     assert left_of(name) == []
 
@@ -360,7 +360,7 @@ def test_an_interrupt_at_the_very_beginning_ends_in_a_line(line: Path, later_s: 
     name = f"{MARK}-early"
     for _ in range(TIMES):
         with subprocess.Popen(
-            command("up", line, "--name", name),
+            command("network", "up", line, "--name", name),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -374,7 +374,7 @@ def test_an_interrupt_at_the_very_beginning_ends_in_a_line(line: Path, later_s: 
             _, complaints = process.communicate(timeout=PATIENCE_S)
         if owner_pid(name) is None:
             break
-        testbed("down", "--name", name)
+        testbed("network", "down", "--name", name)
     assert process.returncode == 130, complaints
     (said,) = complaints.splitlines()
     assert said.startswith("interrupted")
@@ -389,7 +389,7 @@ def test_a_swap_that_fails_leaves_the_network_as_it_was(line: Path, folder: Path
         links = (QUITO_LIMA, ("lima", "potosi", "10mbit", "5ms"))
         impossible = write(folder, "impossible", sites, *links)
         done = subprocess.run(
-            command("swap", "--name", network.name, impossible),
+            command("network", "swap", "--name", network.name, impossible),
             capture_output=True,
             text=True,
             check=False,
@@ -404,7 +404,7 @@ def test_a_swap_that_fails_leaves_the_network_as_it_was(line: Path, folder: Path
         assert after["links"].keys() == before["links"].keys()
         assert_answered(network, "quito-w0", "cuzco-w0", 2 * (0.010 + 0.015) + LAN_S)
         possible = write(folder, "possible", sites | {"lima": {"workers": 1, "memory": "64MB"}}, *links)
-        assert "workers changed: lima-w0" in network.verb("swap", possible)
+        assert "workers changed: lima-w0" in network.verb("network swap", possible)
         assert_answered(network, "quito-w1", "lima-w0", 2 * 0.010 + LAN_S)
 
 
@@ -412,7 +412,7 @@ def test_mininets_prompt_works_on_it_and_takes_it_down_at_its_end(line: Path) ->
     name = f"{MARK}-prompt"
     asked = "nodes\niperf\nquito-w0 getent hosts lima-w0\nquito-w0 ping -nc 2 -w 60 lima-w0\npingall\nexit\n"
     done = subprocess.run(
-        command("up", line, "--name", name, "--cli"),
+        command("network", "up", line, "--name", name, "--cli"),
         input=asked,
         capture_output=True,
         text=True,

@@ -28,13 +28,13 @@ VALUES = {
     **dict.fromkeys(("low", "high", "mean", "rate", "state"), "10mbit"),
     **{"seed": "1", "dwell": "5s", "policy": "mst", "policies": "mst", "model_bytes": "1000000", "members": "one"},
     **{"kind": "experiment", "name": NAME, "host": "paris-w0", "worker": "paris-w0", "site": "paris"},
-    **{"link": "paris->tokyo", "down": "", "delay": "5ms"},
+    **{"link": "paris->tokyo", "delay": "5ms"},
 }
 #: What verbs are given beside what they need: those that take everything away are for one network alone.
-ALSO = {"clean": ("name",), "down": ("name",), "plan": ("model_bytes",), "link": ("down",)}
+ALSO = {"network clean": ("name",), "network down": ("name",), "plan": ("model_bytes",), "link set": ("delay",)}
 ALSO |= {"trace generate markov": ("dwell",), "topology import": ("delay",)}
 #: Parameters that name what a verb writes. Any other path is read.
-WRITTEN = {"target", "png", "folder", "files of launch", "files of up"}
+WRITTEN = {"target", "png", "folder", "files of launch", "files of network up"}
 #: The files of `readable` that paths get by the parameter's name, or by that and the verb's.
 FILES = {
     **{"experiment": "experiment.yaml", "topology": "topology.yaml", "file": "trace.csv", "files": "trace.csv"},
@@ -45,7 +45,7 @@ FILES = {
         "file of sweep": "sweep.yaml",
         "file of cluster up": "none.yaml",
     },
-    **{"files of trace import pensieve": "pensieve.log", "files of launch": ".", "files of up": "."},
+    **{"files of trace import pensieve": "pensieve.log", "files of launch": ".", "files of network up": "."},
     **{"run of view": "none", "file of check": "run", "run of trace convert": "run"},
 }
 #: Those that only count beside others.
@@ -97,7 +97,7 @@ class Verb:
             options += self.by_name(BESIDE, name) or () if name in given else ()
         if self.name == "trace convert":
             arguments = [*(arguments if "run" not in given else []), "out.csv"]
-        end = ["--", "true"] if self.name in ("launch", "exec") else []
+        end = ["--", "true"] if self.name in ("launch", "network exec") else []
         return [*self.words, *options, *arguments, *end]
 
     def __str__(self) -> str:
@@ -107,6 +107,8 @@ class Verb:
 def verbs_of(command: Any, words: tuple[str, ...] = ()) -> Iterator[Verb]:
     if inner := getattr(command, "commands", None):
         for word, each in inner.items():
+            if each.hidden:  # an older form of another verb
+                continue
             yield from verbs_of(each, (*words, word))
     else:
         yield Verb(words, {each.name: each for each in command.params if each.name != "help"})

@@ -185,7 +185,7 @@ def test_a_trial_inside_a_network_gives_the_label_back() -> None:
 @pytest.mark.local
 def test_two_owners_of_a_name_are_one_too_many() -> None:
     with label.labelled("one") as folder:
-        with pytest.raises(FileExistsError, match="`testbed clean --name one`"), label.labelled("one"):
+        with pytest.raises(FileExistsError, match="`testbed network clean --name one`"), label.labelled("one"):
             pass
         assert folder.is_dir()
         assert os.environ[label.ENVIRONMENT] == "one"
@@ -257,7 +257,7 @@ def test_after_a_restart_of_the_machine_no_process_is_the_one_of_before() -> Non
     assert own
     record("one", {"pid": own.pid, "started": own.start_ticks, "boot": "of-before"})
     assert label.owner("one") is None
-    assert label.networks() == ["one"], "for `testbed clean` to take away"
+    assert label.networks() == ["one"], "for `testbed network clean` to take away"
     label.remove_state("one")
     record("one", {"pid": own.pid, "started": own.start_ticks})
     assert label.owner("one") == ProcessIdentity(own.pid, own.start_ticks), "as earlier versions wrote it"

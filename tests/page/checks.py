@@ -111,7 +111,7 @@ def test_all_is_there_and_changes_by_anybody_are_shown_and_undone(network: Stand
     one.value("document.getElementById('editor').requestSubmit()")
     one.until("document.getElementById('alert').textContent.includes('is not a quantity')")
 
-    network.verb("link", LINK, "--rate", "5mbit")
+    network.verb("link set", LINK, "--rate", "5mbit")
     for tab in (one, other):
         tab.until(f"{state_of(LINK)}.includes('5.00 Mbit/s')")
         tab.until("document.getElementById('log').textContent.includes('change quito->lima, by hand')")
@@ -162,14 +162,14 @@ def test_one_can_go_back_and_return_to_now(network: Standing, browser: Browser) 
     tab.until("!document.getElementById('player').hidden")
     tab.until(f"{state_of(LINK)}.includes('10.0 ms')")
     tab.until("document.getElementById('scrubber').max - document.getElementById('scrubber').min >= 2")
-    network.verb("link", LINK, "--delay", "30ms")
+    network.verb("link set", LINK, "--delay", "30ms")
     tab.until(f"{state_of(LINK)}.includes('30.0 ms')")
     tab.value(CHOOSE)
     tab.value("document.getElementById('scrubber').focus()")
     tab.press("Home")
     tab.until(f"{state_of(LINK)}.includes('10.0 ms')")
     assert tab.value("document.getElementById('apply').disabled"), "what was cannot be changed"
-    network.verb("link", LINK, "--delay", "35ms")
+    network.verb("link set", LINK, "--delay", "35ms")
     until_now = tab.value("Number(document.getElementById('scrubber').max)")
     tab.until(f"document.getElementById('scrubber').max > {until_now} + 1")
     assert tab.value(f"{state_of(LINK)}.includes('10.0 ms')"), "it stays there"

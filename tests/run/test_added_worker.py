@@ -46,7 +46,7 @@ def test_a_worker_that_is_added_takes_part_in_rounds(tmp_path: Path) -> None:
         testbed("worker", "add", "rome", "--name", name, code=2)
         assert testbed("worker", "add", "lima", "--name", name) == f"{ADDED} is up at 10.0.1.3\n"
         # Again and again until one is answered: the slow link's queue, which gradients keep full, drops some of them.
-        testbed("exec", "--name", name, "quito-w0", "--", "ping", "-c", "1", "-w", "60", "10.0.1.3")
+        testbed("network", "exec", "--name", name, "quito-w0", "--", "ping", "-c", "1", "-w", "60", "10.0.1.3")
         until(lambda: running.happened("came", ADDED))
         client(name).change_link("quito->lima", {"rate": None})
         assert running.end() == 0, running.output

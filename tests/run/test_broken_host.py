@@ -127,7 +127,7 @@ def test_an_engine_that_goes_is_named_and_its_workers_end(tmp_path: Path, monkey
     assert reason(running).startswith(f"the Docker engine at unix://{relay.path} has not answered for ")
     client, name, said = docker.from_env(), running.directory.name, " ".join(running.output.split())
     assert f"the containers of {name} were killed, but the engine did not remove them" in said
-    assert f"`testbed clean --name {name}` then removes the containers" in said
+    assert f"`testbed network clean --name {name}` then removes the containers" in said
     filters = {"label": f"{LABEL}={name}"}  # an engine hears of ends that are not its doing a moment after them
     until(lambda: [each["State"] for each in client.api.containers(all=True, filters=filters)] == ["exited"] * 2)
     cleanup.clean(client, name)

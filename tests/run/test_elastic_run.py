@@ -34,7 +34,7 @@ def test_a_worker_that_dies_comes_back_in_a_container_of_its_own(tmp_path: Path)
     with Running(tmp_path, "experiments/elastic.yaml", *sooner) as running:
         running.wait_for(TRAINS)
         name = running.directory.name
-        assert "7.00 ms" in testbed("link", "--name", name, "paris->london", "--delay", "7ms")
+        assert "7.00 ms" in testbed("link", "set", "--name", name, "paris->london", "--delay", "7ms")
         metrics = scraped(name)
         assert 'testbed_run_state{state="running"} 1.0' in metrics
         assert 'testbed_link_delay_seconds{link="paris->london",source="paris",target="london"} 0.007' in metrics

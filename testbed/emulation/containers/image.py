@@ -114,7 +114,7 @@ debian = {each["Package"]: each["Version"] for each in fields if len(each) == 2}
 print(json.dumps({"python": dict(sorted(python.items())), "debian": debian}))
 """
 
-#: The network label of probe containers, so that `testbed clean` finds one that an interrupted probe left.
+#: The network label of probe containers, so that `testbed network clean` finds one that an interrupted probe left.
 PROBE_NETWORK = "image-probe"
 
 Progress = Callable[[str], None]

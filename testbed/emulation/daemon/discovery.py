@@ -12,7 +12,7 @@ SOCKET, RUN_SOCKET = "network.sock", "run.sock"
 
 
 def networks_up() -> list[str]:
-    """Return the networks that stay up until `testbed down`."""
+    """Return the networks that stay up until `testbed network down`."""
     return _with(SOCKET)
 
 
@@ -24,7 +24,7 @@ def networks_of_runs() -> list[str]:
 def client(network: str) -> ApiClient:
     """Return a client of a network's API. If no process serves it, each request fails."""
     path = _socket(network, RUN_SOCKET)
-    remedy = f"`testbed clean --name {network}` takes it away"
+    remedy = f"`testbed network clean --name {network}` takes it away"
     return ApiClient(path if path.exists() else _socket(network, SOCKET), f"the network {network}", remedy)
 
 

@@ -122,5 +122,5 @@ def as_api_problem() -> Iterator[None]:
         raise ApiProblem(CANNOT, ending_of(error)[1]) from error
     except Exception as error:
         log.exception("a request failed")
-        text = f"{type(error).__name__}: {error}; the change may be incomplete, see `testbed status`"
+        text = f"{type(error).__name__}: {error}; the change may be incomplete, see `testbed network list`"
         raise ApiProblem(FAILED, text) from error

@@ -238,7 +238,9 @@ def _leftovers(_: Probes) -> Finding:
     stale = fixes.stale_networks()
     if not stale:
         return Finding("leftovers", "none")
-    return Finding("leftovers", f"of {', '.join(stale)}, whose process ended without cleaning up", "testbed clean")
+    return Finding(
+        "leftovers", f"of {', '.join(stale)}, whose process ended without cleaning up", "testbed network clean"
+    )
 
 
 def _working_backend() -> str | None:

@@ -83,5 +83,5 @@ def _remove_leftovers(network: str) -> None:
         client = engine.connect()
     except engine.EngineError as error:
         cleanup.sweep(None, network)
-        raise RunFailed(f"{error} `testbed clean --name {network}` then removes the containers.") from error
+        raise RunFailed(f"{error} `testbed network clean --name {network}` then removes the containers.") from error
     cleanup.sweep(client, network)

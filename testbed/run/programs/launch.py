@@ -56,7 +56,7 @@ def launch_over(topology: Topology, command: Command, containers: ProgramContain
         network = serve_network(topology, name=directory.id, backend="auto", workers=workers, step=display.step)
         stack.enter_context(network)
         display.say(
-            f"  {directory.id} is up during the launch: `testbed status`, `testbed link 'A->B' --rate 5mbit`, …"
+            f"  {directory.id} is up during the launch: `testbed network list`, `testbed link set A-B --rate 5mbit`, …"
         )
         return carry_out(directory.id, command, directory, display)
 

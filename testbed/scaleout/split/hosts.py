@@ -25,7 +25,7 @@ from testbed.scaleout.split.probes import ClockEstimate, ClockSample, Prober, es
 
 #: The time limit of a step, in seconds. The longest builds a worker image, and may load packages over a slow network.
 STEP_S = 3600.0
-#: The time for a host to remove its part, in seconds; `testbed clean` finds the rest by its label.
+#: The time for a host to remove its part, in seconds; `testbed network clean` finds the rest by its label.
 END_S = 30.0
 
 
