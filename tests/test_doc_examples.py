@@ -1,9 +1,8 @@
-"""The documentation's examples are right: commands are ones that there are, sections of files are read as files are,
-and programs that stand by themselves run to their end.
+"""The documentation's examples are right.
 
-Those that need root, a second machine or minutes are run where the rest of such things is: docs/python.md by
-tests/test_result.py, docs/scale.md by tests/run/sweep/test_sweep.py, docs/machines.md and docs/sync.md by
-tests/controller.
+Commands exist, sections of files are read as files are, and programs that stand by themselves run to their end.
+Examples that need root, a second machine or minutes are run elsewhere: docs/python.md by tests/test_result.py,
+docs/scale.md by tests/run/sweep/test_sweep.py, docs/machines.md and docs/sync.md by tests/controller.
 """
 
 from __future__ import annotations
@@ -33,40 +32,40 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`([^`\n]+)`")
 
-#: How a command begins in print: as it is typed in a checkout, as root or not.
+#: The beginning of a command in print: as it is typed in a checkout, as root or not.
 BEGIN = re.compile(r"^(?:\$ )?(?:sudo )?(?:\.venv/bin/)?testbed (?=[a-z-])")
 
-#: What a page writes for what is left out.
+#: Placeholders in a page's commands.
 LEFT_OUT = re.compile(r"…|\.\.\.|[A-Z]{3,}|\||\*")
 
 #: Programs that need nothing but the package.
 ALONE = ("policies.md", "schemes.md")
 
-#: What explains algorithms.
+#: The pages that explain algorithms.
 EXPLAINED = ("policies.md", "schemes.md")
 
 
 def typed() -> Iterator[tuple[str, str]]:
-    """The commands of ours that a page has someone type, whole."""
+    """Yield (page, command) of our commands in blocks of code, whole."""
     for page in PAGES:
         for _, block in BLOCK.findall(page.read_text()):
             yield from ((page.name, line) for line in map(own, block.replace("\\\n", " ").split("\n")) if line)
 
 
 def named() -> Iterator[tuple[str, str]]:
-    """Those that it names in a sentence, in parts often."""
+    """Yield (page, command) of our commands in sentences, often in parts."""
     for page in PAGES:
         yield from ((page.name, line) for line in map(own, INLINE.findall(BLOCK.sub("", page.read_text()))) if line)
 
 
 def own(line: str) -> str:
-    """What stands after `testbed`, if it is a command of ours."""
+    """Return the words after `testbed`, if the line is a command of ours, else an empty string."""
     found = BEGIN.match(line)
     return line[found.end() :].split("   #")[0].split(" > ")[0].strip() if found else ""
 
 
 def command_of(words: list[str]) -> tuple[Any, list[str]]:
-    """The command that words begin with, and what follows; KeyError where there is none."""
+    """Return the command that the words begin with, and the words after it. Raises KeyError for an unknown command."""
     command: Any = get_command(app)
     while hasattr(command, "commands") and words and words[0].islower() and not words[0].startswith("-"):
         command, words = command.commands[words[0]], words[1:]
@@ -92,7 +91,7 @@ def test_commands_can_be_typed_as_they_are(page: str, line: str) -> None:
 
 
 def sections() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each mapping in YAML that a page has."""
+    """Yield each YAML mapping of a page."""
     for page in PAGES:
         for language, block in BLOCK.findall(page.read_text()):
             value = yaml.safe_load(block) if language == "yaml" else None
@@ -125,7 +124,7 @@ def test_programs_that_stand_by_themselves_run(page: str) -> None:
 @pytest.mark.pure
 @pytest.mark.parametrize("name", sorted({*policy_names(), *SCHEMES} - {"auto"}))
 def test_each_algorithm_is_explained_with_its_source(name: str) -> None:
-    """In a row that begins with its name and goes on with the source, or on a page of its own."""
+    """A table row begins with its name and has the source, or a page names both."""
     pages = [(ROOT / "docs" / page).read_text() for page in EXPLAINED]
     rows = [line.split("|") for text in pages for line in text.split("\n") if line.startswith("|")]
     told = [row for row in rows if f"`{name}`" in row[1] and len(row) > 3]

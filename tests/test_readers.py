@@ -1,4 +1,4 @@
-"""Whatever a file of somebody else's is like, its reader understands what a person would read, or refuses the file.
+"""A reader of somebody else's file understands what a person would read, or refuses the file.
 
 A generator draws the values first and then a way to write them, so that each test knows what is right: no reader may
 end in a traceback, and none may succeed with values that are off by more than 1 %.
@@ -58,7 +58,7 @@ MUTATIONS = ("same",) * 3 + ("truncated", "bad bytes", "binary", "damaged", "hug
 
 @dataclass(frozen=True)
 class File:
-    """A file as it is written. `values` are what a person reads in it; None where it has to be refused.
+    """A written file. `values` are what a person reads in it, or None if it must be refused.
 
     `is_prefix` says that the file may end before all of them.
     """
@@ -71,7 +71,7 @@ class File:
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader: `write` makes a file by a mutation, and `read` has the values that the reader finds in it."""
+    """A reader: `write` makes a file by a mutation, and `read` returns the values that the reader finds in it."""
 
     name: str
     write: Callable[[random.Random, str], File]
@@ -79,7 +79,7 @@ class Reader:
 
 
 def number(rng: random.Random, least: float, most: float) -> float:
-    """A number of a few digits, which has not three behind the point: with a comma such a number might be thousands."""
+    """Draw a number of a few digits, without three digits behind the point: with a comma it might be thousands."""
     drawn = round(rng.uniform(least, most), rng.choice((1, 2, 4)))
     return drawn if drawn != round(drawn, 3) else round(drawn, 2)
 
@@ -87,7 +87,7 @@ def number(rng: random.Random, least: float, most: float) -> float:
 def table(
     rng: random.Random, header: Sequence[str], rows: Sequence[Sequence[object]], comment: str = "# Zürich"
 ) -> str:
-    """The text of a table in one of the dialects, with or without comments."""
+    """Write a table in one of the dialects, with or without comments."""
     separator, sign = rng.choice(DIALECTS)
     lines = [separator.join(header)]
     for row in rows:
@@ -105,7 +105,8 @@ def mutated_rows(
 ) -> bool:
     """Spoil a cell of the rows for `huge` and `letters`, or swap two columns with their names.
 
-    Returns: whether the file has to be refused now.
+    Returns:
+        True if the file must be refused now.
     """
     row, column = rng.randrange(len(rows)), rng.choice(list(columns))
     if mutation == "huge":
@@ -393,7 +394,7 @@ def read_packets(path: Path) -> Values:
     return [found.packets, found.arrivals.duration_s, found.arrivals.total[-1]]
 
 
-#: Ways to write a delay of so many ms, a rate of so many Mbit/s and a length of so many km.
+#: Ways to write a delay in ms, a rate in Mbit/s and a length in km.
 DELAYS: tuple[tuple[str, Callable[[float], str]], ...] = (
     ("latency", lambda ms: f"{ms}"),
     ("delay", lambda ms: f'"{ms} ms"'),
@@ -557,7 +558,7 @@ READERS = (
 
 
 def spoiled(rng: random.Random, mutation: str, data: bytes) -> bytes:
-    """The bytes of a file that has one of the faults which are the same in every form."""
+    """Return the bytes of a file with one of the faults that are the same in every form."""
     if mutation == "binary":
         return rng.choice(OTHERS) + rng.randbytes(200)
     if mutation == "bad bytes":

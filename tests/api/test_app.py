@@ -1,4 +1,4 @@
-"""Requests to a network's API, whose links are there and whose packets are not."""
+"""Requests to the API of a network whose links exist, but carry no packets."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ def test_the_client_tells_refusals_from_failures(site: Site, tmp_path: Path) -> 
 
 
 def scraped(site: Site, headers: dict[str, str]) -> tuple[int, str, str]:
-    """What Prometheus gets on the port: status, type, text."""
+    """Return what Prometheus gets on the port: status, type, text."""
     assert site.server.port is not None
     connection = http.client.HTTPConnection("127.0.0.1", site.server.port, timeout=PATIENCE_S)
     connection.request("GET", "/metrics", headers=headers)

@@ -1,4 +1,4 @@
-"""What followers of a state are told: applied one after the other, it is the state."""
+"""The stream's differences: applied one after the other, they give the state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STATES = st.dictionaries(
 
 
 def filled(state: State) -> dict[str, dict[str, Any]]:
-    """Without sections that have no values, which is what an update tells."""
+    """Return the state without empty sections, which updates leave out."""
     return {section: dict(values) for section, values in state.items() if values}
 
 

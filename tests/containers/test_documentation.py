@@ -1,4 +1,4 @@
-"""Documentation of Debian's packages as one text: here of packages that are made for it, as apt would bring them."""
+"""The documentation dataset, made of small Debian packages of the tests' own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.local
 
 
 def package(folder: Path, name: str, pages: dict[str, str]) -> Path:
-    """A Debian package that holds these pages."""
+    """Build a Debian package that holds these pages."""
     tree = folder / f"{name}-tree"
     for path, text in {**pages, "DEBIAN/control": control(name)}.items():
         (tree / path).parent.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ def control(name: str) -> str:
 
 @pytest.fixture
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two packages, of which one has two pages; the folder to write into."""
+    """Provide two packages, one with two pages; return the folder to write into."""
     made = {
         "one-doc": package(tmp_path, "one-doc", {"usr/b.txt": "Second\tpage.\n", "usr/a.txt": "“First” page.\n"}),
         "two-doc": package(tmp_path, "two-doc", {"usr/deep/c.txt": "Third.\n", "usr/c.html": "<p>not a source</p>"}),

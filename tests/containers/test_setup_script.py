@@ -1,4 +1,4 @@
-"""setup.sh says what is wrong and what to do, and gives files back; .ci/run tells a pass from nothing tested."""
+"""setup.sh names problems with remedies, and gives files back; .ci/run tells a pass from nothing tested."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_without_root_it_says_to_use_sudo() -> None:
 
 @pytest.fixture
 def pinned(checkout: Path) -> Path:
-    """A checkout with what the Python environment is made from, and no index for pip to ask."""
+    """Return a checkout with the inputs of the Python environment, and no index for pip."""
     locked = "testbed/emulation/containers/requirements.py"
     for name in ("pyproject.toml", "requirements.lock", "testbed/__init__.py", "testbed/resources.py", locked):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def test_a_checkout_of_somebody_else_keeps_its_owner(checkout: Path) -> None:
 
 @pytest.mark.local
 def test_files_go_back_also_after_an_interrupt(checkout: Path) -> None:
-    """Ctrl-C reaches make, its shell and what that runs, all at once."""
+    """Ctrl-C reaches make, its shell and the program at once."""
     shutil.copy(ROOT / "Makefile", checkout)
     (checkout / "setup.sh").write_text('#!/bin/sh\n[ "$1" != give-back ] || touch given-back\n')
     program = checkout / ".venv" / "bin" / "testbed"
@@ -149,7 +149,7 @@ def test_ci_fails_where_the_page_or_what_it_needs_does(checkout: Path, broken: s
 
 
 def continuous_integration(checkout: Path, **recipes: str) -> subprocess.CompletedProcess[str]:
-    """What .ci/run comes to where these are the recipes of make's targets; others do nothing."""
+    """Run .ci/run with these recipes for make's targets, and return the finished process. Other targets do nothing."""
     rules = {"setup": "true", "test": "true", "test-page": "true", **recipes}
     (checkout / "Makefile").write_text("".join(f"{target}:\n\t@{recipe}\n" for target, recipe in rules.items()))
     return run([".ci/run"], checkout, MAKEFLAGS="")

@@ -1,12 +1,13 @@
-"""A controller that runs, with members that have joined it: what they, strangers and its owner say to it.
+"""A running controller, with members that have joined it, and messages of members, strangers and the owner.
 
-An input is what they say one after the other, a line each:
+An input is a conversation, a line each:
 
-    2{"kind": ...}              member 2 says this on the connection that it has
-    !2                          it hangs up, and connects again: what it says next is to be a hello
+    2{"kind": ...}              member 2 sends this on its connection
+    !2                          member 2 hangs up, and connects again; its next message should be a hello
     ?{"request": ...}           the owner makes a request
 
-The last member says nothing but its hello: whatever the others do, it stays, or the run has failed by name.
+The last member sends nothing but its hello: whatever the others do, it stays connected, or the run has failed with a
+reason.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from tests.controller.runs import running, spec_of
 from tests.fuzz.target import Feed, Target
 from tests.planning.networks import sites, view_of
 
-#: Small, since the bound of its plans is reckoned for each input.
+#: Small, since the bound of its plans is computed for each input.
 VIEW = view_of(sites(("a", "b", 40)), {"a": 3, "b": 2}, knowledge="measured")
 NAMES = VIEW.names
 SILENT = NAMES[-1]
@@ -60,9 +61,9 @@ ADDRESS = ("10.0.0.1", 4000)
 
 REDUCING = spec_of(VIEW, elastic=Elasticity(quorum=2, lease_s=3600.0))
 GOSSIPING = hop_spec(VIEW)
-#: A conversation takes milliseconds. A search has what others leave of the processors: seconds, then.
+#: A conversation takes milliseconds, or seconds where other work keeps the processors busy.
 MOST_S = 60
-#: What was written is read, and dealt with, in so many turns of the event loop.
+#: The turns of the event loop after which a written line was read and handled.
 TURNS = 6
 
 
@@ -80,7 +81,7 @@ class Unhandled(logging.Handler):
 
 @contextmanager
 def nothing_unhandled(logger: str) -> Iterator[None]:
-    """Raises the first error that was logged there with its traceback: nobody meant that."""
+    """Raise the first error that is logged with its traceback, which is never intended."""
     unhandled = Unhandled()
     logging.getLogger(logger).addHandler(unhandled)
     try:
@@ -92,7 +93,7 @@ def nothing_unhandled(logger: str) -> Iterator[None]:
 
 
 class Conversation:
-    """All that is said to one controller, whose sockets are in a folder."""
+    """A conversation with one controller, whose sockets are in a folder."""
 
     def __init__(self, controller: ControllerService, sockets: Path) -> None:
         self._controller = controller
@@ -100,7 +101,7 @@ class Conversation:
         self._members: dict[str, Member] = {}
 
     async def hold(self, lines: list[bytes]) -> None:
-        """The members join, and the lines are said."""
+        """Let all members join, and send the lines."""
         self._members = {name: await connect(self._sockets, name) for name in NAMES}
         for member in self._members.values():
             await member.read()
@@ -119,7 +120,7 @@ class Conversation:
         assert there or self._controller.state in ("done", "failed"), f"{SILENT} was hung up on"
 
     async def end(self) -> None:
-        """All hang up, and the controller has seen to that."""
+        """Hang up all connections, and wait until the controller has noticed."""
         for name, member in self._members.items():
             if name != SILENT:
                 await _hang_up(member)
@@ -142,12 +143,12 @@ async def _hang_up(member: Member) -> None:
 
 
 def _name(line: bytes) -> str:
-    """Who speaks: whoever has no number is the first."""
+    """Return the member that speaks; a line without a number is the first member's."""
     return NAMES[(line[0] - ord("0")) % (len(NAMES) - 1) if line else 0]
 
 
 def controlled(spec: ControllerSpec) -> Callable[[Path], AbstractContextManager[Feed]]:
-    """What takes conversations with a controller of such a run, each with one of its own."""
+    """Return a target's `open`: each input is a conversation with a new controller of this run."""
 
     @contextmanager
     def opened(folder: Path) -> Iterator[Feed]:
@@ -182,14 +183,14 @@ def controlled(spec: ControllerSpec) -> Callable[[Path], AbstractContextManager[
 
 
 def say(*said: tuple[int, ControlMessage] | str) -> bytes:
-    """A conversation: who says what, or a line as it is."""
+    """Return a conversation of (member's number, message) pairs and literal lines."""
     return b"\n".join(
         each.encode() if isinstance(each, str) else b"%d%s" % (each[0], encode(each[1]).strip()) for each in said
     )
 
 
 def report(number: int, member: int, **more: Any) -> tuple[int, ControlMessage]:
-    """A member's, of a round, in which it sent to the next one."""
+    """Return a member's report of a round in which it sent to the next member."""
     name, peer = NAMES[member], NAMES[(member + 1) % len(NAMES)]
     whole = Report(
         *(name, number, 0, 1e9 + number, 1e9 + number + 1, 0.1, 0.0, 4096, 4096, 0, 0),

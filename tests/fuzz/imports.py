@@ -1,4 +1,4 @@
-"""Each form of other programs' files that the imports read, used as their verbs use it."""
+"""Files of other programs, used as the import commands use them."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ PACKETS = [
 
 
 def use_graph(path: Path) -> None:
-    """As `topology import` does, and what it made as `up` does."""
+    """Import a graph as `topology import` does, and load the result as `up` does."""
     made = path.with_name("made.yaml")
     import_graph(path, made, Defaults(100e6, 10e-3))
     Topology.load(made)
 
 
 def use_import(read: Callable[[Path], list[ImportedTrace]]) -> Callable[[Path], None]:
-    """As `trace import` does, and what it made as a replay does."""
+    """Return a function that imports a trace as `trace import` does, and replays the result."""
 
     def use(path: Path) -> None:
         folder = path.parent / "imported"
@@ -69,6 +69,7 @@ def use_import(read: Callable[[Path], list[ImportedTrace]]) -> Callable[[Path], 
 
 
 def use_form(name: str) -> Callable[[Path], None]:
+    """Return the same for a form's name."""
     return use_import(FORMS[name].import_file)
 
 

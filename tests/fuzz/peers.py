@@ -1,7 +1,6 @@
-"""What a member's peers send it: greetings, frames of rounds and of gossip, probes, and what it asks them for.
+"""Input from a member's peers: greetings, frames of rounds and of gossip, probes, and answers to requests.
 
-Frames come with the checksums that are theirs, and probes with the proofs: those who have the key of a member can make
-them.
+Frames come with correct checksums, and probes with correct proofs: a peer that has the member's key can make them.
 """
 
 from __future__ import annotations
@@ -48,24 +47,24 @@ PLAN = Plan(3, MEMBERS, (star(MEMBERS, "m0"),), CHUNK, auxiliary=(Route("m1", "m
 SETTINGS = TransportSettings("m0", keys("m0", MEMBERS), 0.5, generation=PLAN.epoch)
 HEADERS = ChunkHeaderFormat(len(MEMBERS))
 
-#: What an answer to who asks for means begins with, before its hash; and what it may bring.
+#: The bytes of an answer before its hash, and the most bytes of means in it.
 LENGTHS, MOST_MEANS = 12, 1 << 14
 
-#: Before each frame: who sends it, and on which channel.
+#: Before each frame: its sender and its channel.
 _FROM = struct.Struct("<BB")
-#: How many microseconds after the one before a probe's datagram came; its head and a name of two letters follow.
+#: The microseconds since the last datagram, then a probe's head and a name of two letters.
 _DATAGRAM = struct.Struct(f"<I{probe._HEAD.size}s2s")
 
 
 def frames_in(data: bytes, header_bytes: int, most_bytes: int) -> Iterator[tuple[str, int, Frame, memoryview]]:
-    """The frames that bytes are: sender, channel, head without its last checksum, and payload, as far as there is."""
+    """Yield the frames in an input: sender, channel, frame and payload, as far as the bytes reach."""
     wire = FrameFormat(header_bytes)
     rest = memoryview(bytearray(data))
     while len(rest) >= _FROM.size + wire.size - 4:
         who, channel = _FROM.unpack_from(rest)
         head = bytes(rest[_FROM.size : _FROM.size + wire.size - 4])
         rest = rest[_FROM.size + wire.size - 4 :]
-        with suppress(SyncError):  # a head that is none ends its connection; the next one's frames come on another
+        with suppress(SyncError):  # a broken head ends its connection; the next frames come on another one
             frame = wire.unpack(memoryview(head + struct.pack("<I", zlib.crc32(head))))
             if frame.length > most_bytes:
                 raise FrameError("too long, as a listener says")
@@ -76,20 +75,20 @@ def frames_in(data: bytes, header_bytes: int, most_bytes: int) -> Iterator[tuple
 
 
 def framed(who: int, frame: Frame, payload: bytes, channel: int = 0) -> bytes:
-    """A frame as `frames_in` reads it."""
+    """Return a frame in the form that `frames_in` reads."""
     sealed = frame.sealed(memoryview(payload))
     return _FROM.pack(who - 1, channel) + FrameFormat(len(frame.header)).pack(sealed)[:-4] + payload
 
 
 def take(receiver: Receiver, sender: str, channel: int, frame: Frame, payload: memoryview) -> None:
-    """What a listener does with a frame of a connection."""
+    """Hand a frame to a receiver, as a listener does."""
     with suppress(SyncError):
         greeting = Greeting(sender, channel, generation=PLAN.epoch)
         hand_on(receiver, greeting, Received(sender, frame, payload, frame.length, 0.0))
 
 
 class Unsent(Outbox):
-    """Sends nothing: what is right is as good as gone."""
+    """An outbox that sends nothing, and reports each frame as sent."""
 
     def connect(self, table: RouteTable) -> list[Sender]:
         self._tables[table.number] = table
@@ -110,7 +109,7 @@ class Unsent(Outbox):
 
 
 def use_frames(data: bytes) -> None:
-    """m0, the root, in round 1."""
+    """Feed frames to m0, the root, in round 1."""
     group = AllReduceGroup(PLAN, SETTINGS, {}, make_outbox=Unsent)
     group.begin(torch.zeros(ELEMENTS), 1.0)
     for sender, channel, frame, payload in frames_in(data, HEADERS.size, CHUNK):
@@ -119,7 +118,7 @@ def use_frames(data: bytes) -> None:
 
 
 def _waits(frame: Frame) -> bool:
-    """Whether it is of the round after: that one would wait until this member begins it, which it does not here."""
+    """Return whether a frame is of the next round: it would wait until this member begins that round."""
     try:
         return HEADERS.unpack(frame.header).round == 2
     except FrameError:
@@ -128,7 +127,7 @@ def _waits(frame: Frame) -> bool:
 
 @contextmanager
 def gossiping(_: Path) -> Iterator[Feed]:
-    """A member that takes in what others gossip, of any scheme."""
+    """Feed gossip messages of any scheme to a member."""
     for room in ("decoupled_diloco", "staggered"):
         import_module(f"testbed.schemes.{room}.messages")  # the other schemes' messages are known with their modules
 
@@ -144,7 +143,7 @@ def gossiping(_: Path) -> Iterator[Feed]:
 
 
 def connected(use: Callable[[socket.socket], object]) -> Callable[[bytes], None]:
-    """What reads from a connection on which the bytes come, and then its end."""
+    """Return a use of bytes that arrive on a connection, which then ends."""
 
     def feed(data: bytes) -> None:
         ours, theirs = socket.socketpair()
@@ -159,14 +158,14 @@ def connected(use: Callable[[socket.socket], object]) -> Callable[[bytes], None]
 
 
 def greeted(connection: socket.socket) -> None:
-    """As a listener does with a stranger, who can't know what is to be proved."""
+    """Answer a greeting as a listener does. The stranger can't know the proof."""
     with suppress(ImpostorError):
         handshake.answer(connection, SETTINGS, time.monotonic() + 10)
 
 
 @contextmanager
 def hearing_probes(_: Path) -> Iterator[Feed]:
-    """What a member hears of the datagrams, and what it tells its controller then."""
+    """Feed datagrams to a probe listener, and take its report to the controller."""
     arrivals = Arrivals()
     with socket.create_server(("127.0.0.1", 0)) as accepting:
         listener = probe.ProbeListener(accepting, SETTINGS, arrivals)
@@ -190,32 +189,32 @@ def hearing_probes(_: Path) -> Iterator[Feed]:
 
 
 def proved(head: bytes, name: bytes) -> bytes:
-    """A probe's datagram with the proof of the member of this name, if there is one."""
+    """Return a probe's datagram with the proof of the named member, if there is such a member."""
     key = SETTINGS.keys.get(name.decode(errors="replace"), b"")
     return (head + name + probe._proof(key, head + name)).ljust(probe.PACKET_BYTES, b"\0")
 
 
 def use_means(data: bytes) -> None:
-    """What a peer answers that was asked for means: lengths, a note, data. Its hash is right."""
+    """Receive a peer's answer to a request for means: lengths, a note, data. The hash is correct."""
     lengths, rest = data[:LENGTHS], data[LENGTHS:]
     whole = lengths + hashlib.sha256(rest).digest() + rest
     connected(lambda connection: fetch._receive(connection, MOST_MEANS))(whole)
 
 
 def use_state(data: bytes) -> None:
-    """The state that a member hands over to one that comes."""
+    """Unpack the state that a member hands over to a new member."""
     parts = trained()
     unpack(FetchAnswer(StateNote(7, tuple(parts)), memoryview(bytearray(data))), parts)
 
 
 def trained() -> dict[str, Any]:
-    """The parts of a member's state."""
+    """Return the parts of a member's state."""
     model = torch.nn.Linear(3, 2)
     return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)}
 
 
 def use_holdings(data: bytes) -> None:
-    """What all reckon from what they hold of a round in which one of them was lost."""
+    """Derive the orders of all survivors from their holdings of a round in which a member was lost."""
     message = decode(data)
     if not isinstance(message, Reconfigure) or disagreeing(message.holdings):
         return  # the controller passes on none that contradict each other
@@ -265,7 +264,7 @@ HOLDINGS = (
 HEADS = (probe._HEAD.pack(probe._MAGIC, 2**60, 12, number, 300 * number, 2) for number in range(12))
 TRAIN = b"".join(_DATAGRAM.pack(500, head, b"m1") for head in HEADS)
 
-#: What ends a connection, and nothing else.
+#: Errors that end a connection, and nothing else.
 REFUSALS = (*CLEAN, SyncError)
 
 TARGETS = (

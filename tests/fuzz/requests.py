@@ -1,4 +1,4 @@
-"""What is asked of what runs on this machine: of a network's owner over its API, of a server on a port."""
+"""Requests to programs of this machine: to a network's owner over its API, and to a server on a port."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ TOKEN = "a-token"
 
 @contextmanager
 def owned(folder: Path) -> Iterator[Feed]:
-    """The owner of a network, which answers at its socket: a request's first line has verb and path, the rest is its
-    body."""
+    """Feed requests to the owner of a network: a request's first line has verb and path, the rest is its body."""
     topology = Topology.load(make_workspace(folder / "files") / "topologies" / "smoke.yaml")
     with pytest.MonkeyPatch.context() as patch, answering(topology, folder / "api.sock"):
         patch.chdir(topology.file.parent)
@@ -48,7 +47,7 @@ def owned(folder: Path) -> Iterator[Feed]:
 
 
 def use_headers(data: bytes) -> None:
-    """A request to the admin's port: its first line has verb, path and query, the others are headers."""
+    """Make a request to the admin's port: its first line has verb, path and query, the others are headers."""
     first, *lines = data.split(b"\n")
     verb, path, query = (*first.split(b" "), b"", b"")[:3]
     headers = [(name.lower(), value) for name, _, value in (line.partition(b": ") for line in lines)]

@@ -1,10 +1,10 @@
-"""Pictures made of a run that is over, the documentation's: `python -m tests.page.pictures runs/latest`.
+"""Make the documentation's pictures of a finished run: `python -m tests.page.pictures runs/latest`.
 
-docs/page.webp        the page as it plays the run, which moves
+docs/page.webp        the page as it plays the run, moving
 docs/page-dark.png    one moment of it in dark, docs/page-phone.png on a phone
 docs/report.png       the head of its report
 
-`--widths FOLDER` makes others, to look at: the whole report and the page at each width of a screen, in light and in
+`--widths FOLDER` makes others to look at: the whole report and the page at each width of a screen, in light and in
 dark, and the report in print.
 """
 
@@ -31,7 +31,7 @@ WIDE, PHONE = (1360, 1200), (390, 844)
 #: The widths of screens, and of a sheet of A4 between margins of 1 cm at 96 pixels an inch.
 WIDTHS, SHEET = (1000, 1280, 1600), 718
 
-#: The moving picture: so many moments of the run, each shown for so long; the last one for longer.
+#: The moving picture: its number of moments, the time of each, and the longer time of the last.
 MOMENTS, MOMENT_MS, LAST_MS = 48, 250, 2500
 #: Its width in print, and how well it is kept: under a megabyte.
 WIDTH, QUALITY = 1000, 62
@@ -115,7 +115,7 @@ def saved(shot: Image.Image, file: Path) -> Path:
 
 @contextmanager
 def viewed(run: Path) -> Iterator[str]:
-    """The address of the page that `testbed view` shows of a run."""
+    """Yield the address of the page that `testbed view` shows of a run."""
     command = [sys.executable, "-m", "testbed", "view", str(run)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as viewer:
         try:
@@ -128,7 +128,7 @@ def viewed(run: Path) -> Iterator[str]:
 
 
 def opened(browser: Browser, page: str, link: str, size: tuple[int, int], scheme: str) -> Tab:
-    """A tab with the page, drawn, with a link chosen."""
+    """Open a tab with the page, drawn, with a link chosen."""
     tab = browser.tab()
     tab.prefer(scheme)
     tab.resize(*size)
@@ -139,7 +139,7 @@ def opened(browser: Browser, page: str, link: str, size: tuple[int, int], scheme
 
 
 def moment(tab: Tab, part: float) -> Image.Image:
-    """The page at a part of the run's time."""
+    """Move the page to a part of the run's time."""
     tab.value(MOVE.replace("PART", str(part)))
     tab.value(TOLD)
     return picture(tab)
@@ -153,7 +153,7 @@ def picture(tab: Tab, whole: bool = False) -> Image.Image:
 
 
 def save_moving(pictures: list[Image.Image], file: Path) -> None:
-    """One after the other, over and over."""
+    """Save pictures as one moving picture, which repeats."""
     height = round(WIDTH * pictures[0].height / pictures[0].width)
     first, *others = (one.resize((WIDTH, height), Image.Resampling.LANCZOS) for one in pictures)
     durations = [MOMENT_MS] * (len(pictures) - 1) + [LAST_MS]

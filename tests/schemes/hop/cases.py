@@ -28,7 +28,7 @@ MODES = (
 
 @dataclass(frozen=True)
 class Case:
-    """What `seed` stands for."""
+    """A case of Hop, drawn from `seed`."""
 
     seed: int
     mode: str
@@ -46,7 +46,7 @@ class Case:
         return cls(seed, mode, graph, rules, random.randint(4, 24), _conditions(random, graph))
 
     def run(self, kind: type[HopMember] = HopMember) -> Invariants:
-        """The invariants after the case has run. AssertionError that names the seed when something does not hold."""
+        """Run the case and return its invariants. Raises AssertionError with the seed if something does not hold."""
         members = hop_members(self.graph, self.rules, self.iterations, kind=kind)
         try:
             _, invariants = run_hop(self.graph, members, self.rules, self.conditions)
@@ -59,7 +59,7 @@ class Case:
         return invariants
 
     def attained(self, invariants: Invariants) -> set[str]:
-        """Which finite bounds some pair came up to: what must arrive, or what must be granted, where it is the less."""
+        """Return which finite bounds some pair attained: of arriving updates or of granted tokens, by the lesser."""
         widest = invariants.monitor.widest
         found = set()
         for (i, j), gap in widest.items():
@@ -104,7 +104,7 @@ def _rules(random: Random, mode: str, graph: Graph) -> HopRules:
 
 
 def _conditions(random: Random, graph: Graph) -> Conditions:
-    """Whole numbers often, so that much falls due at once and in any order."""
+    """Draw delays and speeds, often whole numbers, so that many events fall due at once and in any order."""
     base = {member: random.choice((1, 1, 1, 2, 4, 50)) for member in graph.members}
     slowdown, probability = random.choice((1, 6, 30)), random.choice((0.0, 1 / 16, 0.3))
     latency = {edge: random.choice((0, 0, 1, 3, 20)) for edge in sorted(graph.edges)}

@@ -23,7 +23,7 @@ FOUR_TOGETHER = ("w0", "w1", "w8", "w9")
 
 
 def random_slowdown(seed: int, factor: float = 6, probability: float = 1 / 16) -> Callable[[str, int], float]:
-    """A step takes `factor` units with that probability, the same step of a member in every mode."""
+    """Return step times that are `factor` units with a probability, in the same steps under every mode."""
 
     @cache
     def slow(member: str, iteration: int) -> bool:
@@ -45,7 +45,7 @@ def leaping(max_jump: int, quantile: float = 0.0) -> HopRules:
 
 
 def random_rows(graph: Graph, seed: int) -> tuple[float, float]:
-    """Standard mode, and one backup worker with max_ig 4, under the same random slowdown."""
+    """Return the times of standard mode, and of one backup worker with max_ig 4, under the same random slowdown."""
     slow = random_slowdown(seed)
     return time_to_finish(graph, STANDARD, slow), time_to_finish(graph, BACKUP, slow)
 

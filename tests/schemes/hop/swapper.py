@@ -1,4 +1,4 @@
-"""Swaps of the graph under simulated time, as a controller makes them, deaths, and what must hold through them."""
+"""Swaps of the graph and deaths under simulated time, as a controller handles them, with their invariants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.sync.gossip.simulation import Simulation, Watcher
 
 @dataclass
 class Era:
-    """The iterations from `first` on in which `graph` holds; its monitor counts from `first`."""
+    """The iterations from `first` on during which `graph` is in force; its monitor counts from `first`."""
 
     first: int
     graph: Graph
@@ -32,11 +32,11 @@ class Era:
 
 
 class Swapper(Watcher):
-    """Has members go through `graphs`, one after the other; who is in a graph and was in none before comes with it.
+    """Swaps through `graphs`, one after the other. A member that was in no earlier graph joins with its first graph.
 
-    Up to `deaths` times a member dies instead, and comes again by a swap to the same graph.
-    It is also the watcher that holds them to this: iterations that are clamped to those of an era keep its bounds,
-    and each token queue has the tokens that its ends' iterations say.
+    Up to `deaths` times a member dies instead, and comes back by a swap to the same graph. The swapper also watches the
+    members: iterations, clamped to those of one graph, keep its bounds, and each token queue has the tokens that follow
+    from its ends' iterations.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class Swapper(Watcher):
 
 
 def _survives(graph: Graph, gone: str) -> bool:
-    """Whether a graph still is one, of two members at least, without one of its members."""
+    """Return whether a graph without one of its members still is a graph of two members at least."""
     try:
         return len(graph.without(gone).members) > 1
     except GraphError:
@@ -194,7 +194,7 @@ def _survives(graph: Graph, gone: str) -> bool:
 
 
 def drawn(random: Random, members: tuple[str, ...], least: int) -> Graph:
-    """A strongly connected digraph in which everybody has `least` in-neighbours."""
+    """Draw a strongly connected digraph in which each member has at least `least` in-neighbours."""
     order = random.sample(members, len(members))
     edges = set(zip(order, order[1:] + order[:1], strict=True))
     for member in members:
@@ -206,9 +206,9 @@ def drawn(random: Random, members: tuple[str, ...], least: int) -> Graph:
 
 
 def run_swaps(seed: int) -> Swapper:
-    """A random case of Hop, its graph swapped up to three times for another with a member more or as many.
+    """Run a random case of Hop whose graph is swapped up to three times, for one with as many members or one more.
 
-    AssertionError that names the seed when something does not hold.
+    Raises AssertionError, naming the seed, if something does not hold.
     """
     case, random = Case.of(seed), Random(f"{seed} swaps")
     least = max(case.rules.backup, 1)

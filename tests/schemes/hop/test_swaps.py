@@ -1,4 +1,4 @@
-"""Another graph while members train, and members that come: under simulated time."""
+"""Swaps of the graph while members train, and members that join, under simulated time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_bounds_and_tokens_outlast_swaps_and_nobody_waits_for_ever() -> None:
 
 
 def expected(problem: Quadratics, eras: list[Era], iterations: int) -> Mapping[str, Tensor]:
-    """What comes of averaging with the matrix of whatever graph holds in an iteration."""
+    """Return the result of averaging with the matrix of the graph in force in each iteration."""
     now = dict(problem.start)
     for iteration in range(iterations):
         era = next(era for era in reversed(eras) if era.first <= iteration)
