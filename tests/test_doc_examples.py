@@ -45,20 +45,22 @@ ALONE = ("policies.md", "schemes.md")
 EXPLAINED = ("policies.md", "schemes.md")
 
 
-def typed() -> Iterator[tuple[str, str]]:
+def commands_in_blocks() -> Iterator[tuple[str, str]]:
     """Yield (page, command) of our commands in blocks of code, whole."""
     for page in PAGES:
         for _, block in BLOCK.findall(page.read_text()):
-            yield from ((page.name, line) for line in map(own, block.replace("\\\n", " ").split("\n")) if line)
+            yield from ((page.name, line) for line in map(our_command, block.replace("\\\n", " ").split("\n")) if line)
 
 
-def named() -> Iterator[tuple[str, str]]:
+def commands_in_sentences() -> Iterator[tuple[str, str]]:
     """Yield (page, command) of our commands in sentences, often in parts."""
     for page in PAGES:
-        yield from ((page.name, line) for line in map(own, INLINE.findall(BLOCK.sub("", page.read_text()))) if line)
+        yield from (
+            (page.name, line) for line in map(our_command, INLINE.findall(BLOCK.sub("", page.read_text()))) if line
+        )
 
 
-def own(line: str) -> str:
+def our_command(line: str) -> str:
     """Return the words after `testbed`, if the line is a command of ours, else an empty string."""
     found = BEGIN.match(line)
     return line[found.end() :].split("   #")[0].split(" > ")[0].strip() if found else ""
@@ -73,7 +75,7 @@ def command_of(words: list[str]) -> tuple[Any, list[str]]:
 
 
 @pytest.mark.pure
-@pytest.mark.parametrize(("page", "line"), sorted({*typed(), *named()}))
+@pytest.mark.parametrize(("page", "line"), sorted({*commands_in_blocks(), *commands_in_sentences()}))
 def test_verbs_and_options_are_ones_that_there_are(page: str, line: str) -> None:
     command, words = command_of(shlex.split(line))
     known = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
@@ -83,7 +85,7 @@ def test_verbs_and_options_are_ones_that_there_are(page: str, line: str) -> None
 
 
 @pytest.mark.pure
-@pytest.mark.parametrize(("page", "line"), sorted(set(typed())))
+@pytest.mark.parametrize(("page", "line"), sorted(set(commands_in_blocks())))
 def test_commands_can_be_typed_as_they_are(page: str, line: str) -> None:
     command, words = command_of(shlex.split(line))
     if not LEFT_OUT.search(line):

@@ -93,7 +93,7 @@ def _spread(seconds: list[float]) -> str:
     return f"{median(seconds):.1f} to {max(seconds):.1f}" if seconds else ""
 
 
-def tell(name: str, result: Mapping[str, Any]) -> None:
+def print_result(name: str, result: Mapping[str, Any]) -> None:
     """Print how a case ended, in a line, and the checker's findings."""
     end = "went on" if result["finished"] else f"ended with {result['code']}"
     print(f"{name}: {result['case']}: {end}", flush=True)
@@ -111,17 +111,17 @@ def campaign(seed: int, numbers: Iterable[int], resume: bool) -> bool:
             results.append(json.loads((folder / RESULT).read_text()))
             continue
         results.append(attempt(Case.drawn(seed, number), folder))
-        tell(f"--seed {seed} --case {number}", results[-1])
+        print_result(f"--seed {seed} --case {number}", results[-1])
     return show(results)
 
 
-def kept(seed: int, numbers: Iterable[int]) -> list[dict[str, Any]]:
+def stored_results(seed: int, numbers: Iterable[int]) -> list[dict[str, Any]]:
     """Return the results of those of a seed's cases that were executed."""
     files = (RESULTS / str(seed) / str(number) / RESULT for number in numbers)
     return [json.loads(file.read_text()) for file in files if file.exists()]
 
 
-def planted(names: Iterable[str], seed: int, resume: bool) -> bool:
+def run_planted(names: Iterable[str], seed: int, resume: bool) -> bool:
     """Execute each of these bugs with three seeds, and the same cases without a bug.
 
     Returns:
@@ -137,7 +137,7 @@ def planted(names: Iterable[str], seed: int, resume: bool) -> bool:
                 bug = None if name == NO_BUG else Bug(name, each)
                 case = Case.plain(each, name in NEED_CONTAINERS, bug.round if bug and name in NEED_A_DEATH else None)
                 result = attempt(case, folder, bug)
-            tell(f"{name}, seed {each}", result)
+            print_result(f"{name}, seed {each}", result)
             found = result["findings"]
             wrong += [] if (BUGS[name] in found if name in BUGS else not found) else [f"{name}, seed {each}"]
     print(f"not as it should be: {', '.join(wrong)}" if wrong else "all planted bugs were found, and no other")
@@ -156,10 +156,10 @@ def main() -> int:
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what is there is taken away first
     if args.planted:
-        fine = planted(BUGS if args.planted == "all" else (args.planted,), args.seed, args.resume)
+        fine = run_planted(BUGS if args.planted == "all" else (args.planted,), args.seed, args.resume)
     else:
         numbers = range(args.runs) if args.case is None else (args.case,)
-        fine = show(kept(args.seed, numbers)) if args.show else campaign(args.seed, numbers, args.resume)
+        fine = show(stored_results(args.seed, numbers)) if args.show else campaign(args.seed, numbers, args.resume)
     return 0 if fine else 1
 
 

@@ -24,7 +24,7 @@ from typing import ClassVar
 from testbed.cli.console import INTERRUPTED
 from testbed.emulation.process import ProcessIdentity
 from tests.chaos import clock
-from tests.chaos.targets import NotThere, Targets
+from tests.chaos.targets import TargetMissing, Targets
 from tests.run.running import Running
 
 FILL_BYTES = 1 << 20
@@ -154,7 +154,7 @@ class Delay(Fault):
             for connection in targets.connections(self.target, socket.AF_INET)
         ]
         if not ports:
-            raise NotThere(f"{self.target}'s connections")
+            raise TargetMissing(f"{self.target}'s connections")
         process, netns = targets.process(self.target), targets.netns(self.target)
         source, target = random.Random(self.seed).choice(sorted(ports))
         _drop(netns, process, self.seconds, ("OUTPUT", "-p", "tcp", "--sport", source, "--dport", target))
@@ -201,7 +201,7 @@ class KillEngine(Fault):
 
     def inject(self, targets: Targets) -> None:
         if targets.engine is None:
-            raise NotThere("engine of its own")
+            raise TargetMissing("engine of its own")
         targets.engine.kill()
         targets.engine.start()
 
@@ -247,7 +247,7 @@ class Interrupt(Fault):
 
     def inject(self, targets: Targets) -> None:
         if targets.running.process.poll() is not None:
-            raise NotThere("owner")
+            raise TargetMissing("owner")
         os.killpg(targets.running.process.pid, signal.SIGINT)
 
 
@@ -289,14 +289,14 @@ def _in_container(targets: Targets, member: str, program: str) -> None:
         if str(container.name).endswith(f".{member}"):
             container.exec_run(["python3", "-c", program])
             return
-    raise NotThere(member)
+    raise TargetMissing(member)
 
 
 def _restarted(targets: Targets, member: str, dead: ProcessIdentity) -> ProcessIdentity | None:
     """Return the process that replaces a dead one; None if there is none in time, or the run ends."""
     until = time.monotonic() + RESTARTED_S
     while targets.running.process.poll() is None and time.monotonic() < until:
-        with suppress(NotThere):
+        with suppress(TargetMissing):
             if (found := targets.process(member)) != dead:
                 return found
         time.sleep(0.02)
@@ -337,4 +337,4 @@ def _on_connections(fault: Truncate | Corrupt, targets: Targets, do: Callable[[s
         except OSError:
             continue  # it ended by itself
     if not done:
-        raise NotThere(f"{fault.target}'s connections")
+        raise TargetMissing(f"{fault.target}'s connections")

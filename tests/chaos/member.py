@@ -42,28 +42,30 @@ class WholeNumbers(learner.Synthetic):
         return {}
 
 
-def say(**record: Any) -> None:
+def print_record(**record: Any) -> None:
     """Write a record whole, whatever happens to this process next."""
     os.write(1, f"{RECORD}{json.dumps(record)}\n".encode())
 
 
-def packed(tensor: torch.Tensor) -> str:
+def encoded(tensor: torch.Tensor) -> str:
     """Return a float32 tensor as text; history.py reads it."""
     values = tensor.detach().cpu().contiguous().view(-1)
     return base64.b64encode(zlib.compress(bytes(values.view(torch.uint8).tolist()))).decode()
 
 
-def recorded(begin: Callable[..., Callable[[], Any]]) -> Callable[..., Callable[[], Any]]:
+def recording(begin: Callable[..., Callable[[], Any]]) -> Callable[..., Callable[[], Any]]:
     """Wrap the session's method that begins a round, so that it prints the contribution and the result."""
 
     def begin_and_say(self: Session, tensor: torch.Tensor, weight: float, *more: Any, **options: Any) -> Any:
-        say(gives=self.name, round=self.rounds + 1, weight=weight, values=packed(tensor))
+        print_record(gives=self.name, round=self.rounds + 1, weight=weight, values=encoded(tensor))
         end = begin(self, tensor, weight, *more, **options)
 
         def end_and_say() -> Any:
             result = end()
             slices = [[part.start, part.stop, list(part.members), part.weight] for part in result.slices]
-            say(gets=self.name, round=result.round, whole=result.whole, slices=slices, values=packed(result.tensor))
+            print_record(
+                gets=self.name, round=result.round, whole=result.whole, slices=slices, values=encoded(result.tensor)
+            )
             return result
 
         return end_and_say
@@ -74,7 +76,7 @@ def recorded(begin: Callable[..., Callable[[], Any]]) -> Callable[..., Callable[
 def main() -> int:
     """Run a worker, and return its exit code."""
     learner.Synthetic = WholeNumbers  # type: ignore[misc]
-    Session._begin = recorded(Session._begin)  # type: ignore[method-assign]
+    Session._begin = recording(Session._begin)  # type: ignore[method-assign]
     return work()
 
 

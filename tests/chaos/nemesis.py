@@ -20,8 +20,8 @@ from tests.chaos.case import Case
 from tests.chaos.faults import FillDisk, KillEngine, StepClock
 from tests.chaos.history import Execution, History, Injection
 from tests.chaos.planted import Bug
-from tests.chaos.surroundings import Foreign, interfaces_kept, left_behind
-from tests.chaos.targets import NotThere, Targets
+from tests.chaos.surroundings import ForeignThings, interfaces_kept, left_behind
+from tests.chaos.targets import TargetMissing, Targets
 from tests.run.running import PROGRAM, REPOSITORY, Running
 
 #: A run hangs if it prints nothing and completes no round for this long: its first containers take 60 s on a busy host,
@@ -42,7 +42,7 @@ def execute(case: Case, folder: Path, bug: Bug | None = None) -> History:
         engine = stack.enter_context(own_engine.used()) if case.has(KillEngine) else None
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos")))
         file = case.write(folder)
-        foreign, new = stack.enter_context(Foreign()), stack.enter_context(interfaces_kept())
+        foreign, new = stack.enter_context(ForeignThings()), stack.enter_context(interfaces_kept())
         variables = (f"PYTHONPATH={REPOSITORY}", f"TMPDIR={temporary}")
         program = ("env", *variables, sys.executable, "-m", "tests.chaos.program")
         words = [*(["--containers"] if case.containers else [])]
@@ -103,7 +103,7 @@ class Nemesis:
             self.injections.append(injection)
             try:
                 injection.wrong = fault.inject(self._targets) or ""
-            except NotThere as error:
+            except TargetMissing as error:
                 injection.missed = f"there was no {error}"
             injection.ended_s = time.time()
 

@@ -18,13 +18,13 @@ def foreign_name(nemesis: int) -> str:
     return f"foreign{nemesis % 10**7}"  # an interface's name has 15 characters
 
 
-class Foreign:
+class ForeignThings:
     """An interface with an address, a network namespace and a process that are not the testbed's. A context manager."""
 
     def __init__(self) -> None:
         self._name = foreign_name(os.getpid())
 
-    def __enter__(self) -> Foreign:
+    def __enter__(self) -> ForeignThings:
         link = ("link", "add", self._name, "type", "bridge")
         for words in (link, ("address", "add", "192.0.2.1/32", "dev", self._name), ("netns", "add", self._name)):
             subprocess.run(["ip", *words], check=True)

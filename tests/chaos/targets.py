@@ -27,7 +27,7 @@ COMMANDS = {
 TAIL_BYTES = 1 << 15
 
 
-class NotThere(Exception):
+class TargetMissing(Exception):
     """The run has no such part at the moment."""
 
 
@@ -46,7 +46,7 @@ class Targets:
         """Return the process of a part. Raises NotThere."""
         pid = self.running.process.pid if name == "owner" else self._pid(name)
         if (found := ProcessIdentity.of(pid)) is None:
-            raise NotThere(name)
+            raise TargetMissing(name)
         return found
 
     def netns(self, member: str) -> Path:
@@ -85,4 +85,4 @@ class Targets:
         for container in self.running.containers if name in self.members else ():
             if str(container.name).endswith(f".{name}"):
                 return int(container.attrs["State"]["Pid"])
-        raise NotThere(name)
+        raise TargetMissing(name)

@@ -83,7 +83,7 @@ class ProcessFleet(Fleet):
         arguments = [*request.command, *self._options, "--control", f"unix:{control / SOCKET}"]
         heard, told = self._context.Pipe(duplex=False)
         process = self._context.Process(
-            target=live, args=(name, self._program, arguments, self._log(name), told, self._bug)
+            target=run_member, args=(name, self._program, arguments, self._log(name), told, self._bug)
         )
         process.start()
         told.close()
@@ -126,7 +126,9 @@ class ProcessFleet(Fleet):
         return self._logs / f"{worker}.log"
 
 
-def live(name: str, program: str, arguments: list[str], log: Path, told: Connection, bug: planted.Bug | None) -> None:
+def run_member(
+    name: str, program: str, arguments: list[str], log: Path, told: Connection, bug: planted.Bug | None
+) -> None:
     """Run a forked member, from its namespace to its exit."""
     main = importlib.import_module(program).main
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

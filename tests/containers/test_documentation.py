@@ -31,7 +31,7 @@ def control(name: str) -> str:
 
 
 @pytest.fixture
-def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def two_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Provide two packages, one with two pages; return the folder to write into."""
     made = {
         "one-doc": package(tmp_path, "one-doc", {"usr/b.txt": "Second\tpage.\n", "usr/a.txt": "“First” page.\n"}),
@@ -43,11 +43,11 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "out"
 
 
-def test_the_text_is_the_pages_in_order_and_says_where_it_is_from(two: Path) -> None:
-    documentation.prepare(two)
-    text = (two / "text.txt").read_bytes()
+def test_the_text_is_the_pages_in_order_and_says_where_it_is_from(two_packages: Path) -> None:
+    documentation.prepare(two_packages)
+    text = (two_packages / "text.txt").read_bytes()
     assert text == b"First page.\n\nSecondpage.\n\nThird.\n"
-    assert json.loads((two / "documentation.json").read_text()) == {
+    assert json.loads((two_packages / "documentation.json").read_text()) == {
         "sha256": hashlib.sha256(text).hexdigest(),
         "characters": len(text),
         "packages": {
@@ -57,10 +57,10 @@ def test_the_text_is_the_pages_in_order_and_says_where_it_is_from(two: Path) -> 
     }
 
 
-def test_a_package_without_such_pages_is_refused(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_without_such_pages_is_refused(two_packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documentation, "PACKAGES", (Package("one-doc", "usr/*.rst", "Expat"),))
     with pytest.raises(SystemExit, match=r"one-doc 1.2-3"):
-        documentation.prepare(two)
+        documentation.prepare(two_packages)
 
 
 def test_what_apt_cannot_do_is_said_with_the_remedy() -> None:

@@ -41,7 +41,7 @@ def test_without_root_it_says_to_use_sudo() -> None:
 
 
 @pytest.fixture
-def pinned(checkout: Path) -> Path:
+def checkout_with_lock(checkout: Path) -> Path:
     """Return a checkout with the inputs of the Python environment, and no index for pip."""
     locked = "testbed/emulation/containers/requirements.py"
     for name in ("pyproject.toml", "requirements.lock", "testbed/__init__.py", "testbed/resources.py", locked):
@@ -51,28 +51,28 @@ def pinned(checkout: Path) -> Path:
 
 
 @pytest.mark.system
-def test_a_step_that_fails_is_quoted_with_its_remedy_and_done_again(pinned: Path) -> None:
-    done = run(["./setup.sh"], pinned, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(pinned))
+def test_a_step_that_fails_is_quoted_with_its_remedy_and_done_again(checkout_with_lock: Path) -> None:
+    done = run(["./setup.sh"], checkout_with_lock, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(checkout_with_lock))
     assert done.returncode == 3
     assert "Python environment .venv" in done.stdout
     assert "failed after" in done.stdout
     assert "pip config list" in done.stderr
-    assert not (pinned / ".venv" / "inputs").exists(), "the next run would take it for made"
+    assert not (checkout_with_lock / ".venv" / "inputs").exists(), "the next run would take it for made"
 
 
 @pytest.mark.system
-def test_a_file_of_another_hash_is_refused_by_name_with_what_to_do(pinned: Path) -> None:
+def test_a_file_of_another_hash_is_refused_by_name_with_what_to_do(checkout_with_lock: Path) -> None:
     version = requirements.read()["pip"].version
-    forged = pinned / f"pip-{version}-py3-none-any.whl"
+    forged = checkout_with_lock / f"pip-{version}-py3-none-any.whl"
     forged.write_bytes(b"not what the lock was made from")
-    done = run(["./setup.sh"], pinned, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(pinned))
+    done = run(["./setup.sh"], checkout_with_lock, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(checkout_with_lock))
     assert done.returncode == 3
     assert "DO NOT MATCH THE HASHES" in done.stdout
     assert f"pip=={version}" in done.stdout
     assert hashlib.sha256(forged.read_bytes()).hexdigest() in done.stdout
     assert requirements.read()["pip"].hashes[0] not in done.stdout
     assert "make update" in done.stderr
-    assert not (pinned / ".venv" / "inputs").exists()
+    assert not (checkout_with_lock / ".venv" / "inputs").exists()
 
 
 @pytest.mark.system

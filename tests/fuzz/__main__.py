@@ -51,7 +51,7 @@ class Search:
     #: libFuzzer's output about the finding; None without one.
     finding: str | None = None
 
-    def goes_on(self, seconds: int, folder: Path) -> Search:
+    def continued(self, seconds: int, folder: Path) -> Search:
         """Search for another `seconds` in a process of its own, and return the sum."""
         command = [sys.executable, "-m", "tests.fuzz.search", self.target, str(seconds), str(folder)]
         done = subprocess.run(command, cwd=ROOT, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, check=False)
@@ -93,7 +93,7 @@ def search(target: str, seconds: int, folder: Path, resume: bool) -> Search:
     file = folder / f"{target}.json"
     done = Search(**json.loads(file.read_text())) if resume and file.exists() else Search(target)
     while done.finding is None and done.seconds < seconds:
-        done = done.goes_on(min(PIECE_S, seconds - done.seconds), folder)
+        done = done.continued(min(PIECE_S, seconds - done.seconds), folder)
         write_json(file, asdict(done))
     return done
 

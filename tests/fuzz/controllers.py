@@ -100,7 +100,7 @@ class Conversation:
         self._sockets = sockets
         self._members: dict[str, Member] = {}
 
-    async def hold(self, lines: list[bytes]) -> None:
+    async def run(self, lines: list[bytes]) -> None:
         """Let all members join, and send the lines."""
         self._members = {name: await connect(self._sockets, name) for name in NAMES}
         for member in self._members.values():
@@ -147,7 +147,7 @@ def _name(line: bytes) -> str:
     return NAMES[(line[0] - ord("0")) % (len(NAMES) - 1) if line else 0]
 
 
-def controlled(spec: ControllerSpec) -> Callable[[Path], AbstractContextManager[Feed]]:
+def open_controller(spec: ControllerSpec) -> Callable[[Path], AbstractContextManager[Feed]]:
     """Return a target's `open`: each input is a conversation with a new controller of this run."""
 
     @contextmanager
@@ -162,7 +162,7 @@ def controlled(spec: ControllerSpec) -> Callable[[Path], AbstractContextManager[
             async with running(spec, place) as controller:
                 conversation = Conversation(controller, place / "s")
                 try:
-                    await conversation.hold(data.split(b"\n"))
+                    await conversation.run(data.split(b"\n"))
                 finally:
                     await conversation.end()
 
@@ -182,8 +182,8 @@ def controlled(spec: ControllerSpec) -> Callable[[Path], AbstractContextManager[
     return opened
 
 
-def say(*said: tuple[int, ControlMessage] | str) -> bytes:
-    """Return a conversation of (member's number, message) pairs and literal lines."""
+def lines_of(*said: tuple[int, ControlMessage] | str) -> bytes:
+    """Return the lines of a conversation, from (member's number, message) pairs and literal lines."""
     return b"\n".join(
         each.encode() if isinstance(each, str) else b"%d%s" % (each[0], encode(each[1]).strip()) for each in said
     )
@@ -206,18 +206,18 @@ LINKS = {name: {"rate_bps": 1e7, "delay_s": 0.01, "up": True} for name in sorted
 ROUTES = [[a, b, list(links)] for (a, b), links in sorted(VIEW.routes.items())]
 HOLDING = Holding(NAMES[1], 1, 1, False, 9, ((0, 4),))
 REDUCING_SAYS: Mapping[str, bytes] = {
-    "rounds": say(*(report(number, member) for number in range(3) for member in range(4))),
-    "slices": say(report(0, 0, slices=(MeanSlice(0, 9, NAMES[:2], 2.0),)), (0, Arrived(NAMES[0], {}))),
-    "held": say((0, Held(NAMES[0], 1)), (1, Held(NAMES[1], 1, "no room")), (2, Renew(NAMES[2]))),
-    "lost": say(
+    "rounds": lines_of(*(report(number, member) for number in range(3) for member in range(4))),
+    "slices": lines_of(report(0, 0, slices=(MeanSlice(0, 9, NAMES[:2], 2.0),)), (0, Arrived(NAMES[0], {}))),
+    "held": lines_of((0, Held(NAMES[0], 1)), (1, Held(NAMES[1], 1, "no room")), (2, Renew(NAMES[2]))),
+    "lost": lines_of(
         (0, Lost(NAMES[0], NAMES[3], "broken", 0)),
         (1, HOLDING),
         *((member, replace(HOLDING, member=NAMES[member])) for member in (0, 2)),
     ),
-    "goodbye": say((0, Goodbye(NAMES[0], 3, "d1635")), (1, Goodbye.with_error(NAMES[1], 3, "no more")), "!1"),
-    "comes": say("!0", (0, Hello(NAMES[0], ADDRESS)), (1, Held(NAMES[1], 1))),
-    "returns": say("!0", (0, Hello(NAMES[0], ADDRESS, returns=True)), (0, Rejoin(NAMES[0], {}, {}, 1, False, 1))),
-    "owner": say(
+    "goodbye": lines_of((0, Goodbye(NAMES[0], 3, "d1635")), (1, Goodbye.with_error(NAMES[1], 3, "no more")), "!1"),
+    "comes": lines_of("!0", (0, Hello(NAMES[0], ADDRESS)), (1, Held(NAMES[1], 1))),
+    "returns": lines_of("!0", (0, Hello(NAMES[0], ADDRESS, returns=True)), (0, Rejoin(NAMES[0], {}, {}, 1, False, 1))),
+    "owner": lines_of(
         '?{"request":"ReadStatus"}', '?{"request":"ReadRounds","since":0}',
         '?{"request":"ForcePolicy","policy":"star","options":{"root":"a-w0"}}', '?{"request":"ForcePlan","plan":{}}',
         "?" + json.dumps({"request": "ChangeNetwork", "links": LINKS, "routes": ROUTES}),
@@ -225,13 +225,13 @@ REDUCING_SAYS: Mapping[str, bytes] = {
     ),
 }  # fmt: skip
 GOSSIP_SAYS: Mapping[str, bytes] = {
-    "iterations": say(*(report(number, member) for number in range(3) for member in range(4))),
-    "graph": say('?{"request":"ChangeGraph","kind":"ring"}', *((i, PromiseGraph(NAMES[i], 4)) for i in range(4))),
-    "comes": say("!0", (0, Hello(NAMES[0], ADDRESS)), (1, PromiseGraph(NAMES[1], 9))),
-    "goodbye": say((0, Goodbye(NAMES[0], 120, "d1635")), (1, Goodbye.with_error(NAMES[1], 3, "no more"))),
+    "iterations": lines_of(*(report(number, member) for number in range(3) for member in range(4))),
+    "graph": lines_of('?{"request":"ChangeGraph","kind":"ring"}', *((i, PromiseGraph(NAMES[i], 4)) for i in range(4))),
+    "comes": lines_of("!0", (0, Hello(NAMES[0], ADDRESS)), (1, PromiseGraph(NAMES[1], 9))),
+    "goodbye": lines_of((0, Goodbye(NAMES[0], 120, "d1635")), (1, Goodbye.with_error(NAMES[1], 3, "no more"))),
 }
 
 TARGETS = (
-    Target("controller", controlled(REDUCING), REDUCING_SAYS),
-    Target("gossip-controller", controlled(GOSSIPING), GOSSIP_SAYS),
+    Target("controller", open_controller(REDUCING), REDUCING_SAYS),
+    Target("gossip-controller", open_controller(GOSSIPING), GOSSIP_SAYS),
 )

@@ -137,7 +137,7 @@ def _files(pattern: str) -> dict[str, bytes]:
     return {name: data for name, data in found.items() if len(data) <= MOST_SEED_BYTES and name not in SLOW}
 
 
-def used_as(file: str, use: Callable[[Path], None]) -> Callable[[Path], AbstractContextManager[Feed]]:
+def as_file(file: str, use: Callable[[Path], None]) -> Callable[[Path], AbstractContextManager[Feed]]:
     """Return a target's `open`: the input is the content of a file of this name, in a workspace."""
 
     @contextmanager
@@ -154,15 +154,15 @@ def used_as(file: str, use: Callable[[Path], None]) -> Callable[[Path], Abstract
 
 
 TARGETS = (
-    Target("csv", used_as("traces/fuzzed.csv", use_trace), _files("traces/netstorm9/dc[1-3]-*.csv")),
-    Target("mahimahi", used_as("traces/fuzzed.down", use_trace), {"plain": MAHIMAHI.encode()}),
-    Target("iperf3", used_as("traces/fuzzed.json", use_trace), {"plain": IPERF3.encode()}),
+    Target("csv", as_file("traces/fuzzed.csv", use_trace), _files("traces/netstorm9/dc[1-3]-*.csv")),
+    Target("mahimahi", as_file("traces/fuzzed.down", use_trace), {"plain": MAHIMAHI.encode()}),
+    Target("iperf3", as_file("traces/fuzzed.json", use_trace), {"plain": IPERF3.encode()}),
     Target(
         "topology",
-        used_as("topologies/fuzzed.yaml", use_topology),
+        as_file("topologies/fuzzed.yaml", use_topology),
         {**_files("topologies/smoke*.yaml"), "rich": RICH_TOPOLOGY.encode()},
     ),
-    Target("experiment", used_as("experiments/fuzzed.yaml", use_experiment), _files("experiments/*.yaml")),
-    Target("sweep", used_as("experiments/fuzzed.yaml", use_sweep), {"plain": SWEEP.encode()}),
-    Target("overrides", used_as("experiments/fuzzed.set", use_overrides), {"plain": OVERRIDES}),
+    Target("experiment", as_file("experiments/fuzzed.yaml", use_experiment), _files("experiments/*.yaml")),
+    Target("sweep", as_file("experiments/fuzzed.yaml", use_sweep), {"plain": SWEEP.encode()}),
+    Target("overrides", as_file("experiments/fuzzed.set", use_overrides), {"plain": OVERRIDES}),
 )

@@ -11,7 +11,7 @@ from testbed.trace.forms import FORMS
 from testbed.trace.forms.pcap import import_capture
 from testbed.trace.importing import ImportedTrace, write_imported
 from testbed.trace.read import read_trace
-from tests.fuzz.files import replay, used_as
+from tests.fuzz.files import as_file, replay
 from tests.fuzz.target import Target
 from tests.trace.forms import captures
 
@@ -74,20 +74,20 @@ def use_form(name: str) -> Callable[[Path], None]:
 
 
 TARGETS = (
-    Target("gml", used_as("topologies/fuzzed.gml", use_graph), {"plain": GML.encode()}),
-    Target("graphml", used_as("topologies/fuzzed.graphml", use_graph), {"plain": GRAPHML.encode()}),
-    Target("matrix", used_as("topologies/fuzzed.csv", use_graph), {"plain": MATRIX.encode()}),
+    Target("gml", as_file("topologies/fuzzed.gml", use_graph), {"plain": GML.encode()}),
+    Target("graphml", as_file("topologies/fuzzed.graphml", use_graph), {"plain": GRAPHML.encode()}),
+    Target("matrix", as_file("topologies/fuzzed.csv", use_graph), {"plain": MATRIX.encode()}),
     Target(
         "pensieve",
-        used_as("traces/fuzzed.txt", use_form("pensieve")),
+        as_file("traces/fuzzed.txt", use_form("pensieve")),
         {"plain": PENSIEVE.encode()},
     ),
-    Target("cellular", used_as("traces/fuzzed.log", use_form("5g-csv")), {"plain": CELLULAR.encode()}),
-    Target("rtt-csv", used_as("traces/fuzzed.rtt", use_form("rtt-csv")), {"plain": RTT_CSV.encode()}),
-    Target("ping", used_as("traces/fuzzed.ping", use_form("ping")), {"plain": PING.encode()}),
+    Target("cellular", as_file("traces/fuzzed.log", use_form("5g-csv")), {"plain": CELLULAR.encode()}),
+    Target("rtt-csv", as_file("traces/fuzzed.rtt", use_form("rtt-csv")), {"plain": RTT_CSV.encode()}),
+    Target("ping", as_file("traces/fuzzed.ping", use_form("ping")), {"plain": PING.encode()}),
     Target(
         "capture",
-        used_as("traces/fuzzed.pcap", use_import(import_capture)),
+        as_file("traces/fuzzed.pcap", use_import(import_capture)),
         {"classic": captures.classic(PACKETS), "blocks": captures.blocks(PACKETS)},
     ),
 )

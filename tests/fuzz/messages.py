@@ -94,7 +94,7 @@ def _hold(plan: Plan) -> None:
     assert cuts == sorted(cuts) and (cuts[0], cuts[-1]) == (0, ELEMENTS)
 
 
-def simply(use: Callable[[bytes], None]) -> Callable[[Path], AbstractContextManager[Feed]]:
+def without_setup(use: Callable[[bytes], None]) -> Callable[[Path], AbstractContextManager[Feed]]:
     """Return a target's `open` for a use that needs no setup."""
 
     @contextmanager
@@ -105,6 +105,6 @@ def simply(use: Callable[[bytes], None]) -> Callable[[Path], AbstractContextMana
 
 
 TARGETS = (
-    Target("message", simply(use_message), {name: encode(message) for name, message in MESSAGES.items()}),
-    Target("plan", simply(use_plan), {name: plan.dumps().encode() for name, plan in PLANS.items()}),
+    Target("message", without_setup(use_message), {name: encode(message) for name, message in MESSAGES.items()}),
+    Target("plan", without_setup(use_plan), {name: plan.dumps().encode() for name, plan in PLANS.items()}),
 )

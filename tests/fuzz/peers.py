@@ -36,7 +36,7 @@ from testbed.sync.transport.arrivals import Arrivals
 from testbed.sync.transport.frame import Frame, FrameFormat, checksum
 from testbed.sync.transport.listener import Received, Receiver, hand_on
 from testbed.sync.transport.sender import Sender
-from tests.fuzz.messages import simply
+from tests.fuzz.messages import without_setup
 from tests.fuzz.target import CLEAN, Feed, Target
 from tests.sync.keys import keys
 from tests.sync.plans import names, star
@@ -80,7 +80,7 @@ def framed(who: int, frame: Frame, payload: bytes, channel: int = 0) -> bytes:
     return _FROM.pack(who - 1, channel) + FrameFormat(len(frame.header)).pack(sealed)[:-4] + payload
 
 
-def take(receiver: Receiver, sender: str, channel: int, frame: Frame, payload: memoryview) -> None:
+def deliver(receiver: Receiver, sender: str, channel: int, frame: Frame, payload: memoryview) -> None:
     """Hand a frame to a receiver, as a listener does."""
     with suppress(SyncError):
         greeting = Greeting(sender, channel, generation=PLAN.epoch)
@@ -114,7 +114,7 @@ def use_frames(data: bytes) -> None:
     group.begin(torch.zeros(ELEMENTS), 1.0)
     for sender, channel, frame, payload in frames_in(data, HEADERS.size, CHUNK):
         if not _waits(frame):
-            take(group.receiver(Greeting(sender, channel, 0, PLAN.epoch)), sender, channel, frame, payload)
+            deliver(group.receiver(Greeting(sender, channel, 0, PLAN.epoch)), sender, channel, frame, payload)
 
 
 def _waits(frame: Frame) -> bool:
@@ -126,7 +126,7 @@ def _waits(frame: Frame) -> bool:
 
 
 @contextmanager
-def gossiping(_: Path) -> Iterator[Feed]:
+def open_gossip_inbox(_: Path) -> Iterator[Feed]:
     """Feed gossip messages of any scheme to a member."""
     for room in ("decoupled_diloco", "staggered"):
         import_module(f"testbed.schemes.{room}.messages")  # the other schemes' messages are known with their modules
@@ -135,14 +135,14 @@ def gossiping(_: Path) -> Iterator[Feed]:
         inbox = Inbox(MessageCodec(MEMBERS, ELEMENTS))
         receiver = inbox.receiver(Greeting("m1"))
         for sender, channel, frame, payload in frames_in(data, HEADER_BYTES, receiver.most_bytes):
-            take(receiver, sender, channel, frame, payload)
+            deliver(receiver, sender, channel, frame, payload)
         while (event := inbox.take(0.0)) is not None:
             assert isinstance(event, MessageArrived)
 
     yield feed
 
 
-def connected(use: Callable[[socket.socket], object]) -> Callable[[bytes], None]:
+def over_connection(use: Callable[[socket.socket], object]) -> Callable[[bytes], None]:
     """Return a use of bytes that arrive on a connection, which then ends."""
 
     def feed(data: bytes) -> None:
@@ -157,14 +157,14 @@ def connected(use: Callable[[socket.socket], object]) -> Callable[[bytes], None]
     return feed
 
 
-def greeted(connection: socket.socket) -> None:
+def use_greeting(connection: socket.socket) -> None:
     """Answer a greeting as a listener does. The stranger can't know the proof."""
     with suppress(ImpostorError):
         handshake.answer(connection, SETTINGS, time.monotonic() + 10)
 
 
 @contextmanager
-def hearing_probes(_: Path) -> Iterator[Feed]:
+def open_probe_listener(_: Path) -> Iterator[Feed]:
     """Feed datagrams to a probe listener, and take its report to the controller."""
     arrivals = Arrivals()
     with socket.create_server(("127.0.0.1", 0)) as accepting:
@@ -175,7 +175,7 @@ def hearing_probes(_: Path) -> Iterator[Feed]:
         listener._newest.clear()
         for microseconds, head, name in _DATAGRAM.iter_unpack(data[: len(data) // _DATAGRAM.size * _DATAGRAM.size]):
             at_s += microseconds / 1e6
-            if (packet := listener._known(proved(head, name))) is not None:
+            if (packet := listener._known(with_proof(head, name))) is not None:
                 listener._take(packet, at_s)
         for member in MEMBERS:
             listener._end(member)
@@ -188,7 +188,7 @@ def hearing_probes(_: Path) -> Iterator[Feed]:
         listener.close()
 
 
-def proved(head: bytes, name: bytes) -> bytes:
+def with_proof(head: bytes, name: bytes) -> bytes:
     """Return a probe's datagram with the proof of the named member, if there is such a member."""
     key = SETTINGS.keys.get(name.decode(errors="replace"), b"")
     return (head + name + probe._proof(key, head + name)).ljust(probe.PACKET_BYTES, b"\0")
@@ -198,16 +198,16 @@ def use_means(data: bytes) -> None:
     """Receive a peer's answer to a request for means: lengths, a note, data. The hash is correct."""
     lengths, rest = data[:LENGTHS], data[LENGTHS:]
     whole = lengths + hashlib.sha256(rest).digest() + rest
-    connected(lambda connection: fetch._receive(connection, MOST_MEANS))(whole)
+    over_connection(lambda connection: fetch._receive(connection, MOST_MEANS))(whole)
 
 
 def use_state(data: bytes) -> None:
     """Unpack the state that a member hands over to a new member."""
-    parts = trained()
+    parts = state_parts()
     unpack(FetchAnswer(StateNote(7, tuple(parts)), memoryview(bytearray(data))), parts)
 
 
-def trained() -> dict[str, Any]:
+def state_parts() -> dict[str, Any]:
     """Return the parts of a member's state."""
     model = torch.nn.Linear(3, 2)
     return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)}
@@ -268,12 +268,19 @@ TRAIN = b"".join(_DATAGRAM.pack(500, head, b"m1") for head in HEADS)
 REFUSALS = (*CLEAN, SyncError)
 
 TARGETS = (
-    Target("round", simply(use_frames), ROUND, REFUSALS),
-    Target("gossip", gossiping, GOSSIP, REFUSALS),
-    Target("greeting", simply(connected(greeted)), {"plain": Greeting("m1").pack(bytes(16)) + bytes(32)}, REFUSALS),
-    Target("probes", hearing_probes, {"train": TRAIN}, REFUSALS),
-    Target("request", simply(connected(receive_request)), {"means": fetch._pack(ASKED)}, REFUSALS),
-    Target("means", simply(use_means), {"plain": struct.pack("<IQ", len(NOTE), 36) + NOTE + bytes(36)}, REFUSALS),
-    Target("state", simply(use_state), {"plain": bytes(packed(7, trained()).data)}, REFUSALS),
-    Target("holdings", simply(use_holdings), {"plain": encode(Reconfigure({}, {}, HOLDINGS))}, REFUSALS),
+    Target("round", without_setup(use_frames), ROUND, REFUSALS),
+    Target("gossip", open_gossip_inbox, GOSSIP, REFUSALS),
+    Target(
+        "greeting",
+        without_setup(over_connection(use_greeting)),
+        {"plain": Greeting("m1").pack(bytes(16)) + bytes(32)},
+        REFUSALS,
+    ),
+    Target("probes", open_probe_listener, {"train": TRAIN}, REFUSALS),
+    Target("request", without_setup(over_connection(receive_request)), {"means": fetch._pack(ASKED)}, REFUSALS),
+    Target(
+        "means", without_setup(use_means), {"plain": struct.pack("<IQ", len(NOTE), 36) + NOTE + bytes(36)}, REFUSALS
+    ),
+    Target("state", without_setup(use_state), {"plain": bytes(packed(7, state_parts()).data)}, REFUSALS),
+    Target("holdings", without_setup(use_holdings), {"plain": encode(Reconfigure({}, {}, HOLDINGS))}, REFUSALS),
 )

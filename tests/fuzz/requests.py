@@ -18,14 +18,14 @@ from testbed.spec.topology import Topology
 from tests.api.network import answering
 from tests.fuzz.controllers import MOST_S, nothing_unhandled
 from tests.fuzz.files import make_workspace
-from tests.fuzz.messages import simply
+from tests.fuzz.messages import without_setup
 from tests.fuzz.target import Feed, Target
 
 TOKEN = "a-token"
 
 
 @contextmanager
-def owned(folder: Path) -> Iterator[Feed]:
+def open_owner(folder: Path) -> Iterator[Feed]:
     """Feed requests to the owner of a network: a request's first line has verb and path, the rest is its body."""
     topology = Topology.load(make_workspace(folder / "files") / "topologies" / "smoke.yaml")
     with pytest.MonkeyPatch.context() as patch, answering(topology, folder / "api.sock"):
@@ -87,6 +87,6 @@ ASKED = {
 }
 
 TARGETS = (
-    Target("owner", owned, OWNED),
-    Target("access", simply(use_headers), ASKED),
+    Target("owner", open_owner, OWNED),
+    Target("access", without_setup(use_headers), ASKED),
 )

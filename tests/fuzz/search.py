@@ -104,11 +104,11 @@ def search_python(name: str, seconds: int, folder: Path) -> None:
         found = target(name)
     arguments = arguments_for(name, {**found.seeds, **kept(name)}, seconds, folder)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as place, found.fed(Path(place)) as feed:
-        atheris.Setup([sys.argv[0], *arguments], keeping(feed, folder / "findings" / f"{name}-"))
+        atheris.Setup([sys.argv[0], *arguments], saving_findings(feed, folder / "findings" / f"{name}-"))
         atheris.Fuzz()
 
 
-def keeping(feed: Callable[[bytes], None], prefix: Path) -> Callable[[bytes], None]:
+def saving_findings(feed: Callable[[bytes], None], prefix: Path) -> Callable[[bytes], None]:
     """Wrap `feed` so that findings are written to files, as libFuzzer does where PyTorch is not loaded."""
 
     def feed_or_keep(data: bytes) -> None:

@@ -64,13 +64,13 @@ def main() -> int:
                 print(file)
         return 0
     with Browser() as browser:
-        with viewed(args.run) as page:
-            tab = opened(browser, page, args.link, WIDE, "light")
-            save_moving([moment(tab, place / (MOMENTS - 1)) for place in range(MOMENTS)], args.out / "page.webp")
-            tab = opened(browser, page, args.link, WIDE, "dark")
-            moment(tab, STANDS_FOR).save(args.out / "page-dark.png", optimize=True)
-            tab = opened(browser, page, args.link, PHONE, "light")
-            moment(tab, STANDS_FOR).save(args.out / "page-phone.png", optimize=True)
+        with viewer_address(args.run) as page:
+            tab = open_page(browser, page, args.link, WIDE, "light")
+            save_moving([picture_at(tab, place / (MOMENTS - 1)) for place in range(MOMENTS)], args.out / "page.webp")
+            tab = open_page(browser, page, args.link, WIDE, "dark")
+            picture_at(tab, STANDS_FOR).save(args.out / "page-dark.png", optimize=True)
+            tab = open_page(browser, page, args.link, PHONE, "light")
+            picture_at(tab, STANDS_FOR).save(args.out / "page-phone.png", optimize=True)
         tab = report_tab(browser, args.run, WIDE[0])
         picture(tab).save(args.out / "report.png", optimize=True)
     for file in ("page.webp", "page-dark.png", "page-phone.png", "report.png"):
@@ -93,28 +93,28 @@ def save_widths(browser: Browser, run: Path, link: str, folder: Path) -> Iterato
         for width in WIDTHS:
             tab = report_tab(browser, run, width)
             tab.prefer(scheme)
-            yield saved(picture(tab, whole=True), folder / f"report-{width}-{scheme}.png")
+            yield save(picture(tab, whole=True), folder / f"report-{width}-{scheme}.png")
     tab = report_tab(browser, run, SHEET)
     tab.print_to(folder / "report.pdf")
     yield folder / "report.pdf"
     tab.show_as_print()
-    yield saved(picture(tab, whole=True), folder / "report-print.png")
-    with viewed(run) as page:
+    yield save(picture(tab, whole=True), folder / "report-print.png")
+    with viewer_address(run) as page:
         for scheme in ("light", "dark"):
             for width in WIDTHS:
-                tab = opened(browser, page, link, (width, WIDE[1]), scheme)
-                moment(tab, STANDS_FOR)
-                yield saved(picture(tab, whole=True), folder / f"page-{width}-{scheme}.png")
+                tab = open_page(browser, page, link, (width, WIDE[1]), scheme)
+                picture_at(tab, STANDS_FOR)
+                yield save(picture(tab, whole=True), folder / f"page-{width}-{scheme}.png")
 
 
-def saved(shot: Image.Image, file: Path) -> Path:
+def save(shot: Image.Image, file: Path) -> Path:
     """Save a picture and return its file."""
     shot.save(file)
     return file
 
 
 @contextmanager
-def viewed(run: Path) -> Iterator[str]:
+def viewer_address(run: Path) -> Iterator[str]:
     """Yield the address of the page that `testbed view` shows of a run."""
     command = [sys.executable, "-m", "testbed", "view", str(run)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as viewer:
@@ -127,7 +127,7 @@ def viewed(run: Path) -> Iterator[str]:
             viewer.terminate()
 
 
-def opened(browser: Browser, page: str, link: str, size: tuple[int, int], scheme: str) -> Tab:
+def open_page(browser: Browser, page: str, link: str, size: tuple[int, int], scheme: str) -> Tab:
     """Open a tab with the page, drawn, with a link chosen."""
     tab = browser.tab()
     tab.prefer(scheme)
@@ -138,8 +138,8 @@ def opened(browser: Browser, page: str, link: str, size: tuple[int, int], scheme
     return tab
 
 
-def moment(tab: Tab, part: float) -> Image.Image:
-    """Move the page to a part of the run's time."""
+def picture_at(tab: Tab, part: float) -> Image.Image:
+    """Move the page to a part of the run's time, and return its picture."""
     tab.value(MOVE.replace("PART", str(part)))
     tab.value(TOLD)
     return picture(tab)

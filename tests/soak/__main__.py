@@ -58,7 +58,7 @@ def experiment(seconds: int) -> dict[str, Any]:
     }
 
 
-def piece(folder: Path, seconds: int) -> None:
+def run_piece(folder: Path, seconds: int) -> None:
     """Run the experiment for `seconds`, and write samples to `samples.jsonl`."""
     folder.mkdir(parents=True)
     file = folder / "soak.yaml"
@@ -124,7 +124,7 @@ def main() -> int:
     args = parser.parse_args()
     for _ in range(args.pieces):
         number = len(list(args.folder.glob("*/samples.jsonl"))) + 1
-        piece(args.folder / f"piece-{number}", round(60 * args.minutes))
+        run_piece(args.folder / f"piece-{number}", round(60 * args.minutes))
     return 0 if table(args.folder) else 1
 
 

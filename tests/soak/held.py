@@ -12,7 +12,7 @@ from tests.run.running import Running
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Resources:
     """The resources of one process: bytes of its own memory (without files' pages), descriptors and threads."""
 
     anonymous_bytes: int
@@ -20,14 +20,14 @@ class Held:
     threads: int
 
 
-def held(pid: int) -> Held:
+def read_resources(pid: int) -> Resources:
     """Read a process's resources. Raises OSError or AttributeError if it has just ended."""
     status = Path(f"/proc/{pid}/status").read_text()
 
     def value(name: str) -> int:
         return int(re.search(rf"^{name}:\s+(\d+)", status, re.MULTILINE)[1])  # type: ignore[index]
 
-    return Held(1024 * value("RssAnon"), len(list(Path(f"/proc/{pid}/fd").iterdir())), value("Threads"))
+    return Resources(1024 * value("RssAnon"), len(list(Path(f"/proc/{pid}/fd").iterdir())), value("Threads"))
 
 
 def processes(running: Running) -> Iterator[tuple[str, int]]:
@@ -45,7 +45,7 @@ def sample(running: Running) -> dict[str, Mapping[str, float]]:
     found: dict[str, Mapping[str, float]] = {}
     for noun, pid in processes(running):
         with suppress(OSError, TypeError):  # it has just ended
-            now = held(pid)
+            now = read_resources(pid)
             found[f"{noun} {pid}"] = {
                 "memory MiB": now.anonymous_bytes / 2**20,
                 "descriptors": now.descriptors,

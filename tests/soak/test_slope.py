@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from tests.soak.held import held
+from tests.soak.held import read_resources
 from tests.soak.slope import slope
 
 pytestmark = pytest.mark.pure
@@ -45,10 +45,10 @@ def test_too_little_to_tell_is_none() -> None:
 
 
 def test_what_a_process_holds_is_counted() -> None:
-    before = held(os.getpid())
+    before = read_resources(os.getpid())
     kept, ends = bytearray(64 << 20), os.pipe()
     kept[::4096] = bytes(len(kept[::4096]))
-    now = held(os.getpid())
+    now = read_resources(os.getpid())
     for end in ends:
         os.close(end)
     assert now.anonymous_bytes - before.anonymous_bytes >= 60 << 20
