@@ -111,6 +111,7 @@ class Figures:
 
     @property
     def memory_allowed(self) -> float:
+        """The bytes that a member may take beyond PyTorch's own: MEMORY_MODELS models and MEMORY_MIB."""
         return (MEMORY_MODELS * self.case.mib + MEMORY_MIB) * MIB
 
 

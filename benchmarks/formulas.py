@@ -100,10 +100,12 @@ class SparseLoCo(Rule):
     errors: list[Tensor] = field(default_factory=list)
 
     def begin(self, members: Members) -> None:
+        """Start all members without an error, and keep the parameters' shapes."""
         self.errors = [torch.zeros_like(members.parameters) for _ in range(members.count)]
         self._shapes = members.shapes
 
     def merged(self, here: slice, changes: Sequence[Tensor]) -> Tensor:
+        """Add each change to its member's error, and return the mean of what the codec takes out of the errors."""
         total, count = torch.zeros_like(changes[0]), torch.zeros_like(changes[0])
         for error, change in zip(self.errors, changes, strict=True):
             error.mul_(self.decay).add_(change)
@@ -133,11 +135,13 @@ class Quantized(Rule):
     steps: bool = False
 
     def begin(self, members: Members) -> None:
+        """Start all members, the way back and the momentum with zeros."""
         zeros = torch.zeros_like(members.parameters)
         self._left = [zeros.clone() for _ in range(members.count)]
         self._left_back, self._momentum = zeros.clone(), zeros.clone()
 
     def merged(self, here: slice, changes: Sequence[Tensor]) -> Tensor:
+        """Return the outer step of the coded changes, coded again on the way back."""
         codec = by_name(self.codec)
         sent = [self._through(codec, left[here], change) for left, change in zip(self._left, changes, strict=True)]
         mean = radial([(1.0, one) for one in sent]) if self.steps else torch.stack(sent).mean(0)

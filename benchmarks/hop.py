@@ -95,6 +95,7 @@ class Cell:
 
     @property
     def key(self) -> str:
+        """The cell's name in the campaign's file."""
         return f"{self.compute}/{self.graph}/{self.protocol}/{self.seed}"
 
     def experiment(self) -> dict[str, Any]:
@@ -119,6 +120,7 @@ class Claim:
     bar: float | None
 
     def cells(self, seed: int) -> list[Cell]:
+        """Return the two runs of a seed that are compared."""
         return [Cell(self.compute, self.graph, protocol, seed) for protocol in (self.than, self.better)]
 
 

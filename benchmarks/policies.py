@@ -85,6 +85,7 @@ class Measured:
 
     @property
     def mean_s(self) -> float:
+        """The mean seconds of a round."""
         return mean(self.seconds)
 
 

@@ -65,6 +65,7 @@ class Cell:
 
     @property
     def key(self) -> str:
+        """The cell's name in the campaign's file."""
         return f"{self.kind}/{self.policy}/{self.number}"
 
     @property

@@ -289,7 +289,7 @@ def replay_tables(record: RunRecord, found: Replayed) -> list[Table]:
 
 
 def _named(record: RunRecord, swaps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Swaps with the policy that made their plan."""
+    """Return the swaps, each with the policy that made its plan."""
     return [{**swap, "policy": record.plans[swap["epoch"]].policy} for swap in swaps if swap["epoch"] in record.plans]
 
 

@@ -62,11 +62,7 @@ LINKS_A_SITE = 10
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """One-second windows, in Mbit/s of frames: what the schedule lets through, and what arrived.
-
-    `mean_error` is the sum of |arrived - asked| over the sum asked; `mean_window_error` the mean of each window's own
-    relative error, over those in which anything was asked.
-    """
+    """One-second windows, in Mbit/s of frames: asked by the schedule, and arrived."""
 
     source: str
     backend: str
@@ -75,16 +71,19 @@ class Delivered:
 
     @property
     def mean_error(self) -> float:
+        """The sum of |arrived - asked| over the sum asked."""
         off = sum(abs(a - b) for a, b in zip(self.arrived_mbps, self.asked_mbps, strict=True))
         return off / sum(self.asked_mbps)
 
     @property
     def mean_window_error(self) -> float:
+        """The mean relative error of the windows in which anything was asked."""
         windows = [(a, b) for a, b in zip(self.arrived_mbps, self.asked_mbps, strict=True) if b > 0]
         return mean(abs(a / b - 1) for a, b in windows)
 
     @property
     def correlation(self) -> float:
+        """The correlation between the asked and the arrived rates."""
         return correlation(self.asked_mbps, self.arrived_mbps)
 
 
@@ -224,6 +223,7 @@ def ports(count: int) -> Iterator[list[Port]]:
 
 
 def main() -> None:
+    """Measure a replayed trace, print the tables, and return the exit code."""
     parser = Options(__doc__)
     parser.add_argument("--file", type=Path, help="a packet-delivery file; a generated one without")
     parser.add_argument("--backend", default="auto", choices=["auto", "netem", "userspace"])

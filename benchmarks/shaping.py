@@ -247,6 +247,7 @@ def _quiet(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def main() -> None:
+    """Measure the shaping core beside a relay in C, and print the tables."""
     asked = Options(__doc__).parse()
     seconds = 4.0 if asked.quick else 10.0
     cases: dict[str, dict[str, Busy]] = {}

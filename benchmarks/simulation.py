@@ -79,18 +79,22 @@ class Twin:
 
     @property
     def key(self) -> str:
+        """The cell's name in the campaign's file."""
         return f"{self.experiment}/{self.strategy}/{self.policy}/{self.seed}"
 
     @property
     def file(self) -> Path:
+        """The experiment's file."""
         return EXPERIMENTS / f"{self.experiment}.yaml"
 
     @property
     def rounds(self) -> int:
+        """The rounds of a run; a star's are fewer, because they are long."""
         return STAR_ROUNDS if self.policy == "star" and self.experiment != "quickstart" else ROUNDS[self.experiment]
 
     @property
     def overrides(self) -> dict[str, str]:
+        """The fields that differ from the experiment's file, as `--set` takes them."""
         return {
             **STRATEGIES[self.strategy],
             "sync.policy": self.policy,
@@ -140,7 +144,7 @@ class Both:
         return max(self.emulated_s) < min(other.emulated_s) or max(other.emulated_s) < min(self.emulated_s)
 
     def in_order(self, other: Both) -> bool:
-        """True if the two are in the same order both ways."""
+        """Return whether the simulation puts the two in the emulation's order."""
         faster = mean(self.emulated_s) < mean(other.emulated_s)
         return faster == (mean(self.simulated_s) < mean(other.simulated_s))
 
@@ -160,7 +164,10 @@ def paired(cells: Sequence[Twin], kept: Mapping[str, Mapping[str, Any]]) -> list
 
 
 def write_network(folder: Path, sites: int, rounds: int) -> Path:
-    """A seeded network of N sites with four links each and a row a second on each of them, and an experiment."""
+    """Write an experiment on a seeded network, and return its file.
+
+    Each of the N sites has four links, and each link a trace with a row per second.
+    """
     draw = Random(1)
     graph = nx.random_regular_graph(4, sites, seed=1)
     for number in range(20):

@@ -121,6 +121,7 @@ class TclinkTopo(Topo):  # type: ignore[misc]
     """The same network in Mininet's own terms, but for the routes between sites: leaving them out spares it time."""
 
     def build(self, topology: Topology) -> None:
+        """Add the hosts and the shaped links; Mininet calls this."""
         for site in topology.sites:
             self.addHost(f"{site}-r", ip=None)
         for number, worker in enumerate(topology.workers):

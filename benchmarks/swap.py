@@ -62,7 +62,7 @@ def still(topology: Topology) -> Topology:
 
 
 def other(topology: Topology) -> Topology:
-    """The network with half the rate and twice the delay on five links."""
+    """Return the network with half the rate and twice the delay on five links."""
 
     def changed(link: Link) -> Link:
         state = link.state
@@ -120,6 +120,7 @@ def drops(network: Network) -> dict[str, int]:
 
 
 def unroutable_packets(network: Network) -> int:
+    """Return the packets that routers found no route for."""
     return sum(network.router(site).unroutable_packets() for site in network.topology.sites)
 
 

@@ -69,6 +69,7 @@ class Cell:
 
     @property
     def key(self) -> str:
+        """The cell's name in the campaign's file."""
         return f"{self.network}/{self.system}/{self.seed}/{self.limit_s:g}s"
 
 
@@ -130,7 +131,7 @@ def curve_in(said: str) -> list[dict[str, float]]:
 
 
 def figures_of(curve: Sequence[Mapping[str, float]], directory: Path, limit_s: float) -> dict[str, Any]:
-    """The outcome of a launch. `seconds` and the bytes are those up to the target, or all where it was not reached."""
+    """Return the outcome of a launch. Seconds and bytes count up to the target, or to the end if it was not reached."""
     began_s = curve[0]["at"]
     reached = next((point for point in curve if point["loss"] <= LOSS), None)
     last = reached or curve[-1]

@@ -73,6 +73,7 @@ def measure(congestion: str, fitted: bool) -> tuple[float, str]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
+    """Measure one connection at each delay, print the table, and return the exit code."""
     options = Options(__doc__)
     options.add_repeats(REPEATS, QUICK_REPEATS)
     asked = options.parse(words)

@@ -31,7 +31,7 @@ PROGRESS_S = 15.0
 #: Lines of a failed lane's log that are shown; the rest is in the file.
 SHOWN_LINES = 400
 
-#: The system tests wait for containers and processes most of the time: so many processes keep two processors busy.
+#: System tests wait for containers and processes most of the time: this many processes keep two processors busy.
 SYSTEM_PROCESSES = 4
 
 #: A process for each processor; each takes tests from the others once it has none left.

@@ -1,5 +1,7 @@
-"""`python -m tests.action`: the steps of action.yml, run here as a runner would run them, but for those that use other
-actions. The smoke experiment makes a baseline, and then passes beside it, unless this machine is busy otherwise."""
+"""`python -m tests.action`: run the steps of action.yml as a runner would, without those that use other actions.
+
+The smoke experiment makes a baseline, and then passes beside it, unless this machine is busy with other work.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ class Runner:
     summary: str = ""
 
     def run(self, name: str) -> int:
-        """Run the step of this name; its exit code."""
+        """Run the step of this name, and return its exit code."""
         step = next(step for step in ACTION["runs"]["steps"] if step["name"] == name)
         with TemporaryDirectory() as own:
             files = {key: Path(own) / key for key in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
@@ -60,14 +62,14 @@ class Runner:
 
     @staticmethod
     def _path(folder: Path) -> str:
-        """With a `sudo` for who is root, where none is installed."""
+        """Return a PATH that has a `sudo` for root, where none is installed."""
         (folder / "sudo").write_text('#!/bin/sh\nexec "$@"\n')
         (folder / "sudo").chmod(0o755)
         return f"{os.environ['PATH']}:{folder}"
 
 
 def main() -> int:
-    """Run the steps; 1 where one failed."""
+    """Run the steps. Returns 1 if one failed."""
     with TemporaryDirectory() as folder:
         first = Runner(Path(folder), {"experiment": str(ROOT / "experiments/smoke.yaml"), "set": "train.rounds=30\n"})
         for name in ("Set up", "Run the experiment", "Judge it"):

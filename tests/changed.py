@@ -17,7 +17,7 @@ ALWAYS = ("tests/test_imports.py", "tests/test_words.py")
 
 
 def mirrored(changed: Iterable[str], root: Path = ROOT) -> list[str]:
-    """The tests of these files, by paths from the root, in order and each once."""
+    """Return the tests of these files, by paths from the root, sorted and each once."""
     found = {*map(Path, ALWAYS), *(test for file in changed for test in _tests_of(Path(file), root))}
     return sorted(str(test) for test in found if not found.intersection(test.parents))
 
@@ -40,12 +40,12 @@ def _tests_of(file: Path, root: Path) -> Iterator[Path]:
 
 
 def _there(path: Path, root: Path) -> Iterator[Path]:
-    """The folder, or the nearest one above it that is there."""
+    """Return the folder, or its nearest ancestor that exists."""
     yield path if (root / path).exists() else next(_there(path.parent, root))
 
 
 def main() -> int:
-    """Print them in a line."""
+    """Print the tests in a line."""
     since = sys.argv[1] if len(sys.argv) > 1 else "HEAD"
     named = ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT)]
     changed = subprocess.run([*named, "diff", "--name-only", since], capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""What holds for every test: one mark says what the test needs, and a pure test is held to its mark."""
+"""Rules for every test: one mark says what the test needs, and a pure test is held to its mark."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _refuse(why: str) -> NoReturn:
-    """End the session. Of an error in one of its processes xdist says only that the process ended."""
+    """End the session with a reason. Of an error in one of its processes xdist says only that the process ended."""
     print(why, file=sys.__stderr__)
     raise pytest.UsageError(why)
 

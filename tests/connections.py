@@ -13,8 +13,10 @@ _PIDFD_GETFD = 438
 
 
 def connections_of(pid: int, family: socket.AddressFamily) -> Iterator[socket.socket]:
-    """The connected sockets of a process, each open until the next is asked for: what is done to one is done to the
-    process's own. Needs to be root, or the process's parent."""
+    """Yield the connected sockets of a process, each open until the next is requested.
+
+    They are copies: an action on a copy acts on the process's own socket. Needs to be root, or the process's parent.
+    """
     with suppress(ProcessLookupError, FileNotFoundError):
         holder = os.pidfd_open(pid)
         try:

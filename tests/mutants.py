@@ -150,13 +150,13 @@ def drawn(seed: int) -> list[Mutant]:
 
 
 def rooms_that_import(room: str) -> list[str]:
-    """The room and those that import it, as the arrows of tests/test_imports.py have it."""
+    """Return the room and the rooms that import it, by the arrows of tests/test_imports.py."""
     return [room, *sorted(name for name, targets in ARROWS.items() if room in targets and name.isidentifier())]
 
 
 @contextmanager
 def checkout() -> Iterator[Path]:
-    """A copy of what git tracks, in which a mutant may stand. It uses this checkout's environment."""
+    """Copy the files that git tracks, for a mutant to stand in; the copy uses this checkout's environment."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         there = Path(folder) / "main"
         tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout

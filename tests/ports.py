@@ -11,8 +11,10 @@ FIRST = 10_000
 
 
 def free_port() -> int:
-    """One of this machine that is free, and stays so until the program that is told it has started, which may take
-    seconds: the kernel gives it to nobody who asks for any."""
+    """Return a free port of this machine, which stays free until a program that is told it has started.
+
+    That may take seconds; the kernel gives the port to no program that asks for any free one.
+    """
     given_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = FIRST + secrets.randbelow(given_from - FIRST)

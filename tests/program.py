@@ -34,7 +34,7 @@ def preload(*modules: str) -> None:
 
 
 def spawn(*words: str) -> Popen[str]:
-    """The program `python WORDS`, by its command line."""
+    """Start the program `python WORDS`, by its command line."""
     return Popen([sys.executable, *words], stdout=PIPE, stderr=PIPE, text=True)
 
 
@@ -82,12 +82,12 @@ class ForkedProgram:
 
     @property
     def said(self) -> tuple[str, str]:
-        """What it has said so far on standard output and standard error."""
+        """The output so far, on standard output and standard error."""
         output, errors = (file.read_text() for file in self._files)
         return output, errors
 
     def send_signal(self, number: signal.Signals) -> None:
-        """To it alone."""
+        """Send a signal to the program alone."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -101,7 +101,7 @@ class ForkedProgram:
 
 
 def _become(words: Sequence[str], environment: Mapping[str, str], files: Sequence[Path]) -> None:
-    """A fork's work; what comes out of it, an exit code or a traceback, multiprocessing treats as Python does."""
+    """Run the program in a fork. multiprocessing treats its exit code or traceback as Python does."""
     for number, file in enumerate(files, start=1):
         descriptor = os.open(file, os.O_WRONLY | os.O_APPEND)
         os.dup2(descriptor, number)

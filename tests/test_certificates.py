@@ -1,4 +1,4 @@
-"""What `testbed certificates` makes, and that TLS takes it for what it is, and nothing else."""
+"""The certificates that `testbed certificates` makes, and how TLS judges them and others."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def made(folder: Path, *members: str) -> list[str]:
     return [path.name for path in make_certificates(folder, members)]
 
 
-def met(calls: Tls, answers: Tls) -> tuple[str, str]:
-    """Whom each end of a connection takes the other for. OSError when one does not let it come about."""
+def seen_names(calls: Tls, answers: Tls) -> tuple[str, str]:
+    """Return the names that each end of a connection sees of the other. Raises OSError if an end refuses."""
     one, other = socket.socketpair()
     with closing(answers.accepted(other)) as answering, closing(calls.opened(one)) as calling:
         for end in (answering, calling):
@@ -53,8 +53,8 @@ def met(calls: Tls, answers: Tls) -> tuple[str, str]:
 @pytest.mark.local
 def test_each_end_knows_the_other_by_name(tmp_path: Path) -> None:
     made(tmp_path, "Paris", "paris_2")
-    assert met(Tls(tmp_path / "Paris"), Tls(tmp_path / "paris_2")) == ("paris_2", "Paris")
-    assert met(Tls(tmp_path / "paris_2"), Tls(tmp_path / "controller")) == ("controller", "paris_2")
+    assert seen_names(Tls(tmp_path / "Paris"), Tls(tmp_path / "paris_2")) == ("paris_2", "Paris")
+    assert seen_names(Tls(tmp_path / "paris_2"), Tls(tmp_path / "controller")) == ("controller", "paris_2")
 
 
 @pytest.mark.local
@@ -64,7 +64,7 @@ def test_who_has_a_certificate_of_another_authority_is_not_let_in_and_lets_nobod
     ours, theirs = Tls(tmp_path / "one" / "paris"), Tls(tmp_path / "other" / "paris")
     for calls, answers in ((ours, theirs), (theirs, ours)):
         with pytest.raises(ssl.SSLError):
-            met(calls, answers)
+            seen_names(calls, answers)
 
 
 @pytest.mark.local
@@ -75,7 +75,7 @@ def test_who_has_none_is_not_let_in(tmp_path: Path) -> None:
     nobody.client.check_hostname = False
     nobody.client.verify_mode = ssl.CERT_NONE
     with pytest.raises((OSError, AssertionError)):
-        met(nobody, Tls(tmp_path / "paris"))
+        seen_names(nobody, Tls(tmp_path / "paris"))
 
 
 @pytest.mark.local
@@ -84,7 +84,7 @@ def test_an_authority_makes_those_that_are_missing_and_changes_none(tmp_path: Pa
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert made(tmp_path, "paris", "tokyo") == ["tokyo"]
     assert {path: path.read_bytes() for path in before} == before
-    assert met(Tls(tmp_path / "paris"), Tls(tmp_path / "tokyo")) == ("tokyo", "paris")
+    assert seen_names(Tls(tmp_path / "paris"), Tls(tmp_path / "tokyo")) == ("tokyo", "paris")
 
 
 @pytest.mark.pure

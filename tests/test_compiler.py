@@ -1,4 +1,4 @@
-"""C sources are compiled when they must be, and it is said what is missing when they cannot be."""
+"""C sources are compiled only when they must be, and an error says what is missing."""
 
 from __future__ import annotations
 

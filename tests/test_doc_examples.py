@@ -1,7 +1,8 @@
-"""Tests of the documentation's examples: commands exist, sections of files are valid, and programs run to their end.
+"""The documentation's examples are right.
 
-Examples that need root, a second machine or minutes are run by other tests: docs/python.md by tests/test_result.py,
-docs/scale.md by tests/run/sweep/test_sweep.py, docs/machines.md and the sessions of docs/sync.md by tests/controller.
+Commands exist, sections of files are read as files are, and programs that stand by themselves run to their end.
+Examples that need root, a second machine or minutes are run elsewhere: docs/python.md by tests/test_result.py,
+docs/scale.md by tests/run/sweep/test_sweep.py, docs/machines.md and docs/sync.md by tests/controller.
 """
 
 from __future__ import annotations
@@ -37,40 +38,42 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`([^`\n]+)`")
 
-#: How a command begins in print: as it is typed in a checkout, as root or not.
+#: The beginning of a command in print: as it is typed in a checkout, as root or not.
 BEGIN = re.compile(r"^(?:\$ )?(?:sudo )?(?:\.venv/bin/)?testbed (?=[a-z-])")
 
-#: What a page writes for what is left out.
+#: Placeholders in a page's commands.
 LEFT_OUT = re.compile(r"…|\.\.\.|[A-Z]{3,}|\||\*")
 
 #: Programs that need nothing but the package.
 ALONE = ("policies.md", "schemes.md")
 
-#: What explains algorithms.
+#: The pages that explain algorithms.
 EXPLAINED = ("policies.md", "schemes.md")
 
 
-def typed() -> Iterator[tuple[str, str]]:
-    """Yield the whole commands that a page shows to be typed, each with its page."""
+def commands_in_blocks() -> Iterator[tuple[str, str]]:
+    """Yield (page, command) of our commands in blocks of code, whole."""
     for page in PAGES:
         for _, block in BLOCK.findall(page.read_text()):
-            yield from ((page.name, line) for line in map(own, block.replace("\\\n", " ").split("\n")) if line)
+            yield from ((page.name, line) for line in map(our_command, block.replace("\\\n", " ").split("\n")) if line)
 
 
-def named() -> Iterator[tuple[str, str]]:
-    """Yield the commands that a page names in a sentence, often in part, each with its page."""
+def commands_in_sentences() -> Iterator[tuple[str, str]]:
+    """Yield (page, command) of our commands in sentences, often in parts."""
     for page in PAGES:
-        yield from ((page.name, line) for line in map(own, INLINE.findall(BLOCK.sub("", page.read_text()))) if line)
+        yield from (
+            (page.name, line) for line in map(our_command, INLINE.findall(BLOCK.sub("", page.read_text()))) if line
+        )
 
 
-def own(line: str) -> str:
-    """Return the words after `testbed`; empty for another command."""
+def our_command(line: str) -> str:
+    """Return the words after `testbed`, if the line is a command of ours, else an empty string."""
     found = BEGIN.match(line)
     return line[found.end() :].split("   #")[0].split(" > ")[0].strip() if found else ""
 
 
 def command_of(words: list[str]) -> tuple[Any, list[str]]:
-    """Return the command that words begin with, and the words after it. Raises KeyError for an unknown command."""
+    """Return the command that the words begin with, and the words after it. Raises KeyError for an unknown command."""
     command: Any = get_command(app)
     while hasattr(command, "commands") and words and words[0].islower() and not words[0].startswith("-"):
         command, words = command.commands[words[0]], words[1:]
@@ -78,7 +81,7 @@ def command_of(words: list[str]) -> tuple[Any, list[str]]:
 
 
 @pytest.mark.pure
-@pytest.mark.parametrize(("page", "line"), sorted({*typed(), *named()}))
+@pytest.mark.parametrize(("page", "line"), sorted({*commands_in_blocks(), *commands_in_sentences()}))
 def test_verbs_and_options_are_ones_that_there_are(page: str, line: str) -> None:
     command, words = command_of(shlex.split(line))
     known = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
@@ -88,7 +91,7 @@ def test_verbs_and_options_are_ones_that_there_are(page: str, line: str) -> None
 
 
 @pytest.mark.pure
-@pytest.mark.parametrize(("page", "line"), sorted(set(typed())))
+@pytest.mark.parametrize(("page", "line"), sorted(set(commands_in_blocks())))
 def test_commands_can_be_typed_as_they_are(page: str, line: str) -> None:
     command, words = command_of(shlex.split(line))
     if not LEFT_OUT.search(line):
@@ -96,7 +99,7 @@ def test_commands_can_be_typed_as_they_are(page: str, line: str) -> None:
 
 
 def sections() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each mapping in YAML that a page has."""
+    """Yield each YAML mapping of a page."""
     for page in PAGES:
         for language, block in BLOCK.findall(page.read_text()):
             value = yaml.safe_load(block) if language == "yaml" else None
@@ -145,7 +148,7 @@ def test_members_that_gossip_train_in_two_processes(page: str, file: str, tmp_pa
 @pytest.mark.pure
 @pytest.mark.parametrize("name", sorted({*policy_names(), *SCHEMES} - {"auto"}))
 def test_each_algorithm_is_explained_with_its_source(name: str) -> None:
-    """In a row that begins with its name and goes on with the source, or on a page of its own."""
+    """A table row begins with its name and has the source, or a page names both."""
     pages = [(ROOT / "docs" / page).read_text() for page in EXPLAINED]
     rows = [line.split("|") for text in pages for line in text.split("\n") if line.startswith("|")]
     told = [row for row in rows if f"`{name}`" in row[1] and len(row) > 3]

@@ -22,7 +22,7 @@ GENERATED = {"reference/commands.md", "reference/files.md", "reference/api.md"}
 
 
 def anchors(page: Path) -> set[str]:
-    """What headings are linked by: small letters, digits and dashes."""
+    """Return the anchors of a page's headings: small letters, digits and dashes."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 

@@ -33,7 +33,7 @@ def test_the_guest_is_killed_when_its_time_is_up() -> None:
 
 
 def test_the_guest_ends_with_who_started_it() -> None:
-    """Also where that is killed, and can take nothing away."""
+    """The guest ends even where its starter is killed, and can clean up nothing."""
     launcher = "from tests.guest.kernel import run_in_guest; run_in_guest(['sleep', '200'], limit_s=200)"
     with subprocess.Popen([sys.executable, "-c", launcher], cwd=REPOSITORY) as process:
         until(lambda: init_below(process.pid) != "")
@@ -45,7 +45,7 @@ def test_the_guest_ends_with_who_started_it() -> None:
 
 
 def init_below(pid: int) -> str:
-    """The init script of the guest that a process has started; empty while there is none."""
+    """Return the init script of the guest that a process has started; empty while there is none."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return next((found for child in children if (found := init_of(Path(f"/proc/{child}")))), "")
 
@@ -58,5 +58,5 @@ def init_of(folder: Path) -> str:
 
 
 def running(init: str) -> list[int]:
-    """The processes of a guest: its kernel's own, and those it runs its guest's in."""
+    """Return the processes of a guest: its kernel's own, and those in which it runs the guest's processes."""
     return [int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal() and init_of(each) == init]

@@ -132,12 +132,12 @@ AROUND_A_LOOP = ("unchanged", "wrapped")
 
 
 def room_of(module: Path) -> str:
-    """`testbed/spec/load.py` → `spec`; a module of the package itself is a room of its own."""
+    """Return a module's room: `testbed/spec/load.py` → `spec`; a module of the package itself is a room of its own."""
     return module.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
 def imports(module: Path) -> Iterator[tuple[int, str]]:
-    """(line, absolute dotted name) of everything a module imports, wherever in it the statement stands.
+    """Yield (line, absolute dotted name) of each import of a module, wherever the statement stands.
 
     `from testbed import x` gives `testbed.x`, and a relative import the name it stands for.
     """
@@ -156,7 +156,7 @@ def imports_in(source: str, path: Path) -> Iterator[tuple[int, str]]:
 
 
 def wrong_arrows(room: str, found: Iterator[tuple[int, str]]) -> list[str]:
-    """What a room imports of rooms that it may not."""
+    """Return the imports of a room that it may not have."""
     wrong = []
     for line, name in found:
         top, _, rest = name.partition(".")
@@ -169,7 +169,7 @@ def wrong_arrows(room: str, found: Iterator[tuple[int, str]]) -> list[str]:
 
 
 def violations(broken: Callable[[Path], object], rooms: Collection[str] = tuple(ARROWS)) -> dict[str, object]:
-    """The modules of these rooms for which `broken` returns anything, each with what it returned."""
+    """Return the modules of these rooms for which `broken` returns anything, each with that."""
     found = {str(module.relative_to(PACKAGE)): broken(module) for module in MODULES if room_of(module) in rooms}
     return {module: what for module, what in found.items() if what}
 
@@ -236,12 +236,12 @@ def test_an_import_within_the_room_is_no_arrow() -> None:
 
 
 def tree_of(module: Path) -> ast.Module:
-    """The module's syntax."""
+    """Return the module's syntax tree."""
     return ast.parse(module.read_text(encoding="utf-8"))
 
 
 def reaches_outside(module: Path) -> set[str]:
-    """What a module imports or calls that lets it reach files, sockets, processes or clocks."""
+    """Return a module's imports and calls that reach files, sockets, processes or clocks."""
     tree = tree_of(module)
     called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     return (called & OPENERS) | {name for _, name in imports(module) if name.partition(".")[0] in OUTSIDE}
@@ -252,7 +252,7 @@ def test_a_pure_module_reaches_nothing_outside() -> None:
 
 
 def test_a_controller_reads_time_by_its_clocks_alone() -> None:
-    """Simulated time is an argument; what waits on the real event loop is the service and its connections."""
+    """Simulated time is an argument; only the service and its connections wait on the real event loop."""
 
     def barred(module: Path) -> list[str]:
         within = module.relative_to(PACKAGE / "controller")
@@ -284,7 +284,7 @@ def test_workers_need_torch_and_what_reads_messages() -> None:
 
 
 def test_a_scheme_is_known_without_torch_and_planning() -> None:
-    """Files are read with options alone, and workers have no planning: what needs them is imported when called."""
+    """Files are read with options alone, and workers have no planning: functions import both when they are called."""
 
     def barred(module: Path) -> list[str]:
         at_top = imports_at_top(module)
@@ -297,7 +297,7 @@ def test_a_scheme_is_known_without_torch_and_planning() -> None:
 
 
 def imports_at_top(module: Path) -> set[str]:
-    """The modules that are loaded with this one."""
+    """Return the modules that are loaded with this one."""
     tree = tree_of(module)
     loaded = [node for node in tree.body if isinstance(node, ast.ImportFrom | ast.Import)]
     return {name for node in loaded for _, name in imports_in(ast.unparse(node), module.relative_to(PACKAGE.parent))}

@@ -1,4 +1,4 @@
-"""How a measurement is judged."""
+"""Measurements are repeated until an interval decides."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ ABC = ("a", "b", "c")
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    """Random plans over 1 to 9 members, some with groups, keys and auxiliary routes."""
+    """Draw a plan over 1 to 9 members, sometimes with groups, keys and auxiliary routes."""
     chosen = random.Random(draw(st.integers(0, 2**32)))
     plan = random_plan(chosen, names(draw(st.integers(1, 9))), epoch=3)
     plan = replace(plan, auxiliary=random_routes(chosen, plan.members))

@@ -31,7 +31,7 @@ VIEW = view_of(sites(("a", "b", 10), ("b", "c", 10)), {"a": 1, "b": 1, "c": 1})
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A registry that forgets what a test loads."""
+    """Use a registry that forgets the policies that a test loads."""
     before = dict(REGISTRY)
     monkeypatch.setattr(plugins, "_LOADED", {})
     yield
@@ -41,14 +41,14 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The start of a policy, as `testbed new` writes it."""
+    """Return the start of a policy, as `testbed new` writes it."""
     monkeypatch.chdir(tmp_path)
     (file,) = new_policy("mine", tmp_path)
     return file
 
 
 def spoil(file: Path, name: str, statement: str) -> Path:
-    """A copy of a policy, registered as `name`, whose `plan` begins with this statement."""
+    """Write a copy of a policy, registered as `name`, whose `plan` begins with this statement."""
     text = file.read_text().replace('"mine"', f'"{name}"')
     head = '        """A pure function'
     assert head in text

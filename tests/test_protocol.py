@@ -1,4 +1,4 @@
-"""Control messages: what is sent is what arrives, and whatever else comes is refused, with no other error."""
+"""Control messages arrive as they were sent, and any other input is refused with a ProtocolError."""
 
 from __future__ import annotations
 

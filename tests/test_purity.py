@@ -17,7 +17,7 @@ from tests.purity import ImpureError
 
 @pytest.fixture
 def guarded() -> Iterator[None]:
-    """The guard, on as in a pure test: this one is `local`, so that it may catch what the guard raises."""
+    """Install the guard as in a pure test. This test is `local`, so that it may catch what the guard raises."""
     GUARD.on = True
     yield
     GUARD.on = False

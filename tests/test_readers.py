@@ -1,4 +1,4 @@
-"""Whatever a file of somebody else's is like, its reader understands what a person would read, or refuses the file.
+"""A reader of somebody else's file understands what a person would read, or refuses the file.
 
 A generator draws the values first and then a way to write them, so that each test knows what is right: no reader may
 end in a traceback, and none may succeed with values that are off by more than 1 %.
@@ -70,7 +70,7 @@ TABLE_MUTATIONS = ("exchanged", "ragged", "mixed", "headless", "joined")
 
 @dataclass(frozen=True)
 class File:
-    """A file as it is written. `values` are what a person reads in it; None where it has to be refused.
+    """A written file. `values` are what a person reads in it, or None if it must be refused.
 
     `is_prefix` says that the file may end before all of them.
     """
@@ -83,7 +83,7 @@ class File:
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader: `write` makes a file by a mutation, and `read` has the values that the reader finds in it."""
+    """A reader: `write` makes a file by a mutation, and `read` returns the values that the reader finds in it."""
 
     name: str
     write: Callable[[random.Random, str], File]

@@ -1,4 +1,4 @@
-"""What the package offers to programs: its names, a run's result, and that the documentation's code works."""
+"""The package's public names, a run's result, and the documentation's code."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_run_that_broke_off_has_a_result_too(tmp_path: Path) -> None:
 def test_the_notebook_s_code_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its cells one after another, where Jupyter would run them."""
+    """The cells run one after another, as in Jupyter."""
     build_run(tmp_path / "runs/latest", rounds=40)
     (tmp_path / "examples").mkdir()
     monkeypatch.chdir(tmp_path / "examples")
@@ -108,7 +108,7 @@ def test_the_notebook_s_code_works(
 def test_the_documentation_s_code_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """As it stands, but for a name of this test's own: another network of that name may be up on this machine."""
+    """Only the name differs from the page: another network of that name may be up on this machine."""
     monkeypatch.chdir(tmp_path)
     for folder in ("experiments", "topologies", "traces"):
         (tmp_path / folder).symlink_to(ROOT / folder)

@@ -1,4 +1,4 @@
-"""What PyTorch calls as it is imported; as it is installed, tests/controller/test_machines.py has it called."""
+"""The entry point by which PyTorch loads a scheme; tests/controller/test_machines.py runs it installed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROJECT = Path(scheme_autoload.__file__).parents[1] / "pyproject.toml"
 
 
 def test_workers_have_all_that_pytorch_is_to_call() -> None:
-    """A name without its module has every `import torch` fail."""
+    """An entry point without its module would make every `import torch` fail."""
     entries = tomllib.loads(PROJECT.read_text())["project"]["entry-points"]["torch.backends"]
     assert entries["testbed_scheme"] == "testbed.scheme_autoload:load"
     files = [f"{entry.partition(':')[0].removeprefix('testbed.')}.py" for entry in entries.values()]

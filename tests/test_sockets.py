@@ -1,4 +1,4 @@
-"""A Unix socket is listened on and connected to wherever it lies."""
+"""Unix sockets with long paths can be listened on and connected to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PyTorch calls as it is imported."""
+"""The entry point by which PyTorch learns of the backend."""
 
 from __future__ import annotations
 

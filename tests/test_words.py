@@ -1,4 +1,4 @@
-"""Names and sentences are the field's: no word of our own where the field has one, no sentence to read twice."""
+"""Names are the field's, and no docstring, error or page has a sentence to read twice."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ INSTEAD: Mapping[str, tuple[str, ...]] = {
 }
 
 #: The rooms whose sentences are still to be written again.
-LEFT = ("testbed/sync", "benchmarks/support")
+LEFT = ("testbed/sync",)
 
 #: Post-local SGD is an algorithm's published name (Lin et al. 2020).
 PUBLISHED = ("post_local", "PostLocal")
 
 
 def parts(name: str) -> list[str]:
-    """The words of a name, in lower case: `RoundBook`, `round_book`."""
+    """Return the words of a name, in lower case: `RoundBook` and `round_book` give round, book."""
     return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
 
 
 def forms(word: str) -> tuple[str, ...]:
-    """A word and its plural."""
+    """Return a word and its plural."""
     return word, f"{word[:-1]}ies" if word.endswith("y") and word != "way" else f"{word}s"
 
 
@@ -61,7 +61,7 @@ BETTER = {form: said for said, words in INSTEAD.items() for word in words for fo
 
 
 def names(root: Path = ROOT) -> Iterator[tuple[str, str]]:
-    """Each module, folder and class, with where it is."""
+    """Yield each module, folder and class, with its place."""
     for file in sorted(path for room in ("testbed", "benchmarks") for path in (root / room).rglob("*.py")):
         place = str(file.relative_to(root))
         yield place, file.parent.name if file.name == "__init__.py" else file.stem
@@ -71,7 +71,7 @@ def names(root: Path = ROOT) -> Iterator[tuple[str, str]]:
 
 
 def private(root: Path = ROOT) -> dict[str, str]:
-    """The names with a word that is not said, each with what is said instead."""
+    """Return the names with a word that is not used, each with the word to use."""
     return {
         place: better
         for place, name in names(root)

@@ -1,4 +1,4 @@
-"""Waiting for what is to happen, as long as a busy machine may take for it."""
+"""Waiting for an event, as long as a busy machine may take."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ POLL_S = 0.005
 
 
 def until(holds: Callable[[], bool], state: Callable[[], str] = lambda: "") -> None:
-    """Wait until `holds()`. Raises AssertionError, with the `state()` there is then, after more than PATIENCE_S."""
+    """Wait until `holds()`.
+
+    Raises:
+        AssertionError: It does not hold within PATIENCE_S; has the `state()` at that time.
+    """
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < deadline, f"it did not hold within {PATIENCE_S:g} s {state()}"
@@ -24,14 +28,14 @@ def until(holds: Callable[[], bool], state: Callable[[], str] = lambda: "") -> N
 
 
 async def happens(holds: Callable[[], bool]) -> None:
-    """Let the event loop run until `holds()`. Raises TimeoutError where that takes longer than PATIENCE_S."""
+    """Run the event loop until `holds()`. Raises TimeoutError after PATIENCE_S."""
     async with asyncio.timeout(PATIENCE_S):
         while not holds():
             await asyncio.sleep(POLL_S)
 
 
 def stop(pid: int) -> None:
-    """Stop a process, and return once all of its threads have. A busy machine lets others of them go on meanwhile."""
+    """Stop a process, and return when all of its threads have stopped, which takes time on a busy machine."""
     os.kill(pid, signal.SIGSTOP)
     until(lambda: all(_state(thread) in "TZ" for thread in Path(f"/proc/{pid}/task").iterdir()))
 

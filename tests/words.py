@@ -1,7 +1,7 @@
-"""Finds sentences that a reader has to read twice: `python -m tests.words [FILE…]`.
+"""Find sentences that a reader has to read twice: `python -m tests.words [FILE…]`.
 
 It knows the openers that no docstring, error or commit subject begins with, and a few idioms that are not the field's
-words. What it can't find, a reader does: "How sentences are written" in CONTRIBUTING.md.
+words. A reader finds the others: "How sentences are written" in CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Finding:
 
 
 def of_docstring(text: str, line: int = 1) -> Iterator[Finding]:
-    """Yield what is wrong with a docstring."""
+    """Yield the findings in a docstring."""
     if found := OPENER.match(text):
         instead = "a verb or a noun phrase: 'Return …', 'The plan in force.'"
         yield Finding(line, f"begins with {found[0]}", first_line(text), instead)
@@ -70,14 +70,14 @@ def of_docstring(text: str, line: int = 1) -> Iterator[Finding]:
 
 
 def of_message(text: str, line: int = 1) -> Iterator[Finding]:
-    """Yield what is wrong with an error or a log line."""
+    """Yield the findings in an error or a log line."""
     if found := SAID_OPENER.match(text):
         yield Finding(line, f"begins with {found[0]}", first_line(text), "what happened, where, and what to do")
     yield from of_prose(text, line)
 
 
 def of_prose(text: str, line: int = 1) -> Iterator[Finding]:
-    """Yield the idioms in a text, outside of what is quoted as code."""
+    """Yield the idioms in a text, outside of code in backquotes."""
     if not ANY_IDIOM.search(text):
         return
     for number, each in enumerate(text.splitlines(), start=line):
@@ -88,14 +88,14 @@ def of_prose(text: str, line: int = 1) -> Iterator[Finding]:
 
 
 def of_subject(subject: str) -> Iterator[Finding]:
-    """Yield what is wrong with a commit's subject."""
+    """Yield the findings in a commit's subject."""
     if len(subject) > SUBJECT_LENGTH:
         yield Finding(1, f"has {len(subject)} characters", subject, f"{SUBJECT_LENGTH} at most, the reason in the body")
     yield from of_docstring(subject)
 
 
 def of_python(source: str) -> Iterator[Finding]:
-    """Yield what is wrong with the docstrings, comments and messages of a module."""
+    """Yield the findings in the docstrings, comments and messages of a module."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if (text := ast.get_docstring(node)) is not None:
@@ -118,13 +118,13 @@ def of_markdown(text: str) -> Iterator[Finding]:
 
 
 def of_file(file: Path) -> list[Finding]:
-    """Return what is wrong with a file."""
+    """Return the findings in a file."""
     text = file.read_text(encoding="utf-8")
     return list(of_python(text) if file.suffix == ".py" else of_markdown(text))
 
 
 def text_of(node: ast.expr) -> str:
-    """Return a literal's text, with … for what a format puts in; empty where the expression is no text."""
+    """Return a literal's text, with … in place of formatted values; empty if the expression is no text."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
@@ -138,13 +138,13 @@ def first_line(text: str) -> str:
 
 
 def files() -> list[Path]:
-    """Return the files that are read: the product, its benchmarks, its pages."""
+    """Return the files to read: the product, its benchmarks, its pages."""
     python = [path for room in ("testbed", "benchmarks") for path in (ROOT / room).rglob("*.py")]
     return sorted([*python, *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
 def subjects() -> list[str]:
-    """Return the subjects of the commits since the first that is read; none where that is not in the history."""
+    """Return the subjects of the commits since FIRST_COMMIT; none if that is not in the history."""
     done = subprocess.run(
         ["git", "log", "--no-merges", "--format=%s", f"{FIRST_COMMIT}..HEAD"], cwd=ROOT, capture_output=True, text=True
     )

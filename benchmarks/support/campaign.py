@@ -31,7 +31,7 @@ from testbed.telemetry.store import write_json
 
 
 class Cell(Protocol):
-    """What one run measures."""
+    """A measurement that one run makes."""
 
     @property
     def key(self) -> str:
@@ -114,6 +114,7 @@ class ForkedRun(Run):
         self._server = server
 
     def fleet(self, network: str, control: Path) -> Fleet:
+        """Return the forked workers."""
         client = engine.connect()
         return ForkedWorkers(client, network, ensure_worker_image(client), control, self._server)
 

@@ -1,4 +1,4 @@
-"""A link across two pretended hosts, and the same on one, to be measured as `benchmarks.fidelity` measures."""
+"""A link across two pretended hosts, and the same link on one host, measured as in `benchmarks.fidelity`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PartsLink(Subject):
     _parts: Mapping[str, HostPart]
 
     def _join(self, stack: ExitStack, topology: Topology, requests: Mapping[str, PartRequest]) -> None:
-        """Build the parts, by site; a part that has several sites is one."""
+        """Build the part of each site. Sites with the same request share a part."""
         parts: dict[str, HostPart] = {}
         for site, request in requests.items():
             built = next((part for part in parts.values() if part.request is request), None)
@@ -41,6 +41,7 @@ class PartsLink(Subject):
         self.address = parts["b"].network.address(topology.workers[1])
 
     def change(self, state: LinkState) -> None:
+        """Put a state in force, in each part that has a direction of the link."""
         for part in set(self._parts.values()):
             own = part.request.share.own(part.network.topology.links)
             part.network.links_in_force.configure(
@@ -49,13 +50,14 @@ class PartsLink(Subject):
         self.state = state
 
     def unlimit(self) -> None:
-        """As good as none; across the cut its delay stays that of the hosts' network."""
+        """Let all pass without a limit; across the cut the delay stays that of the hosts' network."""
         self.change(replace(FREE, delay_s=self._least_delay_s()))
 
     def _least_delay_s(self) -> float:
         return max(self._parts["a"].request.floors.values(), default=0.0)
 
     def counters(self) -> LinkCounters | None:
+        """Return the shaper's counters of the direction a->b."""
         return self._parts["a"].network.shaper.counters()["a->b"]
 
 
@@ -65,7 +67,7 @@ def _topology(delay_s: float) -> Topology:
 
 
 class CutLink(PartsLink):
-    """Site a on one host, b on another; what lies between them is measured, and taken off."""
+    """Site a on one host, b on another. The delay of the hosts' network is measured and subtracted."""
 
     name = "cut"
 
@@ -89,7 +91,7 @@ class CutLink(PartsLink):
 
 
 class UncutLink(PartsLink):
-    """Both sites on one host, with the MTU that they have where they are cut apart."""
+    """Both sites on one host, with the MTU that they have when they are cut apart."""
 
     name = "uncut"
     mtu = TUNNEL_MTU
@@ -102,7 +104,7 @@ class UncutLink(PartsLink):
 
 
 def measured(hosts: PretendedHosts) -> HostsNetwork:
-    """The network between pretended hosts, as one of each pair sees it."""
+    """Return the network between pretended hosts, as one host of each pair measures it."""
     token, round_trips, mtus = token_bytes(TOKEN_BYTES), {}, {}
     with ExitStack() as stack:
         for name in hosts.names:

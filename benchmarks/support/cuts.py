@@ -13,14 +13,17 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
-#: Cuts that lack less than this part of their root's rate are not broken.
+#: A cut that lacks less than this part of its root's rate does not count as broken.
 BROKEN = 1e-6
 
 MAX_ROUNDS = 100
 
 
 def cut_rate(network: nx.DiGraph, enough: float) -> float:
-    """Bit/s that no set of trees exceeds; the optimum itself, unless it is found to be `enough` or less before that."""
+    """Return a rate in bit/s that no set of trees exceeds.
+
+    It is the optimum, unless a bound of `enough` or less is found before.
+    """
     program = _Cuts(network)
     for site in network:
         program.add(frozenset((site,)))
@@ -61,7 +64,7 @@ class _Cuts:
         self._values.append(value)
 
     def add(self, cut: frozenset[str]) -> None:
-        """For each root outside of it: what is broadcast comes in, what is reduced goes out."""
+        """Constrain each root outside the cut: a broadcast enters the cut at the root's rate, a reduction leaves it."""
         for root, site in enumerate(self._sites):
             if site not in cut:
                 self._add(root, cut, reduce=False)
@@ -79,7 +82,7 @@ class _Cuts:
         return True
 
     def solve(self) -> float:
-        """The rate under the cuts known, bit/s."""
+        """Return the rate under the known cuts, in bit/s."""
         width = len(self._sites) * self._block
         matrix = csr_array((self._values, (self._rows, self._columns)), shape=(self._height, width))
         gain = np.zeros(width)
@@ -92,7 +95,7 @@ class _Cuts:
         return -float(solved.fun) * self._unit
 
     def add_broken(self) -> bool:
-        """Add the cuts that the last solution breaks; whether there was any."""
+        """Add the cuts that the last solution breaks, and return whether there were any."""
         found = False
         for root, site in enumerate(self._sites):
             rate = self._solution[root * self._block]

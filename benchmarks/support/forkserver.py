@@ -1,7 +1,7 @@
-"""Workers as processes in network namespaces of their own, forked from one that has PyTorch loaded already.
+"""Workers as processes in network namespaces of their own, forked from a process that has PyTorch loaded already.
 
-In place of containers where many short runs are to be measured: sixteen containers take a minute of two cores to load
-PyTorch, sixteen forks a second. What they do on the network is the same.
+They replace containers where many short runs are measured: sixteen containers take a minute of two cores to load
+PyTorch, sixteen forks a second. Their traffic is the same.
 
     benchmark --a line of JSON for each worker--> fork server --fork--> worker: own namespace, own log, then its program
 """
@@ -32,7 +32,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class ForkServer:
-    """The process that workers are forked from. A context manager; they end with it."""
+    """The process that workers are forked from. A context manager; the workers end with it."""
 
     def __enter__(self) -> ForkServer:
         self._folder = tempfile.TemporaryDirectory(prefix="testbed-forkserver-")
@@ -54,11 +54,11 @@ class ForkServer:
 
     @property
     def folder(self) -> Path:
-        """Where data and logs lie."""
+        """The folder of the datasets and the workers' logs."""
         return Path(self._folder.name)
 
     def fork(self, arguments: list[str], log: Path) -> int:
-        """The pid of a new worker, in its namespace already."""
+        """Fork a worker, and return its pid once it is in its own network namespace."""
         assert self._process.stdin and self._process.stdout
         order = {"arguments": arguments, "log": str(log)}
         self._process.stdin.write(json.dumps(order) + "\n")
@@ -67,7 +67,7 @@ class ForkServer:
 
 
 class ForkedWorkers(Fleet):
-    """Stands in for a fleet of containers."""
+    """A fleet of forked processes instead of containers."""
 
     def __init__(
         self, client: docker.DockerClient, network: str, image: str, control: Path, server: ForkServer
@@ -77,6 +77,7 @@ class ForkedWorkers(Fleet):
         self._pids: dict[str, int] = {}
 
     def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, ProcessIdentity]:
+        """Fork all workers, and return their processes by name."""
         for request in requests:
             name = request.worker.name
             more = ["--control", f"unix:{self._control / name / SOCKET}", "--data", str(self._server.folder)]
@@ -86,19 +87,23 @@ class ForkedWorkers(Fleet):
         return {name: process for name, process in found.items() if process is not None}
 
     def kill(self, worker: str, sent: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to a worker."""
         os.kill(self._pids[worker], sent)
 
     def logs(self, worker: str) -> bytes:
+        """Return a worker's log."""
         return self._log(worker).read_bytes()
 
     def running(self) -> dict[str, bool]:
+        """Return whether each worker still runs."""
         return {name: Path(f"/proc/{pid}").exists() for name, pid in self._pids.items()}
 
     def deaths(self) -> dict[str, str]:
-        """The kernel forgets them: see `_serve`."""
+        """Return nothing: the kernel forgets how a worker ended (see `_serve`)."""
         return {}
 
     def remove(self) -> None:
+        """End all workers."""
         while self._pids:
             _, pid = self._pids.popitem()
             with suppress(ProcessLookupError):  # ended by itself
@@ -109,7 +114,7 @@ class ForkedWorkers(Fleet):
 
 
 def _serve() -> None:
-    """The server's program: a fork for each line of its input."""
+    """Fork a worker for each line of standard input; the server's program."""
     import testbed.worker.loop  # noqa: F401 (what the children need, loaded once)
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets children that end

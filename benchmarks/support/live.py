@@ -1,7 +1,7 @@
-"""Members in containers, on an emulated network, that go on reducing while plans and rates change under them.
+"""Members in containers on an emulated network that reduce without a pause while plans and rates change.
 
-They are up once for all that is measured, as in a run: the worker's program, the controller and its swaps, the shaped
-links. What changes between two measurements is the network (in place) and the policy in force.
+The containers start once for all measurements, as in a run: the worker's program, the controller and its swaps, the
+shaped links. Between two measurements the network (in place) and the policy in force change.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ DEADLINE_S = 180.0
 NEVER_S = 1e6
 ENDLESS = 2**31 - 1
 
-#: BBR keeps twice the least round trip on its way. Here that is next to nothing, and where acknowledgements queue links
-#: are idle that have work: a round of packing took 1.29 times the bound under BBR and 1.26 under reno.
+#: BBR keeps twice the product of rate and least round trip in flight. Here that is almost nothing, and links stay idle
+#: while acknowledgements queue: a round of packing took 1.29 times the bound under BBR and 1.26 under reno.
 CONGESTION = "reno"
 
-#: Rounds of a plan that are left out beside the one that is on: its first has gone by when it is known to be in force.
+#: Rounds of a plan that are left out beside the round under way. None: a plan's first round is over when the
+#: controller's status shows the plan in force.
 WARM_UP = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """Rounds measured under one plan: the whole time of each, from the end of the one before to its own end.
-
-    `auxiliary_part` is the part of the acknowledged bytes that went by auxiliary routes.
-    """
+    """Rounds measured under one plan."""
 
     plan: Plan
+    #: The time of each round, from the end of the round before to its own end.
     seconds: tuple[float, ...]
+    #: The part of the acknowledged bytes that took auxiliary routes.
     auxiliary_part: float
 
 
 class Live:
-    """A network that is up, and members that reduce on it without a pause; `members_on` yields it."""
+    """A network that is up, with members that reduce on it; made by `members_on`."""
 
     def __init__(self, network: Network, controller: ControllerProcess, out: Path, model_bytes: int) -> None:
         self.network = network
@@ -75,7 +75,7 @@ class Live:
         return _view(self.network, self._model_bytes)
 
     def become(self, topology: Topology, tell: bool = True) -> None:
-        """Turn the network into another one, in place; routes follow. Unless told, the controller does not know."""
+        """Turn the network into another one, in place; routes follow. With `tell`, the controller hears of it."""
         self.network.swap(topology)
         if tell:
             self.tell()
@@ -91,7 +91,7 @@ class Live:
         return self._controller.client.plan()
 
     def force(self, policy: str, options: Mapping[str, Any]) -> None:
-        """Put a policy's plan in force; return when members go by it."""
+        """Put a policy's plan in force, and wait until members use it."""
         before = len(self._forced())
         self._controller.client.do(ForcePolicy(policy=policy, options=dict(options)))
         self.wait(lambda _: len(self._forced()) > before)
@@ -100,7 +100,7 @@ class Live:
             self.wait(lambda status: status["epoch"] >= decision["epoch"])
 
     def _forced(self) -> list[dict[str, Any]]:
-        """The controller's decisions on plans that were forced: one that is in force already is not adopted."""
+        """Return the controller's decisions on forced plans. A plan that is in force already is not adopted."""
         return [one for one in read_records(self._out / "decisions.jsonl") if one["reason"] == "forced"]
 
     def measure(self, count: int, warm_up: int = WARM_UP) -> Rounds:
@@ -123,7 +123,11 @@ class Live:
         return sum(int(sample["auxiliary_bytes"]) for sample in samples) / max(1, sent)
 
     def wait(self, condition: Callable[[Mapping[str, Any]], bool]) -> None:
-        """Wait until a condition on the controller's status holds. RuntimeError: it never did, or members failed."""
+        """Wait until a condition on the controller's status holds.
+
+        Raises:
+            RuntimeError: The condition did not hold within DEADLINE_S, or members failed.
+        """
         deadline = time.monotonic() + DEADLINE_S
         while not condition(status := self._controller.client.status()):
             self._controller.check()
@@ -136,7 +140,7 @@ class Live:
 
 @contextmanager
 def members_on(name: str, topology: Topology, parameters: int) -> Iterator[Live]:
-    """The topology's workers, reducing gradients of so many parameters over it; all gone afterwards."""
+    """Run the topology's workers, which reduce gradients of `parameters` values, until the context is left."""
     with interruptible(), ExitStack() as stack:
         out = Path(stack.enter_context(TemporaryDirectory(prefix=f"{name}-")))
         (out / "logs").mkdir()

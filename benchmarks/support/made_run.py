@@ -1,4 +1,4 @@
-"""The directory of a run that never was, of any length and size: what a page or a report has to cope with."""
+"""The directory of an invented run, of any length and size, to load a page or a report with."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ROUND_S = 0.7
 RATE_BPS, DELAY_S = 40e6, 0.03
 #: How often traces change every link, and how often counters are read.
 TICK_S, SAMPLE_S = 0.1, 1.0
-#: How long a plan stays in force, and how often one is looked for.
+#: The time that a plan stays in force, and the time between two decisions.
 PLAN_S, DECISION_S = 600.0, 10.0
 
 
 @dataclass(frozen=True)
 class MadeRun:
-    """A worker at each of `sites`, each linked to `neighbours` others, for so many seconds; from a seed."""
+    """A run of `seconds` with a worker at each of `sites`, each linked to `neighbours` others, drawn from a seed."""
 
     sites: int
     neighbours: int
@@ -39,18 +39,21 @@ class MadeRun:
 
     @cached_property
     def members(self) -> tuple[str, ...]:
+        """The workers' names."""
         return tuple(f"s{number}-w0" for number in range(self.sites))
 
     @cached_property
     def graph(self) -> nx.Graph:
+        """The sites and their links."""
         return nx.connected_watts_strogatz_graph(self.sites, self.neighbours, 0.3, seed=self.seed)
 
     @cached_property
     def links(self) -> tuple[str, ...]:
+        """The directed links' names."""
         return tuple(f"s{a}->s{b}" for pair in self.graph.edges for a, b in (pair, pair[::-1]))
 
     def write(self, path: Path) -> None:
-        """Write the directory, which is not there yet."""
+        """Write the directory, which must not exist."""
         path.mkdir(parents=True)
         _write_lines(path / "links.jsonl", self._states())
         _write_lines(path / "traffic.jsonl", self._traffic())
@@ -142,7 +145,7 @@ class MadeRun:
 
     @cached_property
     def _plan_parents(self) -> list[dict[str, str]]:
-        """Member by parent, in the trees to each of four roots; a root is its own."""
+        """The parent of each member, in the trees to each of four roots; a root is its own parent."""
         roots = range(min(4, self.sites))
         trees = [dict(nx.bfs_predecessors(self.graph, root)) | {root: root} for root in roots]
         return [{self.members[a]: self.members[b] for a, b in sorted(tree.items())} for tree in trees]
@@ -155,7 +158,7 @@ class MadeRun:
 
 
 def _position(number: int, sites: int) -> list[float]:
-    """Latitude and longitude: a spiral, no two near each other."""
+    """Return a latitude and longitude on a spiral, where no two sites are near each other."""
     return [round(-50 + 110 * number / sites, 2), round(number * 137.5 % 340 - 170, 2)]
 
 

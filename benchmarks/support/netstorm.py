@@ -1,4 +1,4 @@
-"""NetStorm's evaluation: its network with drawn rates, the policies on it, and what is claimed of them."""
+"""NetStorm's evaluation: its network with drawn rates, the policies on it, and the claims about them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from benchmarks.support.networks import netstorm9
 from testbed.planning import View, make_policy, simulate
 from testbed.spec.topology import Link, Topology
 
-#: NetStorm's network as published, without delays, and with some of ours: 10 to 120 ms a round trip.
+#: NetStorm's network as published, without delays, and with delays of ours: 10 to 120 ms a round trip.
 NETWORKS = ("netstorm9", "netstorm9-rtt")
 TOPOLOGIES = Path(__file__).parents[2] / "topologies"
 TOPOLOGY = TOPOLOGIES / "netstorm9.yaml"
 
 #: 2 to 15.5 Mbit/s a link, and 2 MB. At twice the rates nine containers and the shaper take 1.6 of two cores, and
-#: packing took 1.13 × what the simulator says of it, here 1.09 (another program ran beside it both times).
+#: packing took 1.13 × the simulator's time; at these rates 1.09 (another program ran beside it both times).
 SCALE, PARAMETERS = 0.1, 500_000
 
-#: Rounds in a simulation: a member that is done early begins to send, here as in the emulation.
+#: Rounds in a simulation. As in the emulation, a member that finishes early begins to send the next round.
 SIMULATED = 3
 
 #: Policies and their options, in the order in which they are measured.
@@ -47,7 +47,7 @@ STARS = {f"star {keys}, {rank}": (keys, rank) for rank in RANKS for keys in KEYS
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The first policy is at least this many times as fast as the second."""
+    """A claim that rounds of `policy` are at least `least` times as fast as rounds of `against`."""
 
     policy: str
     against: str
@@ -70,7 +70,7 @@ CLAIMS = (
 
 
 def drawn(topology: Topology, seed: int) -> Topology:
-    """The network with one draw of NetStorm's rates, the same as in `benchmarks.packing`, at SCALE."""
+    """Return the network with one draw of NetStorm's rates, the same as in `benchmarks.packing`, at SCALE."""
     draw = netstorm9(seed)
 
     def still(link: Link) -> Link:
@@ -81,7 +81,7 @@ def drawn(topology: Topology, seed: int) -> Topology:
 
 
 def options(name: str, view: View) -> tuple[str, Mapping[str, Any]]:
-    """A policy of the benchmark, with the place of its server on this network where it has one."""
+    """Return the policy and options of a name of the benchmark. A star's server depends on the network in `view`."""
     if name in POLICIES:
         return POLICIES[name]
     keys, rank = STARS[name]
@@ -90,6 +90,6 @@ def options(name: str, view: View) -> tuple[str, Mapping[str, Any]]:
 
 
 def served(keys: str, view: View) -> dict[str, float]:
-    """Simulated seconds of a star's round by its server."""
+    """Return the simulated seconds of a star's round, by its server."""
     stars = {server: make_policy("star", {"keys": keys, "server": server}).plan(view) for server in view.names}
     return {server: simulate(plan, view, rounds=SIMULATED).seconds for server, plan in stars.items()}

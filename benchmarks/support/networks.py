@@ -1,4 +1,4 @@
-"""Networks that plans are measured on: drawn at random, without delay, as the fluid figures have them."""
+"""Random networks without delay, on which plans are measured."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LEAST_BPS, MOST_BPS = 20e6, 155e6
 #: The physical pairs of its nine sites (arXiv 2404.11352).
 NETSTORM9 = ((1, 2), (1, 3), (2, 3), (2, 5), (3, 4), (4, 5), (4, 6), (5, 7), (6, 7), (6, 8), (6, 9), (7, 8), (8, 9))
 
-#: What may wait before a link that has no delay, and so no product of rate and delay: this time's worth, and four of
-#: the 64 KiB super-packets that members send. With room for 32 frames (the least a link has) super-packets are lost:
-#: gloo and ours get a quarter of 200 Mbit/s, and at 2 to 15.5 Mbit/s a round of TSEngine's plan takes 1.16 times as
-#: long, one of packing's 1.04 times.
+#: The queue of a link without delay, which has no product of rate and delay: this time's worth, and four of the 64 KiB
+#: super-packets that members send. With room for 32 frames (the least of a link) super-packets are lost: gloo and ours
+#: get a quarter of 200 Mbit/s, and at 2 to 15.5 Mbit/s a round of TSEngine's plan takes 1.16 times as long, one of
+#: packing's 1.04 times.
 QUEUE_S, QUEUE_BYTES = 0.020, 256 * 1024
 
 #: Fast enough to limit nothing.
@@ -29,12 +29,12 @@ LAN = PhysicalLink(1e12, 0.0)
 
 
 def netstorm9(seed: int) -> nx.DiGraph:
-    """The nine sites with one draw of their rates."""
+    """Return NetStorm's nine sites with one draw of their rates."""
     return _drawn(nx.Graph([(f"dc{a}", f"dc{b}") for a, b in NETSTORM9]), seed)
 
 
 def random_sites(count: int, degree: int, seed: int) -> nx.DiGraph:
-    """A connected network of `count` sites with `degree` links each on average: a random tree and random pairs."""
+    """Return a connected network of `count` sites, with `degree` links each on average: a random tree plus pairs."""
     draw = np.random.default_rng(seed)
     graph = nx.Graph()
     for site in range(1, count):
@@ -46,7 +46,10 @@ def random_sites(count: int, degree: int, seed: int) -> nx.DiGraph:
 
 
 def regular_sites(count: int, degree: int, seed: int) -> nx.DiGraph:
-    """A network in which every site has `degree` links: none is a bottleneck by itself, so nearly all links bind."""
+    """Return a network in which every site has `degree` links.
+
+    No site is a bottleneck by itself, so nearly all links bind.
+    """
     graph = nx.random_regular_graph(degree, count, seed=seed)
     return _drawn(nx.relabel_nodes(graph, {site: f"s{site}" for site in graph}), seed)
 
@@ -62,7 +65,13 @@ def _drawn(graph: nx.Graph, seed: int) -> nx.DiGraph:
 
 
 def view(network: nx.DiGraph, model_bytes: int, routing: str = "inverse-rate") -> View:
-    """A member at each site, and all pairs routed by the cheapest 1/c (`inverse-rate`) or by fewest `hops`."""
+    """Return a view with a member at each site.
+
+    Args:
+        network: The sites and the directed links' rates.
+        model_bytes: The size of the model.
+        routing: `inverse-rate` routes all pairs by the least sum of 1/rate, `hops` by the fewest links.
+    """
     for _, _, link in network.edges(data=True):
         link["inverse-rate"], link["hops"] = 1 / link["rate"], 1
     paths = dict(nx.all_pairs_dijkstra_path(network, weight=routing))
@@ -73,7 +82,7 @@ def view(network: nx.DiGraph, model_bytes: int, routing: str = "inverse-rate") -
 
 
 def neighbours_view(network: nx.DiGraph, model_bytes: int) -> View:
-    """A member at each site, and an edge for each link only: all pairs of 1,000 sites would be a million."""
+    """Return a view with a member at each site, whose edges are the links alone: 1,000 sites have a million pairs."""
     return _view(network, {link: [link] for link in network.edges}, model_bytes)
 
 
@@ -87,13 +96,13 @@ def _view(network: nx.DiGraph, ways: dict[tuple[str, str], list[tuple[str, str]]
 
 
 def limits(network: nx.DiGraph) -> Constraints:
-    """The links as the overlay's edges and capacities, without access links."""
+    """Return the links as the overlay's edges and capacities, without access links."""
     goodput = {f"{a}->{b}": link["rate"] for a, b, link in network.edges(data=True)}
     return Constraints(goodput, {(a, b): (f"{a}->{b}",) for a, b in network.edges})
 
 
 def roomy(topology: Topology) -> Topology:
-    """The same network, with queues that TCP's bursts fit in."""
+    """Return the same network with queues that TCP's bursts fit in."""
     links = {}
     for name, link in topology.links.items():
         queue = Queue(max(link.state.rate_bps / 8 * QUEUE_S, QUEUE_BYTES), "bytes")

@@ -1,4 +1,4 @@
-"""The options of benchmarks: those that all have, and those that mean the same wherever a benchmark has them."""
+"""The command-line options of benchmarks, with one meaning in all of them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 class Options(argparse.ArgumentParser):
-    """`--quick` and `--json`; the description is the module's docstring.
+    """A parser with `--quick` and `--json`, whose description is the module's docstring.
 
-    Where `--quick` takes less of something, what is named on the command line counts before it.
+    An option that is given on the command line overrides the shorter value of `--quick`.
     """
 
     def __init__(self, module_doc: str | None) -> None:
@@ -21,21 +21,21 @@ class Options(argparse.ArgumentParser):
         self.add_argument("--json", action="store_true", help="one JSON object on the last line instead of tables")
 
     def add_repeats(self, whole: int, quick: int) -> None:
-        """`--repeats`: how often each measurement is made."""
+        """Add `--repeats`: how often each measurement is made."""
         self._add_shortened("repeats", whole, quick, type=int, help="how often each measurement is made")
 
     def add_draws(self, whole: Sequence[int], quick: int) -> None:
-        """`--seeds`: a list of seeds; with `--quick` the first of the whole."""
+        """Add `--seeds`, a list of seeds; with `--quick` the first of them."""
         self._add_shortened("seeds", list(whole), list(whole[:quick]), type=numbers, help="seeds, with commas between")
 
     def add_campaign(self, seeds: int, quick: int) -> None:
-        """The options of a `Campaign` whose cells are compared seed by seed, and which may take several sittings."""
+        """Add the options of a `Campaign` whose cells are compared seed by seed, in one or several sittings."""
         self._add_shortened("seeds", seeds, quick, type=int, help="how many seeds")
         self.add_sittings()
         self.add_argument("--forks", action="store_true", help="processes in hosts, not containers: they start at once")
 
     def add_sittings(self) -> None:
-        """`--cells` and `--seconds`: how much of a `Campaign` is measured in one sitting."""
+        """Add `--cells` and `--seconds`: how much of a `Campaign` is measured in one sitting."""
         self.add_argument("--cells", type=int, help="measure this many of the missing cells at most")
         self.add_argument("--seconds", type=float, default=inf, help="begin no cell later than this")
 
@@ -45,7 +45,7 @@ class Options(argparse.ArgumentParser):
         self.add_argument(f"--{name}", help=f"{help} (default {shown[0]}; with --quick {shown[1]})", **how)
 
     def parse(self, words: Sequence[str] | None = None) -> argparse.Namespace:
-        """The options as they were given, or else as `--quick` or the default has them."""
+        """Return the given options, with the values of `--quick` or the defaults for the others."""
         given = self.parse_args(words)
         for name, (whole, quick) in self._by_length.items():
             if getattr(given, name) is None:
@@ -54,5 +54,5 @@ class Options(argparse.ArgumentParser):
 
 
 def numbers(text: str) -> list[int]:
-    """`1,2,3`."""
+    """Return the numbers of a list such as `1,2,3`."""
     return [int(number) for number in text.split(",")]

@@ -1,4 +1,4 @@
-"""Means with intervals, and ratios of paired measurements: both of a pair ran on the same network."""
+"""Means with intervals, and ratios of paired measurements; both of a pair ran on the same network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import mean, stdev
 
 from scipy.stats import t
 
-#: How sure the interval is to hold the ratio of means.
+#: The probability that an interval holds the ratio of means.
 CONFIDENCE = 0.95
 
 

@@ -1,8 +1,8 @@
-"""Pairs of hosts, each joined by two routers, between which both directed links are shaped:
+"""Pairs of hosts, each joined by two routers, between which both directed links are shaped.
 
     near ─── left ═══ right ─── far      near->far is shaped where it leaves `left`, far->near where it leaves `right`
 
-Nothing else is on the way, so what is measured is the shaping: no containers, no switch, no shaped access link.
+Nothing else is on the path, so the shaping alone is measured: no containers, no switch, no shaped access link.
 """
 
 from __future__ import annotations
@@ -22,32 +22,37 @@ NODES = ("near", "left", "right", "far")
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One pair; `holders` are the processes whose namespaces its nodes are."""
+    """One pair; `holders` are the pids whose network namespaces are its nodes."""
 
     number: int
     holders: dict[str, int]
 
     def netns(self, node: str) -> Path:
+        """Return the path of a node's network namespace."""
         return Path(f"/proc/{self.holders[node]}/ns/net")
 
     def address(self, host: str) -> str:
-        """Of `near` or `far`."""
+        """Return the address of `near` or `far`."""
         net, own = (0, 1) if host == "near" else (2, 2)
         return f"10.{220 + self.number // 64}.{self.number % 64 * 4 + net}.{own}"
 
     @property
     def ports(self) -> tuple[Port, Port]:
-        """There and back."""
+        """The shaped interfaces: near->far, then far->near."""
         there = Port(f"near{self.number}->far{self.number}", self.netns("left"), "right")
         back = Port(f"far{self.number}->near{self.number}", self.netns("right"), "left")
         return there, back
 
     def command(self, node: str, *words: str) -> list[str]:
-        """The command that runs words in a node's network."""
+        """Return the command that runs `words` in a node's network namespace."""
         return ["nsenter", "-t", str(self.holders[node]), "-n", *words]
 
     def build(self, joined: bool = False) -> None:
-        """Interfaces, named by the node at their other end, addresses and routes. `joined`: the routers are already."""
+        """Make interfaces, named by the node at their other end, addresses and routes.
+
+        Args:
+            joined: The routers are joined already.
+        """
         lines: dict[str, list[str]] = {node: ["link set lo up"] for node in NODES}
         block = self.address("near").rsplit(".", 2)[0], self.number % 64 * 4
         for offset, (near, far) in enumerate(pairwise(NODES)):
@@ -70,7 +75,11 @@ class Pair:
 
 
 def batch(command: Sequence[str], lines: Sequence[str] = ()) -> None:
-    """Run a command with these lines to read; RuntimeError with its complaint."""
+    """Run a command with `lines` as its input.
+
+    Raises:
+        RuntimeError: The command failed; the text has its complaint.
+    """
     done = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
@@ -78,7 +87,7 @@ def batch(command: Sequence[str], lines: Sequence[str] = ()) -> None:
 
 @contextmanager
 def namespaces(count: int) -> Iterator[list[Namespace]]:
-    """So many empty ones."""
+    """Make `count` empty network namespaces, until the context is left."""
     with ExitStack() as stack:
         made = []
         for _ in range(count):
@@ -89,7 +98,12 @@ def namespaces(count: int) -> Iterator[list[Namespace]]:
 
 @contextmanager
 def pairs(count: int, join: Callable[[list[Pair]], None] | None = None) -> Iterator[list[Pair]]:
-    """So many pairs, 2 × count links, ready to be shaped; gone afterwards. `join` joins their routers, or veths do."""
+    """Make `count` pairs, with 2 × count links ready to be shaped, until the context is left.
+
+    Args:
+        count: The number of pairs.
+        join: Joins the routers of all pairs; without it, veths do.
+    """
     with namespaces(count * len(NODES)) as made:
         quads = (made[number * len(NODES) : (number + 1) * len(NODES)] for number in range(count))
         found = [

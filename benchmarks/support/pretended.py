@@ -1,11 +1,11 @@
-"""Hosts that are pretended: a network namespace each, joined by a network of their own whose delay is ours to say.
+"""Pretended hosts: network namespaces joined by a network whose delay can be set.
 
     north (namespace)            between (namespace)          south (namespace)
     eth0 10.77.0.1 --------------- a bridge ------------------- eth0 10.77.0.2
     shaped: one way                                             shaped: one way
 
-They share this machine's kernel, processors and clocks. What is tried with them is whether parts of a network find each
-other over a network between hosts, not what more processors bring.
+They share this machine's kernel, processors and clocks. They show whether the parts of a network find each other over a
+network between hosts, not what more processors bring.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ from testbed.emulation.shaping import Port, open_shaper
 from testbed.link import LinkState, Queue
 from testbed.scaleout.split.cut_links import Pair
 
-#: No host carries as much.
+#: More than any host carries.
 NO_LIMIT_BPS = 50e9
 LOOPBACK = 1
 
 
 class PretendedHosts:
-    """A context manager: `names` are there while it is entered, `one_way_s` apart. Without a delay nothing shapes
-    their network."""
+    """Hosts by `names`, `one_way_s` apart, while the context is entered. Without a delay nothing is shaped."""
 
     def __init__(self, names: Sequence[str], one_way_s: float = 0.0, mtu: int = 1500) -> None:
         self.names = tuple(names)
@@ -70,11 +69,11 @@ class PretendedHosts:
         self._stack.close()
 
     def slow_down(self, one_way_s: float) -> None:
-        """Another delay between all of them."""
+        """Set another one-way delay between all hosts."""
         self._shaper.apply({name: self._state(one_way_s) for name in self.names})
 
     def pairs(self) -> list[Pair]:
-        """Each two of them."""
+        """Return each pair of hosts."""
         return [frozenset((a, b)) for at, a in enumerate(self.names) for b in self.names[at + 1 :]]
 
     @staticmethod

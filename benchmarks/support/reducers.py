@@ -1,7 +1,7 @@
-"""A member of an all-reduce that is timed, as a program: `python -m benchmarks.support.reducers TASK` with a JSON task.
+"""A member of a timed all-reduce, as a program: `python -m benchmarks.support.reducers TASK` with a JSON task.
 
 It prints one JSON object: when each repeat began and ended (monotonic time, which all processes of a host share), and
-how much memory the process took at most beyond what it had after importing PyTorch.
+how much memory the process took at most beyond its memory after importing PyTorch.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ import torch
 
 Library = Literal["ours", "gloo"]
 
-#: The first round opens connections' windows and sets buffers aside.
+#: Repeats that are not timed: the first opens the connections' windows and allocates buffers.
 WARM_UPS = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one member does. `address` is the rendezvous's for ours; for gloo where member 0 listens, host:port."""
+    """The work of one member."""
 
     library: Library
     member: str
     rank: int
     members: int
+    #: Ours: the rendezvous. Gloo: where member 0 listens, host:port.
     address: str
     listen: str
     interface: str
@@ -40,23 +41,26 @@ class Task:
     timeout_s: float
 
     def dumps(self) -> str:
+        """Return the task as JSON."""
         return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A member's repeats, (begin, end) in monotonic seconds, and the bytes it took beyond PyTorch's own."""
+    """A member's repeats, (begin, end) in monotonic seconds, and its bytes beyond PyTorch's own."""
 
     spans: tuple[tuple[float, float], ...]
     memory_bytes: int
 
     @classmethod
     def loads(cls, text: str) -> Outcome:
+        """Return the outcome in a program's output."""
         value = json.loads(text)
         return cls(tuple((begin, end) for begin, end in value["spans"]), value["memory_bytes"])
 
 
 def main() -> None:
+    """Take part in all repeats, and print the outcome."""
     torch.set_num_threads(1)
     task = Task(**json.loads(sys.argv[1]))
     before = _memory("VmRSS")
@@ -82,7 +86,10 @@ def _check(tensor: torch.Tensor, task: Task) -> None:
 
 @contextmanager
 def _library(task: Task) -> Iterator[tuple[Callable[[torch.Tensor], object], Callable[[], object]]]:
-    """How to all-reduce (the mean; gloo: the sum, which is less work), and how to wait for all."""
+    """Yield a function that all-reduces a tensor, and one that waits for all members.
+
+    Ours reduces to the mean, gloo to the sum, which is less work.
+    """
     if task.library == "ours":
         from testbed import sync
 

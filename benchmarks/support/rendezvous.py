@@ -61,7 +61,7 @@ class Rendezvous:
 
 
 def _read_to_the_end(connections: Iterable[socket.socket]) -> None:
-    """Of all at once: a member whose reports nobody reads waits as soon as they fill the socket's buffer."""
+    """Read all connections at once: a member whose reports nobody reads blocks when they fill the socket's buffer."""
     with selectors.DefaultSelector() as selector:
         for connection in connections:
             selector.register(connection, selectors.EVENT_READ)

@@ -38,12 +38,12 @@ from testbed.simulation.round_simulation import hold_s, model_of
 from testbed.spec.experiment import Experiment
 from testbed.telemetry.store import read_records
 
-#: A swap that record and replay both have may take force so many rounds later in the record: a controller that shares
-#: its processors decides up to a round later than one on simulated time.
+#: A swap that record and replay share may take force up to this many rounds later in the record: a controller that
+#: shares its processors decides up to a round later than one on simulated time.
 LATER = 3
 
 
-#: Fields of an experiment that a manifest has in seconds, and a file with their unit.
+#: Fields of an experiment that are seconds in a manifest, and have a unit in a file.
 DURATIONS = ("period", "step_time", "round_timeout")
 
 
@@ -53,22 +53,22 @@ class CannotReplay(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The outcome of a replay: today's decisions, as a run's `decisions.jsonl` has them, and its swaps.
+    """The outcome of a replay. Times are seconds since training began."""
 
-    Times are seconds since training began. `simulated_from_s` is when the first simulated round began, and
-    `simulated_round` its number; None where the record holds throughout. `rounds` has the end and the epoch of each.
-    """
-
+    #: Today's decisions, in the form of a run's `decisions.jsonl`.
     decisions: tuple[Mapping[str, Any], ...]
     plans: Mapping[int, Plan]
+    #: The end and the epoch of each round.
     rounds: tuple[tuple[float, int], ...]
     swaps: tuple[Mapping[str, Any], ...]
+    #: When the first simulated round began; None if the record holds throughout.
     simulated_from_s: float | None
+    #: The number of that round.
     simulated_round: int | None
 
     @property
     def below_bound(self) -> list[Mapping[str, Any]]:
-        """The decisions of which a prediction lies below the bound of its own view."""
+        """The decisions with a prediction below the bound of its own view."""
         return [one for one in self.decisions if _least_s(one) < (one["bound_s"] or 0.0) * (1 - 1e-6)]
 
 
@@ -92,9 +92,9 @@ def replay(record: RunRecord, out: Path, until_s: float = float("inf")) -> Repla
 
 
 def experiment_of(record: RunRecord, folder: Path) -> Experiment:
-    """The experiment of a run, from the inputs in its manifest, written into `folder`.
+    """Return the experiment of a run, from the inputs in its manifest, which are written into `folder`.
 
-    Its events come at the moments that were recorded.
+    Its events happen at the recorded moments.
     """
     inputs = record.manifest.get("inputs") or {}
     if not inputs:
@@ -121,7 +121,7 @@ def experiment_of(record: RunRecord, folder: Path) -> Experiment:
 
 
 def _changed(written: Mapping[str, Any], ran: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    """The fields that a run had otherwise than its file: their overrides, as `--set` takes them."""
+    """Yield the fields that differ from the run's file, as overrides that `--set` takes."""
     for name in (written.keys() & ran.keys()) - {"events"}:
         if isinstance(written[name], Mapping) and isinstance(ran[name], Mapping):
             yield from _changed(written[name], ran[name], f"{path}{name}.")
@@ -184,7 +184,7 @@ class _Replay:
     # As recorded
 
     def _messages(self) -> list[tuple[float, Report | Arrived]]:
-        """The members' messages and when the controller heard of them, in order."""
+        """Return the members' messages, with the moments at which the controller received them, in order."""
         found: list[tuple[float, Report | Arrived]] = []
         for kind, name in ((Report, "rounds.jsonl"), (Arrived, "arrivals.jsonl")):
             fields = set(kind.__struct_fields__)
@@ -197,7 +197,7 @@ class _Replay:
         """Feed the record's messages for as long as its plans are today's.
 
         Returns:
-            The first round that goes by another plan today; None where there is none.
+            The first round that has another plan today; None if there is no such round.
         """
         environment, number, epochs = self._environment, 0, dict[int, int]()
         coming = sorted(self._recorded)
@@ -219,7 +219,7 @@ class _Replay:
         return None
 
     def _agreed(self, number: int) -> Plan | None:
-        """Today's plan for a recorded round; None where the record has another."""
+        """Return today's plan for a recorded round; None if the record has another."""
         shape = self._recorded[number][1].shape()
         group, newest = self._group, self._environment.controller.plan
         pending = group.plans.pending
@@ -238,7 +238,7 @@ class _Replay:
     # Simulated
 
     def _simulate(self, first: int, until_s: float) -> None:
-        """The rounds from the first one on, by the simulator."""
+        """Simulate the rounds from `first` on."""
         environment, experiment = self._environment, self._experiment
         model = model_of(experiment, environment.network)
         elements = experiment.spec.own_train.model_bytes // 4
@@ -273,7 +273,7 @@ class _Replay:
         self._note(before)
 
     def _note(self, before: int) -> None:
-        """Keep the ends of rounds that were completed."""
+        """Keep the ends of the rounds completed since there were `before` of them."""
         rounds = self._group.rounds
         for done in rounds.complete[len(rounds.complete) - (rounds.count - before) :]:
             self._ends.append((self._record.since(done.finished_s), done.epoch))

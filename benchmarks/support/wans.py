@@ -2,20 +2,20 @@
 
 Sites are regions of `topologies/ibm-cloud-10.yaml`, 10 to 250 ms apart. Links are the shortest ones that keep every
 site within two ways out, and none is longer than a detour over others, so that each carries the traffic of its ends.
-Each direction has 5 to 40 Mbit/s; what becomes of it in a minute is the network's kind:
+Each direction has 5 to 40 Mbit/s, which change in a minute as the network's kind says:
 
-    constant    nothing
-    wander      about its mean, as an Ornstein–Uhlenbeck process of a third of it
-    redraw      drawn anew, all links at once
+    constant    rates stay
+    wander      about the mean, as an Ornstein–Uhlenbeck process of a third of it
+    redraw      drawn again, all links at once
     drop        the pair that carries most falls to a seventh and comes back; the rest wanders by a twentieth
     fades       single pairs fall to a quarter for a while, one after the other
-    lte         as recorded LTE links, scaled up; without a recording, chains of four states
+    lte         recorded LTE links, scaled up; without a recording, chains of four states
 
-The model is as large as makes a round by tree packing take about ROUND_S.
+The model's size makes a round by tree packing take about ROUND_S.
 
-Two classes are like networks that users have, and are watched for three minutes; their seeds have other sites, too:
+Two classes resemble networks that users have, and are watched for three minutes; their seeds have other sites, too:
 
-    regions     links of 9 to 28 Mbit/s that stay, but for two pairs: the one that the first plan sends most over falls
+    regions     constant links of 9 to 28 Mbit/s, but for two pairs: the one that the first plan sends most over falls
                 to an eighth from 41 to 120 s, and another one goes back and forth between 8 and 24 Mbit/s
     cloud       stationary rates with rare excursions, and a cap at each site's egress. All traffic of `london` passes
                 the link to `london-hub`, a site without workers; hubs are joined as sites are, by faster links
@@ -47,7 +47,7 @@ from testbed.trace.trace import Row, Trace
 
 Kind = Literal["constant", "wander", "redraw", "drop", "fades", "lte", "regions", "cloud"]
 
-#: A topology as its file has it.
+#: The value of a topology file.
 _Network = dict[str, Any]
 
 TOPOLOGY, WAYS = "topology.yaml", ("forward", "backward")
@@ -58,22 +58,22 @@ REGIONS = Path(__file__).parents[2] / "topologies" / "ibm-cloud-10.yaml"
 LEAST_SITES, MOST_SITES = 3, 10
 
 LEAST_BPS, MOST_BPS = 5e6, 40e6
-#: No link is longer.
+#: The longest round trip of a link.
 MOST_RTT_S = 0.250
-#: Links for each site, in the mean.
+#: Links per site, on average.
 DEGREE = 3.0
 
-#: A round by tree packing, in the simulator, in the mean of these times; and the least and most of a model.
+#: The simulated time of a round by tree packing, as the mean at these times; and the smallest and largest model.
 ROUND_S, LOOKED_S = 0.8, (0.0, 20.0, 40.0, 60.0)
 LEAST_BYTES, MOST_BYTES = 600_000, 4_000_000
 
-#: A step at speed 1, and the speeds that sites have.
+#: The time of a step at speed 1, and the speeds of sites.
 STEP_S = 0.1
 SPEEDS = (0.5, 0.7, 1.0, 1.0, 1.5, 2.0)
 
-#: Traces last for so long, and then stay as they are.
+#: The length of traces, after which rates stay constant.
 DURATION_S = 180.0
-#: Of wandering rates.
+#: The step of a wandering rate's trace, and the time in which the rate returns to its mean.
 STEP_OF_TRACE_S, RETURN_S = 1.0, 15.0
 DROP, DROP_S = 1 / 7, (15.0, 45.0)
 FADE, FADES_S = 1 / 4, (12.0, 24.0)
@@ -81,20 +81,20 @@ REDRAW_S = 20.0
 LTE_STEP_S = 0.5
 LTE_MEAN_BPS = 20e6
 
-#: Seconds of the traces that a run is measured for.
+#: The seconds of the traces for which a run is measured.
 WINDOW_S = 65.0
 CLASS_WINDOW_S, CLASS_DURATION_S = 180.0, 240.0
 
-#: Of regions: rates, round trips, the bytes of a model, the pair that falls, and the one that goes back and forth, for
-#: this long at a time.
+#: `regions`: rates, round trips, the bytes of a model, the pair that falls, and the pair that goes back and forth, with
+#: the time that it stays at each rate.
 REGION_RATES_BPS, REGION_RTTS_S = (9e6, 28e6), (0.065, 0.216)
 REGION_BYTES = 1_600_000
 FALL, FALL_S = 1 / 8, (41.0, 120.0)
 FLAP_BPS, FLAP_S = (24e6, 8e6), (10.0, 20.0)
 
-#: Of clouds: a site's egress, and links between hubs. What comes in is not capped: that link is as fast as the LAN's
-#: of other kinds. Rates are steady within a twentieth. Once in EXCURSION_EACH_S, in the mean, a link has this part of
-#: its rate for so many seconds.
+#: `cloud`: a site's egress, and links between hubs. Ingress is not capped: that link is as fast as the LAN of other
+#: kinds. Rates are steady within a twentieth. Once in EXCURSION_EACH_S on average, a link has EXCURSION of its rate for
+#: EXCURSION_S seconds.
 EGRESS_BPS, HUB_BPS, INGRESS_BPS, HUB_DELAY_S = (10e6, 24e6), (18e6, 48e6), 100e6, 0.0005
 STEADY = 0.05
 EXCURSION_EACH_S, EXCURSION_S, EXCURSION = 900.0, (10.0, 60.0), (0.25, 0.6)
@@ -102,28 +102,28 @@ EXCURSION_EACH_S, EXCURSION_S, EXCURSION = 900.0, (10.0, 60.0), (0.25, 0.6)
 
 @dataclass(frozen=True, slots=True)
 class Wan:
-    """A network of the family; `recorded` is a folder with packet-delivery files, if there is one.
-
-    With an `rtt_s` that is the round trip of all links, and not the published ones.
-    """
+    """A network of the family."""
 
     kind: Kind
     sites: int
     seed: int
+    #: A folder with packet-delivery files, if there is one.
     recorded: Path | None = None
+    #: The round trip of all links; None takes the published round trips.
     rtt_s: float | None = None
 
     @property
     def name(self) -> str:
+        """The network's name: kind and number of sites."""
         return f"{self.kind}-{self.sites}"
 
     @property
     def window_s(self) -> float:
-        """The seconds of its traces that a run is measured for."""
+        """The seconds of the traces for which a run is measured."""
         return CLASS_WINDOW_S if self.kind in ("regions", "cloud") else WINDOW_S
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """The network's files, into `folder`; what an experiment on it says of topology, training and compute."""
+        """Write the network's files into `folder`, and return an experiment's topology, training and compute on it."""
         draw = Random(f"{self.name}-{self.seed}")
         topology = self._topology(draw)
         self._traces(draw, topology, folder)
@@ -154,7 +154,7 @@ class Wan:
         }
 
     def _regions(self, draw: Random, regions: Sequence[str], delay_s: Mapping[tuple[str, str], float]) -> _Network:
-        """Sites that are joined by links of REGION_RTTS_S alone, each to two others at least."""
+        """Return sites joined by links with round trips of REGION_RTTS_S alone, each site by two links at least."""
         links: list[tuple[str, str]] = []
         while not links:
             sites = sorted(draw.sample(regions, self.sites))
@@ -193,7 +193,7 @@ class Wan:
         }
 
     def _traces(self, draw: Random, topology: _Network, folder: Path) -> None:
-        """Give every link its trace, or its rate where nothing changes."""
+        """Give every link its trace, or a constant rate."""
         pairs = topology["links"]
         if self.kind == "regions":
             _fall_and_flap(draw, topology, folder)
@@ -228,7 +228,7 @@ class Wan:
         return OrnsteinUhlenbeck(mean_bps, spread, RETURN_S, STEP_OF_TRACE_S, DURATION_S, seed).trace()
 
     def _parameters(self, file: Path) -> int:
-        """As many as a round of ROUND_S is for."""
+        """Return the number of parameters with which a round takes ROUND_S."""
         topology = Topology.load(file)
         looked_s = LOOKED_S[:1] if self.kind == "constant" else LOOKED_S
         model_bytes, before = LEAST_BYTES, 0
@@ -257,14 +257,14 @@ CLASSES: Sequence[tuple[Kind, int]] = (("regions", 6), ("cloud", 6))
 
 
 def _packed_s(topology: Topology, model_bytes: int, at_s: float) -> float:
-    """Simulated seconds of a round by tree packing on the network as it is then."""
+    """Return the simulated seconds of a round by tree packing on the network at `at_s`."""
     states = {name: link.at(at_s) for name, link in topology.links.items()}
     view = view_of(topology, Routes.over(topology), states, model_bytes, 0.0, "declared")
     return simulate(make_policy("packing").plan(view), view).seconds
 
 
 def _fall_and_flap(draw: Random, topology: _Network, folder: Path) -> None:
-    """Let the pair of links that the first plan sends most over fall, and another one go back and forth."""
+    """Let the pair of links that the first plan sends most over fall, and another pair go back and forth."""
     pairs, steady = topology["links"], [{way: pair[way]["rate"] for way in WAYS} for pair in topology["links"]]
     flapping = draw.randrange(len(pairs))
     steady[flapping] = dict.fromkeys(WAYS, FLAP_BPS[0])
@@ -286,7 +286,7 @@ def _fall_and_flap(draw: Random, topology: _Network, folder: Path) -> None:
 
 
 def first_plan_bytes(file: Path, model_bytes: int) -> Mapping[str, float]:
-    """Return the bytes of a round that the first plan by `auto` sends over each link, of a model of so many bytes."""
+    """Return the bytes of a round that the first plan by `auto` sends over each link, for a model of `model_bytes`."""
     view = declared_view(Topology.load(file), model_bytes)
     plan = make_policy("auto").plan(view)
     sent: defaultdict[str, float] = defaultdict(float)
@@ -297,7 +297,7 @@ def first_plan_bytes(file: Path, model_bytes: int) -> Mapping[str, float]:
 
 
 def _excursions(draw: Random, steady: Trace) -> Trace:
-    """A trace with rare times of less than its rate."""
+    """Return a trace with rare times of less than its rate."""
     rows, at_s = steady.rows, draw.expovariate(1 / EXCURSION_EACH_S)
     while at_s < CLASS_DURATION_S:
         ends_s = at_s + draw.uniform(*EXCURSION_S)
@@ -307,7 +307,7 @@ def _excursions(draw: Random, steady: Trace) -> Trace:
 
 
 def _pair(a: str, b: str, delay_s: float, forward_bps: float, backward_bps: float) -> dict[str, Any]:
-    """The entry of a pair of links; the rates are numbers until each way has its trace."""
+    """Return the entry of a pair of links; the rates are numbers until each direction has its trace."""
     rates = {"forward": {"rate": forward_bps}, "backward": {"rate": backward_bps}}
     return {"between": [a, b], "delay": f"{1e3 * delay_s:g}ms", **rates}
 
@@ -322,7 +322,7 @@ def _steady(rate_bps: float) -> dict[str, Any]:
 
 
 def _traced(pair: Mapping[str, Any], way: str, trace: Trace, folder: Path) -> dict[str, Any]:
-    """Write a link's trace. Returns what the topology says of it."""
+    """Write a link's trace, and return its entry in the topology."""
     file = f"{'-'.join(pair['between'])}-{way}.csv"
     write_csv(folder / file, trace)
     return {"trace": {"file": file, "end": "hold"}}
@@ -339,7 +339,7 @@ def _rate(draw: Random, least_bps: float = LEAST_BPS, most_bps: float = MOST_BPS
 def _pairs(
     sites: Sequence[str], delay_s: Mapping[tuple[str, str], float], least_s: float, most_s: float
 ) -> dict[tuple[str, str], float]:
-    """The pairs of sites with a round trip of `least_s` to `most_s`, and each one's delay."""
+    """Return the pairs of sites with a round trip of `least_s` to `most_s`, and the one-way delay of each."""
     return {
         (min(pair), max(pair)): delay
         for pair, delay in delay_s.items()
@@ -348,8 +348,10 @@ def _pairs(
 
 
 def _links(sites: Sequence[str], pairs: Mapping[tuple[str, str], float]) -> list[tuple[str, str]]:
-    """The pairs that are joined: a shortest spanning tree, then the shortest others that the routes would use, until
-    each site has two and there are DEGREE for each in the mean."""
+    """Return the pairs to join: a shortest spanning tree, then the shortest others that routes would use.
+
+    Pairs are added until each site has two and there are DEGREE per site on average.
+    """
     whole = nx.Graph()
     whole.add_weighted_edges_from((a, b, delay) for (a, b), delay in pairs.items())
     graph = nx.minimum_spanning_tree(whole)
@@ -362,7 +364,7 @@ def _links(sites: Sequence[str], pairs: Mapping[tuple[str, str], float]) -> list
 
 
 def _lte(seed: int, recorded: Path | None) -> Trace:
-    """A minute and more of an LTE link, from anywhere in the recording, scaled up."""
+    """Return DURATION_S of an LTE link, from anywhere in the recording, scaled up."""
     draw = Random(seed)
     if recorded is None:
         rates = tuple(LTE_MEAN_BPS * part for part in (0.2, 0.6, 1.2, 2.0))

@@ -33,7 +33,7 @@ ENDLESS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run."""
+    """One run of a network, a mode and a policy."""
 
     wan: Wan
     mode: Mode
@@ -41,6 +41,7 @@ class Cell:
 
     @property
     def key(self) -> str:
+        """The cell's name in the campaign's file."""
         return f"{self.policy}/{self.wan.name}/{self.wan.seed}/{self.mode}"
 
     def experiment(self, folder: Path) -> dict[str, Any]:

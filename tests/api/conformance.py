@@ -1,9 +1,8 @@
-"""The API of a real network held against its own description, by Schemathesis: no answer of 5xx, and none that the
-description has not. `make test-api`.
+"""Hold the API of a real network against its own description, by Schemathesis: `make test-api`.
 
-What it makes up it sends to each path: values that fit, that do not, and none; verbs do meanwhile what they say. Left
-out is `/stop`, which would end the network, and of the checks those that take a refusal for a contradiction: a value
-may fit its schema and not the network.
+No answer may be a 5xx, or one that the description lacks. Schemathesis sends invented values to each path: values that
+fit, that do not, and none; the requests really act. Left out are `/stop`, which would end the network, and the checks
+that take a refusal for a contradiction: a value may fit its schema and not the network.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ CHECKS = (
 
 
 def main() -> int:
-    """The exit status of Schemathesis: 0 if it found nothing."""
+    """Return the exit status of Schemathesis: 0 if it found nothing."""
     testbed = (sys.executable, "-m", "testbed")
     subprocess.run((*testbed, "network", "up", TOPOLOGY, "--name", NAME, "--port", "0"), check=True)
     try:

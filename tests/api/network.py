@@ -1,4 +1,4 @@
-"""A network that is up but for its packets and its hosts: its links, its replay, its API's subject and server."""
+"""A network with links, replay, API subject and server, but without packets and hosts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.emulation.recorder import Recorder
 
 
 class NetworkWithoutPackets:
-    """What a testbed has for those who ask it, over a shaper that writes down what it is told."""
+    """The parts of a testbed that requests use, over a shaper that records its commands."""
 
     def __init__(self, topology: Topology, history: History) -> None:
         self.name = topology.name
@@ -48,7 +48,7 @@ class NetworkWithoutPackets:
         )
 
     def swap(self, topology: Topology | Path) -> SwapResult:
-        """As a testbed does, up to where it would build; of a file only what differs is told."""
+        """Swap as a testbed does, without building anything; the difference is recorded."""
         before = self.network.topology
         if isinstance(topology, Topology):
             self.network.topology = topology
@@ -60,7 +60,7 @@ class NetworkWithoutPackets:
 
 
 class UnstoppableSubject(NetworkSubject):
-    """A network in a process that is not the network's alone, and goes on where the network would be stopped."""
+    """A network in a process that has other work too, and goes on where the network would be stopped."""
 
     def do(self, request: Request) -> dict[str, Any]:
         if isinstance(request, Stop):

@@ -1,4 +1,4 @@
-"""A server on a port of this machine, asked by those who may, and by pages and names that may not."""
+"""Access to a server on a port of this machine: by the token's holder, and by pages and names that must not get in."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MEMBERS = ("paris", "tokyo", "lima")
 
 
 def words_of(folder: Path, port: int) -> list[str]:
-    """Return what stands after `python` to start a controller that stands alone, with its API on a port."""
+    """Return the words after `python` that start a standalone controller with its API on a port."""
     listening = ["--members", ",".join(MEMBERS), "--listen", f"127.0.0.1:{free_port()}", "--model-bytes", "5000"]
     folders = ["--secrets", str(folder / "secrets"), "--out", str(folder / "run")]
     return ["-m", "testbed.controller.standalone", *listening, *folders, "--http", str(port)]
@@ -40,7 +40,7 @@ def words_of(folder: Path, port: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A controller's port, what opens it, and what the controller's terminal showed."""
+    """A controller's port, its token, and what the controller's terminal showed."""
 
     port: int
     token: str
@@ -66,7 +66,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A controller started on a terminal; nobody has stopped it by the end."""
+    """Start a controller on a terminal; at the end, nobody must have stopped it."""
     folder = tmp_path_factory.mktemp("site")
     port = free_port()
     terminal, end = pty.openpty()
@@ -117,7 +117,7 @@ def test_who_has_no_token_gets_nothing_but_the_page_and_is_told_how_to_get_in(si
 
 
 def test_a_form_in_any_web_page_can_t_stop_a_run(site: Site) -> None:
-    """The browser says which page sends it, and has no token to send with it."""
+    """A browser names the page that sends a form, and has no token to send with it."""
     for origin in ("http://evil.example", "null", f"https://{site.host}", "http://127.0.0.1:1", ""):
         assert site.ask("POST", "/api/v1/stop", {**site.bearer, "Origin": origin}, STOP).status == 403
         assert site.ask("GET", "/api/v1/status", {**site.bearer, "Origin": origin}).status == 403

@@ -1,4 +1,4 @@
-"""Requests to a network's API, whose links are there and whose packets are not."""
+"""Requests to the API of a network whose links exist, but carry no packets."""
 
 from __future__ import annotations
 
@@ -270,8 +270,8 @@ def test_the_client_tells_refusals_from_failures(site: Site, tmp_path: Path) -> 
         ApiClient(tmp_path / "nobody.sock", "the network one").status()
 
 
-def scraped(site: Site, headers: dict[str, str]) -> tuple[int, str, str]:
-    """What Prometheus gets on the port: status, type, text."""
+def scrape(site: Site, headers: dict[str, str]) -> tuple[int, str, str]:
+    """Return what Prometheus gets on the port: status, type, text."""
     assert site.server.port is not None
     connection = http.client.HTTPConnection("127.0.0.1", site.server.port, timeout=PATIENCE_S)
     connection.request("GET", "/metrics", headers=headers)
@@ -286,8 +286,8 @@ def test_prometheus_reads_its_links(site: Site, monkeypatch: pytest.MonkeyPatch)
     counters = LinkCounters(packets=700, bytes=1_000_000, dropped_queue=4, dropped_loss=5, backlog_bytes=3000)
     monkeypatch.setattr(shaper, "counted", {LINK: counters})
     site.patch({"rate": "5mbit", "delay": "20ms"})
-    assert scraped(site, {})[0] == 401
-    status, kind, text = scraped(site, {"Authorization": f"Bearer {site.server.token}"})
+    assert scrape(site, {})[0] == 401
+    status, kind, text = scrape(site, {"Authorization": f"Bearer {site.server.token}"})
     assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
     found = {
         (sample.name, sample.labels.get("link"), sample.labels.get("reason")): sample.value

@@ -1,4 +1,4 @@
-"""A browser that is opened for a run: the user's own, which outlives the run's network."""
+"""The browser that is opened for a run is the user's own, and outlives the run's network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests keep their fields on the way to another process, and each act is defined in two places."""
+"""Requests keep their fields on the way to another process, and each request has exactly its executors."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_request_with_other_fields_is_refused(value: dict[str, Any]) -> None:
 
 
 def test_a_request_is_known_to_its_executors_and_to_no_other_file() -> None:
-    """Between them it travels as a value: a new request touches its class, its executor and who asks for it."""
+    """A request travels as a value: a new one changes its class, its executor and its callers alone."""
     package = Path(testbed.__file__).parent
     found: dict[type[Request], set[str]] = {kind: set() for kind in REQUESTS}
     names = {kind.__name__: kind for kind in REQUESTS}

@@ -1,4 +1,4 @@
-"""What followers of a state are told: applied one after the other, it is the state."""
+"""The stream's differences: applied one after the other, they give the state."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ STATES = st.dictionaries(
 )
 
 
-def filled(state: State) -> dict[str, dict[str, Any]]:
-    """Without sections that have no values, which is what an update tells."""
+def without_empty_sections(state: State) -> dict[str, dict[str, Any]]:
+    """Return the state without empty sections, which updates leave out."""
     return {section: dict(values) for section, values in state.items() if values}
 
 
@@ -41,8 +41,10 @@ def test_updates_applied_to_a_snapshot_are_the_state(states: list[State]) -> Non
         update = update_between(before, after)
         sent = json.loads(json.dumps({"set": update.set, "removed": update.removed}))
         known = updated(known, Update(sent["set"], sent["removed"]))
-        assert filled(known) == filled(after)
-        assert json.dumps(filled(known), sort_keys=True) == json.dumps(filled(after), sort_keys=True)  # 1 is not true
+        assert without_empty_sections(known) == without_empty_sections(after)
+        assert json.dumps(without_empty_sections(known), sort_keys=True) == json.dumps(
+            without_empty_sections(after), sort_keys=True
+        )  # 1 is not true
 
 
 @given(STATES)

@@ -1,4 +1,4 @@
-"""The benchmark of auxiliary routes: the link that falls, and how it is told to."""
+"""The benchmark of auxiliary routes: which link falls, and by which request."""
 
 from __future__ import annotations
 

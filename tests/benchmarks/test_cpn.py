@@ -1,4 +1,4 @@
-"""The CPN benchmark's cells, and what it makes of a run's records."""
+"""The CPN benchmark's cells, and the figures of a run's records."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_region_s_links_fall_to_a_tenth() -> None:
 
 
 def report(member: str, number: int, at_s: float, **metrics: float) -> dict[str, Any]:
-    """A second of computing that ended at `at_s`."""
+    """Return a report of a second of computing that ended at `at_s`."""
     times = {"started_s": at_s - 1, "finished_s": at_s, "compute_s": 0.2, "paced_s": 0.3, "late_s": 0.0}
     return {"member": member, "round": number, "epoch": 0, "metrics": metrics, **times}
 

@@ -1,4 +1,4 @@
-"""The frontier benchmark's cells, and what it makes of their figures."""
+"""The frontier benchmark's cells, and the comparison of their figures."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_the_registry_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def figures(losses: list[float], sent: float, round_s: float = 1.0) -> dict[str, Any]:
-    """Of a run that evaluated each 10 s."""
+    """Return the figures of a run that evaluated every 10 s."""
     curve = [(10.0 * (number + 1), loss, 2 * loss) for number, loss in enumerate(losses)]
     its = {"mean_bytes": sent, "most_bytes": 3 * sent, "round_s": round_s, "verdict": "trusted"}
     return {"curve": curve, **its}

@@ -1,4 +1,4 @@
-"""The quickstart under every policy that is held."""
+"""The quickstart with the first plan of each policy held."""
 
 from __future__ import annotations
 

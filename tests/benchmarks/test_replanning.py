@@ -1,4 +1,4 @@
-"""The benchmark of re-planning: simulated cells, and what its tables claim."""
+"""The benchmark of re-planning: simulated cells, and the claims of its tables."""
 
 from __future__ import annotations
 

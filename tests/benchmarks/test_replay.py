@@ -1,4 +1,4 @@
-"""What the replay's benchmark holds arrivals against."""
+"""The schedule with which the replay's benchmark compares arrivals."""
 
 from __future__ import annotations
 

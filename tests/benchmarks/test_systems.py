@@ -1,4 +1,4 @@
-"""What `benchmarks.systems` makes of a launch's records, and that its networks are some."""
+"""The figures of a launch's records in `benchmarks.systems`, and its networks' files."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`python -m tests.chaos --runs 300 --seed 1 [--resume]`: so many cases, what the checker finds, and a table.
+"""`python -m tests.chaos --runs 300 --seed 1 [--resume]`: execute cases, check their records, and print a table.
 
-`--case N` executes one again, `--show` makes the table of what was executed. `--planted` executes plain cases with each
-bug of planted.py instead, three seeds each, and fails where the checker misses one. What came of each lies in
-build/chaos, a folder each.
+`--case N` executes one case again, `--show` prints the table of the cases that were executed. `--planted` executes
+plain cases with each bug of planted.py instead, three seeds each, and fails where the checker misses a bug. The records
+of each case are in a folder of build/chaos.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_BUG = "no-bug"
 
 
 def attempt(case: Case, folder: Path, bug: Bug | None = None) -> dict[str, Any]:
-    """Execute a case in a folder, which is emptied first; what came of it, which is kept there."""
+    """Execute a case in a folder, which is emptied first; write its result there, and return it."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     history = execute(case, folder, bug)
@@ -52,19 +52,23 @@ def attempt(case: Case, folder: Path, bug: Bug | None = None) -> dict[str, Any]:
 
 
 def _figures(history: History, number: int) -> dict[str, Any]:
-    """Of a fault: how long after it began the run ended for it, or the first new round was over."""
+    """Return how long after a fault the run ended because of it, or completed its first new round."""
     injection = history.execution.injections[number]
     ended_s = None if history.finished else history.execution.ended_s - injection.began_s
     after_s = first_round_after(history.execution, injection.began_s)
-    told = after_s is not None and history.finished and not history.case.has(StepClock)  # whose rounds have other times
+    # After StepClock, the times of rounds are not those of this process.
+    told = after_s is not None and history.finished and not history.case.has(StepClock)
     recovered_s = after_s - injection.began_s if told else None
     kind = injection.fault.kind
     return {"kind": kind, "missed": injection.missed, "ended_s": ended_s, "recovered_s": recovered_s}
 
 
 def show(results: Sequence[Mapping[str, Any]]) -> bool:
-    """A table: for each kind of fault how often it was injected, how many runs went on and ended, and how soon, as
-    medians and worst; and how many broke which rules. Whether none did."""
+    """Print a table of the kinds of faults, and the rules that were broken. Returns True if none was.
+
+    For each kind: how often it was injected, how many runs went on and how many ended, how soon (median and worst), and
+    how many broke a rule.
+    """
     kinds: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for result in results:
         for fault in result["faults"]:
@@ -89,8 +93,8 @@ def _spread(seconds: list[float]) -> str:
     return f"{median(seconds):.1f} to {max(seconds):.1f}" if seconds else ""
 
 
-def tell(name: str, result: Mapping[str, Any]) -> None:
-    """What came of a case, in a line; and its findings."""
+def print_result(name: str, result: Mapping[str, Any]) -> None:
+    """Print how a case ended, in a line, and the checker's findings."""
     end = "went on" if result["finished"] else f"ended with {result['code']}"
     print(f"{name}: {result['case']}: {end}", flush=True)
     for rule, findings in result["findings"].items():
@@ -99,7 +103,7 @@ def tell(name: str, result: Mapping[str, Any]) -> None:
 
 
 def campaign(seed: int, numbers: Iterable[int], resume: bool) -> bool:
-    """These cases of a seed; whether nothing was found."""
+    """Execute cases of a seed and print their table. Returns True if nothing was found."""
     results = []
     for number in numbers:
         folder = RESULTS / str(seed) / str(number)
@@ -107,19 +111,22 @@ def campaign(seed: int, numbers: Iterable[int], resume: bool) -> bool:
             results.append(json.loads((folder / RESULT).read_text()))
             continue
         results.append(attempt(Case.drawn(seed, number), folder))
-        tell(f"--seed {seed} --case {number}", results[-1])
+        print_result(f"--seed {seed} --case {number}", results[-1])
     return show(results)
 
 
-def kept(seed: int, numbers: Iterable[int]) -> list[dict[str, Any]]:
-    """What came of those of these cases of a seed that were executed."""
+def stored_results(seed: int, numbers: Iterable[int]) -> list[dict[str, Any]]:
+    """Return the results of those of a seed's cases that were executed."""
     files = (RESULTS / str(seed) / str(number) / RESULT for number in numbers)
     return [json.loads(file.read_text()) for file in files if file.exists()]
 
 
-def planted(names: Iterable[str], seed: int, resume: bool) -> bool:
-    """Each of these bugs with three seeds, and the same cases without any; whether the checker found each bug by the
-    rule that is for it, and nothing where there is none."""
+def run_planted(names: Iterable[str], seed: int, resume: bool) -> bool:
+    """Execute each of these bugs with three seeds, and the same cases without a bug.
+
+    Returns:
+        True if the checker found each bug by the bug's rule, and nothing in the cases without one.
+    """
     wrong = []
     for name in (NO_BUG, *names):
         for each in range(seed, seed + SEEDS_OF_A_BUG):
@@ -130,7 +137,7 @@ def planted(names: Iterable[str], seed: int, resume: bool) -> bool:
                 bug = None if name == NO_BUG else Bug(name, each)
                 case = Case.plain(each, name in NEED_CONTAINERS, bug.round if bug and name in NEED_A_DEATH else None)
                 result = attempt(case, folder, bug)
-            tell(f"{name}, seed {each}", result)
+            print_result(f"{name}, seed {each}", result)
             found = result["findings"]
             wrong += [] if (BUGS[name] in found if name in BUGS else not found) else [f"{name}, seed {each}"]
     print(f"not as it should be: {', '.join(wrong)}" if wrong else "all planted bugs were found, and no other")
@@ -138,7 +145,7 @@ def planted(names: Iterable[str], seed: int, resume: bool) -> bool:
 
 
 def main() -> int:
-    """The exit code: 1 where something was found, or a planted bug was not."""
+    """Return the exit code: 1 if something was found, or a planted bug was not."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--runs", type=int, default=300, metavar="N", help="cases 0 to N-1 of the seed")
     parser.add_argument("--seed", type=int, default=1)
@@ -149,10 +156,10 @@ def main() -> int:
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what is there is taken away first
     if args.planted:
-        fine = planted(BUGS if args.planted == "all" else (args.planted,), args.seed, args.resume)
+        fine = run_planted(BUGS if args.planted == "all" else (args.planted,), args.seed, args.resume)
     else:
         numbers = range(args.runs) if args.case is None else (args.case,)
-        fine = show(kept(args.seed, numbers)) if args.show else campaign(args.seed, numbers, args.resume)
+        fine = show(stored_results(args.seed, numbers)) if args.show else campaign(args.seed, numbers, args.resume)
     return 0 if fine else 1
 
 

@@ -1,4 +1,4 @@
-"""A case: an experiment and the faults that happen to it, all drawn from a seed."""
+"""A case: an experiment and the faults injected into it, all drawn from a seed."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tests.chaos import faults
 from tests.chaos.faults import Fault, Moment
 from tests.run.running import TRAINS
 
-#: One of so many cases has its members in containers.
+#: One in this many cases has its members in containers.
 CONTAINERS_ONE_OF = 5
-#: Short, and long enough for a fault of 3 s and what comes after it.
+#: Rounds of a case: few, but enough for a fault of 3 s and the recovery from it.
 ROUNDS = 30
 STEP_S = 0.12
-#: Between rounds and the last ones nothing new is to be seen.
+#: The rounds in which faults are injected: later rounds would show nothing new.
 MOMENTS = range(2, 12)
 
 #: What some links replay.
 TRACE = "trace.csv"
 REPLAYED = "time_s,rate_mbps\n" + "".join(f"{tick / 10},{5 + tick % 20}\n" for tick in range(100))
 
-#: Schemes with their options, as often as they are to be drawn: those that reduce say most about a fault.
+#: Schemes with their options and their weights in the draw: schemes that reduce show most about a fault.
 SYNC: tuple[tuple[int, dict[str, Any]], ...] = (
     (8, {"strategy": "gradients"}),
     (2, {"strategy": "local_sgd", "every": 2}),
@@ -51,13 +51,13 @@ SYNC: tuple[tuple[int, dict[str, Any]], ...] = (
 POLICIES = ("mst", "netstorm", "packing", "ring", "star", "mlnet", "auto")
 POLICIES_OF_GROUPS = ("mst", "auto")
 
-#: What a run prints when it has done a step: the moments before and after training.
+#: Parts of the lines that a run prints after a step, as moments before and after training.
 LINES = ("shaping backend", "directed links", "links measured", "workers in", "workers loaded", TRAINS, "summary")
 
 
 @dataclass(frozen=True)
 class Case:
-    """The `number`-th of a seed. `topology` and `experiment` are files' values."""
+    """The `number`-th case of a seed. `topology` and `experiment` are the values of the files."""
 
     seed: int
     number: int
@@ -68,7 +68,7 @@ class Case:
 
     @classmethod
     def drawn(cls, seed: int, number: int) -> Case:
-        """The same whenever it is drawn."""
+        """Draw a case, always the same for the same seed and number."""
         draw = random.Random(f"{seed} {number}")
         containers = number % CONTAINERS_ONE_OF == CONTAINERS_ONE_OF - 1
         topology = _topology(draw)
@@ -80,7 +80,7 @@ class Case:
 
     @classmethod
     def plain(cls, seed: int, containers: bool = False, dies_in: int | None = None) -> Case:
-        """One of gradients on a tree, to which nothing happens, unless a member is to die in a round."""
+        """Return a case of gradients on a tree, without faults unless member c-w0 is to die in round `dies_in`."""
         draw = random.Random(f"{seed} plain")
         experiment = {**_experiment(draw), "sync": {"policy": "mst"}}
         experiment.pop("elastic", None)
@@ -89,30 +89,30 @@ class Case:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Their names."""
+        """The members' names."""
         return _members(self.topology)
 
     @property
     def rounds(self) -> int:
-        """How many it has."""
+        """The number of rounds."""
         return int(self.experiment["train"]["rounds"])
 
     @property
     def reduces(self) -> bool:
-        """Whether its members reduce in rounds; else they gossip."""
+        """True if the members reduce in rounds, False if they gossip."""
         return SCHEMES[self.experiment["sync"].get("strategy", "gradients")].exchange == "all-reduce"
 
     @property
     def elastic(self) -> bool:
-        """Whether members may be lost while others train."""
+        """True if the run goes on without a lost member."""
         return "elastic" in self.experiment
 
     def has(self, kind: type[Fault]) -> bool:
-        """Whether such a fault is to happen to it."""
+        """Return whether the case has a fault of this kind."""
         return any(isinstance(fault, kind) for fault in self.faults)
 
     def write(self, folder: Path) -> Path:
-        """Write its files into a folder; the experiment's."""
+        """Write the case's files into a folder, and return the experiment's."""
         (folder / TRACE).write_text(REPLAYED)
         (folder / "topology.yaml").write_text(yaml.safe_dump(dict(self.topology)))
         file = folder / "experiment.yaml"
@@ -170,7 +170,7 @@ def _experiment(draw: random.Random) -> dict[str, Any]:
 
 
 def _events(draw: random.Random) -> list[dict[str, Any]]:
-    """What happens to the network meanwhile, as the file says."""
+    """Return the experiment's events: changes of the network during the run."""
     number = draw.choice(MOMENTS)
     return draw.choice(
         (

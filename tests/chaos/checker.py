@@ -1,4 +1,4 @@
-"""What is wrong with a run: rules that each read its history, and believe nothing that the run says of itself.
+"""The rules that a run must keep, each checked against the records and not against the run's own summary.
 
 A rule is a function from a history to findings, a sentence each; a run that keeps all rules yields none.
 """
@@ -16,7 +16,7 @@ from testbed.cli.console import CANNOT, FAILED
 from tests.chaos.history import Contribution, History, Result
 from tests.chaos.member import RECORD
 
-#: Sums of a few float32 values, relative to the largest of them: 2^-24 an addition, and as much for the division.
+#: The error of a sum of a few float32 values, relative to the largest: 2^-24 an addition, and as much for the division.
 TOLERANCE = 1e-6
 #: Whole numbers below this are exact in float32, and so is their sum.
 EXACT = 2**24
@@ -25,13 +25,13 @@ Rule = Callable[[History], Iterator[str]]
 
 
 def ends(history: History) -> Iterator[str]:
-    """The run ends by itself."""
+    """Find a run that does not end by itself."""
     if history.execution.code is None:
         yield "the run hung, and had to be killed"
 
 
 def exit_code_fits(history: History) -> Iterator[str]:
-    """Its exit code is that of how it ended."""
+    """Find an exit code that is not that of how the run ended."""
     code = history.execution.code
     asked = {code for fault in history.injected for code in fault.ends}
     if code is None or code in asked:
@@ -44,7 +44,7 @@ def exit_code_fits(history: History) -> Iterator[str]:
 
 
 def end_names_its_fault(history: History) -> Iterator[str]:
-    """A run that ended early says of what, and that is something that was done to it."""
+    """Find an early end without a reason, or whose reason names no fault that was injected."""
     if history.finished or history.execution.code is None:
         return
     said = " ".join(history.reasons)
@@ -62,7 +62,7 @@ def end_names_its_fault(history: History) -> Iterator[str]:
 
 
 def rounds_are_all_there(history: History) -> Iterator[str]:
-    """A run that came to its end did all its rounds, without a gap."""
+    """Find rounds that are missing in a run that came to its end."""
     if not history.finished or not history.case.reduces:
         return
     got = {number for number, _ in history.results}
@@ -71,7 +71,7 @@ def rounds_are_all_there(history: History) -> Iterator[str]:
 
 
 def members_hold_the_same_bits(history: History) -> Iterator[str]:
-    """Whoever got a round's mean, over the same members, holds the same bits of it."""
+    """Find members that hold different bits of a round's mean over the same members."""
     seen: dict[tuple[int, tuple[str, ...], int], tuple[str, bytes]] = {}
     for (number, member), results in sorted(history.results.items()):
         for result in results:
@@ -84,8 +84,10 @@ def members_hold_the_same_bits(history: History) -> Iterator[str]:
 
 
 def slices_are_of_all_members(history: History) -> Iterator[str]:
-    """A mean covers the tensor, and is of whoever its plan and the membership say: of all, where nobody was lost; and
-    always of each who got it."""
+    """Find slices that do not cover the tensor, or do not count the members of their plan and generation.
+
+    Those are all members where nobody was lost, and always include the member that got the mean.
+    """
     everyone = set(history.case.members)
     for (number, member), results in sorted(history.results.items()):
         for result in results:
@@ -100,8 +102,7 @@ def slices_are_of_all_members(history: History) -> Iterator[str]:
 
 
 def means_are_right(history: History) -> Iterator[str]:
-    """Each slice of each round is the mean of exactly the contributions of the members it is of: exact where those are
-    whole numbers."""
+    """Find slices that are not the mean of exactly their members' contributions; whole numbers are compared exactly."""
     for (number, member), results in sorted(history.results.items()):
         for result in results:
             yield from _wrong_slices(history, number, member, result)
@@ -131,13 +132,13 @@ def _is_mean(got: np.ndarray, chosen: Sequence[Contribution], weight: float, par
 
 
 def parameters_are_identical(history: History) -> Iterator[str]:
-    """What a finished run says of its members' parameters is what they hold."""
+    """Find a finished run whose members hold different parameters."""
     if history.finished and history.summary["training"].get("identical_parameters") is False:
         yield "the run came to its end with members that hold different parameters"
 
 
 def no_traceback(history: History) -> Iterator[str]:
-    """Nothing ends in a traceback."""
+    """Find tracebacks in the output and the logs."""
     texts = {"its output": history.execution.output, **history.logs}
     for where, text in texts.items():
         if (at := text.find("Traceback (most recent call last)")) >= 0:
@@ -147,19 +148,19 @@ def no_traceback(history: History) -> Iterator[str]:
 
 
 def nothing_is_left(history: History) -> Iterator[str]:
-    """Nothing of the run is on the machine any more."""
+    """Find things of the run that are left on the machine."""
     for what in history.execution.left:
         yield f"left on the machine: {what}"
 
 
 def nothing_foreign_is_touched(history: History) -> Iterator[str]:
-    """What is somebody else's is as it was."""
+    """Find other people's things that changed."""
     for what in history.execution.touched:
         yield f"foreign, and not as it was: {what}"
 
 
 def what_is_beside_goes_well(history: History) -> Iterator[str]:
-    """What was begun beside the run came to its own end."""
+    """Find a second run, started beside the run, that did not end well."""
     for injection in history.execution.injections:
         if injection.wrong:
             yield f"{injection.fault}: {injection.wrong}"
@@ -180,12 +181,12 @@ RULES: tuple[Rule, ...] = (
     what_is_beside_goes_well,
 )
 
-#: A rule that is broken in every round says so this often.
+#: The most findings of one rule: a rule may be broken in every round.
 MOST_FINDINGS = 3
 
 
 def check(history: History) -> dict[str, list[str]]:
-    """The findings of each rule that was broken, by the rule's name."""
+    """Return the findings of each broken rule, by the rule's name."""
     found: dict[str, list[str]] = defaultdict(list)
     for rule in RULES:
         for finding in rule(history):

@@ -1,6 +1,6 @@
-"""The time of day as a run's processes see it, which may be set: see clock.c.
+"""The time of day that a run's processes see, which can be set; clock.c does it.
 
-Only of members that are processes: containers have an image of their own, and the machine's clock is not ours.
+It works for members that are processes: containers have an image of their own, and the machine's clock is shared.
 """
 
 from __future__ import annotations
@@ -17,15 +17,19 @@ FILE = "clock"
 
 
 def settable(folder: Path) -> tuple[str, ...]:
-    """What goes before a program so that `step` sets its time of day, by a file in the folder. CompilerError."""
+    """Return the words before a program that let `step` set its time of day, by a file in the folder.
+
+    Raises:
+        CompilerError: clock.c can't be compiled.
+    """
     step(folder, 0)
     library = compile_c([SOURCE], [*C_FLAGS, "-fPIC", "-shared"], LIBRARY)
     return ("env", f"LD_PRELOAD={library}", f"CLOCK_FILE={folder / FILE}")
 
 
 def step(folder: Path, seconds: int) -> None:
-    """From now on it is so many seconds later than it is, for all that were started so."""
+    """Set the time of day `seconds` ahead for all programs that were started with `settable`."""
     file = folder / FILE
     file.touch()
-    with file.open("r+b") as opened:  # in place: they have it mapped
+    with file.open("r+b") as opened:  # in place: the programs have the file mapped
         opened.write(struct.pack("=q", seconds))

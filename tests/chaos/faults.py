@@ -1,8 +1,8 @@
-"""What the nemesis does to a run, each a class with `inject`; and what a run that ends of it may say.
+"""Faults: each is a class with `inject`, and the reasons that a run which ends because of it may give.
 
-A fault is told its moment in events, not in seconds: a line of the run's output, or a round. `reasons` are patterns,
-one of which is to stand in what the run says where it ended before its last round; a run may go on as well. `ends` has
-those exit codes that a fault itself brings about, `late_ends` those of a run that had come to its end before.
+A fault's moment is an event, not a time: a line of the run's output, or a round. `reasons` are patterns, one of which
+must match the reason of a run that ended before its last round; a run may also go on. `ends` are the exit codes that a
+fault itself causes, `late_ends` those of a run that had completed its rounds before.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from typing import ClassVar
 from testbed.cli.console import INTERRUPTED
 from testbed.emulation.process import ProcessIdentity
 from tests.chaos import clock
-from tests.chaos.targets import NotThere, Targets
+from tests.chaos.targets import TargetMissing, Targets
 from tests.run.running import Running
 
 FILL_BYTES = 1 << 20
-#: A member that is started anew has a process after 1 to 5 s; one that may not be has none.
+#: A restarted member has a process after 1 to 5 s; a member that is not restarted has none.
 RESTARTED_S = 30.0
 
-#: What a target's kind is called by; any other is a member.
+#: The targets that are no members.
 PARTS = ("owner", "controller", "core", "replay", "control", "peer")
 
-#: What a run says of a member that is lost, or of what others waited for in vain because of it.
+#: Patterns of the reason of a run that lost a member.
 OF_A_MEMBER = (r"\b{target}\b", r"quorum")
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When a line of the output holds `line`, or a member has reported round `round`."""
+    """The moment when a line of the output contains `line`, or a member has reported round `round`."""
 
     line: str = ""
     round: int = 0
 
     def has_come(self, targets: Targets) -> bool:
-        """Whether it has."""
+        """Return whether the moment has come."""
         return any(self.line in each for each in targets.running.lines) if self.line else targets.round >= self.round
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that happens to a `target` at a moment."""
+    """A fault that is injected into a `target` at a moment."""
 
     at: Moment
     target: str = ""
@@ -64,13 +64,19 @@ class Fault:
     late_ends: ClassVar[tuple[int, ...]] = ()
 
     def inject(self, targets: Targets) -> str | None:
-        """Do it, and return once it is over, with what was wrong of what it began itself, if something was. NotThere
-        where the run has no such part."""
+        """Inject the fault, and return when it is over.
+
+        Returns:
+            What went wrong in anything that the fault itself started, or None.
+
+        Raises:
+            NotThere: The run has no such target.
+        """
         raise NotImplementedError
 
     @property
     def kind(self) -> str:
-        """Its name in tables."""
+        """The fault's name in tables."""
         what = getattr(self, "to", self.target)
         return f"{type(self).__name__} {what if what in PARTS else 'member'}" if what else type(self).__name__
 
@@ -80,7 +86,7 @@ class Fault:
 
 
 class Kill(Fault):
-    """A process dies."""
+    """Kill a process."""
 
     reasons = (*OF_A_MEMBER, r"ended by signal 9", r"{target} ended")
     ends = (-signal.SIGKILL,)
@@ -91,8 +97,10 @@ class Kill(Fault):
 
 @dataclass(frozen=True)
 class KillAgain(Kill):
-    """A member dies, and dies again so many seconds after it has been started anew: before it is welcomed, while others
-    hand it what it missed, or in a round."""
+    """Kill a member, and kill it again `seconds` after its restart.
+
+    The second death hits it before it is welcomed, while others hand over their state, or in a round.
+    """
 
     seconds: float = 0.0
 
@@ -106,10 +114,10 @@ class KillAgain(Kill):
 
 @dataclass(frozen=True)
 class Pause(Fault):
-    """A process is stopped, and goes on after some seconds."""
+    """Stop a process, and continue it after some seconds."""
 
     seconds: float = 2.0
-    reasons = (*OF_A_MEMBER, r"{target}.* (has said nothing|did not answer)", r"made no progress")
+    reasons = (*OF_A_MEMBER, r"{target}.* did not (answer|renew its lease)", r"timed out", r"made no progress")
 
     def inject(self, targets: Targets) -> None:
         process = targets.process(self.target)
@@ -122,10 +130,10 @@ class Pause(Fault):
 
 @dataclass(frozen=True)
 class Partition(Fault):
-    """A member's packets go nowhere, and none come, for some seconds."""
+    """Drop all packets of a member for some seconds."""
 
     seconds: float = 3.0
-    reasons = (*OF_A_MEMBER, r"waited", r"made no progress")
+    reasons = (*OF_A_MEMBER, r"waited", r"timed out", r"made no progress")
 
     def inject(self, targets: Targets) -> None:
         process, netns = targets.process(self.target), targets.netns(self.target)
@@ -134,11 +142,11 @@ class Partition(Fault):
 
 @dataclass(frozen=True)
 class Delay(Fault):
-    """What a member sends on one of its connections to peers stays away for some seconds: the others go on."""
+    """Drop a member's packets on one connection to a peer for some seconds; its other connections go on."""
 
     seconds: float = 3.0
     seed: int = 0
-    reasons = (*OF_A_MEMBER, r"waited", r"made no progress")
+    reasons = (*OF_A_MEMBER, r"waited", r"timed out", r"made no progress")
 
     def inject(self, targets: Targets) -> None:
         ports = [
@@ -146,7 +154,7 @@ class Delay(Fault):
             for connection in targets.connections(self.target, socket.AF_INET)
         ]
         if not ports:
-            raise NotThere(f"{self.target}'s connections")
+            raise TargetMissing(f"{self.target}'s connections")
         process, netns = targets.process(self.target), targets.netns(self.target)
         source, target = random.Random(self.seed).choice(sorted(ports))
         _drop(netns, process, self.seconds, ("OUTPUT", "-p", "tcp", "--sport", source, "--dport", target))
@@ -154,10 +162,10 @@ class Delay(Fault):
 
 @dataclass(frozen=True)
 class Truncate(Fault):
-    """A member's connections, to its controller or to its peers, end in the midst of whatever they carry."""
+    """Shut down a member's connections, to its controller or to its peers, wherever they are in a message."""
 
     to: str = "peer"
-    reasons = (*OF_A_MEMBER, r"connection", r"hung up", r"closed")
+    reasons = (*OF_A_MEMBER, r"connection", r"closed")
 
     def inject(self, targets: Targets) -> None:
         _on_connections(self, targets, lambda connection: connection.shutdown(socket.SHUT_RDWR))
@@ -165,11 +173,11 @@ class Truncate(Fault):
 
 @dataclass(frozen=True)
 class Corrupt(Fault):
-    """Bytes that nobody meant to send get into what a member sends to its controller, or to its peers."""
+    """Insert random bytes into a member's connections to its controller, or to its peers."""
 
     to: str = "peer"
     seed: int = 0
-    reasons = (*OF_A_MEMBER, r"connection", r"frame", r"checksum", r"message", r"hung up")
+    reasons = (*OF_A_MEMBER, r"connection", r"frame", r"checksum", r"message")
 
     def inject(self, targets: Targets) -> None:
         draw = random.Random(self.seed)
@@ -178,7 +186,7 @@ class Corrupt(Fault):
 
 @dataclass(frozen=True)
 class StepClock(Fault):
-    """The time of day is another one from now on for all of the run's processes; see clock.py."""
+    """Set another time of day for all processes of the run; see clock.py."""
 
     seconds: int = 3600
 
@@ -187,19 +195,19 @@ class StepClock(Fault):
 
 
 class KillEngine(Fault):
-    """The Docker engine of the run dies, which is one of its own then, and is started again. Containers end with it."""
+    """Kill the run's own Docker engine and start it again. Its containers end with it."""
 
     reasons = (r"engine", *OF_A_MEMBER, r"ended", r"no longer")
 
     def inject(self, targets: Targets) -> None:
         if targets.engine is None:
-            raise NotThere("engine of its own")
+            raise TargetMissing("engine of its own")
         targets.engine.kill()
         targets.engine.start()
 
 
 class RunBeside(Fault):
-    """A second run, of the same experiment, begins beside the run, and comes to its end."""
+    """Start a second run of the same experiment beside the run, and wait for its end."""
 
     def inject(self, targets: Targets) -> str:
         with tempfile.TemporaryDirectory(prefix="chaos-beside") as place:
@@ -215,7 +223,7 @@ class RunBeside(Fault):
 
 
 class FillDisk(Fault):
-    """The disk of the run's directory has no room left; it is one of its own then."""
+    """Fill the disk of the run's directory, which is a disk of its own."""
 
     reasons = (r"disk", r"No space left")
 
@@ -231,7 +239,7 @@ class FillDisk(Fault):
 
 
 class Interrupt(Fault):
-    """Ctrl-C, as a terminal sends it: to the whole group."""
+    """Send Ctrl-C as a terminal does: to the whole process group."""
 
     reasons = (r"interrupted",)
     ends = (INTERRUPTED,)
@@ -239,12 +247,12 @@ class Interrupt(Fault):
 
     def inject(self, targets: Targets) -> None:
         if targets.running.process.poll() is not None:
-            raise NotThere("owner")
+            raise TargetMissing("owner")
         os.killpg(targets.running.process.pid, signal.SIGINT)
 
 
 class Terminate(Fault):
-    """A request to end."""
+    """Send SIGTERM to the run."""
 
     reasons = (r"interrupted",)
     ends = (INTERRUPTED,)
@@ -255,7 +263,7 @@ class Terminate(Fault):
 
 
 class ExhaustMemory(Fault):
-    """A program in a member's container takes all the memory that there is for it, until the kernel ends one."""
+    """Take all memory of a member's container, until the kernel kills a process."""
 
     reasons = (*OF_A_MEMBER, r"out of memory")
     PROGRAM: ClassVar[str] = "kept = []\nwhile True: kept.append(bytes(1 << 24))"
@@ -265,7 +273,7 @@ class ExhaustMemory(Fault):
 
 
 class ExhaustPids(Fault):
-    """A program in a member's container has as many processes as it may, for some seconds."""
+    """Start as many processes in a member's container as it allows, for some seconds."""
 
     reasons = (*OF_A_MEMBER, r"thread", r"Resource temporarily")
     PROGRAM: ClassVar[str] = (
@@ -281,14 +289,14 @@ def _in_container(targets: Targets, member: str, program: str) -> None:
         if str(container.name).endswith(f".{member}"):
             container.exec_run(["python3", "-c", program])
             return
-    raise NotThere(member)
+    raise TargetMissing(member)
 
 
 def _restarted(targets: Targets, member: str, dead: ProcessIdentity) -> ProcessIdentity | None:
-    """The process that takes a dead one's place; None where none does so in time, or the run ends."""
+    """Return the process that replaces a dead one; None if there is none in time, or the run ends."""
     until = time.monotonic() + RESTARTED_S
     while targets.running.process.poll() is None and time.monotonic() < until:
-        with suppress(NotThere):
+        with suppress(TargetMissing):
             if (found := targets.process(member)) != dead:
                 return found
         time.sleep(0.02)
@@ -296,14 +304,17 @@ def _restarted(targets: Targets, member: str, dead: ProcessIdentity) -> ProcessI
 
 
 def _wait(seconds: float, process: ProcessIdentity) -> None:
-    """So long, or until the process has ended."""
+    """Wait `seconds`, or until the process has ended."""
     until = time.monotonic() + seconds
     while process.is_running and time.monotonic() < until:
         time.sleep(0.05)
 
 
 def _drop(netns: Path, process: ProcessIdentity, seconds: float, *packets: tuple[str, ...]) -> None:
-    """For so long, or until the process has ended, no such packets in its network namespace: a chain, and a match."""
+    """Drop packets in a network namespace for `seconds`, or until the process has ended.
+
+    Each of `packets` is an iptables chain and a match.
+    """
 
     def change(action: str) -> None:
         for chain, *match in packets:
@@ -326,4 +337,4 @@ def _on_connections(fault: Truncate | Corrupt, targets: Targets, do: Callable[[s
         except OSError:
             continue  # it ended by itself
     if not done:
-        raise NotThere(f"{fault.target}'s connections")
+        raise TargetMissing(f"{fault.target}'s connections")

@@ -1,4 +1,4 @@
-"""What a run left, as the checker reads it: nothing of it is taken from what the run says of itself but its own words.
+"""The records that a run left, for the checker. Only the reason of an early end is taken from the run's own summary.
 
 What members put into rounds and got out of them is read from their own records (member.py).
 """
@@ -29,7 +29,7 @@ Values = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Contribution:
-    """What a member put into a round."""
+    """A member's part of a round's sum."""
 
     weight: float
     values: Values
@@ -37,7 +37,7 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Result:
-    """What a member got out of a round: `slices` are (start, stop, members, their weights' sum)."""
+    """A member's result of a round. `slices` are (start, stop, members, the sum of their weights)."""
 
     whole: bool
     slices: tuple[tuple[int, int, tuple[str, ...], float], ...]
@@ -46,35 +46,36 @@ class Result:
 
 @dataclass
 class Injection:
-    """A fault whose moment came, in Unix time; `missed` says why it could not be injected, `wrong` what was not as it
-    should be of what it began itself."""
+    """A fault whose moment came, in Unix time."""
 
     fault: Fault
     began_s: float
     ended_s: float = 0.0
+    #: Why the fault could not be injected.
     missed: str = ""
+    #: What went wrong in anything that the fault itself started.
     wrong: str = ""
 
 
 @dataclass(frozen=True)
 class Execution:
-    """How a case's process went, as the nemesis saw it. `code` is None where it had to be killed since it hung.
+    """How a case's process went, as the nemesis saw it."""
 
-    `left` has what was still on the machine after its end, `touched` what of others is not as it was.
-    """
-
+    #: None if the run hung, and was killed.
     code: int | None
     output: str
     directory: Path
     ended_s: float
     injections: tuple[Injection, ...]
+    #: Things of the run that were still on the machine after its end.
     left: tuple[str, ...]
+    #: Other people's things that changed.
     touched: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class History:
-    """Of one execution of a case. Contributions and results by (round, member)."""
+    """The records of one execution. Contributions and results are keyed by (round, member)."""
 
     case: Case
     execution: Execution
@@ -86,17 +87,17 @@ class History:
 
     @property
     def finished(self) -> bool:
-        """Whether the run says that it came to its end."""
+        """True if the run's summary says that it completed its rounds."""
         return (self.summary.get("training") or {}).get("rounds") is not None
 
     @property
     def injected(self) -> list[Fault]:
-        """The faults that were."""
+        """The faults that were injected."""
         return [injection.fault for injection in self.execution.injections if not injection.missed]
 
     @classmethod
     def read(cls, case: Case, execution: Execution) -> History:
-        """The history of a case's execution."""
+        """Read the records of a case's execution."""
         directory = execution.directory
         logs = {path.name: path.read_text(errors="replace") for path in sorted(directory.glob("logs/*"))}
         contributions: dict[tuple[int, str], list[Contribution]] = defaultdict(list)
@@ -123,7 +124,7 @@ def _records(log: str) -> Iterator[dict[str, Any]]:
 
 
 def first_round_after(execution: Execution, moment_s: float) -> float | None:
-    """When the first round that began after a moment was over at a member, in Unix time; None where there is none."""
+    """Return when a member completed the first round that began after a moment, in Unix time; None without one."""
     ends = []
     with suppress(OSError):
         for line in (execution.directory / "rounds.jsonl").read_text().splitlines():

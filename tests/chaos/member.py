@@ -1,8 +1,8 @@
-"""A member's program, the product's own, which says on its output what it put into each round and what it got.
+"""A member's program: the worker's, which also prints its contribution to each round and the result.
 
-It needs nothing beside the worker's image: a container runs the text of this file. What it learns is whole numbers:
-member i's gradient has 8^i, times a factor of the step's and the element's, so that a sum of up to seven
-contributions of each of four members is exact in float32, and says whose it holds and how often.
+It needs nothing beside the worker's image: a container runs the text of this file. Its gradients are whole numbers:
+member i's gradient has 8^i, times a factor of the step and the element. So a sum of up to seven contributions of each
+of four members is exact in float32, and shows whose contributions it holds, and how often.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from testbed.worker import learner
 from testbed.worker.__main__ import main as work
 from testbed.workload import Workload
 
-#: What a line of a member's log begins with that is a record; all else was said by the product.
+#: The prefix of a record in a member's log; all other lines are the product's.
 RECORD = "CHAOS "
 FACTORS = 7
 
 
 class WholeNumbers(learner.Synthetic):
-    """Learns nothing, from gradients that say whose they are."""
+    """A learner that learns nothing: each element of its gradient encodes the member."""
 
     def __init__(self, work: Workload, device: torch.device) -> None:
         super().__init__(work, device)
@@ -35,35 +35,37 @@ class WholeNumbers(learner.Synthetic):
         self._step = 0
 
     def compute(self) -> dict[str, float]:
-        """The next step's gradient."""
+        """Write the next step's gradient."""
         self._step += 1
         elements = torch.arange(self.gradient.numel(), device=self.gradient.device)
         self.gradient.copy_(((elements + self._step) % FACTORS + 1) * self._unit)
         return {}
 
 
-def say(**record: Any) -> None:
-    """Write a record, whole, whatever happens to this process next."""
+def print_record(**record: Any) -> None:
+    """Write a record whole, whatever happens to this process next."""
     os.write(1, f"{RECORD}{json.dumps(record)}\n".encode())
 
 
-def packed(tensor: torch.Tensor) -> str:
-    """A float32 tensor as text: see history.py for the way back."""
+def encoded(tensor: torch.Tensor) -> str:
+    """Return a float32 tensor as text; history.py reads it."""
     values = tensor.detach().cpu().contiguous().view(-1)
     return base64.b64encode(zlib.compress(bytes(values.view(torch.uint8).tolist()))).decode()
 
 
-def recorded(begin: Callable[..., Callable[[], Any]]) -> Callable[..., Callable[[], Any]]:
-    """The method of a session that begins a round, and records it."""
+def recording(begin: Callable[..., Callable[[], Any]]) -> Callable[..., Callable[[], Any]]:
+    """Wrap the session's method that begins a round, so that it prints the contribution and the result."""
 
     def begin_and_say(self: Session, tensor: torch.Tensor, weight: float, *more: Any, **options: Any) -> Any:
-        say(gives=self.name, round=self.rounds + 1, weight=weight, values=packed(tensor))
+        print_record(gives=self.name, round=self.rounds + 1, weight=weight, values=encoded(tensor))
         end = begin(self, tensor, weight, *more, **options)
 
         def end_and_say() -> Any:
             result = end()
             slices = [[part.start, part.stop, list(part.members), part.weight] for part in result.slices]
-            say(gets=self.name, round=result.round, whole=result.whole, slices=slices, values=packed(result.tensor))
+            print_record(
+                gets=self.name, round=result.round, whole=result.whole, slices=slices, values=encoded(result.tensor)
+            )
             return result
 
         return end_and_say
@@ -72,9 +74,9 @@ def recorded(begin: Callable[..., Callable[[], Any]]) -> Callable[..., Callable[
 
 
 def main() -> int:
-    """Be a worker; its exit code."""
+    """Run a worker, and return its exit code."""
     learner.Synthetic = WholeNumbers  # type: ignore[misc]
-    Session._begin = recorded(Session._begin)  # type: ignore[method-assign]
+    Session._begin = recording(Session._begin)  # type: ignore[method-assign]
     return work()
 
 

@@ -1,4 +1,4 @@
-"""Executes a case: starts its run, injects its faults when their moments come, and sees it to its end."""
+"""Executes a case: starts its run, injects its faults when their moments come, and waits for the run's end."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from tests.chaos.case import Case
 from tests.chaos.faults import FillDisk, KillEngine, StepClock
 from tests.chaos.history import Execution, History, Injection
 from tests.chaos.planted import Bug
-from tests.chaos.surroundings import Foreign, interfaces_kept, left_behind
-from tests.chaos.targets import NotThere, Targets
+from tests.chaos.surroundings import ForeignThings, interfaces_kept, left_behind
+from tests.chaos.targets import TargetMissing, Targets
 from tests.run.running import PROGRAM, REPOSITORY, Running
 
-#: A run hangs that says nothing new for so long, nor do a round: its first containers take 60 s on a busy host, and its
-#: own watchdog ends it after 60 s without progress.
+#: A run hangs if it prints nothing and completes no round for this long: its first containers take 60 s on a busy host,
+#: and its own watchdog ends it after 60 s without progress.
 SILENCE_S = 180.0
-#: Whatever it says. On a host that others are busy on, too, a run takes minutes.
+#: The most time of a run that still prints. On a host with other work, a run takes minutes.
 DEADLINE_S = 900.0
 POLL_S = 0.02
 NEVER = "its moment never came"
-#: A disk of its own has room for a run, and for the 64 MiB that one wants to be free.
+#: The size of a run's own disk: room for its records, and for the 64 MiB that a run wants to be free.
 DISK = "size=160m"
 
 
 def execute(case: Case, folder: Path, bug: Bug | None = None) -> History:
-    """Execute a case in an empty folder, which keeps its files; its history."""
+    """Execute a case in an empty folder, which keeps its files, and return its history."""
     with ExitStack() as stack:
         stack.enter_context(_disk(folder, case.has(FillDisk)))
         engine = stack.enter_context(own_engine.used()) if case.has(KillEngine) else None
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos")))
         file = case.write(folder)
-        foreign, new = stack.enter_context(Foreign()), stack.enter_context(interfaces_kept())
+        foreign, new = stack.enter_context(ForeignThings()), stack.enter_context(interfaces_kept())
         variables = (f"PYTHONPATH={REPOSITORY}", f"TMPDIR={temporary}")
         program = ("env", *variables, sys.executable, "-m", "tests.chaos.program")
         words = [*(["--containers"] if case.containers else [])]
@@ -55,7 +55,7 @@ def execute(case: Case, folder: Path, bug: Bug | None = None) -> History:
 
 
 def _watch(case: Case, targets: Targets, temporary: Path) -> Execution:
-    """Until the run's end, or that of the time it has."""
+    """Inject faults until the run ends or its time is over."""
     nemesis, running = Nemesis(case, targets), targets.running
     try:
         began = news_at = time.monotonic()
@@ -81,12 +81,13 @@ def _watch(case: Case, targets: Targets, temporary: Path) -> Execution:
 
 
 class Nemesis:
-    """Injects a case's faults: `injections` are those whose moments came, `waiting` the others. `containers` are the
-    ids of those that the run had."""
+    """Injects a case's faults when their moments come."""
 
     def __init__(self, case: Case, targets: Targets) -> None:
+        #: Faults whose moments have not come.
         self.waiting = list(case.faults)
         self.injections: list[Injection] = []
+        #: The ids of the containers that the run had.
         self.containers: set[str] = set()
         self._case = case
         self._targets = targets
@@ -102,13 +103,13 @@ class Nemesis:
             self.injections.append(injection)
             try:
                 injection.wrong = fault.inject(self._targets) or ""
-            except NotThere as error:
+            except TargetMissing as error:
                 injection.missed = f"there was no {error}"
             injection.ended_s = time.time()
 
 
 def _clean(running: Running) -> None:
-    """Take away what a run left that could not do so itself, as its user would."""
+    """Remove what a killed run left, as its user would."""
     if running.directory.exists():
         subprocess.run(
             [*PROGRAM, "network", "clean", "--name", running.directory.name], check=False, capture_output=True
@@ -117,7 +118,7 @@ def _clean(running: Running) -> None:
 
 @contextmanager
 def _disk(folder: Path, own: bool) -> Iterator[None]:
-    """While inside, the folder is on a small disk of its own, if it is to be; what is there is kept afterwards."""
+    """Mount a small disk at the folder, if `own`, until the context is left; its files are kept afterwards."""
     if not own:
         yield
         return

@@ -1,10 +1,9 @@
-"""A Docker engine of the nemesis's own, which may be killed: nobody else's containers are on it.
+"""A Docker engine that the nemesis starts for itself, and may kill: nobody else's containers run on it.
 
-    containerd  <-  dockerd, which dies  <-  the run
+    containerd  <-  dockerd, which is killed  <-  the run
 
-As where the distribution starts them, containerd is a service of its own, and outlives dockerd with all containers;
-dockerd ends those that it finds when it starts. It makes no bridge and no rules, and keeps its images from one case to
-the next.
+As in the distribution, containerd is a service of its own, and survives dockerd with all containers; dockerd ends the
+containers that it finds when it starts. It makes no bridge and no rules, and keeps its images from case to case.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ CONTAINERD_S = 20.0
 
 
 class OwnEngine:
-    """An engine whose sockets and state are in a folder with a short path: a socket's has 107 characters."""
+    """An engine whose sockets and state are in a folder with a short path: a socket's path has at most 107 bytes."""
 
     def __init__(self, folder: Path) -> None:
         self.address = f"unix://{folder}/docker.sock"
@@ -41,18 +40,18 @@ class OwnEngine:
         )
 
     def start(self) -> None:
-        """Until it answers. EngineError."""
+        """Start the engine, and wait until it answers. Raises EngineError."""
         engine.start_engine(self.address, self._options, self._record, self._log)
 
     def kill(self) -> None:
-        """As a crash would."""
+        """Kill the engine, as a crash would."""
         if (own := engine.own_engine(self._record)) is not None:
             own.process.send(signal.SIGKILL)
             with suppress(ChildProcessError):
                 os.waitpid(own.process.pid, 0)
 
     def stop(self) -> None:
-        """With all its containers, which one that was killed left. EngineError where it does not start or end."""
+        """Stop the engine with all its containers, also those that a killed engine left. Raises EngineError."""
         if engine.own_engine(self._record) is None:
             self.start()
         engine.stop_engine(self._record)
@@ -60,7 +59,7 @@ class OwnEngine:
 
 @contextmanager
 def used() -> Iterator[OwnEngine]:
-    """While inside, an engine of its own is the one that runs use; it has the worker image."""
+    """Have runs use an engine of their own, which has the worker image, until the context is left."""
     DATA.mkdir(parents=True, exist_ok=True)
     image, before = ensure_worker_image(engine.connect(), lambda _: None), os.environ.get(VARIABLE)
     with ExitStack() as stack:
@@ -78,7 +77,7 @@ def used() -> Iterator[OwnEngine]:
 
 @contextmanager
 def _containerd(folder: Path) -> Iterator[None]:
-    """The service below it, which is not killed."""
+    """Run the containerd below the engine, which is not killed."""
     socket, state = folder / "containerd.sock", folder / "containerd"
     command = ["containerd", "--address", str(socket), "--root", str(DATA / "containerd"), "--state", str(state)]
     with (DATA / "containerd-log").open("wb") as log:
@@ -94,7 +93,7 @@ def _containerd(folder: Path) -> Iterator[None]:
 
 
 def _give(own: OwnEngine, image: str) -> None:
-    """Have it have the image, as the engine that everybody uses has it."""
+    """Copy the worker image into the engine from the default engine."""
     if not exists(docker.DockerClient(base_url=own.address), image):
         with subprocess.Popen(["docker", "save", image], stdout=subprocess.PIPE) as saved:
             command = ["docker", "--host", own.address, "load", "--quiet"]
@@ -108,7 +107,7 @@ def _restore(before: str | None) -> None:
 
 
 def _unmount(*folders: Path) -> None:
-    """What an engine that was killed has mounted there."""
+    """Unmount what a killed engine left mounted in these folders."""
     mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     for path in reversed([path for path in mounted if path.startswith(tuple(f"{folder}/" for folder in folders))]):
         subprocess.run(["umount", path], check=False, capture_output=True)

@@ -1,6 +1,6 @@
-"""Bugs that are put into a run to see whether the checker finds them: patches of the product, each switched on by name.
+"""Planted bugs: patches of the product that the checker must find, each switched on by name.
 
-Each strikes once, in the round or at the moment that a seed draws.
+Each bug strikes once, in the round or at the moment that a seed draws.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ ROUNDS = range(2, 6)
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """One of BUGS, as a seed has it."""
+    """A bug of BUGS, with the seed that draws its round."""
 
     name: str
     seed: int
 
     @property
     def round(self) -> int:
-        """The round in which it strikes."""
+        """The round in which the bug strikes."""
         return random.Random(f"{self.seed} {self.name}").choice(ROUNDS)
 
     def plant_in_member(self) -> None:
-        """Patch this process, a member's."""
+        """Patch this process, which is a member's."""
         if self.name in IN_MEMBERS:
             IN_MEMBERS[self.name](self.round)
 
     def plant_in_owner(self) -> None:
-        """Patch this process, the run's own."""
+        """Patch this process, which is the run's."""
         if self.name in IN_OWNER:
             IN_OWNER[self.name](self.round)
 
 
 def wrap(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
-    """Have `wrapper(original, *arguments)` called in place of a function."""
+    """Call `wrapper(original, *arguments)` instead of a function."""
     original = getattr(owner, name)
     setattr(owner, name, wraps(original)(lambda *arguments, **more: wrapper(original, *arguments, **more)))
 
 
 class Rounds:
-    """Which round a member is in, as its session begins them."""
+    """Tracks a member's current round."""
 
     def __init__(self) -> None:
         from testbed.sync.session import Session
@@ -64,7 +64,7 @@ class Rounds:
 
 
 def counted_twice(number: int) -> None:
-    """From a round on, a child's partial sum is added a second time."""
+    """Add a child's partial sum a second time, from a round on."""
     from testbed.sync.allreduce.chunk import ChunkReduction
 
     rounds = Rounds()
@@ -78,7 +78,7 @@ def counted_twice(number: int) -> None:
 
 
 def dropped(number: int) -> None:
-    """From a round on, a child's partial sum counts as added, and is not."""
+    """Count a child's partial sum as added without adding it, from a round on."""
     from testbed.sync.allreduce.chunk import ChunkReduction
 
     rounds = Rounds()
@@ -90,7 +90,7 @@ def dropped(number: int) -> None:
 
 
 def wrong_bit(number: int) -> None:
-    """In a round, the lowest bit of a mean's first element is another at whoever takes it from a peer."""
+    """Flip the lowest bit of a mean's first element, in one round, at members that take the mean from a peer."""
     import torch
 
     from testbed.sync.allreduce.chunk import ChunkReduction
@@ -107,7 +107,7 @@ def wrong_bit(number: int) -> None:
 
 
 def container_left(_: int) -> None:
-    """A worker's container is not removed."""
+    """Leave one worker's container behind."""
     from testbed.emulation import cleanup
     from testbed.emulation.containers import fleet as containers
 
@@ -124,7 +124,7 @@ def container_left(_: int) -> None:
 
 
 def swallowed_error(_: int) -> None:
-    """A run that the controller calls failed counts as one that has come to its end."""
+    """Report a run as done that the controller calls failed."""
     from testbed.run.guards.watchdog import Watchdog
 
     def call_it_done(original: Callable[..., Any], watchdog: Watchdog) -> Any:
@@ -137,13 +137,13 @@ def swallowed_error(_: int) -> None:
 
 
 def hang(number: int) -> None:
-    """From a round on, the run waits for what never comes."""
+    """Block the run from a round on."""
     from testbed.run.guards.watchdog import Watchdog
 
     def wait(original: Callable[..., Any], watchdog: Watchdog) -> Any:
         status = original(watchdog)
         if status is not None and (status["round"] or 0) >= number:
-            signal.setitimer(signal.ITIMER_REAL, 0)  # nor does the guard's alarm
+            signal.setitimer(signal.ITIMER_REAL, 0)  # the guard's alarm must not end the run either
             while True:
                 signal.pause()
         return status
@@ -152,7 +152,7 @@ def hang(number: int) -> None:
 
 
 def foreign_touched(_: int) -> None:
-    """What takes a network away takes an interface of somebody else's down."""
+    """Change an interface that is not the run's, when its network is removed."""
     from testbed.emulation import cleanup
 
     def sweep_too_much(original: Callable[..., None], *arguments: Any) -> None:
@@ -183,6 +183,6 @@ BUGS = {
     "hang": "ends",
     "foreign-touched": "nothing_foreign_is_touched",
 }
-#: Some show only where there are containers, and some only where a member dies.
+#: Bugs that show only in containers, and bugs that show only when a member dies.
 NEED_CONTAINERS = ("container-left",)
 NEED_A_DEATH = ("swallowed-error",)

@@ -1,7 +1,7 @@
-"""`testbed run`, with members that keep records: `python -m tests.chaos.program [--containers] run EXPERIMENT`.
+"""`testbed run` with members that keep records: `python -m tests.chaos.program [--containers] run EXPERIMENT`.
 
-All is the product's own but the members' program and, without `--containers`, what it runs in. `--bug NAME` puts one
-of planted.py into it.
+Only the members' program differs from the product's and, without `--containers`, what it runs in. `--bug NAME` plants
+one of planted.py's bugs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """As `testbed`'s own."""
+    """Run `testbed` with the recording members."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.program", description=__doc__, allow_abbrev=False)
     parser.add_argument("--containers", action="store_true", help="members in containers, not in processes")
     parser.add_argument("--bug", metavar="NAME", help="one of planted.py")
@@ -30,7 +30,7 @@ def main() -> None:
     bug = Bug(arguments.bug, arguments.seed) if arguments.bug else None
 
     def recording(_: object, run: Run, network: str, control: Path) -> Fleet:
-        """Where members keep records."""
+        """Return a fleet whose members keep records."""
         if arguments.containers:
             return RecordingFleet.connected(network, control)
         logs = run.directory.path / "logs"

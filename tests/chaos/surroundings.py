@@ -1,5 +1,4 @@
-"""What is on the machine beside a run: what of the run's own is left there, and things of somebody else's, made here,
-that no run may touch."""
+"""The machine around a run: what the run left on it, and things of other people that no run may touch."""
 
 from __future__ import annotations
 
@@ -15,17 +14,17 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def foreign_name(nemesis: int) -> str:
-    """What the things of somebody else's are called that the nemesis of this pid makes."""
+    """Return the name of the foreign interface and namespace that the nemesis with this pid makes."""
     return f"foreign{nemesis % 10**7}"  # an interface's name has 15 characters
 
 
-class Foreign:
-    """An interface with an address, a network namespace and a process that are not ours. A context manager."""
+class ForeignThings:
+    """An interface with an address, a network namespace and a process that are not the testbed's. A context manager."""
 
     def __init__(self) -> None:
         self._name = foreign_name(os.getpid())
 
-    def __enter__(self) -> Foreign:
+    def __enter__(self) -> ForeignThings:
         link = ("link", "add", self._name, "type", "bridge")
         for words in (link, ("address", "add", "192.0.2.1/32", "dev", self._name), ("netns", "add", self._name)):
             subprocess.run(["ip", *words], check=True)
@@ -41,7 +40,7 @@ class Foreign:
 
     @property
     def touched(self) -> tuple[str, ...]:
-        """What is not as it was, each as it is now."""
+        """The changes, each with the state before and now."""
         now = self._state()
         return tuple(f"{what} was {was}, is {now[what]}" for what, was in self._before.items() if now[what] != was)
 
@@ -56,14 +55,13 @@ class Foreign:
 
 @contextmanager
 def interfaces_kept() -> Iterator[Callable[[], list[str]]]:
-    """What tells of the interfaces that were not there on entering."""
+    """Yield a function that returns the interfaces which were not there on entering."""
     before = interfaces()
     yield lambda: sorted(interfaces() - before)
 
 
 def left_behind(running: Running, containers: Iterable[str], temporary: Path) -> list[str]:
-    """What of a run is still there: its processes, containers, networks, files under /run and where temporary ones go,
-    and the cgroups of its `containers`, by their ids."""
+    """Return what is left of a run: processes, containers, networks, files, and the cgroups of `containers` (ids)."""
     if not running.directory.exists():
         return []  # it ended before it had a name
     name = running.directory.name

@@ -1,4 +1,4 @@
-"""The parts of a run that goes on, found from outside: what can be killed, stopped, cut off or filled."""
+"""The parts of a running run, found from outside: what can be killed, stopped, cut off or filled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.chaos.own_engine import OwnEngine
 from tests.connections import connections_of
 from tests.run.running import Running
 
-#: What a process of a run has in its command line. What replays traces is the core where that shapes.
+#: A part of each process's command line. Where the core shapes, it also replays traces.
 COMMANDS = {
     "controller": (b"testbed.controller",),
     "core": (b"testbed-shaper",),
@@ -27,40 +27,43 @@ COMMANDS = {
 TAIL_BYTES = 1 << 15
 
 
-class NotThere(Exception):
-    """The run has no such part now."""
+class TargetMissing(Exception):
+    """The run has no such part at the moment."""
 
 
 @dataclass(frozen=True)
 class Targets:
-    """A run's, by what they are called: `owner`, `controller`, `core`, `replay`, or a member's name.
-
-    `beside` is the program of another run with such members, `engine` the run's Docker engine where that is its own."""
+    """The parts of a run by name: `owner`, `controller`, `core`, `replay`, or a member's name."""
 
     running: Running
     members: tuple[str, ...]
+    #: The program of a second run with such members.
     beside: tuple[str, ...]
+    #: The run's own Docker engine, if it has one.
     engine: OwnEngine | None
 
     def process(self, name: str) -> ProcessIdentity:
-        """The process that is called so. NotThere where there is none."""
+        """Return the process of a part. Raises NotThere."""
         pid = self.running.process.pid if name == "owner" else self._pid(name)
         if (found := ProcessIdentity.of(pid)) is None:
-            raise NotThere(name)
+            raise TargetMissing(name)
         return found
 
     def netns(self, member: str) -> Path:
-        """A member's network namespace."""
+        """Return the path of a member's network namespace."""
         return Path(f"/proc/{self.process(member).pid}/ns/net")
 
     def connections(self, member: str, family: socket.AddressFamily) -> Iterator[socket.socket]:
-        """The connected sockets of a member's process, as copies of its descriptors: what is done to them is done to
-        its own. Those of its peers are IPv4, that of the controller is a Unix socket."""
+        """Yield the connected sockets of a member's process, as copies of its descriptors.
+
+        An action on a copy acts on the member's own socket. Connections to peers are IPv4, that to the controller is a
+        Unix socket.
+        """
         return connections_of(self.process(member).pid, family)
 
     @property
     def round(self) -> int:
-        """The last round that a member has reported; 0 before."""
+        """The last round that a member has reported; 0 before the first."""
         with suppress(OSError, IndexError, ValueError, KeyError):
             with (self.running.directory / "rounds.jsonl").open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
@@ -82,4 +85,4 @@ class Targets:
         for container in self.running.containers if name in self.members else ():
             if str(container.name).endswith(f".{name}"):
                 return int(container.attrs["State"]["Pid"])
-        raise NotThere(name)
+        raise TargetMissing(name)

@@ -1,4 +1,4 @@
-"""Cases are the same whenever they are drawn, and runs can be made of them."""
+"""The same seed draws the same cases, and each case is a valid experiment."""
 
 from __future__ import annotations
 

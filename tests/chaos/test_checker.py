@@ -1,4 +1,4 @@
-"""Each rule finds what is wrong in a history that was made so, and nothing in one that is right."""
+"""Each rule finds what is wrong in a history made for it, and nothing in a correct one."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ ELEMENTS = 30
 
 
 def contribution(member: str, number: int) -> Contribution:
-    """As member.py has it."""
+    """Return a member's contribution, with the values that member.py writes."""
     unit = 8 ** CASE.members.index(member)
     return Contribution(WEIGHT, ((np.arange(ELEMENTS) + number) % 7 + 1).astype(np.float32) * unit)
 
 
 def result(number: int) -> Result:
-    """The mean of all members' contributions."""
+    """Return the mean of all members' contributions."""
     total = sum(contribution(member, number).values * np.float32(WEIGHT) for member in CASE.members)
     weight = WEIGHT * len(CASE.members)
     return Result(True, ((0, ELEMENTS, CASE.members, weight),), np.float32(total / np.float32(weight)))
 
 
 def history(**changes: Any) -> History:
-    """Of a run that went well."""
+    """Return the history of a run that went well, with changed fields."""
     each = [(number, member) for number in range(1, CASE.rounds + 1) for member in CASE.members]
     execution = Execution(0, "verdict: trusted", Path(), 0.0, (), (), ())
     summary = {"training": {"rounds": CASE.rounds, "identical_parameters": True}}
@@ -52,18 +52,18 @@ def history(**changes: Any) -> History:
 
 
 def executed(**changes: Any) -> History:
-    """One that went otherwise, as seen from outside."""
+    """Return a history with changed fields of its execution."""
     return history(execution=replace(history().execution, **changes))
 
 
 def with_result(changed: Result) -> History:
-    """One where the first member got something else out of the third round."""
+    """Return a history in which the first member got another result of the third round."""
     made = history()
     return replace(made, results={**made.results, (3, CASE.members[0]): [changed]})
 
 
 def ended(reason: str, *faults: Kill) -> History:
-    """One that ended early."""
+    """Return the history of a run that ended early."""
     execution = replace(history().execution, code=1, injections=tuple(Injection(fault, 0.0) for fault in faults))
     return history(execution=execution, summary={"training": {"rounds": None}}, reasons=(reason,) if reason else ())
 
@@ -75,7 +75,7 @@ def flipped() -> np.ndarray:
 
 
 def without(member: str) -> Result:
-    """A mean of the others, which says that it is of all."""
+    """Return a mean without `member` that claims to be of all members."""
     total = sum(contribution(each, 3).values * np.float32(WEIGHT) for each in CASE.members if each != member)
     return replace(result(3), values=np.float32(total / np.float32(WEIGHT * len(CASE.members))))
 

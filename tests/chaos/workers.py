@@ -1,8 +1,8 @@
-"""Members as processes in the network's hosts, in place of containers; and members in containers that keep records.
+"""Members as processes in the network's hosts instead of containers; and members in containers that keep records.
 
     run --forkserver, with PyTorch loaded--fork--> member: own network namespace, own log, then its program's main
 
-A container takes 3 s of a processor to start, of which PyTorch is most; a fork next to nothing.
+A container takes 3 s of a processor to start, most of them for PyTorch; a fork takes almost nothing.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tests.chaos import planted
 _CLONE_NEWNET = 0x40000000
 MEMBER = Path(__file__).with_name("member.py")
 RECORDING = "tests.chaos.member"
-#: As member.py has it, which loads PyTorch.
+#: The same as in member.py, which can't be imported here because it loads PyTorch.
 RECORD = "CHAOS "
-#: Of a dead member's log, as of a container's, so many lines are quoted; records are none of them.
+#: The lines quoted of a dead member's log, as of a container's; records are left out.
 QUOTED_LINES = 10
 
 
 class RecordingFleet(Fleet):
-    """Containers whose program keeps records."""
+    """A fleet of containers whose program keeps records."""
 
     def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, ProcessIdentity]:
         source = MEMBER.read_text()
@@ -46,7 +46,7 @@ class RecordingFleet(Fleet):
 
 
 class ProcessFleet(Fleet):
-    """Processes that stand in for containers: each ends, and is started anew, by itself.
+    """A fleet of processes instead of containers, each of which ends and is restarted by itself.
 
     They run the `main` of the module `program`, with `options` beside the arguments of a worker.
     """
@@ -83,7 +83,7 @@ class ProcessFleet(Fleet):
         arguments = [*request.command, *self._options, "--control", f"unix:{control / SOCKET}"]
         heard, told = self._context.Pipe(duplex=False)
         process = self._context.Process(
-            target=live, args=(name, self._program, arguments, self._log(name), told, self._bug)
+            target=run_member, args=(name, self._program, arguments, self._log(name), told, self._bug)
         )
         process.start()
         told.close()
@@ -113,7 +113,7 @@ class ProcessFleet(Fleet):
         return "\n".join([f"with exit code {self.exit_code(worker)}; its log ends with:", *lines])
 
     def logs(self, worker: str) -> bytes:
-        """Nothing: it is in the run's directory already."""
+        """Return nothing: the log is in the run's directory already."""
         return b""
 
     def remove(self) -> None:
@@ -126,8 +126,10 @@ class ProcessFleet(Fleet):
         return self._logs / f"{worker}.log"
 
 
-def live(name: str, program: str, arguments: list[str], log: Path, told: Connection, bug: planted.Bug | None) -> None:
-    """A forked member's life."""
+def run_member(
+    name: str, program: str, arguments: list[str], log: Path, told: Connection, bug: planted.Bug | None
+) -> None:
+    """Run a forked member, from its namespace to its exit."""
     main = importlib.import_module(program).main
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.setsid()  # Ctrl-C in the terminal is not for containers either

@@ -1,4 +1,4 @@
-"""An engine of ours starts, is recorded and stops; anybody else's is used and left alone."""
+"""An engine that we start is recorded and stopped; any other engine is used and left alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from testbed.emulation.process import ProcessIdentity, start_ticks
 
 @pytest.fixture
 def scratch() -> Iterator[Path]:
-    """A short path: a Unix socket's may not exceed 107 bytes, and dockerd makes some below its own."""
+    """Return a folder with a short path: a Unix socket's has at most 107 bytes, and dockerd makes sockets below it."""
     with tempfile.TemporaryDirectory(prefix="tb") as folder:
         yield Path(folder)
         # dockerd mounts its data root on itself, and leaves it so when it fails.
@@ -33,10 +33,10 @@ def scratch() -> Iterator[Path]:
 
 @pytest.fixture
 def options(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What keeps a second engine out of the way of the first: files and a network namespace of its own.
+    """Return dockerd's options for a second engine: files and a network namespace of its own.
 
-    In the same namespace it would take over the first one's bridge and firewall rules; with `--bridge none` it would
-    even delete that bridge.
+    In the first engine's namespace it would take over the bridge and firewall rules; with `--bridge none` it would even
+    delete that bridge.
     """
     programs = scratch / "bin"
     programs.mkdir()
@@ -153,7 +153,7 @@ def test_without_dockerd_it_says_what_to_install(tmp_path: Path, monkeypatch: py
 
 @pytest.fixture
 def configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A user's Docker client configuration, with a missing credential helper and a proxy; the proxy's variables."""
+    """Write a user's Docker configuration with a missing credential helper and a proxy; return the proxy's settings."""
     proxy = "http://proxy.example:3128"
     value = {"credsStore": "gone", "auths": {"r.example": {}}, "proxies": {"default": {"httpProxy": proxy}}}
     (tmp_path / "config.json").write_text(json.dumps(value))

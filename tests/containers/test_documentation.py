@@ -1,4 +1,4 @@
-"""Documentation of Debian's packages as one text: here of packages that are made for it, as apt would bring them."""
+"""The documentation dataset, made of small Debian packages of the tests' own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.local
 
 
 def package(folder: Path, name: str, pages: dict[str, str]) -> Path:
-    """A Debian package that holds these pages."""
+    """Build a Debian package that holds these pages."""
     tree = folder / f"{name}-tree"
     for path, text in {**pages, "DEBIAN/control": control(name)}.items():
         (tree / path).parent.mkdir(parents=True, exist_ok=True)
@@ -31,8 +31,8 @@ def control(name: str) -> str:
 
 
 @pytest.fixture
-def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two packages, of which one has two pages; the folder to write into."""
+def two_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Provide two packages, one with two pages; return the folder to write into."""
     made = {
         "one-doc": package(tmp_path, "one-doc", {"usr/b.txt": "Second\tpage.\n", "usr/a.txt": "“First” page.\n"}),
         "two-doc": package(tmp_path, "two-doc", {"usr/deep/c.txt": "Third.\n", "usr/c.html": "<p>not a source</p>"}),
@@ -43,11 +43,11 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "out"
 
 
-def test_the_text_is_the_pages_in_order_and_says_where_it_is_from(two: Path) -> None:
-    documentation.prepare(two)
-    text = (two / "text.txt").read_bytes()
+def test_the_text_is_the_pages_in_order_and_says_where_it_is_from(two_packages: Path) -> None:
+    documentation.prepare(two_packages)
+    text = (two_packages / "text.txt").read_bytes()
     assert text == b"First page.\n\nSecondpage.\n\nThird.\n"
-    assert json.loads((two / "documentation.json").read_text()) == {
+    assert json.loads((two_packages / "documentation.json").read_text()) == {
         "sha256": hashlib.sha256(text).hexdigest(),
         "characters": len(text),
         "packages": {
@@ -57,10 +57,10 @@ def test_the_text_is_the_pages_in_order_and_says_where_it_is_from(two: Path) -> 
     }
 
 
-def test_a_package_without_such_pages_is_refused(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_without_such_pages_is_refused(two_packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documentation, "PACKAGES", (Package("one-doc", "usr/*.rst", "Expat"),))
     with pytest.raises(SystemExit, match=r"one-doc 1.2-3"):
-        documentation.prepare(two)
+        documentation.prepare(two_packages)
 
 
 def test_what_apt_cannot_do_is_said_with_the_remedy() -> None:

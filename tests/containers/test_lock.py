@@ -1,4 +1,4 @@
-"""A renewal of requirements.lock: what it keeps, and what it says of what changed."""
+"""A renewal of requirements.lock: the entries that it keeps, and the changes that it prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""uv looks where pip's settings say, and takes no file that the lock has not."""
+"""uv searches where pip's settings say, and takes no file that is missing from the lock."""
 
 from __future__ import annotations
 

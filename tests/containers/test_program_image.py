@@ -1,4 +1,4 @@
-"""The images that programs which are not ours run in: what their writers count on is there."""
+"""The images in which users' programs run have what such programs need."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _write_wheel(folder: Path, name: str, version: str) -> Path:
 def test_what_a_requirements_file_asks_for_is_there_too(
     client: docker.DockerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Out of a folder of wheels too, as pip's settings may name one."""
+    """Packages may also come from a folder of wheels that pip's settings name."""
     program_image(client)
     name = f"stranger{os.getpid()}"
     _write_wheel(tmp_path, name, "1.2")

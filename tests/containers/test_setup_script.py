@@ -1,4 +1,4 @@
-"""setup.sh says what is wrong and what to do, and gives files back; .ci/run tells a pass from nothing tested."""
+"""setup.sh names problems with remedies, and gives files back; .ci/run tells a pass from nothing tested."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_without_root_it_says_to_use_sudo() -> None:
 
 
 @pytest.fixture
-def pinned(checkout: Path) -> Path:
-    """A checkout with what the Python environment is made from, and no index for pip to ask."""
+def checkout_with_lock(checkout: Path) -> Path:
+    """Return a checkout with the inputs of the Python environment, and no index for pip."""
     locked = "testbed/emulation/containers/requirements.py"
     for name in ("pyproject.toml", "requirements.lock", "testbed/__init__.py", "testbed/resources.py", locked):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
@@ -51,28 +51,28 @@ def pinned(checkout: Path) -> Path:
 
 
 @pytest.mark.system
-def test_a_step_that_fails_is_quoted_with_its_remedy_and_done_again(pinned: Path) -> None:
-    done = run(["./setup.sh"], pinned, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(pinned))
+def test_a_step_that_fails_is_quoted_with_its_remedy_and_done_again(checkout_with_lock: Path) -> None:
+    done = run(["./setup.sh"], checkout_with_lock, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(checkout_with_lock))
     assert done.returncode == 3
     assert "Python environment .venv" in done.stdout
     assert "failed after" in done.stdout
     assert "pip config list" in done.stderr
-    assert not (pinned / ".venv" / "inputs").exists(), "the next run would take it for made"
+    assert not (checkout_with_lock / ".venv" / "inputs").exists(), "the next run would take it for made"
 
 
 @pytest.mark.system
-def test_a_file_of_another_hash_is_refused_by_name_with_what_to_do(pinned: Path) -> None:
+def test_a_file_of_another_hash_is_refused_by_name_with_what_to_do(checkout_with_lock: Path) -> None:
     version = requirements.read()["pip"].version
-    forged = pinned / f"pip-{version}-py3-none-any.whl"
+    forged = checkout_with_lock / f"pip-{version}-py3-none-any.whl"
     forged.write_bytes(b"not what the lock was made from")
-    done = run(["./setup.sh"], pinned, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(pinned))
+    done = run(["./setup.sh"], checkout_with_lock, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(checkout_with_lock))
     assert done.returncode == 3
     assert "DO NOT MATCH THE HASHES" in done.stdout
     assert f"pip=={version}" in done.stdout
     assert hashlib.sha256(forged.read_bytes()).hexdigest() in done.stdout
     assert requirements.read()["pip"].hashes[0] not in done.stdout
     assert "make update" in done.stderr
-    assert not (pinned / ".venv" / "inputs").exists()
+    assert not (checkout_with_lock / ".venv" / "inputs").exists()
 
 
 @pytest.mark.system
@@ -101,7 +101,7 @@ def test_a_checkout_of_somebody_else_keeps_its_owner(checkout: Path) -> None:
 
 @pytest.mark.local
 def test_files_go_back_also_after_an_interrupt(checkout: Path) -> None:
-    """Ctrl-C reaches make, its shell and what that runs, all at once."""
+    """Ctrl-C reaches make, its shell and the program at once."""
     shutil.copy(ROOT / "Makefile", checkout)
     (checkout / "setup.sh").write_text('#!/bin/sh\n[ "$1" != give-back ] || touch given-back\n')
     program = checkout / ".venv" / "bin" / "testbed"
@@ -149,7 +149,7 @@ def test_ci_fails_where_the_page_or_what_it_needs_does(checkout: Path, broken: s
 
 
 def continuous_integration(checkout: Path, **recipes: str) -> subprocess.CompletedProcess[str]:
-    """What .ci/run comes to where these are the recipes of make's targets; others do nothing."""
+    """Run .ci/run with these recipes for make's targets, and return the finished process. Other targets do nothing."""
     rules = {"setup": "true", "test": "true", "test-page": "true", **recipes}
     (checkout / "Makefile").write_text("".join(f"{target}:\n\t@{recipe}\n" for target, recipe in rules.items()))
     return run([".ci/run"], checkout, MAKEFLAGS="")

@@ -1,4 +1,4 @@
-"""`make smoke`: what it asks the engine for, and that its container goes whatever happens. The run itself is CI's."""
+"""`make smoke`: its request to the engine, and the removal of its container in any case. CI makes the run itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_what_the_bounding_set_lacks_is_named(bounding: str, lacking: list[str])
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[docker.DockerClient]:
-    """Of the engine; names are the test's own, for a smoke run may be under way."""
+    """Return the engine's client. Names are the test's own, since a smoke run may be under way."""
     for constant in ("NAME", "CONTAINER", "VOLUME", "CONTROL_GROUP"):
         monkeypatch.setattr(smoke, constant, "testbed-smoke-test")
     client = engine.connect()

@@ -1,4 +1,4 @@
-"""The worker image: what is in it, what it may do, and that it is made again only when it has to be."""
+"""The worker image: its contents, its restrictions, and when it is made again."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def client() -> docker.DockerClient:
 
 @pytest.fixture
 def checkout(client: docker.DockerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of what the image is made of, to be changed; the images made from it go with it."""
+    """Return a copy of the image's inputs, to be changed; images made from it are removed with it."""
     for name in ("containers", "testbed"):
         shutil.copytree(image.ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "requirements.lock"):
@@ -117,7 +117,7 @@ def test_a_worker_finds_what_it_needs_and_may_do_nothing_else(client: docker.Doc
 
 @pytest.mark.pure
 def test_the_image_has_each_room_that_its_code_imports() -> None:
-    """All but planning, which a scheme imports only where it plans, in the controller."""
+    """Planning is missing: a scheme imports it only where it plans, in the controller."""
     packed = {Path(pattern).parts[0].removesuffix(".py") for pattern in image.WORKER_CODE} - {"__init__"}
     assert set().union(*(ARROWS[room] for room in packed)) - packed == {"planning"}
 
@@ -171,7 +171,7 @@ def test_the_image_tells_what_it_holds_and_its_tags_are_the_hash_of_that(client:
 def test_what_it_is_made_of_finds_it_where_the_images_below_are_not(
     client: docker.DockerClient, checkout: Path
 ) -> None:
-    """As in an engine that only the worker image was brought to."""
+    """An engine may have the worker image alone, without the images below it."""
     (checkout / "testbed" / "link.py").write_text("ANSWER = 1\n")
     tag = image.ensure_worker_image(client)
     assert image.find(client, "worker", image._recipes(client, None, print).worker) == tag

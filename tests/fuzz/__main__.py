@@ -1,10 +1,8 @@
-"""`python -m tests.fuzz --seconds 600 [--resume]`: each target searched for so long, and a table; exit code 1 where
-something was found.
+"""`python -m tests.fuzz --seconds 600 [--resume]`: search each target, and print a table; exit code 1 for a finding.
 
-What was searched stays in build/fuzz, in pieces of minutes, so that a search that was ended goes on with `--resume`;
-without it all are searched anew, from the inputs that were kept.
-A finding is a file there, beside it what was said and the command that feeds it again; once it is mended it goes into
-tests/fuzz/corpus/TARGET, which the suite feeds.
+Results stay in build/fuzz, in pieces of minutes, so that an ended search continues with `--resume`; without it all
+targets are searched again, from the kept inputs. A finding is a file there, beside its traceback and the command that
+feeds it again; once repaired, it goes into tests/fuzz/corpus/TARGET, which the suite feeds.
 """
 
 from __future__ import annotations
@@ -29,10 +27,10 @@ from tests.fuzz.search import CORE
 from tests.fuzz.target import ROOT
 
 NAMES = (CORE, *targets.NAMES)
-#: To instrument what a target reads with takes up to half a minute of a processor.
+#: Seconds of a piece: long beside the instrumentation of a target's readers, up to half a minute of a processor.
 PIECE_S = 300
 
-#: libFuzzer's words, of which the last count; and those of core/world.c.
+#: Figures in libFuzzer's output, of which the last count, and in that of core/world.c.
 EXECUTIONS = re.compile(r"^stat::number_of_executed_units: (\d+)", re.MULTILINE)
 MESSAGES = re.compile(r"^stat::messages: (\d+)", re.MULTILINE)
 COVERAGE = re.compile(r"cov: (\d+) ft: (\d+) corp: (\d+)")
@@ -41,19 +39,20 @@ ARTIFACT = re.compile(r"Test unit written to (\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What searching one target came to by now. `messages` are those of the kernel's that the core read; `finding` is
-    what libFuzzer said of it, None where there is none."""
+    """The results of searching one target so far."""
 
     target: str
     seconds: int = 0
     executions: int = 0
+    #: Messages of the kernel that the core read.
     messages: int = 0
     edges: int = 0
     corpus: int = 0
+    #: libFuzzer's output about the finding; None without one.
     finding: str | None = None
 
-    def goes_on(self, seconds: int, folder: Path) -> Search:
-        """It and a piece of so many seconds more, in a process of its own."""
+    def continued(self, seconds: int, folder: Path) -> Search:
+        """Search for another `seconds` in a process of its own, and return the sum."""
         command = [sys.executable, "-m", "tests.fuzz.search", self.target, str(seconds), str(folder)]
         done = subprocess.run(command, cwd=ROOT, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, check=False)
         said = done.stdout.decode(errors="replace")
@@ -76,7 +75,7 @@ def _last(pattern: re.Pattern[str], said: str) -> int:
 
 
 def _described(target: str, said: str) -> str:
-    """The traceback or libFuzzer's error, and the command that feeds the file again that caused it."""
+    """Return the traceback or libFuzzer's error, and the command that feeds the input again."""
     begin = min(
         (at for word in ("=== Uncaught Python", "ERROR: ", "runtime error: ") if (at := said.find(word)) >= 0),
         default=-4000,
@@ -90,17 +89,17 @@ def _described(target: str, said: str) -> str:
 
 
 def search(target: str, seconds: int, folder: Path, resume: bool) -> Search:
-    """Search one target, piece by piece, until it has had so many seconds or something is found."""
+    """Search one target, piece by piece, for `seconds` in all or until something is found."""
     file = folder / f"{target}.json"
     done = Search(**json.loads(file.read_text())) if resume and file.exists() else Search(target)
     while done.finding is None and done.seconds < seconds:
-        done = done.goes_on(min(PIECE_S, seconds - done.seconds), folder)
+        done = done.continued(min(PIECE_S, seconds - done.seconds), folder)
         write_json(file, asdict(done))
     return done
 
 
 def show(done: Sequence[Search]) -> None:
-    """A table, and the findings in full."""
+    """Print a table, and the findings in full."""
     columns = f"{'seconds':>8} {'executions':>11} {'messages':>10} {'branches':>9} {'corpus':>7} findings"
     print(f"{'target':18} {columns}")
     for each in done:
@@ -112,7 +111,7 @@ def show(done: Sequence[Search]) -> None:
 
 
 def replay(target: str, files: Sequence[Path]) -> int:
-    """Feed files once more; the exit code, and what comes of them as it comes."""
+    """Feed files once more, and return the exit code. Errors are raised."""
     with tempfile.TemporaryDirectory() as place:
         if target == CORE:
             return subprocess.run([shaping_core.build_replay(Path(place)), *files], check=False).returncode
@@ -123,7 +122,7 @@ def replay(target: str, files: Sequence[Path]) -> int:
 
 
 def main() -> int:
-    """The exit code."""
+    """Search or replay, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=int, default=600, help="of searching, for each target")
     parser.add_argument("--target", choices=NAMES, action="append", help="these alone")

@@ -1,12 +1,13 @@
-"""A controller that runs, with members that have joined it: what they, strangers and its owner say to it.
+"""A running controller, with members that have joined it, and messages of members, strangers and the owner.
 
-An input is what they say one after the other, a line each:
+An input is a conversation, a line each:
 
-    2{"kind": ...}              member 2 says this on the connection that it has
-    !2                          it hangs up, and connects again: what it says next is to be a hello
+    2{"kind": ...}              member 2 sends this on its connection
+    !2                          member 2 hangs up, and connects again; its next message should be a hello
     ?{"request": ...}           the owner makes a request
 
-The last member says nothing but its hello: whatever the others do, it stays, or the run has failed by name.
+The last member sends nothing but its hello: whatever the others do, it stays connected, or the run has failed with a
+reason.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from tests.controller.runs import running, spec_of
 from tests.fuzz.target import Feed, Target
 from tests.planning.networks import sites, view_of
 
-#: Small, since the bound of its plans is reckoned for each input.
+#: Small, since the bound of its plans is computed for each input.
 VIEW = view_of(sites(("a", "b", 40)), {"a": 3, "b": 2}, knowledge="measured")
 NAMES = VIEW.names
 SILENT = NAMES[-1]
@@ -60,9 +61,9 @@ ADDRESS = ("10.0.0.1", 4000)
 
 REDUCING = spec_of(VIEW, elastic=Elasticity(quorum=2, lease_s=3600.0))
 GOSSIPING = hop_spec(VIEW)
-#: A conversation takes milliseconds. A search has what others leave of the processors: seconds, then.
+#: A conversation takes milliseconds, or seconds where other work keeps the processors busy.
 MOST_S = 60
-#: What was written is read, and dealt with, in so many turns of the event loop.
+#: The turns of the event loop after which a written line was read and handled.
 TURNS = 6
 
 
@@ -80,7 +81,7 @@ class Unhandled(logging.Handler):
 
 @contextmanager
 def nothing_unhandled(logger: str) -> Iterator[None]:
-    """Raises the first error that was logged there with its traceback: nobody meant that."""
+    """Raise the first error that is logged with its traceback, which is never intended."""
     unhandled = Unhandled()
     logging.getLogger(logger).addHandler(unhandled)
     try:
@@ -92,15 +93,15 @@ def nothing_unhandled(logger: str) -> Iterator[None]:
 
 
 class Conversation:
-    """All that is said to one controller, whose sockets are in a folder."""
+    """A conversation with one controller, whose sockets are in a folder."""
 
     def __init__(self, controller: ControllerService, sockets: Path) -> None:
         self._controller = controller
         self._sockets = sockets
         self._members: dict[str, Member] = {}
 
-    async def hold(self, lines: list[bytes]) -> None:
-        """The members join, and the lines are said."""
+    async def run(self, lines: list[bytes]) -> None:
+        """Let all members join, and send the lines."""
         self._members = {name: await connect(self._sockets, name) for name in NAMES}
         for member in self._members.values():
             await member.read()
@@ -119,7 +120,7 @@ class Conversation:
         assert there or self._controller.state in ("done", "failed"), f"{SILENT} was hung up on"
 
     async def end(self) -> None:
-        """All hang up, and the controller has seen to that."""
+        """Hang up all connections, and wait until the controller has noticed."""
         for name, member in self._members.items():
             if name != SILENT:
                 await _hang_up(member)
@@ -142,12 +143,12 @@ async def _hang_up(member: Member) -> None:
 
 
 def _name(line: bytes) -> str:
-    """Who speaks: whoever has no number is the first."""
+    """Return the member that speaks; a line without a number is the first member's."""
     return NAMES[(line[0] - ord("0")) % (len(NAMES) - 1) if line else 0]
 
 
-def controlled(spec: ControllerSpec) -> Callable[[Path], AbstractContextManager[Feed]]:
-    """What takes conversations with a controller of such a run, each with one of its own."""
+def open_controller(spec: ControllerSpec) -> Callable[[Path], AbstractContextManager[Feed]]:
+    """Return a target's `open`: each input is a conversation with a new controller of this run."""
 
     @contextmanager
     def opened(folder: Path) -> Iterator[Feed]:
@@ -161,7 +162,7 @@ def controlled(spec: ControllerSpec) -> Callable[[Path], AbstractContextManager[
             async with running(spec, place) as controller:
                 conversation = Conversation(controller, place / "s")
                 try:
-                    await conversation.hold(data.split(b"\n"))
+                    await conversation.run(data.split(b"\n"))
                 finally:
                     await conversation.end()
 
@@ -181,15 +182,15 @@ def controlled(spec: ControllerSpec) -> Callable[[Path], AbstractContextManager[
     return opened
 
 
-def say(*said: tuple[int, ControlMessage] | str) -> bytes:
-    """A conversation: who says what, or a line as it is."""
+def lines_of(*said: tuple[int, ControlMessage] | str) -> bytes:
+    """Return the lines of a conversation, from (member's number, message) pairs and literal lines."""
     return b"\n".join(
         each.encode() if isinstance(each, str) else b"%d%s" % (each[0], encode(each[1]).strip()) for each in said
     )
 
 
 def report(number: int, member: int, **more: Any) -> tuple[int, ControlMessage]:
-    """A member's, of a round, in which it sent to the next one."""
+    """Return a member's report of a round in which it sent to the next member."""
     name, peer = NAMES[member], NAMES[(member + 1) % len(NAMES)]
     whole = Report(
         *(name, number, 0, 1e9 + number, 1e9 + number + 1, 0.1, 0.0, 4096, 4096, 0, 0),
@@ -205,18 +206,18 @@ LINKS = {name: {"rate_bps": 1e7, "delay_s": 0.01, "up": True} for name in sorted
 ROUTES = [[a, b, list(links)] for (a, b), links in sorted(VIEW.routes.items())]
 HOLDING = Holding(NAMES[1], 1, 1, False, 9, ((0, 4),))
 REDUCING_SAYS: Mapping[str, bytes] = {
-    "rounds": say(*(report(number, member) for number in range(3) for member in range(4))),
-    "slices": say(report(0, 0, slices=(MeanSlice(0, 9, NAMES[:2], 2.0),)), (0, Arrived(NAMES[0], {}))),
-    "held": say((0, Held(NAMES[0], 1)), (1, Held(NAMES[1], 1, "no room")), (2, Renew(NAMES[2]))),
-    "lost": say(
+    "rounds": lines_of(*(report(number, member) for number in range(3) for member in range(4))),
+    "slices": lines_of(report(0, 0, slices=(MeanSlice(0, 9, NAMES[:2], 2.0),)), (0, Arrived(NAMES[0], {}))),
+    "held": lines_of((0, Held(NAMES[0], 1)), (1, Held(NAMES[1], 1, "no room")), (2, Renew(NAMES[2]))),
+    "lost": lines_of(
         (0, Lost(NAMES[0], NAMES[3], "broken", 0)),
         (1, HOLDING),
         *((member, replace(HOLDING, member=NAMES[member])) for member in (0, 2)),
     ),
-    "goodbye": say((0, Goodbye(NAMES[0], 3, "d1635")), (1, Goodbye.with_error(NAMES[1], 3, "no more")), "!1"),
-    "comes": say("!0", (0, Hello(NAMES[0], ADDRESS)), (1, Held(NAMES[1], 1))),
-    "returns": say("!0", (0, Hello(NAMES[0], ADDRESS, returns=True)), (0, Rejoin(NAMES[0], {}, {}, 1, False, 1))),
-    "owner": say(
+    "goodbye": lines_of((0, Goodbye(NAMES[0], 3, "d1635")), (1, Goodbye.with_error(NAMES[1], 3, "no more")), "!1"),
+    "comes": lines_of("!0", (0, Hello(NAMES[0], ADDRESS)), (1, Held(NAMES[1], 1))),
+    "returns": lines_of("!0", (0, Hello(NAMES[0], ADDRESS, returns=True)), (0, Rejoin(NAMES[0], {}, {}, 1, False, 1))),
+    "owner": lines_of(
         '?{"request":"ReadStatus"}', '?{"request":"ReadRounds","since":0}',
         '?{"request":"ForcePolicy","policy":"star","options":{"root":"a-w0"}}', '?{"request":"ForcePlan","plan":{}}',
         "?" + json.dumps({"request": "ChangeNetwork", "links": LINKS, "routes": ROUTES}),
@@ -224,13 +225,13 @@ REDUCING_SAYS: Mapping[str, bytes] = {
     ),
 }  # fmt: skip
 GOSSIP_SAYS: Mapping[str, bytes] = {
-    "iterations": say(*(report(number, member) for number in range(3) for member in range(4))),
-    "graph": say('?{"request":"ChangeGraph","kind":"ring"}', *((i, PromiseGraph(NAMES[i], 4)) for i in range(4))),
-    "comes": say("!0", (0, Hello(NAMES[0], ADDRESS)), (1, PromiseGraph(NAMES[1], 9))),
-    "goodbye": say((0, Goodbye(NAMES[0], 120, "d1635")), (1, Goodbye.with_error(NAMES[1], 3, "no more"))),
+    "iterations": lines_of(*(report(number, member) for number in range(3) for member in range(4))),
+    "graph": lines_of('?{"request":"ChangeGraph","kind":"ring"}', *((i, PromiseGraph(NAMES[i], 4)) for i in range(4))),
+    "comes": lines_of("!0", (0, Hello(NAMES[0], ADDRESS)), (1, PromiseGraph(NAMES[1], 9))),
+    "goodbye": lines_of((0, Goodbye(NAMES[0], 120, "d1635")), (1, Goodbye.with_error(NAMES[1], 3, "no more"))),
 }
 
 TARGETS = (
-    Target("controller", controlled(REDUCING), REDUCING_SAYS),
-    Target("gossip-controller", controlled(GOSSIPING), GOSSIP_SAYS),
+    Target("controller", open_controller(REDUCING), REDUCING_SAYS),
+    Target("gossip-controller", open_controller(GOSSIPING), GOSSIP_SAYS),
 )

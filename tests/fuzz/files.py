@@ -1,4 +1,4 @@
-"""Each kind of file that a user writes, used as the verbs use it before they build anything."""
+"""Each kind of file that a user writes, used as the commands use it before they build anything."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from tests.fuzz.target import ROOT, Feed, Target, only_clean_errors
 #: Larger seeds make the search slow: the time to read a YAML file grows with its length.
 MOST_SEED_BYTES = 4096
 
-#: Experiments over networks of many long traces: to read one takes a second or two.
+#: Experiments with many long traces: reading one takes a second or two.
 SLOW = ("cpn-12", "cpn-24", "cpn-staggered", "hop-stragglers")
 
-#: Each point of a sweep reads its experiment anew: 10 ms, or 100 with what follows branches.
+#: Each point of a sweep reads its experiment again: 10 ms, or 100 ms under instrumentation.
 MOST_POINTS = 8
 
-#: What it takes a second to write as packets is not tried: up to the limit it is slow, but right.
+#: A trace of more bytes is not written as packets, unless it is beyond the limit: up to the limit it takes seconds.
 MANY_BYTES = 1e9
 
 IPERF3 = """{"start": {"test_start": {"protocol": "TCP", "blksize": 131072}}, "intervals": [
@@ -66,14 +66,14 @@ links:
 
 
 def make_workspace(folder: Path) -> Path:
-    """A copy of what fuzzed files may refer to."""
+    """Copy the files that fuzzed files may refer to into a folder, and return the folder."""
     for name in ("topologies", "traces", "experiments", "examples"):
         copytree(ROOT / name, folder / name, ignore=ignore_patterns("__pycache__"), dirs_exist_ok=True)
     return folder
 
 
 def use_trace(path: Path) -> None:
-    """As `trace show`, `trace convert` and the replay do."""
+    """Read a trace, print, replay and convert it, as `trace show`, `trace convert` and a run do."""
     found = read_trace(path)
     list(facts(found))
     table(found)
@@ -90,7 +90,7 @@ def use_trace(path: Path) -> None:
 
 
 def replay(trace: Trace) -> None:
-    """As a run goes through it: forward, and to its end."""
+    """Go through a trace as a run does, forward and to its end."""
     moments = [moment for moment, _ in islice(trace.changes(), 3 * len(trace.rows))]
     assert all(before <= after < math.inf for before, after in pairwise(moments)), "the replay would go back"
     laps = 2 if trace.end == "loop" and not trace.is_steady else 0
@@ -98,7 +98,7 @@ def replay(trace: Trace) -> None:
 
 
 def use_topology(path: Path) -> None:
-    """As `up` and `swap` do."""
+    """Load a topology and compare it with another, as `up` and `swap` do."""
     topology = Topology.load(path)
     Routes.over(topology)
     Difference.between(Topology.load(path.parent / "smoke.yaml"), topology)
@@ -111,12 +111,12 @@ def use_topology(path: Path) -> None:
 
 
 def use_experiment(path: Path) -> None:
-    """As `run` does."""
+    """Load an experiment as `run` does."""
     check_policy(Experiment.load(path))
 
 
 def use_overrides(path: Path) -> None:
-    """As `run --set` does with the lines of the file."""
+    """Load an experiment with the file's lines as overrides, as `run --set` does."""
     with suppress(UnicodeDecodeError):
         lines = path.read_text(encoding="utf-8").splitlines()
         pairs = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("="))
@@ -124,7 +124,7 @@ def use_overrides(path: Path) -> None:
 
 
 def use_sweep(path: Path) -> None:
-    """As `sweep` does before its first run."""
+    """Load and plan a sweep, as `sweep` does before its first run."""
     sweep = Sweep.load(path)
     if sweep.spec.points <= MOST_POINTS:
         keys = [run.key for run in planned_sweep(sweep)]
@@ -132,13 +132,13 @@ def use_sweep(path: Path) -> None:
 
 
 def _files(pattern: str) -> dict[str, bytes]:
-    """The repository's own files that are small enough, without their comments."""
+    """Return the repository's own files that are small enough, by name."""
     found = {path.stem: path.read_bytes() for path in sorted(ROOT.glob(pattern))}
     return {name: data for name, data in found.items() if len(data) <= MOST_SEED_BYTES and name not in SLOW}
 
 
-def used_as(file: str, use: Callable[[Path], None]) -> Callable[[Path], AbstractContextManager[Feed]]:
-    """What takes bytes as the content of a file of this name, in a copy of what such files may refer to."""
+def as_file(file: str, use: Callable[[Path], None]) -> Callable[[Path], AbstractContextManager[Feed]]:
+    """Return a target's `open`: the input is the content of a file of this name, in a workspace."""
 
     @contextmanager
     def opened(folder: Path) -> Iterator[Feed]:
@@ -154,15 +154,15 @@ def used_as(file: str, use: Callable[[Path], None]) -> Callable[[Path], Abstract
 
 
 TARGETS = (
-    Target("csv", used_as("traces/fuzzed.csv", use_trace), _files("traces/netstorm9/dc[1-3]-*.csv")),
-    Target("mahimahi", used_as("traces/fuzzed.down", use_trace), {"plain": MAHIMAHI.encode()}),
-    Target("iperf3", used_as("traces/fuzzed.json", use_trace), {"plain": IPERF3.encode()}),
+    Target("csv", as_file("traces/fuzzed.csv", use_trace), _files("traces/netstorm9/dc[1-3]-*.csv")),
+    Target("mahimahi", as_file("traces/fuzzed.down", use_trace), {"plain": MAHIMAHI.encode()}),
+    Target("iperf3", as_file("traces/fuzzed.json", use_trace), {"plain": IPERF3.encode()}),
     Target(
         "topology",
-        used_as("topologies/fuzzed.yaml", use_topology),
+        as_file("topologies/fuzzed.yaml", use_topology),
         {**_files("topologies/smoke*.yaml"), "rich": RICH_TOPOLOGY.encode()},
     ),
-    Target("experiment", used_as("experiments/fuzzed.yaml", use_experiment), _files("experiments/*.yaml")),
-    Target("sweep", used_as("experiments/fuzzed.yaml", use_sweep), {"plain": SWEEP.encode()}),
-    Target("overrides", used_as("experiments/fuzzed.set", use_overrides), {"plain": OVERRIDES}),
+    Target("experiment", as_file("experiments/fuzzed.yaml", use_experiment), _files("experiments/*.yaml")),
+    Target("sweep", as_file("experiments/fuzzed.yaml", use_sweep), {"plain": SWEEP.encode()}),
+    Target("overrides", as_file("experiments/fuzzed.set", use_overrides), {"plain": OVERRIDES}),
 )

@@ -1,4 +1,4 @@
-"""Each form of other programs' files that the imports read, used as their verbs use it."""
+"""Files of other programs, used as the import commands use them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from testbed.trace.forms import FORMS
 from testbed.trace.forms.pcap import import_capture
 from testbed.trace.importing import ImportedTrace, write_imported
 from testbed.trace.read import read_trace
-from tests.fuzz.files import replay, used_as
+from tests.fuzz.files import as_file, replay
 from tests.fuzz.target import Target
 from tests.trace.forms import captures
 
@@ -50,14 +50,14 @@ PACKETS = [
 
 
 def use_graph(path: Path) -> None:
-    """As `topology import` does, and what it made as `up` does."""
+    """Import a graph as `topology import` does, and load the result as `up` does."""
     made = path.with_name("made.yaml")
     import_graph(path, made, Defaults(100e6, 10e-3))
     Topology.load(made)
 
 
 def use_import(read: Callable[[Path], list[ImportedTrace]]) -> Callable[[Path], None]:
-    """As `trace import` does, and what it made as a replay does."""
+    """Return a function that imports a trace as `trace import` does, and replays the result."""
 
     def use(path: Path) -> None:
         folder = path.parent / "imported"
@@ -69,24 +69,25 @@ def use_import(read: Callable[[Path], list[ImportedTrace]]) -> Callable[[Path], 
 
 
 def use_form(name: str) -> Callable[[Path], None]:
+    """Return the same for a form's name."""
     return use_import(FORMS[name].import_file)
 
 
 TARGETS = (
-    Target("gml", used_as("topologies/fuzzed.gml", use_graph), {"plain": GML.encode()}),
-    Target("graphml", used_as("topologies/fuzzed.graphml", use_graph), {"plain": GRAPHML.encode()}),
-    Target("matrix", used_as("topologies/fuzzed.csv", use_graph), {"plain": MATRIX.encode()}),
+    Target("gml", as_file("topologies/fuzzed.gml", use_graph), {"plain": GML.encode()}),
+    Target("graphml", as_file("topologies/fuzzed.graphml", use_graph), {"plain": GRAPHML.encode()}),
+    Target("matrix", as_file("topologies/fuzzed.csv", use_graph), {"plain": MATRIX.encode()}),
     Target(
         "pensieve",
-        used_as("traces/fuzzed.txt", use_form("pensieve")),
+        as_file("traces/fuzzed.txt", use_form("pensieve")),
         {"plain": PENSIEVE.encode()},
     ),
-    Target("cellular", used_as("traces/fuzzed.log", use_form("5g-csv")), {"plain": CELLULAR.encode()}),
-    Target("rtt-csv", used_as("traces/fuzzed.rtt", use_form("rtt-csv")), {"plain": RTT_CSV.encode()}),
-    Target("ping", used_as("traces/fuzzed.ping", use_form("ping")), {"plain": PING.encode()}),
+    Target("cellular", as_file("traces/fuzzed.log", use_form("5g-csv")), {"plain": CELLULAR.encode()}),
+    Target("rtt-csv", as_file("traces/fuzzed.rtt", use_form("rtt-csv")), {"plain": RTT_CSV.encode()}),
+    Target("ping", as_file("traces/fuzzed.ping", use_form("ping")), {"plain": PING.encode()}),
     Target(
         "capture",
-        used_as("traces/fuzzed.pcap", use_import(import_capture)),
+        as_file("traces/fuzzed.pcap", use_import(import_capture)),
         {"classic": captures.classic(PACKETS), "blocks": captures.blocks(PACKETS)},
     ),
 )

@@ -1,4 +1,4 @@
-"""What comes as one piece from somebody else: a line of the control protocol, a plan."""
+"""Input that comes in one piece from another program: a line of the control protocol, a plan."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ ELEMENTS = 1000
 
 
 def use_message(data: bytes) -> None:
-    """As who receives a line does."""
+    """Decode a line as its receiver does."""
     message = decode(data)
     assert decode(encode(message)) == message
 
 
 def use_plan(data: bytes) -> None:
-    """As the file of a plan is read, and as a member does that the controller asks to hold it."""
+    """Read a plan as from its file, and as a member that the controller asks to hold it."""
     with suppress(ValueError, RecursionError):  # no JSON: what reads plans' files says so
         _hold(Plan.from_json(json.loads(data)))
     with suppress(UnicodeDecodeError):
@@ -94,8 +94,8 @@ def _hold(plan: Plan) -> None:
     assert cuts == sorted(cuts) and (cuts[0], cuts[-1]) == (0, ELEMENTS)
 
 
-def simply(use: Callable[[bytes], None]) -> Callable[[Path], AbstractContextManager[Feed]]:
-    """What needs nothing to be set up."""
+def without_setup(use: Callable[[bytes], None]) -> Callable[[Path], AbstractContextManager[Feed]]:
+    """Return a target's `open` for a use that needs no setup."""
 
     @contextmanager
     def opened(_: Path) -> Iterator[Feed]:
@@ -105,6 +105,6 @@ def simply(use: Callable[[bytes], None]) -> Callable[[Path], AbstractContextMana
 
 
 TARGETS = (
-    Target("message", simply(use_message), {name: encode(message) for name, message in MESSAGES.items()}),
-    Target("plan", simply(use_plan), {name: plan.dumps().encode() for name, plan in PLANS.items()}),
+    Target("message", without_setup(use_message), {name: encode(message) for name, message in MESSAGES.items()}),
+    Target("plan", without_setup(use_plan), {name: plan.dumps().encode() for name, plan in PLANS.items()}),
 )

@@ -1,7 +1,6 @@
-"""What a member's peers send it: greetings, frames of rounds and of gossip, probes, and what it asks them for.
+"""Input from a member's peers: greetings, frames of rounds and of gossip, probes, and answers to requests.
 
-Frames come with the checksums that are theirs, and probes with the proofs: those who have the key of a member can make
-them.
+Frames come with correct checksums, and probes with correct proofs: a peer that has the member's key can make them.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from testbed.sync.transport.arrivals import Arrivals
 from testbed.sync.transport.frame import Frame, FrameFormat, checksum
 from testbed.sync.transport.listener import Received, Receiver, hand_on
 from testbed.sync.transport.sender import Sender
-from tests.fuzz.messages import simply
+from tests.fuzz.messages import without_setup
 from tests.fuzz.target import CLEAN, Feed, Target
 from tests.sync.keys import keys
 from tests.sync.plans import names, star
@@ -48,24 +47,24 @@ PLAN = Plan(3, MEMBERS, (star(MEMBERS, "m0"),), CHUNK, auxiliary=(Route("m1", "m
 SETTINGS = TransportSettings("m0", keys("m0", MEMBERS), 0.5, generation=PLAN.epoch)
 HEADERS = ChunkHeaderFormat(len(MEMBERS))
 
-#: What an answer to who asks for means begins with, before its hash; and what it may bring.
+#: The bytes of an answer before its hash, and the most bytes of means in it.
 LENGTHS, MOST_MEANS = 12, 1 << 14
 
-#: Before each frame: who sends it, and on which channel.
+#: Before each frame: its sender and its channel.
 _FROM = struct.Struct("<BB")
-#: How many microseconds after the one before a probe's datagram came; its head and a name of two letters follow.
+#: The microseconds since the last datagram, then a probe's head and a name of two letters.
 _DATAGRAM = struct.Struct(f"<I{probe._HEAD.size}s2s")
 
 
 def frames_in(data: bytes, header_bytes: int, most_bytes: int) -> Iterator[tuple[str, int, Frame, memoryview]]:
-    """The frames that bytes are: sender, channel, head without its last checksum, and payload, as far as there is."""
+    """Yield the frames in an input: sender, channel, frame and payload, as far as the bytes reach."""
     wire = FrameFormat(header_bytes)
     rest = memoryview(bytearray(data))
     while len(rest) >= _FROM.size + wire.size - 4:
         who, channel = _FROM.unpack_from(rest)
         head = bytes(rest[_FROM.size : _FROM.size + wire.size - 4])
         rest = rest[_FROM.size + wire.size - 4 :]
-        with suppress(SyncError):  # a head that is none ends its connection; the next one's frames come on another
+        with suppress(SyncError):  # a broken head ends its connection; the next frames come on another one
             frame = wire.unpack(memoryview(head + struct.pack("<I", zlib.crc32(head))))
             if frame.length > most_bytes:
                 raise FrameError("too long, as a listener says")
@@ -76,20 +75,20 @@ def frames_in(data: bytes, header_bytes: int, most_bytes: int) -> Iterator[tuple
 
 
 def framed(who: int, frame: Frame, payload: bytes, channel: int = 0) -> bytes:
-    """A frame as `frames_in` reads it."""
+    """Return a frame in the form that `frames_in` reads."""
     sealed = frame.sealed(memoryview(payload))
     return _FROM.pack(who - 1, channel) + FrameFormat(len(frame.header)).pack(sealed)[:-4] + payload
 
 
-def take(receiver: Receiver, sender: str, channel: int, frame: Frame, payload: memoryview) -> None:
-    """What a listener does with a frame of a connection."""
+def deliver(receiver: Receiver, sender: str, channel: int, frame: Frame, payload: memoryview) -> None:
+    """Hand a frame to a receiver, as a listener does."""
     with suppress(SyncError):
         greeting = Greeting(sender, channel, generation=PLAN.epoch)
         hand_on(receiver, greeting, Received(sender, frame, payload, frame.length, 0.0))
 
 
 class Unsent(Outbox):
-    """Sends nothing: what is right is as good as gone."""
+    """An outbox that sends nothing, and reports each frame as sent."""
 
     def connect(self, table: RouteTable) -> list[Sender]:
         self._tables[table.number] = table
@@ -110,16 +109,16 @@ class Unsent(Outbox):
 
 
 def use_frames(data: bytes) -> None:
-    """m0, the root, in round 1."""
+    """Feed frames to m0, the root, in round 1."""
     group = AllReduceGroup(PLAN, SETTINGS, {}, make_outbox=Unsent)
     group.begin(torch.zeros(ELEMENTS), 1.0)
     for sender, channel, frame, payload in frames_in(data, HEADERS.size, CHUNK):
         if not _waits(frame):
-            take(group.receiver(Greeting(sender, channel, 0, PLAN.epoch)), sender, channel, frame, payload)
+            deliver(group.receiver(Greeting(sender, channel, 0, PLAN.epoch)), sender, channel, frame, payload)
 
 
 def _waits(frame: Frame) -> bool:
-    """Whether it is of the round after: that one would wait until this member begins it, which it does not here."""
+    """Return whether a frame is of the next round: it would wait until this member begins that round."""
     try:
         return HEADERS.unpack(frame.header).round == 2
     except FrameError:
@@ -127,8 +126,8 @@ def _waits(frame: Frame) -> bool:
 
 
 @contextmanager
-def gossiping(_: Path) -> Iterator[Feed]:
-    """A member that takes in what others gossip, of any scheme."""
+def open_gossip_inbox(_: Path) -> Iterator[Feed]:
+    """Feed gossip messages of any scheme to a member."""
     for room in ("decoupled_diloco", "staggered"):
         import_module(f"testbed.schemes.{room}.messages")  # the other schemes' messages are known with their modules
 
@@ -136,15 +135,15 @@ def gossiping(_: Path) -> Iterator[Feed]:
         inbox = Inbox(MessageCodec(MEMBERS, ELEMENTS))
         receiver = inbox.receiver(Greeting("m1"))
         for sender, channel, frame, payload in frames_in(data, HEADER_BYTES, receiver.most_bytes):
-            take(receiver, sender, channel, frame, payload)
+            deliver(receiver, sender, channel, frame, payload)
         while (event := inbox.take(0.0)) is not None:
             assert isinstance(event, MessageArrived)
 
     yield feed
 
 
-def connected(use: Callable[[socket.socket], object]) -> Callable[[bytes], None]:
-    """What reads from a connection on which the bytes come, and then its end."""
+def over_connection(use: Callable[[socket.socket], object]) -> Callable[[bytes], None]:
+    """Return a use of bytes that arrive on a connection, which then ends."""
 
     def feed(data: bytes) -> None:
         ours, theirs = socket.socketpair()
@@ -158,15 +157,15 @@ def connected(use: Callable[[socket.socket], object]) -> Callable[[bytes], None]
     return feed
 
 
-def greeted(connection: socket.socket) -> None:
-    """As a listener does with a stranger, who can't know what is to be proved."""
+def use_greeting(connection: socket.socket) -> None:
+    """Answer a greeting as a listener does. The stranger can't know the proof."""
     with suppress(ImpostorError):
         handshake.answer(connection, SETTINGS, time.monotonic() + 10)
 
 
 @contextmanager
-def hearing_probes(_: Path) -> Iterator[Feed]:
-    """What a member hears of the datagrams, and what it tells its controller then."""
+def open_probe_listener(_: Path) -> Iterator[Feed]:
+    """Feed datagrams to a probe listener, and take its report to the controller."""
     arrivals = Arrivals()
     with socket.create_server(("127.0.0.1", 0)) as accepting:
         listener = probe.ProbeListener(accepting, SETTINGS, arrivals)
@@ -176,7 +175,7 @@ def hearing_probes(_: Path) -> Iterator[Feed]:
         listener._newest.clear()
         for microseconds, head, name in _DATAGRAM.iter_unpack(data[: len(data) // _DATAGRAM.size * _DATAGRAM.size]):
             at_s += microseconds / 1e6
-            if (packet := listener._known(proved(head, name))) is not None:
+            if (packet := listener._known(with_proof(head, name))) is not None:
                 listener._take(packet, at_s)
         for member in MEMBERS:
             listener._end(member)
@@ -189,33 +188,33 @@ def hearing_probes(_: Path) -> Iterator[Feed]:
         listener.close()
 
 
-def proved(head: bytes, name: bytes) -> bytes:
-    """A probe's datagram with the proof of the member of this name, if there is one."""
+def with_proof(head: bytes, name: bytes) -> bytes:
+    """Return a probe's datagram with the proof of the named member, if there is such a member."""
     key = SETTINGS.keys.get(name.decode(errors="replace"), b"")
     return (head + name + probe._proof(key, head + name)).ljust(probe.PACKET_BYTES, b"\0")
 
 
 def use_means(data: bytes) -> None:
-    """What a peer answers that was asked for means: lengths, a note, data. Its hash is right."""
+    """Receive a peer's answer to a request for means: lengths, a note, data. The hash is correct."""
     lengths, rest = data[:LENGTHS], data[LENGTHS:]
     whole = lengths + hashlib.sha256(rest).digest() + rest
-    connected(lambda connection: fetch._receive(connection, MOST_MEANS))(whole)
+    over_connection(lambda connection: fetch._receive(connection, MOST_MEANS))(whole)
 
 
 def use_state(data: bytes) -> None:
-    """The state that a member hands over to one that comes."""
-    parts = trained()
+    """Unpack the state that a member hands over to a new member."""
+    parts = state_parts()
     unpack(FetchAnswer(StateNote(7, tuple(parts)), memoryview(bytearray(data))), parts)
 
 
-def trained() -> dict[str, Any]:
-    """The parts of a member's state."""
+def state_parts() -> dict[str, Any]:
+    """Return the parts of a member's state."""
     model = torch.nn.Linear(3, 2)
     return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)}
 
 
 def use_holdings(data: bytes) -> None:
-    """What all reckon from what they hold of a round in which one of them was lost."""
+    """Derive the orders of all survivors from their holdings of a round in which a member was lost."""
     message = decode(data)
     if not isinstance(message, Reconfigure) or disagreeing(message.holdings):
         return  # the controller passes on none that contradict each other
@@ -265,16 +264,23 @@ HOLDINGS = (
 HEADS = (probe._HEAD.pack(probe._MAGIC, 2**60, 12, number, 300 * number, 2) for number in range(12))
 TRAIN = b"".join(_DATAGRAM.pack(500, head, b"m1") for head in HEADS)
 
-#: What ends a connection, and nothing else.
+#: Errors that end a connection, and nothing else.
 REFUSALS = (*CLEAN, SyncError)
 
 TARGETS = (
-    Target("round", simply(use_frames), ROUND, REFUSALS),
-    Target("gossip", gossiping, GOSSIP, REFUSALS),
-    Target("greeting", simply(connected(greeted)), {"plain": Greeting("m1").pack(bytes(16)) + bytes(32)}, REFUSALS),
-    Target("probes", hearing_probes, {"train": TRAIN}, REFUSALS),
-    Target("request", simply(connected(receive_request)), {"means": fetch._pack(ASKED)}, REFUSALS),
-    Target("means", simply(use_means), {"plain": struct.pack("<IQ", len(NOTE), 36) + NOTE + bytes(36)}, REFUSALS),
-    Target("state", simply(use_state), {"plain": bytes(packed(7, trained()).data)}, REFUSALS),
-    Target("holdings", simply(use_holdings), {"plain": encode(Reconfigure({}, {}, HOLDINGS))}, REFUSALS),
+    Target("round", without_setup(use_frames), ROUND, REFUSALS),
+    Target("gossip", open_gossip_inbox, GOSSIP, REFUSALS),
+    Target(
+        "greeting",
+        without_setup(over_connection(use_greeting)),
+        {"plain": Greeting("m1").pack(bytes(16)) + bytes(32)},
+        REFUSALS,
+    ),
+    Target("probes", open_probe_listener, {"train": TRAIN}, REFUSALS),
+    Target("request", without_setup(over_connection(receive_request)), {"means": fetch._pack(ASKED)}, REFUSALS),
+    Target(
+        "means", without_setup(use_means), {"plain": struct.pack("<IQ", len(NOTE), 36) + NOTE + bytes(36)}, REFUSALS
+    ),
+    Target("state", without_setup(use_state), {"plain": bytes(packed(7, state_parts()).data)}, REFUSALS),
+    Target("holdings", without_setup(use_holdings), {"plain": encode(Reconfigure({}, {}, HOLDINGS))}, REFUSALS),
 )

@@ -1,4 +1,4 @@
-"""What is asked of what runs on this machine: of a network's owner over its API, of a server on a port."""
+"""Requests to programs of this machine: to a network's owner over its API, and to a server on a port."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from testbed.spec.topology import Topology
 from tests.api.network import answering
 from tests.fuzz.controllers import MOST_S, nothing_unhandled
 from tests.fuzz.files import make_workspace
-from tests.fuzz.messages import simply
+from tests.fuzz.messages import without_setup
 from tests.fuzz.target import Feed, Target
 
 TOKEN = "a-token"
 
 
 @contextmanager
-def owned(folder: Path) -> Iterator[Feed]:
-    """The owner of a network, which answers at its socket: a request's first line has verb and path, the rest is its
-    body."""
+def open_owner(folder: Path) -> Iterator[Feed]:
+    """Feed requests to the owner of a network: a request's first line has verb and path, the rest is its body."""
     topology = Topology.load(make_workspace(folder / "files") / "topologies" / "smoke.yaml")
     with pytest.MonkeyPatch.context() as patch, answering(topology, folder / "api.sock"):
         patch.chdir(topology.file.parent)
@@ -48,7 +47,7 @@ def owned(folder: Path) -> Iterator[Feed]:
 
 
 def use_headers(data: bytes) -> None:
-    """A request to the admin's port: its first line has verb, path and query, the others are headers."""
+    """Make a request to the admin's port: its first line has verb, path and query, the others are headers."""
     first, *lines = data.split(b"\n")
     verb, path, query = (*first.split(b" "), b"", b"")[:3]
     headers = [(name.lower(), value) for name, _, value in (line.partition(b": ") for line in lines)]
@@ -88,6 +87,6 @@ ASKED = {
 }
 
 TARGETS = (
-    Target("owner", owned, OWNED),
-    Target("access", simply(use_headers), ASKED),
+    Target("owner", open_owner, OWNED),
+    Target("access", without_setup(use_headers), ASKED),
 )

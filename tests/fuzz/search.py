@@ -1,7 +1,7 @@
-"""One target searched by coverage: `python -m tests.fuzz.search TARGET SECONDS FOLDER`.
+"""Search one target by coverage: `python -m tests.fuzz.search TARGET SECONDS FOLDER`.
 
-A process of its own, since libFuzzer ends the process it runs in. FOLDER keeps the corpus between searches, and the
-files that were findings.
+It is a process of its own, since libFuzzer ends the process in which it runs. FOLDER keeps the corpus between searches,
+and the findings.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tests.fuzz.targets import GUIDES, module_of, target
 #: The one target that is not in Python.
 CORE = "core"
 
-#: Inputs that were a finding once: a folder a target.
+#: Earlier findings, in a folder for each target.
 CORPUS = Path(__file__).with_name("corpus")
 
-#: A file takes milliseconds of a processor; whatever it waits for comes within the other seconds, also while others use
-#: the machine. Memory is that of the libraries.
+#: An input takes milliseconds of a processor; the other limit leaves time for waits, also on a busy machine.
+#: The memory is mostly the libraries'.
 MOST_PROCESSOR_S, MOST_SECONDS, MOST_MEMORY_MB = 10, 120, 2048
 
-#: What turns readers over.
+#: Words that upset readers.
 NASTY = (
     "nan", "inf", "-inf", "1e300", "1e-300", "-1", "0", "99999999999999999999", "1e400", "0x10", "1_000", "~", "null",
     "&a", "*a", "<<: *a", "!!binary", "!!int", "!!timestamp", "!!set", "!!str", "? ", "[[[[", "{{{{", "---\n", "%YAML",
@@ -36,18 +36,18 @@ NASTY = (
 
 
 def kept(target: str) -> Mapping[str, bytes]:
-    """What the repository keeps of a target beside its seeds, by name."""
+    """Return a target's inputs that the repository keeps beside its seeds, by name."""
     return {path.name: path.read_bytes() for path in sorted((CORPUS / target).glob("*"))}
 
 
 def words_of(seeds: Iterable[bytes]) -> list[bytes]:
-    """What files are made of: the words of these, and those that turn readers over."""
+    """Return the words in these inputs, and those that upset readers."""
     words = {word for data in seeds for word in re.findall(rb"[\w.%><-]{1,64}", data)}
     return sorted(words | {word.encode() for word in NASTY})
 
 
 def dictionary(seeds: Iterable[bytes]) -> str:
-    """The words in libFuzzer's format: a quoted string a line."""
+    """Return the words in libFuzzer's format: a quoted string a line."""
     return "".join(f'"{_escaped(word)}"\n' for word in words_of(seeds))
 
 
@@ -56,7 +56,7 @@ def _escaped(word: bytes) -> str:
 
 
 def arguments_for(name: str, seeds: Mapping[str, bytes], seconds: int, folder: Path) -> list[str]:
-    """libFuzzer's, with the folder's corpus, to which these are added."""
+    """Return libFuzzer's arguments; the seeds are added to the folder's corpus."""
     corpus, findings = folder / "corpus" / name, folder / "findings"
     for each in (corpus, findings):
         each.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def arguments_for(name: str, seeds: Mapping[str, bytes], seconds: int, folder: P
 
 
 def main() -> None:
-    """Search until the time is over or something is found; libFuzzer's exit code, 0 when nothing was."""
+    """Search until the time is over or something is found; the exit code is libFuzzer's, 0 without a finding."""
     name, seconds, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     if name == CORE:
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def search_core(seconds: int, folder: Path) -> None:
-    """The C core: this process becomes its fuzzer."""
+    """Replace this process by the C core's fuzzer."""
     from tests.fuzz import shaping_core
 
     binary = shaping_core.build(folder)
@@ -97,19 +97,19 @@ def search_core(seconds: int, folder: Path) -> None:
 
 
 def search_python(name: str, seconds: int, folder: Path) -> None:
-    """A target in Python, with all that it reads with instrumented, so nothing of it may be loaded before."""
+    """Search a target in Python. Its readers are instrumented, so nothing of them may be imported before."""
     import atheris  # which `make fuzz` installs, and nothing else needs
 
     with atheris.instrument_imports(include=list(GUIDES[module_of(name)])):
         found = target(name)
     arguments = arguments_for(name, {**found.seeds, **kept(name)}, seconds, folder)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as place, found.fed(Path(place)) as feed:
-        atheris.Setup([sys.argv[0], *arguments], keeping(feed, folder / "findings" / f"{name}-"))
+        atheris.Setup([sys.argv[0], *arguments], saving_findings(feed, folder / "findings" / f"{name}-"))
         atheris.Fuzz()
 
 
-def keeping(feed: Callable[[bytes], None], prefix: Path) -> Callable[[bytes], None]:
-    """What writes inputs that are findings to files, as libFuzzer does where PyTorch is not loaded."""
+def saving_findings(feed: Callable[[bytes], None], prefix: Path) -> Callable[[bytes], None]:
+    """Wrap `feed` so that findings are written to files, as libFuzzer does where PyTorch is not loaded."""
 
     def feed_or_keep(data: bytes) -> None:
         began_s = time.process_time()

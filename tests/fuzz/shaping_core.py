@@ -1,6 +1,6 @@
-"""The C core with libFuzzer and sanitizers: what it makes of messages of the kernel's and commands of its parent's.
+"""The C core with libFuzzer and sanitizers: messages of the kernel and commands of its parent.
 
-core/world.c is the world around it, and says what an input is.
+core/world.c is the simulated world around it, and describes an input.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from testbed.link import GilbertElliott, LinkState, Queue
 
 FOLDER = Path(__file__).with_name("core")
 
-#: What the world answers in place of the system.
+#: The calls that the world answers instead of the system.
 WRAPPED = ("clock_now", "setns", "poll", "open", "ioctl", "socket", "close", "recvmmsg", "send", "recvmsg")
 FLAGS = (
     *("-std=gnu11", "-g", "-Wall", "-Wextra", "-Wno-missing-field-initializers", f"-I{SOURCE}"),
     *("-fno-omit-frame-pointer", "-fno-sanitize-recover=all", "-Dmain=main_of_the_core"),
     *(f"-Wl,--wrap={name}" for name in WRAPPED),
 )
-#: All that ends a search, or a replay, with a report.
+#: The sanitizers, which end a search or a replay with a report.
 SANITIZERS = "address,undefined,float-cast-overflow"
 
 #: Kinds of records.
 TIME, KERNEL, PASS, COMMAND, MOMENTS, REFUSE = range(6)
-#: Of linux/netfilter/nfnetlink_queue.h: a message's type, its attributes, and that it is of a super-packet.
+#: From linux/netfilter/nfnetlink_queue.h: a message's type, its attributes, and the flag of a super-packet.
 PACKET, PACKET_HEADER, PAYLOAD, LENGTH, SKB_INFO, SKB_GSO = 3 << 8, 1, 10, 13, 14, 2
 
 
 def build(folder: Path) -> Path:
-    """The fuzzer, by clang: gcc has none. CalledProcessError."""
+    """Build the fuzzer by clang, since gcc has none. Raises CalledProcessError."""
     binary = folder / "core"
     flags = (*FLAGS, "-O1", f"-fsanitize=fuzzer,{SANITIZERS}")
     subprocess.run(["clang", *flags, "-o", binary, *SOURCE.glob("*.c"), FOLDER / "world.c", "-lm"], check=True)
@@ -44,23 +44,23 @@ def build(folder: Path) -> Path:
 
 
 def build_replay(folder: Path) -> Path:
-    """What feeds files to the core, by the compiler that the core is made with. CompilerError."""
+    """Build a program that feeds files to the core, by the core's own compiler. Raises CompilerError."""
     flags = (*FLAGS, "-O0", f"-fsanitize={SANITIZERS}")
     return compile_c([*sorted(SOURCE.glob("*.[ch]")), *sorted(FOLDER.glob("*.c"))], flags, folder / "core")
 
 
 def record(kind: int, data: bytes = b"") -> bytes:
-    """A record of an input."""
+    """Return a record of an input."""
     return struct.pack("<BH", kind, len(data)) + data
 
 
 def commands(*lines: str) -> bytes:
-    """A message of the parent's."""
+    """Return a message of the parent."""
     return record(COMMAND, "\n".join(("7", *lines)).encode())
 
 
 def packet(number: int, link: int = 0, size: int = 1500, info: int = 0, namespace: int = 0) -> bytes:
-    """A message of the kernel's about a packet, as the core asks for them; then it is read."""
+    """Return a message of the kernel about a packet, in the form that the core asks for."""
     header = bytes([0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6]) + bytes(10) + bytes(12) + b"\x80" + bytes(27)
     attributes = b"".join(
         struct.pack("<HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
@@ -77,12 +77,12 @@ def packet(number: int, link: int = 0, size: int = 1500, info: int = 0, namespac
 
 
 def passed(microseconds: int) -> bytes:
-    """Time passes, and the core does a pass."""
+    """Let time pass, then the core makes a pass."""
     return record(TIME, struct.pack("<I", microseconds)) + record(PASS)
 
 
 def attached(link: int, state: LinkState, namespace: int = 0) -> bytes:
-    """A link is attached."""
+    """Return the command that attaches a link."""
     return commands(f"attach {link} 1 {encode(state)} lo /{namespace}")
 
 

@@ -1,4 +1,4 @@
-"""What is fuzzed: something that takes bytes which may be anybody's."""
+"""A fuzzed target: a reader of bytes that anybody may send."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from testbed.trace.trace import TraceError
 
 ROOT = Path(testbed.__file__).parents[1]
 
-#: What the command line turns into words and exit code 2, and what ends who said it. Anything else is a finding.
+#: Errors that the command line explains with exit code 2, or that end the sender's connection. Others are findings.
 CLEAN = (SpecError, TraceError, ProtocolError, PlanError)
 
 Feed = Callable[[bytes], None]
@@ -23,26 +23,25 @@ Feed = Callable[[bytes], None]
 
 @contextmanager
 def only_clean_errors() -> Iterator[None]:
-    """Lets go what is said in words to whoever the bytes are from."""
+    """Suppress errors that tell the sender of the bytes what is wrong."""
     with suppress(*CLEAN):
         yield
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is fed: `open` sets it up in an empty folder, and yields what takes the bytes and raises what comes of them.
-
-    A search begins with its `seeds`, by name, and those of the corpus. Errors that are `clean` are no findings.
-    """
+    """A reader of bytes. `open` sets it up in an empty folder, and yields a function that takes the bytes."""
 
     name: str
     open: Callable[[Path], AbstractContextManager[Feed]]
+    #: The inputs with which a search begins, by name, beside those of the corpus.
     seeds: Mapping[str, bytes]
+    #: Errors that are no findings.
     clean: tuple[type[Exception], ...] = CLEAN
 
     @contextmanager
     def fed(self, folder: Path) -> Iterator[Feed]:
-        """What takes the bytes, and raises nothing but findings."""
+        """Yield a function that takes the bytes, and raises nothing but findings."""
         with self.open(folder) as use:
 
             def feed(data: bytes) -> None:

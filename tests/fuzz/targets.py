@@ -1,6 +1,4 @@
-"""All that is fuzzed, by name. A target is loaded when it is asked for: what it reads with is instrumented then, and
-what only others need takes no time.
-"""
+"""All targets by name. A target is loaded when it is needed: its readers are instrumented then."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ MODULES = {
 }
 NAMES = tuple(name for names in MODULES.values() for name in names)
 
-#: What a search is guided by, by the target's module: the readers, and the libraries in which they read. More would
+#: The modules whose coverage guides a search, by the target's module: readers and their libraries. More modules would
 #: take longer to instrument than a piece of a search.
 GUIDES = {
     "files": ("testbed.spec", "testbed.trace", "testbed.report.trace", "yaml", "json", "csv"),
@@ -35,12 +33,12 @@ GUIDES = {
 
 
 def module_of(name: str) -> str:
-    """Where a target is."""
+    """Return the module of a target."""
     return next(module for module, names in MODULES.items() if name in names)
 
 
 @cache
 def target(name: str) -> Target:
-    """The target of a name."""
+    """Return the target of a name."""
     found = import_module(f"tests.fuzz.{module_of(name)}").TARGETS
     return cast("Target", next(each for each in found if each.name == name))

@@ -1,4 +1,4 @@
-"""Some files that nobody would write, the same each time. `python -m tests.fuzz` looks for others."""
+"""Seeds, earlier findings and some spoilt files, the same each time. `python -m tests.fuzz` searches for others."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ MOST_MEMORY = 4 * 2**30
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where each target has a folder of its name."""
+    """Return the folder with a folder for each target."""
     return tmp_path_factory.mktemp("fuzz")
 
 
 @pytest.fixture(scope="module")
 def opened(root: Path) -> Iterator[Callable[[str], Feed]]:
-    """What feeds a target by its name, strictly; each is opened once."""
+    """Return a function that opens a target by its name, once, and returns its strict `feed`."""
     with ExitStack() as stack:
 
         @cache
@@ -48,7 +48,7 @@ def opened(root: Path) -> Iterator[Callable[[str], Feed]]:
 
 @contextmanager
 def little_memory() -> Iterator[None]:
-    """A file that asks for too much gets a MemoryError, and not the machine's last byte."""
+    """Limit the memory, so that a file that asks for too much gets a MemoryError and not the machine's last byte."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + MOST_MEMORY, hard))
@@ -60,7 +60,7 @@ def little_memory() -> Iterator[None]:
 
 @pytest.mark.parametrize(("name", "seed"), [(name, seed) for name in NAMES for seed in target(name).seeds])
 def test_what_the_search_begins_with_is_right(opened: Callable[[str], Feed], name: str, seed: str) -> None:
-    """Else it would never get past the first error."""
+    """A seed that raises an error would keep the search from getting past that error."""
     opened(name)(target(name).seeds[seed])
 
 
@@ -72,7 +72,7 @@ def test_what_was_found_once_is_not_found_again(opened: Callable[[str], Feed], n
 
 
 def test_the_core_lives_with_all_that_the_search_begins_with_and_found(tmp_path: Path) -> None:
-    """Built with sanitizers, so that it ends with a report where it does what C does not notice."""
+    """The core is built with sanitizers, so that it ends with a report for errors that C does not notice."""
     files = [*sorted((CORPUS / CORE).iterdir())]
     for name, data in shaping_core.SEEDS.items():
         files.append(tmp_path / name)
@@ -83,7 +83,7 @@ def test_the_core_lives_with_all_that_the_search_begins_with_and_found(tmp_path:
 
 @st.composite
 def disturbed(draw: st.DrawFn, seeds: list[bytes]) -> bytes:
-    """A seed of which some places are cut out, doubled or replaced by words that turn readers over."""
+    """Draw a seed in which some places are cut out, doubled or replaced by words that upset readers."""
     data = draw(st.sampled_from(seeds))
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, len(data)))

@@ -1,7 +1,7 @@
 """A disk for the guest's Docker engine: an ext4 file in build/ with the worker image in it.
 
 The image is loaded on the host, by a second engine whose data is on the disk: that takes half a minute the first time,
-12 s when the worker's code has changed since, and nothing otherwise. The guest writes none of its own to it.
+12 s when the worker's code has changed since, and nothing otherwise. The guest's writes do not reach it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENGINE_DEADLINE_S = 60.0
 
 
 def engine_disk() -> Path:
-    """The disk, with the worker image of the code as it is now. Raises GuestError, EngineError or ImageError."""
+    """Return the disk, with the worker image of the present code. Raises GuestError, EngineError or ImageError."""
     ours = engine.connect()
     tag = ensure_worker_image(ours, lambda _: None)
     if DISK.exists() and RECORD.exists() and RECORD.read_text() == tag:
@@ -64,7 +64,7 @@ def _mounted(scratch: Path) -> Iterator[Path]:
 
 @contextmanager
 def _engine_on(data: Path, scratch: Path) -> Iterator[docker.DockerClient]:
-    """An engine with its data in a folder, away from the host's own: in its own network namespace above all."""
+    """Run an engine with its data in a folder, apart from the host's engine: in its own network namespace above all."""
     address = f"unix://{scratch}/socket"
     files = ("--data-root", str(data), "--exec-root", str(scratch / "exec"), "--pidfile", str(scratch / "pid"))
     command = ["setpriv", "--pdeathsig", "TERM", "unshare", "--net", "dockerd", "--host", address, *files]

@@ -100,13 +100,16 @@ exec crun "$@"
 
 
 class GuestError(RuntimeError):
-    """The guest did not come to a result. The text has the reason and the end of its console."""
+    """The guest produced no result. The text has the reason and the end of its console."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuestResult:
-    """What a run in the guest came to: the exit status, pytest's JUnit report, all the guest's output, and the lines of
-    what tests judged (tests/measuring.py)."""
+    """The result of a run in the guest.
+
+    It has the exit status, pytest's JUnit report, all of the guest's output, and the lines of the tests' judgements
+    (tests/measuring.py).
+    """
 
     status: int
     junit: str
@@ -130,9 +133,12 @@ def run_in_guest(
     disk: Path | None = None,
     follow: Callable[[str], object] = lambda _: None,
 ) -> GuestResult:
-    """Run a command in the guest. Raises GuestError: not there, crashed, or out of time.
+    """Run a command in the guest.
 
     `disk` is an ext4 file with a Docker engine's data. `follow` gets each line of the console as it comes.
+
+    Raises:
+        GuestError: The guest kernel is not installed, crashed, or ran out of time.
     """
     kernel = shutil.which(KERNEL)
     if kernel is None or not MODULES.is_dir():
@@ -197,9 +203,7 @@ def _runc_script() -> str:
 
 
 def _boot(command: list[str], limit_s: float, follow: Callable[[str], object]) -> str:
-    """Run the kernel in a process group of its own and return its console; past the limit the whole group is
-    killed.
-    """
+    """Run the kernel in a process group of its own and return its console. Past the limit the whole group is killed."""
     lines = []
     with subprocess.Popen(
         command,
@@ -231,7 +235,7 @@ def _boot(command: list[str], limit_s: float, follow: Callable[[str], object]) -
 
 
 def _as_a_guest() -> None:
-    """Before the kernel is executed: it ends with us, however we end, and leaves wide registers alone."""
+    """Before the kernel is executed: let it end with this process, and leave wide registers alone."""
     end_with_parent = 1
     ctypes.CDLL(None, use_errno=True).prctl(end_with_parent, signal.SIGKILL, 0, 0, 0)
     hide_wide_registers()
@@ -240,10 +244,10 @@ def _as_a_guest() -> None:
 def hide_wide_registers() -> None:
     """Let this process's PTRACE_GETREGSET and SETREGSET fail, as on a machine without extended registers.
 
-    The guest kernel keeps its processes' registers by ptrace, in a buffer of fixed size. Where the processor
-    has larger ones (AMX) the host refuses to set that little, and the guest dies at its first process.
-    Without these requests it falls back to the ones of the SSE age, which always work. A seccomp filter is
-    how a process can do without a system call; it has to be set before the kernel is executed.
+    The guest kernel keeps its processes' registers by ptrace, in a buffer of fixed size. Where the processor has larger
+    registers (AMX) the host refuses to set so few, and the guest dies at its first process. Without these requests it
+    falls back to the registers of the SSE age, which always work. A seccomp filter lets a process do without a system
+    call; it must be set before the kernel is executed.
     """
     ptrace, get_register_set, set_register_set = 101, 0x4204, 0x4205
     load, equal, answer = 0x20, 0x15, 0x06

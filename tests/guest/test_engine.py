@@ -1,4 +1,4 @@
-"""Containers on a kernel with netem and Open vSwitch: a short training run, and what `--privileged` grants."""
+"""Containers on a kernel with netem and Open vSwitch: a short training run, and the rights of `--privileged`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def client() -> docker.DockerClient:
 
 @pytest.fixture
 def known_host() -> Iterator[None]:
-    """What this host carries is known, if only said: a run that has to measure it first takes the guest 15 s more."""
+    """Write a budget for this host: a run that has to measure it first takes the guest 15 s more."""
     if budget.host_budget("netem") is not None:
         yield
         return
@@ -101,13 +101,13 @@ def test_a_run_trains_over_netem_and_open_vswitch(client: docker.DockerClient, e
 
 
 def late_ms(reason: str) -> float:
-    """By how much a round trip is off, as a verdict's reason has it; not a number when it is about something else."""
+    """Return the error of a round trip in a verdict's reason, in ms; NaN if the reason is about something else."""
     found = re.search(r": round trip ([+-][\d.]+) ms off", reason)
     return float(found[1]) if found else nan
 
 
 def test_a_privileged_container_makes_networks(client: docker.DockerClient) -> None:
-    """As a job of continuous integration does. The tools are the host's: the worker image has none."""
+    """A CI job makes networks in the same way. The tools are the host's: the worker image has none."""
     image = ensure_worker_image(client, lambda _: None)
     output = client.containers.run(
         image,

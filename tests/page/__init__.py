@@ -1,1 +1,1 @@
-"""The page in a browser, Debian's Chromium: `make test-page`. `make test` needs no browser; `.ci/run` has both."""
+"""The page in Debian's Chromium: `make test-page`. `make test` needs no browser; `.ci/run` runs both."""

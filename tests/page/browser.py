@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to over its DevTools protocol."""
+"""A headless Chromium, controlled over its DevTools protocol."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NavigatedError(Exception):
 
 
 class Tab:
-    """A page that is open. `requests` has the addresses that it asked for, `errors` what its console complained of."""
+    """An open page. `requests` are the addresses that it requested, `errors` its console's complaints."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
@@ -61,13 +61,16 @@ class Tab:
         self.do("Page.navigate", url=address)
 
     def value(self, expression: str) -> Any:
-        """What an expression, or its promise, comes to in the page."""
+        """Return the value of an expression in the page, or of its promise."""
         found = self.do("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
     def until(self, expression: str) -> Any:
-        """Its value as soon as that is true in the page, which is brought to the front: one behind draws nothing."""
+        """Wait until an expression is true in the page, and return its value.
+
+        The page is brought to the front first: a page in the background draws nothing.
+        """
         self.do("Page.bringToFront")
         deadline = time.monotonic() + PATIENCE_S
         while not (value := self._value_or_none(expression)):
@@ -82,23 +85,23 @@ class Tab:
             return None
 
     def press(self, key: str, *, shift: bool = False, control: bool = False) -> None:
-        """A key, down and up."""
+        """Press and release a key."""
         code, text = KEYS[key] if key in KEYS else (ord(key.upper()), "" if control else key)
         held = {"modifiers": 8 * shift + 2 * control, "key": key, "windowsVirtualKeyCode": code}
         self.do("Input.dispatchKeyEvent", type="keyDown", **held, **({"text": text} if text else {}))
         self.do("Input.dispatchKeyEvent", type="keyUp", **held)
 
     def write(self, text: str) -> None:
-        """Text, where the focus is."""
+        """Type text at the focus."""
         self.do("Input.insertText", text=text)
 
     def resize(self, width: int, height: int) -> None:
-        """As on a screen of this size."""
+        """Give the page a screen of this size."""
         self.do("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self.do("Emulation.setScrollbarsHidden", hidden=True)  # a picture of a whole page would lack their width
 
     def prefer(self, scheme: str) -> None:
-        """As for a user who prefers `light` or `dark`."""
+        """Set the user's preference for `light` or `dark`."""
         self.do("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def show_as_print(self) -> None:
@@ -113,7 +116,7 @@ class Tab:
         file.write_bytes(base64.b64decode(printed["data"]))
 
     def violations(self) -> list[str]:
-        """What axe finds in the page as it is now that keeps people out: serious or worse, each with where it is."""
+        """Return axe's findings in the present page that are serious or worse, each with its place."""
         self.value(f"{AXE.read_text()};0")
         found = self.value("axe.run({resultTypes: ['violations']}).then(found => found.violations)")
         serious = [one for one in found if one["impact"] in ("serious", "critical")]
@@ -132,7 +135,7 @@ class Tab:
 
 
 class Browser:
-    """Open while it is entered, with a profile of its own; in the control group of `tasks`, where its file is given."""
+    """A browser with a profile of its own while it is entered; in the control group of `tasks`, if given."""
 
     def __init__(self, tasks: Path | None = None) -> None:
         self._tasks = tasks
@@ -161,7 +164,7 @@ class Browser:
         return self
 
     def tab(self) -> Tab:
-        """Another one."""
+        """Open another tab."""
         params = {"url": "about:blank"}
         self._socket.send(json.dumps({"id": 1, "method": "Target.createTarget", "params": params}))
         while (message := json.loads(self._socket.recv(PATIENCE_S))).get("id") != 1:

@@ -1,4 +1,4 @@
-"""The page over a network that is up, and over a recording, as people use it: by mouse, by keys, on a phone."""
+"""The page over a network that is up, and over a recording, used by mouse, by keys and on a phone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The file that leads to the page of a run that is over."""
+    """Return the file that leads to the page of a finished run."""
     folder = tmp_path_factory.mktemp("recorded")
     run = build_run(folder / "run")
     values = {"rate_bps": 5e6, "delay_s": None, "jitter_s": None, "loss": None}
@@ -63,7 +63,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def page(browser: Browser, network: Standing) -> Tab:
-    """A tab with the page, by the file that leads there."""
+    """Open a tab with the page, by the file that leads there."""
     tab = browser.tab()
     tab.open(f"file://{label.state_folder(network.name) / 'page.html'}")
     tab.until("document.querySelectorAll('#map .link').length === 4")
@@ -71,7 +71,7 @@ def page(browser: Browser, network: Standing) -> Tab:
 
 
 def check_quiet(tab: Tab) -> None:
-    """Nothing went wrong in it, and nothing left the machine."""
+    """Assert that the page logged no error, and sent no request beyond this machine."""
     assert tab.errors == []
     assert [
         url for url in tab.requests if not re.match(r"(file:///(run|tmp)/|(http|ws)://127\.0\.0\.1:\d+/|data:)", url)
@@ -241,7 +241,7 @@ def move_to(tab: Tab, seconds: float) -> None:
 
 
 def choose(tab: Tab, link: str) -> str:
-    """What the page says of a link."""
+    """Choose a link, and return the page's text about it."""
     tab.value(f"document.querySelector('[data-link=\"{link}\"]').dispatchEvent(new MouseEvent('click'))")
     return str(tab.until(f"document.getElementById('chosen').textContent === '{link}' && {SAID}"))
 
@@ -306,7 +306,7 @@ def test_no_figure_runs_over_its_tile(recording: Path, browser: Browser, width: 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a run with its report."""
+    """Return the directory of a run with its report."""
     run = build_run(tmp_path_factory.mktemp("reported") / "run")
     write_report(run)
     return run

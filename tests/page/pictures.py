@@ -1,10 +1,10 @@
-"""Pictures made of a run that is over, the documentation's: `python -m tests.page.pictures runs/latest`.
+"""Make the documentation's pictures of a finished run: `python -m tests.page.pictures runs/latest`.
 
-docs/page.webp        the page as it plays the run, which moves
+docs/page.webp        the page as it plays the run, moving
 docs/page-dark.png    one moment of it in dark, docs/page-phone.png on a phone
 docs/report.png       the head of its report
 
-`--widths FOLDER` makes others, to look at: the whole report and the page at each width of a screen, in light and in
+`--widths FOLDER` makes others to look at: the whole report and the page at each width of a screen, in light and in
 dark, and the report in print.
 """
 
@@ -31,7 +31,7 @@ WIDE, PHONE = (1360, 1200), (390, 844)
 #: The widths of screens, and of a sheet of A4 between margins of 1 cm at 96 pixels an inch.
 WIDTHS, SHEET = (1000, 1280, 1600), 718
 
-#: The moving picture: so many moments of the run, each shown for so long; the last one for longer.
+#: The moving picture: its number of moments, the time of each, and the longer time of the last.
 MOMENTS, MOMENT_MS, LAST_MS = 48, 250, 2500
 #: Its width in print, and how well it is kept: under a megabyte.
 WIDTH, QUALITY = 1000, 62
@@ -64,13 +64,13 @@ def main() -> int:
                 print(file)
         return 0
     with Browser() as browser:
-        with viewed(args.run) as page:
-            tab = opened(browser, page, args.link, WIDE, "light")
-            save_moving([moment(tab, place / (MOMENTS - 1)) for place in range(MOMENTS)], args.out / "page.webp")
-            tab = opened(browser, page, args.link, WIDE, "dark")
-            moment(tab, STANDS_FOR).save(args.out / "page-dark.png", optimize=True)
-            tab = opened(browser, page, args.link, PHONE, "light")
-            moment(tab, STANDS_FOR).save(args.out / "page-phone.png", optimize=True)
+        with viewer_address(args.run) as page:
+            tab = open_page(browser, page, args.link, WIDE, "light")
+            save_moving([picture_at(tab, place / (MOMENTS - 1)) for place in range(MOMENTS)], args.out / "page.webp")
+            tab = open_page(browser, page, args.link, WIDE, "dark")
+            picture_at(tab, STANDS_FOR).save(args.out / "page-dark.png", optimize=True)
+            tab = open_page(browser, page, args.link, PHONE, "light")
+            picture_at(tab, STANDS_FOR).save(args.out / "page-phone.png", optimize=True)
         tab = report_tab(browser, args.run, WIDE[0])
         picture(tab).save(args.out / "report.png", optimize=True)
     for file in ("page.webp", "page-dark.png", "page-phone.png", "report.png"):
@@ -93,29 +93,29 @@ def save_widths(browser: Browser, run: Path, link: str, folder: Path) -> Iterato
         for width in WIDTHS:
             tab = report_tab(browser, run, width)
             tab.prefer(scheme)
-            yield saved(picture(tab, whole=True), folder / f"report-{width}-{scheme}.png")
+            yield save(picture(tab, whole=True), folder / f"report-{width}-{scheme}.png")
     tab = report_tab(browser, run, SHEET)
     tab.print_to(folder / "report.pdf")
     yield folder / "report.pdf"
     tab.show_as_print()
-    yield saved(picture(tab, whole=True), folder / "report-print.png")
-    with viewed(run) as page:
+    yield save(picture(tab, whole=True), folder / "report-print.png")
+    with viewer_address(run) as page:
         for scheme in ("light", "dark"):
             for width in WIDTHS:
-                tab = opened(browser, page, link, (width, WIDE[1]), scheme)
-                moment(tab, STANDS_FOR)
-                yield saved(picture(tab, whole=True), folder / f"page-{width}-{scheme}.png")
+                tab = open_page(browser, page, link, (width, WIDE[1]), scheme)
+                picture_at(tab, STANDS_FOR)
+                yield save(picture(tab, whole=True), folder / f"page-{width}-{scheme}.png")
 
 
-def saved(shot: Image.Image, file: Path) -> Path:
+def save(shot: Image.Image, file: Path) -> Path:
     """Save a picture and return its file."""
     shot.save(file)
     return file
 
 
 @contextmanager
-def viewed(run: Path) -> Iterator[str]:
-    """The address of the page that `testbed view` shows of a run."""
+def viewer_address(run: Path) -> Iterator[str]:
+    """Yield the address of the page that `testbed view` shows of a run."""
     command = [sys.executable, "-m", "testbed", "view", str(run)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as viewer:
         try:
@@ -127,8 +127,8 @@ def viewed(run: Path) -> Iterator[str]:
             viewer.terminate()
 
 
-def opened(browser: Browser, page: str, link: str, size: tuple[int, int], scheme: str) -> Tab:
-    """A tab with the page, drawn, with a link chosen."""
+def open_page(browser: Browser, page: str, link: str, size: tuple[int, int], scheme: str) -> Tab:
+    """Open a tab with the page, drawn, with a link chosen."""
     tab = browser.tab()
     tab.prefer(scheme)
     tab.resize(*size)
@@ -138,8 +138,8 @@ def opened(browser: Browser, page: str, link: str, size: tuple[int, int], scheme
     return tab
 
 
-def moment(tab: Tab, part: float) -> Image.Image:
-    """The page at a part of the run's time."""
+def picture_at(tab: Tab, part: float) -> Image.Image:
+    """Move the page to a part of the run's time, and return its picture."""
     tab.value(MOVE.replace("PART", str(part)))
     tab.value(TOLD)
     return picture(tab)
@@ -153,7 +153,7 @@ def picture(tab: Tab, whole: bool = False) -> Image.Image:
 
 
 def save_moving(pictures: list[Image.Image], file: Path) -> None:
-    """One after the other, over and over."""
+    """Save pictures as one moving picture, which repeats."""
     height = round(WIDTH * pictures[0].height / pictures[0].width)
     first, *others = (one.resize((WIDTH, height), Image.Resampling.LANCZOS) for one in pictures)
     durations = [MOMENT_MS] * (len(pictures) - 1) + [LAST_MS]

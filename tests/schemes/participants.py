@@ -1,4 +1,4 @@
-"""Participants as workers build them."""
+"""Participants of gossip schemes, built as workers build them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def participant(
     clock: Callable[[], float] = time.monotonic,
     **options: Any,
 ) -> Participant:
-    """The scheme's, for the member `name` at a place."""
+    """Build the scheme's participant for the member `name`, with its configuration `place`."""
     its = SCHEMES[scheme]
     training = GossipTraining(name, members, place, parameters, iterations, seed=1, samples=samples, clock=clock)
     built: Participant = its.algorithm.build(its.read(options), training)

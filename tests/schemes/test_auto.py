@@ -42,7 +42,7 @@ CHOICES = (
 
 
 def auto(session: sync.Session, net: torch.nn.Module, optimizer: torch.optim.Optimizer) -> ChosenStrategy:
-    """As the worker builds it."""
+    """Build the scheme as the worker does."""
 
     def moments() -> list[torch.Tensor]:
         kept = [value for state in optimizer.state.values() for value in state.values()]
@@ -60,7 +60,7 @@ def auto(session: sync.Session, net: torch.nn.Module, optimizer: torch.optim.Opt
 def train(
     tmp_path: Path, plans: Sequence[Plan], at_end: Callable[[torch.nn.Module, torch.optim.Optimizer], torch.Tensor]
 ) -> list[torch.Tensor]:
-    """STEPS under the first plan and, from the round after each SWAPPED step on, the others; each member's end."""
+    """Train STEPS steps, with another plan from the round after each SWAPPED step on. Returns each member's end."""
     with Controller(tmp_path, plans[0], job()) as controller:
 
         def work(member: str) -> torch.Tensor:
@@ -95,7 +95,7 @@ def plan(epoch: int, training: TrainingChoice | None, codec: str = "fp32") -> Pl
 
 @pytest.mark.parametrize(("one", "other"), list(permutations(CHOICES, 2)), ids=str)
 def test_every_pair_hands_over_to_the_bit(tmp_path: Path, one: TrainingChoice, other: TrainingChoice) -> None:
-    """To the other and back, with a codec in between."""
+    """Members change to the other scheme and back, with a codec in between."""
     plans = [plan(0, one), plan(1, other, codec="int8"), plan(2, one)]
     first, *others = train(tmp_path, plans, lambda net, _: flat(net))
     assert first.isfinite().all()
@@ -103,7 +103,7 @@ def test_every_pair_hands_over_to_the_bit(tmp_path: Path, one: TrainingChoice, o
 
 
 def test_gradients_after_local_steps_find_the_optimizers_alike(tmp_path: Path) -> None:
-    """Not the parameters alone: with moments of their own the members would part in the next step."""
+    """Equal parameters are not enough: with different moments the members would part in the next step."""
 
     def everything(net: torch.nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
         moments = [value for state in optimizer.state.values() for value in state.values() if value.dim()]

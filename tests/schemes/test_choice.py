@@ -1,4 +1,4 @@
-"""A scheme as a text: options are read as they were meant, and errors name the part that is wrong."""
+"""A scheme as text: options are parsed, and errors name the wrong part."""
 
 from __future__ import annotations
 

@@ -54,8 +54,10 @@ def in_groups(session: sync.Session, prox: float) -> torch.Tensor:
 
 
 def by_hand(prox: float) -> torch.Tensor:
-    """Every round a group's members go where the mean of their changes, each over its work, leads; every second, all
-    to the groups' mean."""
+    """Compute the scheme: in every round a group moves by the mean of its members' changes, each divided by its work.
+
+    In every second round all move to the mean of the groups.
+    """
     at = {member: flat(model()) for member in MEMBERS}
     anchor = flat(model())
     for number in range(ROUNDS):
@@ -82,7 +84,7 @@ def test_changes_are_divided_by_the_work_behind_them(tmp_path: Path, prox: float
 
 
 def beside_steps(session: sync.Session) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a member ends with, and what was agreed on before the last step."""
+    """Return a member's parameters at the end, and the agreed parameters before the last step."""
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     own = STEPS[session.name]
@@ -96,7 +98,7 @@ def beside_steps(session: sync.Session) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def beside_steps_by_hand() -> tuple[torch.Tensor, torch.Tensor]:
-    """The mean of what a round's steps changed is added when the next round's are done; nothing is left out."""
+    """Compute the same: the mean change of a round is added after the next round's steps; nothing is left out."""
     at = {member: flat(model()) for member in MEMBERS}
     base, common = dict(at), [flat(model())]
     under_way: dict[str, torch.Tensor] = {}
@@ -121,7 +123,7 @@ def beside_steps_by_hand() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_steps_may_change_from_round_to_round(tmp_path: Path) -> None:
-    """m0 is told to take 1, then 3 and then 4 steps: divided by its work, each round's change counts the same."""
+    """m0 is told to take 1, then 3 and then 4 steps; divided by its work, each round's change counts the same."""
     told = {"m0": [1, 3, 4, 4], **{member: [STEPS[member]] * 4 for member in MEMBERS[1:]}}
 
     def train(session: sync.Session) -> torch.Tensor:

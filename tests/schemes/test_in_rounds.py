@@ -1,5 +1,7 @@
-"""Tests of all schemes that reduce in rounds: plans and codecs change, checkpoints, members join, and another scheme
-continues."""
+"""Tests of all schemes that reduce in rounds.
+
+Plans and codecs change, checkpoints are loaded, members join, and another scheme continues.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,10 @@ def strategy_of(name: str, session: sync.Session, net: torch.nn.Module) -> Strat
     return built
 
 
-def go(strategy: Strategy, net: torch.nn.Module, optimizer: torch.optim.Optimizer, name: str, steps: range) -> None:
-    """Steps with the strategy around them."""
+def take_steps(
+    strategy: Strategy, net: torch.nn.Module, optimizer: torch.optim.Optimizer, name: str, steps: range
+) -> None:
+    """Take steps with the strategy around them."""
     before = optimizer.register_step_pre_hook(lambda *_: strategy.before_step())
     after = optimizer.register_step_post_hook(lambda *_: strategy.after_step())
     for number in steps:
@@ -72,7 +76,7 @@ def alike(results: Mapping[str, torch.Tensor]) -> torch.Tensor:
 
 
 def test_all_are_tried() -> None:
-    """But `hierarchical`, which is local SGD where plans have groups."""
+    """All but `hierarchical`, which is local SGD under plans with groups."""
     assert {*OPTIONS, "hierarchical"} == {name for name, its in SCHEMES.items() if its.exchange == "all-reduce"}
 
 
@@ -94,7 +98,7 @@ def test_plans_and_codecs_change_in_the_midst(tmp_path: Path, name: str) -> None
                     if member == "m0" and number in (2, 7):
                         controller.prepare(plans[(2, 7).index(number) + 1])
                         controller.await_messages(Held, 3 * (1 + (2, 7).index(number)))
-                    go(strategy, net, optimizer, member, range(number, number + 1))
+                    take_steps(strategy, net, optimizer, member, range(number, number + 1))
                 strategy.settle()
                 assert session.plan.epoch == 2
                 return flat(net)
@@ -113,9 +117,9 @@ def test_it_goes_on_from_a_checkpoint_to_the_bit(tmp_path: Path, name: str) -> N
     def whole(session: sync.Session) -> torch.Tensor:
         net = model()
         optimizer, strategy = adam(net), strategy_of(name, session, net)
-        go(strategy, net, optimizer, session.name, range(HALF))
+        take_steps(strategy, net, optimizer, session.name, range(HALF))
         session.save(files[session.name], model=net, optimizer=optimizer, strategy=strategy)
-        go(strategy, net, optimizer, session.name, range(HALF, STEPS))
+        take_steps(strategy, net, optimizer, session.name, range(HALF, STEPS))
         strategy.settle()
         return flat(net)
 
@@ -123,7 +127,7 @@ def test_it_goes_on_from_a_checkpoint_to_the_bit(tmp_path: Path, name: str) -> N
         net = model()
         optimizer, strategy = adam(net), strategy_of(name, session, net)
         sync.load(files[session.name]).restore(model=net, optimizer=optimizer, strategy=strategy)
-        go(strategy, net, optimizer, session.name, range(HALF, STEPS))
+        take_steps(strategy, net, optimizer, session.name, range(HALF, STEPS))
         strategy.settle()
         return flat(net)
 
@@ -135,14 +139,14 @@ def test_it_goes_on_from_a_checkpoint_to_the_bit(tmp_path: Path, name: str) -> N
 
 @pytest.mark.parametrize("name", [name for name in OPTIONS if SCHEMES[name].elastic and "delay" not in OPTIONS[name]])
 def test_who_comes_begins_where_another_is(tmp_path: Path, name: str) -> None:
-    """m2 was lost and comes again between two steps: it has nothing but what m0 hands over."""
+    """m2 was lost and comes back between two steps, with nothing but the state that m0 hands over."""
     plan = Plan(0, MEMBERS, (star(MEMBERS, "m1"),), codec=SCHEMES[name].codec)
     handed: dict[str, Any] = {}
 
     def first(session: sync.Session) -> None:
         net = model()
         optimizer, strategy = adam(net), strategy_of(name, session, net)
-        go(strategy, net, optimizer, session.name, range(HALF))
+        take_steps(strategy, net, optimizer, session.name, range(HALF))
         handed[session.name] = {
             "net": {key: value.clone() for key, value in net.state_dict().items()},
             "own": strategy.state_dict(),
@@ -156,7 +160,7 @@ def test_who_comes_begins_where_another_is(tmp_path: Path, name: str) -> None:
         state = handed["m0" if came else session.name]
         net.load_state_dict(state["net"])
         strategy.load_state_dict(state["over" if came else "own"])
-        go(strategy, net, adam(net), session.name, range(HALF, STEPS))
+        take_steps(strategy, net, adam(net), session.name, range(HALF, STEPS))
         strategy.settle()
         return flat(net)
 
@@ -168,7 +172,7 @@ def test_who_comes_begins_where_another_is(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in OPTIONS if name != "gradients"])
 @pytest.mark.parametrize("other", ["gradients", "local_sgd"])
 def test_another_scheme_goes_on_and_it_after_that(tmp_path: Path, name: str, other: str) -> None:
-    """The optimizer has no state here: members' own would part them under `gradients`."""
+    """The optimizer has no state here: members' own states would part them under `gradients`."""
     plan = Plan(0, MEMBERS, (star(MEMBERS, "m1"),))
 
     def work(session: sync.Session) -> list[torch.Tensor]:
@@ -176,7 +180,7 @@ def test_another_scheme_goes_on_and_it_after_that(tmp_path: Path, name: str, oth
         optimizer, at = torch.optim.SGD(net.parameters(), lr=0.1), []
         for turn, its in enumerate((name, other, name)):
             strategy = strategy_of(its, session, net)
-            go(strategy, net, optimizer, session.name, range(turn * HALF, (turn + 1) * HALF))
+            take_steps(strategy, net, optimizer, session.name, range(turn * HALF, (turn + 1) * HALF))
             strategy.settle()
             at.append(flat(net))
         return at

@@ -1,4 +1,4 @@
-"""LOSCAR against its formula, and against SPARTA where it must be that."""
+"""LOSCAR against its formula, and against SPARTA where both must be equal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STEPS = 6
 def train(
     directory: Path, options: LoscarOptions | SpartaOptions, plan: Plan = PLAN
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor, int]]:
-    """Each member's parameters after its last step and at the end, and how many rounds there were."""
+    """Return each member's parameters after its last step and at the end, and the number of rounds."""
 
     def work(session: sync.Session) -> tuple[torch.Tensor, torch.Tensor, int]:
         net = model()
@@ -56,7 +56,7 @@ def train(
 
 
 def by_hand(share: float, delay: int) -> dict[str, torch.Tensor]:
-    """Where each member is after its last step: x ← m + (z − y) at the places that were sent `delay` steps before."""
+    """Compute each member's parameters after its last step: x ← m + (z − y) at the places sent `delay` steps before."""
     nets = {member: model() for member in MEMBERS}
     optimizers = {member: torch.optim.SGD(net.parameters(), lr=0.1) for member, net in nets.items()}
     sent: dict[int, dict[str, torch.Tensor]] = {}
@@ -103,7 +103,7 @@ def test_one_member_is_its_optimizer(tmp_path: Path) -> None:
 
 
 def test_what_is_taken_in_leaves_the_mean_of_all_members_where_it_was(tmp_path: Path) -> None:
-    """No steps between: members so come together around the mean that they had."""
+    """Without steps in between, members converge to the mean that they had."""
 
     def work(session: sync.Session) -> tuple[torch.Tensor, torch.Tensor]:
         place = nn.Parameter(torch.randn(400, generator=torch.Generator().manual_seed(int(session.name[1:]))))
@@ -121,7 +121,7 @@ def test_what_is_taken_in_leaves_the_mean_of_all_members_where_it_was(tmp_path: 
 
 
 def test_all_of_it_after_each_step_of_sgd_is_the_mean_gradient(tmp_path: Path) -> None:
-    """Without a delay, and each place drawn: by thirty draws for each that there is."""
+    """Without a delay, and with each place drawn: there are thirty draws for each place."""
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for number in range(STEPS):

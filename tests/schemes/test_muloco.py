@@ -41,7 +41,7 @@ def sgd(net: nn.Module) -> torch.optim.Optimizer:
 def train(
     directory: Path, plan: Plan, make: Make, inner: Callable[[nn.Module], torch.optim.Optimizer] = muon
 ) -> torch.Tensor:
-    """All members' parameters at the end."""
+    """Return all members' parameters at the end."""
 
     def work(session: sync.Session) -> torch.Tensor:
         net = model()
@@ -67,7 +67,7 @@ def test_without_a_codec_it_is_diloco_to_the_bit(tmp_path: Path) -> None:
 
 
 def test_one_member_whose_outer_steps_are_whole_is_its_optimizer(tmp_path: Path) -> None:
-    """Of SGD: Muon rounds to bfloat16 inside, so a last bit that differs grows to a hundredth within these steps."""
+    """With SGD: Muon rounds to bfloat16 inside, so a different last bit grows to a hundredth within these steps."""
     net = model()
     optimizer = sgd(net)
     for number in range(STEPS):
@@ -79,7 +79,7 @@ def test_one_member_whose_outer_steps_are_whole_is_its_optimizer(tmp_path: Path)
 
 
 def test_it_is_its_formula(tmp_path: Path) -> None:
-    """One link is coded, that of m1's changes: e ← βe + Δ, q = Q(e), e ← e − q."""
+    """Only m1's changes are coded: e ← βe + Δ, q = Q(e), e ← e − q."""
     plan = Plan(0, MEMBERS, PLAN.trees, link_codecs={"m1->m0": "bins2"})
     ours = train(tmp_path, plan, lambda its: build(MulocoOptions(every=EVERY), its))
     codec, anchor = by_name("bins2"), flat(model())
@@ -103,7 +103,7 @@ def test_it_is_its_formula(tmp_path: Path) -> None:
 
 
 def test_two_bits_come_near_the_optimum_of_a_quadratic(tmp_path: Path) -> None:
-    """Curvatures are the same, so the members' mean is unbiased. What decays is lost: it stays a little off."""
+    """Curvatures are equal, so the members' mean is unbiased. The decayed part is lost: a small distance remains."""
     members = names(3)
     plan = Plan(0, members, (chain(members),), codec="bins2")
     centres = {m: torch.randn(200, generator=torch.Generator().manual_seed(int(m[1:]))) for m in members}

@@ -1,4 +1,4 @@
-"""SparseLoCo against its formula, and where it must be what is known."""
+"""SparseLoCo against its formula, and in cases with a known result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def normal(shape: tuple[int, ...], seed: int) -> torch.Tensor:
 
 
 def train(directory: Path, plan: Plan = PLAN, steps: int = STEPS, **options: Any) -> dict[str, torch.Tensor]:
-    """Each member's parameters at the end, which are all the same bits."""
+    """Return each member's parameters at the end, which are all the same bits."""
 
     def work(session: sync.Session) -> torch.Tensor:
         net = model()
@@ -54,7 +54,7 @@ def train(directory: Path, plan: Plan = PLAN, steps: int = STEPS, **options: Any
 
 
 def by_hand(every: int, options: SparseLoCoOptions) -> torch.Tensor:
-    """e ← βe + Δ, q = Q(e), e ← e − q, θ ← θ − α·mean(q), one member after the other."""
+    """Compute e ← βe + Δ, q = Q(e), e ← e − q, θ ← θ − α·mean(q), one member after the other."""
     anchor = flat(model())
     nets = {member: model() for member in MEMBERS}
     errors = {member: torch.zeros_like(anchor) for member in MEMBERS}
@@ -164,8 +164,11 @@ class Quadratic(nn.Module):
 @pytest.mark.long
 @pytest.mark.local
 def test_it_comes_to_the_optimum_though_each_round_sends_a_tenth(tmp_path: Path) -> None:
-    """Curvatures are the same, so the members' mean is unbiased; without the residual it stays where no largest value
-    is another's: far off. What members hold back keeps it moving around the optimum, the less the smaller the steps."""
+    """Curvatures are equal, so the members' mean is unbiased.
+
+    Without the residual, training stops far off, where no member's largest values coincide. The residuals keep it
+    moving around the optimum, less with smaller steps.
+    """
     dimensions = 100
     centres = {member: normal((dimensions,), number) for number, member in enumerate(MEMBERS)}
     optimum = torch.stack(list(centres.values())).mean(0)
@@ -194,8 +197,10 @@ def test_it_comes_to_the_optimum_though_each_round_sends_a_tenth(tmp_path: Path)
 
 @pytest.mark.local
 def test_a_member_sends_a_two_hundredth_of_the_bytes(tmp_path: Path) -> None:
-    """By the rounds' own counters: 32 of 4,096 values, each of about 11 bits, where fp32 has 32 for each of 4,096; and
-    of each chunk of 64 KiB a head and two tables."""
+    """The rounds' own counters show 32 of 4,096 values, each of about 11 bits, where fp32 has 32 for each of 4,096.
+
+    Each chunk of 64 KiB adds a header and two tables.
+    """
     side, members = 512, names(2)
     plan = Plan(0, members, (chain(members),), codec="sparse")
 

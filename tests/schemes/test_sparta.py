@@ -1,4 +1,4 @@
-"""SPARTA against the same done by hand."""
+"""SPARTA against the same computation by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEPS = 6
 
 
 def train(directory: Path, **options: Any) -> dict[str, tuple[torch.Tensor, torch.Tensor, int]]:
-    """Each member's parameters after its last step and at the end, and how many rounds there were."""
+    """Return each member's parameters after its last step and at the end, and the number of rounds."""
 
     def work(session: sync.Session) -> tuple[torch.Tensor, torch.Tensor, int]:
         net = model()
@@ -43,7 +43,7 @@ def train(directory: Path, **options: Any) -> dict[str, tuple[torch.Tensor, torc
 
 
 def by_hand(share: float) -> dict[str, torch.Tensor]:
-    """Where each member is after its last step."""
+    """Compute each member's parameters after its last step."""
     nets = {member: model() for member in MEMBERS}
     optimizers = {member: torch.optim.SGD(net.parameters(), lr=0.1) for member, net in nets.items()}
     for number in range(STEPS):

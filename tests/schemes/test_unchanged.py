@@ -1,4 +1,4 @@
-"""The parts of TESTBED_SCHEME in one process; tests/controller/test_machines.py runs whole scripts with it."""
+"""The parts of TESTBED_SCHEME, in one process; tests/controller/test_machines.py runs whole scripts."""
 
 from __future__ import annotations
 

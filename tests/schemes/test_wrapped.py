@@ -1,4 +1,4 @@
-"""`schemes.wrap` around loops as people write them: the same as the scheme by its own name, or refused by name."""
+"""`schemes.wrap` around usual training loops: the same as the scheme itself, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def plain(net: nn.Module, optimizer: torch.optim.Optimizer, member: str) -> None
 
 
 def accumulating(net: nn.Module, optimizer: torch.optim.Optimizer, member: str) -> None:
-    """Two batches to a step, clipped, and a learning rate that falls."""
+    """Train with two batches to a step, clipping, and a falling learning rate."""
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
     for number in range(2 * STEPS):
         inputs, targets = batch(member, number)
@@ -53,7 +53,7 @@ def accumulating(net: nn.Module, optimizer: torch.optim.Optimizer, member: str) 
 
 
 def train(directory: Path, around: Around, loop: Loop = plain) -> torch.Tensor:
-    """Both members' parameters at the end, which are the same bits."""
+    """Return both members' parameters at the end, which are the same bits."""
 
     def work(session: sync.Session) -> torch.Tensor:
         net = model()
@@ -102,7 +102,7 @@ def test_gradients_may_be_accumulated_and_clipped_and_the_learning_rate_fall(tmp
 
 @pytest.mark.local
 def test_several_optimizers_step_in_turn(tmp_path: Path) -> None:
-    """Each half of the model has its own: the same as one for both."""
+    """Each half of the model has its own optimizer, with the same result as one for both."""
 
     def halves(session: sync.Session) -> torch.Tensor:
         net = model()
@@ -124,7 +124,7 @@ def test_several_optimizers_step_in_turn(tmp_path: Path) -> None:
 
 @pytest.mark.local
 def test_a_step_that_a_scaler_leaves_out_counts(tmp_path: Path) -> None:
-    """Gradients of one member overflow in its first step: it takes as many rounds as the other."""
+    """One member's gradients overflow in its first step: it takes as many rounds as the other."""
 
     def scaled(session: sync.Session) -> tuple[torch.Tensor, int]:
         net = model()
@@ -313,7 +313,7 @@ def process_group() -> Iterator[None]:
 @pytest.mark.local
 @pytest.mark.usefixtures("process_group")
 def test_ddp_exchanges_nothing_inside_and_again_afterwards(tmp_path: Path) -> None:
-    """Its buffers too: running means stay each member's own."""
+    """Buffers stay local, too: running means are each member's own."""
     plan = Plan(0, ("m0",), (chain(("m0",)),))
     net = nn.Sequential(model(), nn.BatchNorm1d(1))
     ddp = DistributedDataParallel(net)

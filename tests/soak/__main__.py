@@ -1,9 +1,9 @@
-"""`python -m tests.soak --pieces 3`: an elastic run with churn, swaps and network swaps, and whether anything grows.
+"""`python -m tests.soak --pieces 3`: an elastic run with churn and swaps, and whether anything grows.
 
-In each piece of 40 minutes a worker is killed a minute (it comes back in a new container), a link changes its rate
+In each piece of 40 minutes a worker is killed every minute (it comes back in a new container), a link changes its rate
 every 20 s, so that plans are swapped, and the network is swapped every 45 s. Meanwhile the memory, descriptors and
-threads of each process are looked at, and the bytes on disk a round. What was seen stays in the folder, so that pieces
-can be made one at a time; the table is of all. Exit code 1 where a slope differs from 0 beyond its error.
+threads of each process are sampled, and the bytes on disk per round. Samples stay in the folder, so that pieces can be
+made one at a time; the table is of all. The exit code is 1 where a slope differs from 0 beyond its error.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tests.soak.held import on_disk, sample
 from tests.soak.slope import slope
 
 SAMPLE_S = 5.0
-#: At its beginning a process loads code, fills caches and measures its links: what it holds grows for a reason.
+#: Samples that are left out: a young process loads code, fills caches and measures its links.
 WARM_S = 180.0
 KILL_S, CHANGE_S, SWAP_S = 60, 20, 45
 WORKERS = ("paris-w0", "london-w0", "madrid-w0", "paris-w1")
-#: Those that are killed, in turn; the others live as long as the run. On a host that is busy with more than this one
-#: takes longer to come back than until the other is killed.
+#: The workers that are killed, in turn; the others live as long as the run. On a busy host a worker may still be away
+#: when the other one is killed.
 MORTAL = ("london-w0", "paris-w1")
 RATES = ("4mbit", "20mbit")
 TOPOLOGIES = REPOSITORY / "topologies"
@@ -38,7 +38,7 @@ NETWORKS = (TOPOLOGIES / "smoke-uplink.yaml", TOPOLOGIES / "smoke.yaml")
 
 
 def experiment(seconds: int) -> dict[str, Any]:
-    """One that goes on for longer than so many seconds."""
+    """Return an experiment that lasts longer than `seconds`."""
     events: list[dict[str, Any]] = []
     for number, at in enumerate(range(KILL_S, seconds, KILL_S)):
         events.append({"at": f"{at}s", "kill": MORTAL[number % len(MORTAL)]})
@@ -58,8 +58,8 @@ def experiment(seconds: int) -> dict[str, Any]:
     }
 
 
-def piece(folder: Path, seconds: int) -> None:
-    """One run, looked at for so long; what was seen is appended to `samples.jsonl`."""
+def run_piece(folder: Path, seconds: int) -> None:
+    """Run the experiment for `seconds`, and write samples to `samples.jsonl`."""
     folder.mkdir(parents=True)
     file = folder / "soak.yaml"
     file.write_text(yaml.safe_dump(experiment(seconds), sort_keys=False))
@@ -86,7 +86,7 @@ def piece(folder: Path, seconds: int) -> None:
 
 
 def read(root: Path) -> Iterator[tuple[str, str, list[tuple[float, float]]]]:
-    """(noun, quantity, one life's values by time), of all pieces, each life without its beginning."""
+    """Yield (process, quantity, one life's values by time) of all pieces, each life without its beginning."""
     for file in sorted(root.glob("*/samples.jsonl")):
         lives: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
         for line in map(json.loads, file.read_text().splitlines()):
@@ -98,7 +98,7 @@ def read(root: Path) -> Iterator[tuple[str, str, list[tuple[float, float]]]]:
 
 
 def table(root: Path) -> bool:
-    """Print what grows by how much; whether nothing does."""
+    """Print each quantity's growth. Returns True if nothing grows."""
     lives: dict[tuple[str, str], list[list[tuple[float, float]]]] = defaultdict(list)
     for noun, quantity, values in read(root):
         lives[noun if noun not in WORKERS else "worker", quantity].append(values)
@@ -116,7 +116,7 @@ def table(root: Path) -> bool:
 
 
 def main() -> int:
-    """The exit code."""
+    """Make the pieces, print the table, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--pieces", type=int, default=1, help="to make now; 0 shows what was seen")
     parser.add_argument("--minutes", type=float, default=40.0, help="of each")
@@ -124,7 +124,7 @@ def main() -> int:
     args = parser.parse_args()
     for _ in range(args.pieces):
         number = len(list(args.folder.glob("*/samples.jsonl"))) + 1
-        piece(args.folder / f"piece-{number}", round(60 * args.minutes))
+        run_piece(args.folder / f"piece-{number}", round(60 * args.minutes))
     return 0 if table(args.folder) else 1
 
 

@@ -1,4 +1,4 @@
-"""What the processes of a run hold, read from outside: memory, descriptors, threads, and bytes on disk."""
+"""The memory, descriptors, threads and bytes on disk of a run's processes, read from outside."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from tests.run.running import Running
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What one process holds: bytes of memory of its own (no file's pages), descriptors and threads."""
+class Resources:
+    """The resources of one process: bytes of its own memory (without files' pages), descriptors and threads."""
 
     anonymous_bytes: int
     descriptors: int
     threads: int
 
 
-def held(pid: int) -> Held:
-    """OSError or AttributeError when the process has just ended."""
+def read_resources(pid: int) -> Resources:
+    """Read a process's resources. Raises OSError or AttributeError if it has just ended."""
     status = Path(f"/proc/{pid}/status").read_text()
 
     def value(name: str) -> int:
         return int(re.search(rf"^{name}:\s+(\d+)", status, re.MULTILINE)[1])  # type: ignore[index]
 
-    return Held(1024 * value("RssAnon"), len(list(Path(f"/proc/{pid}/fd").iterdir())), value("Threads"))
+    return Resources(1024 * value("RssAnon"), len(list(Path(f"/proc/{pid}/fd").iterdir())), value("Threads"))
 
 
 def processes(running: Running) -> Iterator[tuple[str, int]]:
-    """(what it is, pid): the run, what it started, and each worker; a worker that was started again has another pid."""
+    """Yield (name, pid) of the run, its children, and each worker. A restarted worker has another pid."""
     yield "run", running.process.pid
     for child in _children(running.process.pid):
         with suppress(OSError):
@@ -41,11 +41,11 @@ def processes(running: Running) -> Iterator[tuple[str, int]]:
 
 
 def sample(running: Running) -> dict[str, Mapping[str, float]]:
-    """By process ("controller 812"), what it holds now; and under "disk", the bytes of the run's directory a round."""
+    """Return the resources now, by process ("controller 812")."""
     found: dict[str, Mapping[str, float]] = {}
     for noun, pid in processes(running):
         with suppress(OSError, TypeError):  # it has just ended
-            now = held(pid)
+            now = read_resources(pid)
             found[f"{noun} {pid}"] = {
                 "memory MiB": now.anonymous_bytes / 2**20,
                 "descriptors": now.descriptors,
@@ -55,7 +55,7 @@ def sample(running: Running) -> dict[str, Mapping[str, float]]:
 
 
 def on_disk(directory: Path) -> int:
-    """Bytes of all files in the run's directory."""
+    """Return the bytes of all files in the run's directory."""
     return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file() and not file.is_symlink())
 
 
@@ -66,7 +66,7 @@ def _children(pid: int) -> Iterator[int]:
 
 
 def _noun(pid: int) -> str:
-    """The module that a process of Python runs (`testbed.controller` is the controller), or the program's name."""
+    """Return the module that a Python process runs, without its package, or another program's name."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     if "-m" in words:
         return words[words.index("-m") + 1].rpartition(".")[2]

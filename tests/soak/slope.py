@@ -1,4 +1,4 @@
-"""Whether something grows: a slope, and how far it can be told from none."""
+"""A quantity's growth: its slope, with the error of the slope."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-#: Samples are taken together by minutes: neighbours say nearly the same, and counting them as independent would make
-#: errors too small.
+#: Samples are averaged over this long: neighbours are nearly equal, and counting them as independent would make errors
+#: too small.
 BLOCK_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """Units an hour, with half the width of their interval of 95 %; `mean` is the level."""
+    """A slope in units an hour, with half the width of its 95 % interval; `mean` is the level."""
 
     an_hour: float
     error: float
@@ -23,12 +23,12 @@ class Slope:
 
     @property
     def differs(self) -> bool:
-        """Whether it differs from 0 beyond its error."""
+        """True if the slope differs from 0 beyond its error."""
         return abs(self.an_hour) > self.error
 
 
 def slope(lives: Sequence[Sequence[tuple[float, float]]]) -> Slope | None:
-    """The common slope of several lives of a process, each (seconds, value) pairs with a level of its own.
+    """Return the common slope of several lives of a process, each (seconds, value) pairs with a level of its own.
 
     Least squares over means of a minute, with the errors' correlation from one minute to the next taken off their
     number: n (1 − ρ) / (1 + ρ) are independent. None where there are fewer than three degrees of freedom.
@@ -55,7 +55,7 @@ def slope(lives: Sequence[Sequence[tuple[float, float]]]) -> Slope | None:
 
 
 def _blocks(life: Sequence[tuple[float, float]]) -> np.ndarray:
-    """(seconds, value), one a minute."""
+    """Return (seconds, value) means, one a minute."""
     by_minute: dict[int, list[tuple[float, float]]] = {}
     for at_s, value in life:
         by_minute.setdefault(int(at_s // BLOCK_S), []).append((at_s, value))

@@ -1,4 +1,4 @@
-"""What grows is told from what does not, and what processes hold is what they hold."""
+"""Growth is told from noise, and a process's resources are counted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from tests.soak.held import held
+from tests.soak.held import read_resources
 from tests.soak.slope import slope
 
 pytestmark = pytest.mark.pure
@@ -18,7 +18,7 @@ HOURS = 2.0
 
 
 def lives(an_hour: float, seed: int, memory: float = 0.0) -> Iterator[list[tuple[float, float]]]:
-    """Three of forty minutes, looked at every 5 s, each with a level of its own and noise that remembers."""
+    """Yield three lives of forty minutes, sampled every 5 s, each with a level of its own and autocorrelated noise."""
     draw = np.random.default_rng(seed)
     for _ in range(3):
         at_s = np.arange(0, HOURS / 3 * 3600, 5.0)
@@ -28,7 +28,7 @@ def lives(an_hour: float, seed: int, memory: float = 0.0) -> Iterator[list[tuple
 
 @pytest.mark.parametrize("memory", [0.0, 0.9, 0.99])
 def test_what_does_not_grow_is_said_to_in_one_of_twenty_at_most(memory: float) -> None:
-    """The interval is of 95 %; with noise that remembers for minutes, some more may be outside."""
+    """The interval is of 95 %; with noise that is correlated over minutes, some more may be outside."""
     found = [slope(list(lives(0.0, seed, memory))) for seed in range(40)]
     assert sum(each is None or each.differs for each in found) <= 6
 
@@ -45,10 +45,10 @@ def test_too_little_to_tell_is_none() -> None:
 
 
 def test_what_a_process_holds_is_counted() -> None:
-    before = held(os.getpid())
+    before = read_resources(os.getpid())
     kept, ends = bytearray(64 << 20), os.pipe()
     kept[::4096] = bytes(len(kept[::4096]))
-    now = held(os.getpid())
+    now = read_resources(os.getpid())
     for end in ends:
         os.close(end)
     assert now.anonymous_bytes - before.anonymous_bytes >= 60 << 20

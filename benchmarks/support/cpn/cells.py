@@ -1,4 +1,4 @@
-"""The runs of `benchmarks.cpn`: what is learned, up to where, by which protocol, with which seed."""
+"""The runs of `benchmarks.cpn`: each a task with a target, a protocol and a seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENDLESS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The mean test loss that counts as learned, and the most that a cell may take."""
+    """The mean test loss that counts as learned, and the most seconds that a cell may take."""
 
     loss: float
     limit_s: float
@@ -27,10 +27,10 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is learned, and up to where; in cells with events further, so that most of a run comes after them.
+    """A task and its target. Cells with events have a target further away, so that most of a run comes after them.
 
-    A step takes `step_s` at speed 1: the twelve members make 5.6 of them in that time, which has to take less than half
-    of what a host of two cores can do.
+    A step takes `step_s` at speed 1: the twelve members make 5.6 steps in that time, which must take less than half of
+    what a host of two cores can do.
     """
 
     train: Mapping[str, Any]
@@ -67,15 +67,17 @@ class Cell:
 
     @property
     def key(self) -> str:
+        """The cell's name in the campaign's file."""
         return f"{self.task}/{self.protocol}/{self.seed}"
 
     @property
     def goal(self) -> Goal:
+        """The target: the task's `beyond` for protocols with events."""
         task = TASKS[self.task]
         return task.beyond if self.protocol in EVENTS else task.goal
 
     def experiment(self) -> dict[str, Any]:
-        """The experiment file's value."""
+        """Return the value of the experiment's file."""
         task, protocol = TASKS[self.task], PROTOCOLS[self.protocol]
         return {
             "name": "benchmark-cpn",
@@ -96,7 +98,7 @@ class Cell:
 
 
 def cells(tasks: Sequence[str], seeds: int) -> Iterator[Cell]:
-    """All cells, seed by seed."""
+    """Yield all cells, seed by seed."""
     for seed in range(1, seeds + 1):
         for task in tasks:
             yield from (Cell(task, protocol, seed) for protocol in PROTOCOLS)

@@ -1,4 +1,4 @@
-"""What `benchmarks.cpn` measures: the hybrid, what is taken out of it, and what it is measured against."""
+"""The protocols of `benchmarks.cpn`: the hybrid, its ablations, and the baselines."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TOPOLOGY = Path(__file__).parents[3] / "topologies" / "cpn-12.yaml"
 class Protocol:
     """An experiment's `sync`, `controller` and `events`.
 
-    What all agreed on is evaluated every so many rounds: about every two seconds, in the time that the slowest region's
-    steps leave.
+    The model that all members agreed on is evaluated every `evaluate_every` rounds: about every two seconds, in the
+    time that the slowest region's steps leave.
     """
 
     sync: Mapping[str, Any]
@@ -28,7 +28,7 @@ class Protocol:
 
 
 def fall(site: str, at_s: float, part: float) -> list[dict[str, Any]]:
-    """All links from and to a site lose rate, and are left so much of it."""
+    """Return the events by which all links from and to a site fall to `part` of their rates."""
     states = declared_states(Topology.load(TOPOLOGY))
     links = {name: state.rate_bps * part for name, state in states.items() if site in name.split("->")}
     return [{"at": f"{at_s:g}s", "change": {"link": name, "rate": f"{bps / 1e6:g}mbit"}} for name, bps in links.items()]
@@ -36,7 +36,7 @@ def fall(site: str, at_s: float, part: float) -> list[dict[str, Any]]:
 
 #: Local steps of local SGD and of FedAvg.
 EVERY = 8
-#: Those of the fastest member where everybody does what it can: 0.8 s, the slowest do two.
+#: Local steps of the fastest member where each does as many as it can: 0.8 s, in which the slowest do two.
 MOST = 16
 HYBRID: Mapping[str, Any] = {
     "strategy": "hybrid",
@@ -46,15 +46,14 @@ HYBRID: Mapping[str, Any] = {
     # An average: a momentum that builds up over ten exchanges is of no use to a run of as many.
     "outer": {"learning_rate": 1.0, "momentum": 0.0},
 }
-#: The conductor, whose rounds are all among all.
+#: The conductor, whose rounds are all global.
 AUTO: Mapping[str, Any] = {"strategy": "auto"}
-#: The first plan stays, whatever falls.
+#: The first plan stays in force, whatever links do.
 HELD = {"hold": True}
-#: All links of one region fall to a tenth when training is on its way: of the one over which the first plan's trees
-#: exchange most.
+#: All links of one region fall to a tenth at 5 s: of the region over which the first plan's trees exchange most.
 FALL = fall("r1", 5.0, 0.1)
 
-#: Each group in rounds of its own, which wait for no group that is up to two of them behind.
+#: Each group has rounds of its own, and waits for no group that is up to two rounds behind.
 STAGGERED: Mapping[str, Any] = {
     "strategy": "staggered",
     "every": MOST,
@@ -88,7 +87,7 @@ BASELINES: Mapping[str, Protocol] = {
     "diloco 32": Protocol({"strategy": "diloco", "every": 32, "policy": "packing"}),
     "diloco 128": Protocol({"strategy": "diloco", "every": 128, "policy": "packing"}),
     "fedavg": Protocol({"strategy": "local_sgd", "every": EVERY, "policy": "star"}),
-    # FedProx lets everybody do as much as it can, and pulls it back (Li et al. 2020, algorithm 2).
+    # FedProx lets each member do as many steps as it can, and pulls it back (Li et al. 2020, algorithm 2).
     "fedprox": Protocol(
         {"strategy": "hybrid", "every": MOST, "policy": "star", "period": 1, "normalise": False, "prox": 0.01}
         | {"outer": HYBRID["outer"]},
@@ -97,7 +96,7 @@ BASELINES: Mapping[str, Protocol] = {
     "geography": Protocol({"strategy": "hierarchical", "every": EVERY, "policy": "hierarchical", "period": 4}),
 }
 
-#: What follows when links fall, each by what it is with the first plan held.
+#: Protocols whose links fall, each also with the first plan held.
 EVENTS: Mapping[str, Protocol] = {
     "fall": Protocol(HYBRID, 2, events=FALL),
     "fall, held": Protocol(HYBRID, 2, HELD, FALL),

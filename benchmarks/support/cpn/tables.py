@@ -1,4 +1,4 @@
-"""What the cells of `benchmarks.cpn` come to: the protocols side by side, and what follows when links fall."""
+"""The tables of `benchmarks.cpn`: the protocols side by side, and the runs whose links fall."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from benchmarks.support.cpn.protocols import ABLATIONS, BASELINES, EVENTS, OURS
 from benchmarks.support.paired import CONFIDENCE, Ratio, ratio
 from benchmarks.support.table import Table
 
-#: What an event's protocol is called with the first plan held.
+#: The suffix of a protocol's name where the first plan is held.
 HELD = ", held"
 
 
 def seconds_to(goal: Goal, run: Mapping[str, Any]) -> float | None:
-    """When what all agreed on was first as good as the goal; None when it never was."""
+    """Return when the agreed model first reached the goal's loss; None if it never did."""
     return next((at_s for at_s, loss, _ in run["curve"] if loss <= goal.loss), None)
 
 
 def measured(found: Mapping[str, Any], task: str, protocol: str) -> dict[Cell, Any]:
-    """What is known of a protocol, by cell."""
+    """Return the kept figures of a protocol, by cell."""
     cells = [Cell(task, protocol, seed) for seed in range(1, SEEDS + 1)]
     return {cell: found[cell.key] for cell in cells if cell.key in found}
 
 
 def seconds(found: Mapping[str, Any], task: str, protocol: str) -> dict[int, float]:
-    """Each seed's seconds to its goal; the limit where it was not reached by then."""
+    """Return each seed's seconds to its goal, or the limit where it was not reached."""
     runs = measured(found, task, protocol)
     return {cell.seed: seconds_to(cell.goal, run) or cell.goal.limit_s for cell, run in runs.items()}
 
 
 def reached(found: Mapping[str, Any], task: str, protocol: str) -> list[float]:
-    """The seconds of those that reached it."""
+    """Return the seconds of the runs that reached their goal."""
     runs = measured(found, task, protocol)
     return [at_s for cell, run in runs.items() if (at_s := seconds_to(cell.goal, run)) is not None]
 
 
 def worst(found: Mapping[str, Any], task: str, protocol: str) -> dict[int, float]:
-    """Each seed's loss at the worst site, when its run was over."""
+    """Return each seed's loss at the worst site at the end of its run."""
     runs = measured(found, task, protocol)
     return {cell.seed: run["worst_loss"] for cell, run in runs.items() if run["worst_loss"] is not None}
 
 
 def table(found: Mapping[str, Any], task: str) -> tuple[Table, dict[str, Any]]:
-    """The protocols, the time of each over ours, and what stands beside it."""
+    """Return a table of the protocols, with their time relative to the hybrid's, and its figures."""
     goal = TASKS[task].goal
     rows, figures = [], {}
     for protocol in (OURS, *BASELINES, *ABLATIONS):
@@ -76,7 +76,7 @@ def table(found: Mapping[str, Any], task: str) -> tuple[Table, dict[str, Any]]:
 
 
 def events_table(found: Mapping[str, Any], task: str) -> tuple[Table, dict[str, Any]]:
-    """What follows when a region's links fall, with plans that change and with the first one held."""
+    """Return a table of runs in which a region's links fall: with plans that change, and with the first one held."""
     goal = TASKS[task].beyond
     rows, figures = [], {}
     for protocol in EVENTS:
@@ -143,7 +143,7 @@ def _row(
 def _learned(
     protocol: str, runs: Sequence[Mapping[str, Any]], learned: Sequence[float], times: Ratio | None
 ) -> list[str]:
-    """A row's first cells: the seconds of those that reached the goal, how many did, and the ratio."""
+    """Return a row's first cells: the mean seconds to the goal, how many runs reached it, and the ratio."""
     return [
         protocol,
         f"{mean(learned):.1f}" if learned else "-",
@@ -153,11 +153,11 @@ def _learned(
 
 
 def _middle(runs: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """The mean over runs; those that have none are left out: nothing was evaluated before the time was over."""
+    """Return the mean over the runs that have the figure: a run whose time was over before an evaluation has none."""
     values = [run[name] for run in runs if run[name] is not None]
     return mean(values) if values else None
 
 
 def said(value: float | None, form: str) -> str:
-    """A figure, if there is one."""
+    """Return a figure as text, or a dash for None."""
     return "-" if value is None else format(value, form)

@@ -1,1 +1,1 @@
-"""Measurements of a shaped link from outside, the same for the testbed's and a peer's."""
+"""Measurements of a shaped link from outside, the same for the testbed's link and a peer's."""

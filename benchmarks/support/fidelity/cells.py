@@ -1,4 +1,4 @@
-"""A cell of the grid, rate by round trip by loss: what was asked, what was measured, and why it differs if it does."""
+"""A cell of the grid of rate, round trip and loss: the request, the measurement, and why the two differ."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from testbed.emulation.links.probe import round_trip_error
 from testbed.link import MTU_FRAME_BYTES, LinkState, Queue
 from testbed.run.conclusion.verdict import CPU_BUSY, RATE_TOLERANCE, RTT_TOLERANCE_S
 
-#: TCP sends two or three frames at a time even on slow links, so these are counted for as long as 200 take.
+#: TCP sends two or three frames at a time even on slow links, so the window is at least as long as 200 frames take.
 TCP_WINDOW_S = 3.0
 TCP_FRAMES = 200
 UDP_WINDOW_S = 2.0
 LOSS_S = 2.5
 
-#: A host has to carry this much more than a link's rate to be on time with it: one that is busy for more than 80 % of
-#: the time lets a bucket that fills in a millisecond run over now and then.
+#: A host must carry this many times a link's rate to be on time with it: a host that is busy for more than 80 % of the
+#: time now and then lets a bucket overflow that fills in a millisecond.
 HEADROOM = 1.25
 CEILING_WINDOW_S = 2.0
 
-#: A queue as a link has by default, but of this time at least: TCP's bursts need room also where there is no delay.
+#: The default queue of a link, but at least this long: TCP's bursts need room even without a delay.
 QUEUE_S = 0.020
 
-#: What is outside of its tolerance is measured once more: this machine may have been disturbed, and a loss that is as
-#: asked is outside of its 99 % interval once in a hundred times. Not so where there is no delay or no loss at all.
+#: A figure outside its tolerance is measured once more: this machine may have been disturbed, and a correct loss is
+#: outside its 99 % interval once in a hundred times. An error above FAR tolerances, or a loss of nothing, is final.
 LOOKS = 2
 FAR = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is asked of a link, the same both ways: Mbit/s, milliseconds there and back, percent."""
+    """The state asked of a link, the same both ways: Mbit/s, milliseconds of a round trip, percent."""
 
     rate_mbps: float
     rtt_ms: float
@@ -44,6 +44,7 @@ class Cell:
 
     @property
     def state(self) -> LinkState:
+        """The state of each direction, with a queue of QUEUE_S at least."""
         plain = LinkState(self.rate_mbps * 1e6, self.rtt_ms / 2e3, loss=self.loss_pct / 100)
         waiting = max(plain.queue_bytes, plain.rate_bps / 8 * QUEUE_S)
         return replace(plain, queue=Queue(waiting, "bytes"))
@@ -55,17 +56,19 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of a cell: its error (relative, seconds, or datagrams lost too many), whether that is within its
-    tolerance, as text, and why it is not. `far` is more than another look could tell. Not `carried` is what this host
-    could not carry where nothing limited it: no fault of the link's.
-    """
+    """A measured property of a cell, with its tolerance's verdict."""
 
+    #: Relative for a rate, seconds for a round trip, excess datagrams for a loss. None without a measurement.
     error: float | None
     within: bool
     text: str
+    #: Why the figure is outside of its tolerance, if that is known.
     reason: str | None = None
+    #: True if the error is so large that a repeat can't change the verdict.
     far: bool = False
+    #: How often it was measured.
     looks: int = 1
+    #: False if this host could not carry the rate where nothing limited it, which is no fault of the link.
     carried: bool = True
 
     def __str__(self) -> str:
@@ -75,7 +78,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A cell measured; `loss` is None where none was asked for. `complaints` are errors that the subject reported."""
+    """A measured cell; `loss` is None where none was asked for. `complaints` are errors that the subject reported."""
 
     subject: str
     cell: Cell
@@ -86,18 +89,22 @@ class Result:
 
     @property
     def figures(self) -> dict[str, Figure]:
+        """The figures by name, without a loss that was not asked for."""
         all_ = {"rate": self.rate, "round trip": self.rtt, "loss": self.loss}
         return {name: figure for name, figure in all_.items() if figure is not None}
 
     @property
     def within(self) -> bool:
+        """True if all figures are within their tolerances."""
         return all(figure.within for figure in self.figures.values())
 
     @property
     def carried(self) -> bool:
+        """True if this host could carry the rate where nothing limited it."""
         return all(figure.carried for figure in self.figures.values())
 
     def values(self) -> dict[str, Any]:
+        """Return the result as a value for JSON."""
         return {**asdict(self), "within": self.within, "carried": self.carried}
 
 
@@ -124,7 +131,7 @@ def reasons(results: Iterable[Result]) -> list[str]:
 
 
 def measure(subject: Subject, cell: Cell, backend: str) -> Result:
-    """Measure a link that is as the cell asks. Tolerances are those of the verdict for this backend."""
+    """Measure a link that is in the cell's state. Tolerances are those of the verdict for this backend."""
     return Result(
         subject.name,
         cell,
@@ -166,7 +173,7 @@ def _rate(subject: Subject, tolerance: float) -> Figure:
 
 
 def _against_host(subject: Subject, found: Figure) -> Figure:
-    """A rate that fell short, held against what the host carries on the same way where nothing limits it."""
+    """Compare a rate that fell short with the rate that the host carries where nothing limits it."""
     if found.within or found.error is None or found.error > 0:
         return found
     ceiling = ceiling_bps(subject, CEILING_WINDOW_S)
@@ -177,7 +184,7 @@ def _against_host(subject: Subject, found: Figure) -> Figure:
 
 
 def why(rate: Rate, tolerance: float) -> str | None:
-    """What was measured beside a rate that is off, if that accounts for it."""
+    """Return the measured cause of a rate's error, or None if nothing measured accounts for it."""
     reasons = []
     if rate.cpu > CPU_BUSY:
         reasons.append(f"the processors were busy for {rate.cpu:.0%} of the time")

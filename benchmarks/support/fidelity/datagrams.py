@@ -1,11 +1,11 @@
-"""Datagrams from one host to another at a pace, by a thread of this process, which knows what it has sent.
+"""Datagrams from one host to another at a fixed pace, sent and counted by a thread of this process.
 
     due = pace x time - sent;  of what is due more than `burst` at once is left out, never sent late
 
 So a pause of the sender makes a gap and no burst, which would overflow the link's queue and pass for a loss on the way.
-Several that are due go in one call (UDP_SEGMENT) and leave as single frames where the host's interface has no
+Several datagrams that are due go in one call (UDP_SEGMENT) and leave as single frames where the host's interface has no
 segmentation offload: in a guest kernel a call takes a fifth of a millisecond. The target has a socket, lest its kernel
-answer each with an error, and never reads from it.
+answer each datagram with an error, and never reads from it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from testbed.emulation.network.namespace import inside
 PORT = 7002
 STEP_S = 0.001
 
-#: From linux/udp.h; the socket module has no name for it. What one call takes is limited in datagrams and in bytes.
+#: From linux/udp.h; the socket module has no name for it. A call is limited in datagrams and in bytes.
 UDP_SEGMENT = 103
 MAX_SEGMENTS = 64
 MAX_CALL_BYTES = 65507
@@ -31,7 +31,7 @@ MAX_CALL_BYTES = 65507
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Payload bytes of each, how many a second, and how many at once at the most."""
+    """The payload bytes of a datagram, datagrams per second, and the most that are sent at once."""
 
     payload: int
     per_s: float
@@ -40,7 +40,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Sending:
-    """Datagrams on their way: `sent` so far."""
+    """A flow of datagrams; `sent` counts those that were sent."""
 
     pace: Pace
     sent: int = 0
@@ -62,12 +62,13 @@ class Sending:
                 due -= count
 
     def end(self) -> None:
+        """Tell the sender to stop."""
         self._ended.set()
 
 
 @contextmanager
 def sending(source: Path, target: Path, address: str, pace: Pace) -> Iterator[Sending]:
-    """From a namespace to another's address until this is left."""
+    """Send from a namespace to another's address until the context is left."""
     with inside(target, _datagrams) as into, inside(source, _datagrams) as out:
         into.bind(("0.0.0.0", PORT))
         out.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, pace.payload)

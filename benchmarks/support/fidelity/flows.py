@@ -1,7 +1,7 @@
-"""What a link does to traffic, seen at its two hosts: round trips by ping, TCP by iperf3, datagrams by our own sender.
+"""Traffic over a link, seen at its two hosts: round trips by ping, TCP by iperf3, datagrams by our own sender.
 
-What arrives is read from the kernel's counters at the target, not taken from iperf3: its server sees bytes in the order
-they were sent, so that one lost segment holds back, and then releases, all that came after it.
+Arrivals are read from the kernel's counters at the target, not from iperf3: its server sees bytes in the order in which
+they were sent, so that one lost segment delays all bytes after it, which then arrive at once.
 """
 
 from __future__ import annotations
@@ -26,36 +26,37 @@ PING_INTERVAL_S = 0.05
 #: Frames of UDP: 14 bytes of Ethernet, 20 of IP and 8 of UDP before the payload; no frame is shorter than 60.
 UDP_HEADERS_BYTES = 42
 MIN_UDP_PAYLOAD_BYTES = 18
-#: A rate is told by so many datagrams, each being 0.17 % of them: on slow links they are smaller than a full frame.
+#: Datagrams of a rate's measurement; each is 0.17 % of it. On slow links they are smaller than a full frame.
 RATE_PACKETS = 600
-#: Offered above the link's rate, so that a sender's pauses do not show, …
+#: A flood's rate over the link's: above 1, so that a sender's pauses do not show.
 FLOOD_EXCESS = 1.25
-#: … above what a host must carry to be punctual with it, where the question is what it carries, …
+#: The same to measure what a host carries: above the HEADROOM that a host must carry to be on time.
 CEILING_EXCESS = 2.0
-#: … and for loss below it, so that none is the queue's doing, as many a second as a slow host easily forwards.
+#: The same to measure loss: below 1, so that the queue loses nothing.
 LOSS_SHARE = 0.8
+#: The most datagrams per second to measure loss: a slow host forwards them easily.
 LOSS_PACKETS_PER_S = 5000
-#: Sent at once, after a pause of the sender, is at most this part of what may wait for the link.
+#: After a pause, the sender sends at most this part of the link's queue at once.
 BURST_SHARE = 0.5
 
-#: TCP fills a link after doubling from its first ten segments once a round trip, and repairs what it then lost.
+#: TCP doubles its window from ten segments once a round trip until the link is full, then repairs its losses.
 TCP_HEADERS_BYTES = MTU_FRAME_BYTES - TCP_PAYLOAD_BYTES
 FIRST_WINDOW_BYTES = 10 * TCP_PAYLOAD_BYTES
 MENDING_ROUND_TRIPS = 8
 WARM_UP_S = 0.5
 
-#: More than iperf3 and its server tell each other beforehand: by then the flow itself arrives.
+#: More than iperf3 and its server send each other beforehand: after these bytes the flow itself arrives.
 TALK_BYTES = 5000
-#: How long that may take on a busy host.
+#: The most time until then on a busy host.
 TALK_S, TALK_ROUND_TRIPS = 12.0, 20
 PORT = 5201
 POLL_S = 0.01
 LISTEN_DEADLINE_S = 20.0
 
-#: The netem backend tells how long packets waited if it is asked at least every 0.15 s.
+#: The netem backend measures how long packets waited if it is asked at least every 0.15 s.
 LOOK_S = 0.1
 
-#: Nothing has arrived for this long and a round trip: the link is idle again.
+#: The link is idle if nothing has arrived for this long and a round trip.
 SILENCE_S = 0.15
 
 
@@ -65,7 +66,7 @@ class FlowFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What had arrived on an interface by a moment, and left on the other host's."""
+    """Counters at a moment: what arrived on the target's interface, and what left on the source's."""
 
     at: float
     bytes_arrived: int
@@ -74,35 +75,38 @@ class Look:
     packets_left: int
 
     def payload_since(self, before: Look, headers: int) -> int:
-        """What of the bytes was no header: a super-packet has one where each of its segments would have its own."""
+        """Return the bytes that arrived since `before`, without headers.
+
+        A super-packet counts as one header, though each of its segments would have its own.
+        """
         packets = self.packets_arrived - before.packets_arrived
         return self.bytes_arrived - before.bytes_arrived - headers * packets
 
     def sent_since(self, before: Look, headers: int) -> int:
-        """The same of what left."""
+        """Return the bytes that left since `before`, without headers."""
         return self.bytes_left - before.bytes_left - headers * (self.packets_left - before.packets_left)
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The payload that arrived over a window, relative to what the link's rate makes of full packets.
+    """The payload that arrived over a window, relative to the most that the link's rate carries in full packets."""
 
-    `resolution` is one packet as it arrives, which with TCP may be a super-packet. `offered` is what the source sent,
-    relative to the link's rate. `cpu` is the busy share of this machine's processors meanwhile. `waiting` is the share
-    of the time in which packets waited for the link, and `waiting_error` the rate's error then, by the shaper's
-    counters where it has some.
-    """
-
+    #: The relative error of the rate.
     error: float
+    #: One packet as it arrives, relative to all; with TCP it may be a super-packet.
     resolution: float
+    #: The bytes that the source sent, relative to the link's rate.
     offered: float
+    #: The busy share of this machine's processors meanwhile.
     cpu: float
+    #: The share of the time in which packets waited for the link, by the shaper's counters; None without counters.
     waiting: float | None
+    #: The rate's error while packets waited.
     waiting_error: float | None
 
 
 def look(subject: Subject) -> Look:
-    """Both hosts have one interface but for the loopback."""
+    """Read the counters of both hosts; each has one interface beside the loopback."""
     received, sent = _counters(subject.target.pid), _counters(subject.source.pid)
     return Look(time.monotonic(), received[0], received[1], sent[8], sent[9])
 
@@ -114,7 +118,7 @@ def _counters(pid: int) -> list[int]:
 
 
 def round_trip_s(subject: Subject) -> float | None:
-    """The mean of some round trips over the idle link, after one that is left out; None without an answer."""
+    """Return the mean of PINGS round trips over the idle link; None without an answer. A first ping is left out."""
     _ping(subject, 1)
     said = _ping(subject, PINGS)
     closing = re.search(r"= [\d.]+/([\d.]+)/", said)
@@ -127,7 +131,7 @@ def _ping(subject: Subject, count: int) -> str:
 
 
 def tcp_rate(subject: Subject, window_s: float) -> Rate:
-    """What one TCP connection carries once it has filled the link."""
+    """Measure the rate of one TCP connection after it has filled the link."""
     state = subject.state
     round_trip = 2 * state.delay_s
     doublings = max(log2(max(state.rate_bps / 8 * round_trip, 1) / FIRST_WINDOW_BYTES), 0)
@@ -137,7 +141,7 @@ def tcp_rate(subject: Subject, window_s: float) -> Rate:
 
 
 def udp_rate(subject: Subject, window_s: float) -> Rate:
-    """What passes of a flood, which loss on the way thins out before it takes the link's time."""
+    """Measure the rate of a flood of datagrams. Random loss thins the flood out before it takes the link's time."""
     state = subject.state
     frame = min(int(state.rate_bps / 8 * window_s / RATE_PACKETS), subject.frame_bytes)
     payload = max(frame - UDP_HEADERS_BYTES, MIN_UDP_PAYLOAD_BYTES)
@@ -145,8 +149,10 @@ def udp_rate(subject: Subject, window_s: float) -> Rate:
 
 
 def ceiling_bps(subject: Subject, window_s: float) -> float:
-    """What this host carries from source to target where nothing limits, delays or loses it: bit/s of full frames of
-    one TCP connection or, over a link that loses, of a flood at twice its rate.
+    """Measure what this host carries from source to target without limit, delay or loss.
+
+    Returns:
+        Bit/s of full frames: of one TCP connection or, over a link that loses, of a flood at twice the link's rate.
     """
     asked = subject.state
     subject.unlimit()
@@ -166,7 +172,7 @@ def _flood(subject: Subject, payload: int, bps: float, window_s: float) -> Rate:
 
 
 def _rate(subject: Subject, warm_up_s: float, window_s: float, headers: int, frame: int) -> Rate:
-    """Of what flows already."""
+    """Measure the rate of a flow that is under way."""
     cpu = CpuMeter()
     time.sleep(warm_up_s)
     cpu.read()
@@ -194,7 +200,7 @@ def _rate(subject: Subject, warm_up_s: float, window_s: float, headers: int, fra
 
 @contextmanager
 def flowing(subject: Subject, words: list[str]) -> Iterator[None]:
-    """iperf3 sends from source to target, and has begun to when this yields; the link is idle after it."""
+    """Send by iperf3 from source to target. The flow has begun when this yields; afterwards the link is idle."""
     with _server(subject), _client(subject, ["-t", "600", *words]) as client:
         if not _has_begun(subject, client):
             raise FlowFailed(f"iperf3 {' '.join(words)} does not begin over {subject.name}'s {subject.state}")
@@ -204,7 +210,7 @@ def flowing(subject: Subject, words: list[str]) -> Iterator[None]:
 
 @contextmanager
 def _datagrams(subject: Subject, payload: int, per_s: float) -> Iterator[Sending]:
-    """So many datagrams a second flow; the link is idle after it."""
+    """Send `per_s` datagrams per second. Afterwards the link is idle."""
     burst = max(int(subject.state.queue_bytes * BURST_SHARE / (payload + UDP_HEADERS_BYTES)), 1)
     source, target = (Path(f"/proc/{host.pid}/ns/net") for host in (subject.source, subject.target))
     with sending(source, target, subject.address, Pace(payload, per_s, burst)) as flow:
@@ -214,18 +220,18 @@ def _datagrams(subject: Subject, payload: int, per_s: float) -> Iterator[Sending
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Datagrams sent and lost. By the shaper's counters, where it has some, `random` of these were lost at random and
-    `queue_full` found the link's queue full.
-    """
+    """Datagrams that were sent, and those that were lost."""
 
     sent: int
     lost: int
+    #: By the shaper's counters: datagrams lost at random. None without counters.
     random: int | None
+    #: By the shaper's counters: datagrams that found the link's queue full.
     queue_full: int | None
 
 
 def udp_loss(subject: Subject, seconds: float) -> Loss:
-    """What is lost over a link that has room for all."""
+    """Measure the loss of a link whose queue has room for all datagrams."""
     most = int(subject.state.rate_bps * LOSS_SHARE / 8 / LOSS_PACKETS_PER_S) - UDP_HEADERS_BYTES
     payload = min(max(most, MIN_UDP_PAYLOAD_BYTES), subject.frame_bytes - UDP_HEADERS_BYTES)
     share_per_s = subject.state.rate_bps * LOSS_SHARE / 8 / (payload + UDP_HEADERS_BYTES)
@@ -240,7 +246,7 @@ def udp_loss(subject: Subject, seconds: float) -> Loss:
 
 
 def _delivered(subject: Subject) -> int:
-    """Packets of IPv4 that came to the target whole, whether or not anyone had room for them there."""
+    """Return the IPv4 packets that reached the target whole, whether or not a socket had room for them."""
     lines = Path(f"/proc/{subject.target.pid}/net/snmp").read_text().splitlines()
     names, values = (line.split()[1:] for line in lines if line.startswith("Ip:"))
     return int(dict(zip(names, values, strict=True))["InDelivers"])
@@ -261,7 +267,7 @@ def _talk_s(subject: Subject) -> float:
 
 
 def _settle(subject: Subject) -> None:
-    """Wait until nothing arrives any more, so that what is next finds the link idle."""
+    """Wait until nothing arrives, so that the next flow finds the link idle."""
     silence_s = SILENCE_S + 2 * subject.state.delay_s
     last, since = look(subject), time.monotonic()
     while time.monotonic() < since + silence_s:
@@ -284,7 +290,7 @@ def _client(subject: Subject, words: list[str]) -> Iterator[subprocess.Popen[byt
 
 @contextmanager
 def _server(subject: Subject) -> Iterator[None]:
-    """An iperf3 server at the target, listening when this yields."""
+    """Run an iperf3 server at the target, which listens when this yields."""
     process = subject.target.popen(["iperf3", "-s", "-1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + LISTEN_DEADLINE_S
@@ -299,7 +305,7 @@ def _server(subject: Subject) -> Iterator[None]:
 
 
 def _listens(pid: int) -> bool:
-    """Whether something listens on iperf3's port in the process's namespace."""
+    """Return whether a process listens on iperf3's port in the namespace of the process `pid`."""
     rows = (Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:] for table in ("tcp", "tcp6"))
     fields = (row.split() for table in rows for row in table)
     return any(row[1].endswith(f":{PORT:04X}") and row[3] == "0A" for row in fields)

@@ -2,8 +2,8 @@
 
     source --- router ==== the link ==== (router) --- target
 
-Both are shaped where packets leave a router, not on the sending host: that spares Mininet's figures what TCP's limit on
-queues in the sender does to them. Mininet's hosts are joined as in its `linuxrouter.py` example.
+Both are shaped where packets leave a router, not on the sending host: TCP limits the queue of a sending host, which
+would spoil Mininet's figures. Mininet's hosts are joined as in its `linuxrouter.py` example.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from testbed.emulation.testbed import Testbed
 from testbed.link import MTU_FRAME_BYTES, LinkState, Queue
 from testbed.spec.topology import Topology
 
-#: What a connection may have on its way, for both hosts' kernels: 500 Mbit/s times 300 ms is 19 MB, the queue is as
-#: long again, and the kernel announces half of a buffer as its window.
+#: TCP's buffers in both hosts' kernels: 500 Mbit/s times 300 ms is 19 MB, the queue holds as much again, and the kernel
+#: announces half of a buffer as its window.
 TCP_BUFFERS = ("net.ipv4.tcp_rmem=4096 131072 134217728", "net.ipv4.tcp_wmem=4096 131072 134217728")
 
-#: The LAN adds no delay and, up to 10 Gbit/s, no limit: what is measured is the link.
+#: The LAN adds no delay and, up to 10 Gbit/s, no limit, so that only the link is measured.
 TOPOLOGY = {
     "name": "fidelity",
     "sites": {"a": {"workers": 1}, "b": {"workers": 1}},
@@ -38,18 +38,15 @@ TOPOLOGY = {
     "lan": {"rate": "10gbit", "delay": "0ms"},
 }
 
-#: What a frame has before its packet.
+#: The bytes of a frame before its packet.
 ETHERNET_BYTES = MTU_FRAME_BYTES - 1500
 
-#: As good as none: more than any host carries, and no more than the LAN's cards take.
+#: In effect no limit: more than any host carries, and no more than the LAN's cards take.
 FREE = LinkState(10e9, 0.0, queue=Queue(25e6, "bytes"))
 
 
 class Subject(ABC):
-    """A link, the same in both directions, and the two hosts it joins. A context manager: up on entry.
-
-    `complaints` are errors that the subject reported, and carried on after.
-    """
+    """A link, the same in both directions, and the two hosts that it joins. A context manager: up on entry."""
 
     name: ClassVar[str]
     source: Any
@@ -60,6 +57,7 @@ class Subject(ABC):
 
     def __init__(self, state: LinkState) -> None:
         self.state = state
+        #: Errors that the subject reported before it went on.
         self.complaints: list[str] = []
         self._stack = ExitStack()
 
@@ -78,7 +76,7 @@ class Subject(ABC):
 
     @property
     def frame_bytes(self) -> int:
-        """A full frame, without FCS."""
+        """The bytes of a full frame, without FCS."""
         return self.mtu + ETHERNET_BYTES
 
     @abstractmethod
@@ -86,14 +84,14 @@ class Subject(ABC):
 
     @abstractmethod
     def change(self, state: LinkState) -> None:
-        """Another state, by the means the subject has for it."""
+        """Put another state in force, by the subject's own means."""
 
     @abstractmethod
     def unlimit(self) -> None:
-        """Let all pass at once, without limit, delay or loss, until the next change; `state` says at which rate."""
+        """Remove limit, delay and loss until the next change; `state` then has the rate of the LAN."""
 
     def counters(self) -> LinkCounters | None:
-        """What the shaper has counted on the way from source to target, where it counts."""
+        """Return the shaper's counters of the direction from source to target; None without any."""
         return None
 
 
@@ -112,19 +110,22 @@ class TestbedLink(Subject):
         self.address = self._network.address(topology.workers[1])
 
     def change(self, state: LinkState) -> None:
+        """Put another state in force, in place."""
         links = self._network.topology.links.values()
         self._network.links_in_force.configure(replace(link, state=state) for link in links)
         self.state = state
 
     def unlimit(self) -> None:
+        """Put FREE in force."""
         self.change(FREE)
 
     def counters(self) -> LinkCounters | None:
+        """Return the shaper's counters of the direction a->b."""
         return self._network.shaper.counters()["a->b"]
 
 
 class MininetLink(Subject):
-    """A TCLink as its users write it."""
+    """A TCLink, configured as Mininet's users do."""
 
     name = "Mininet"
     address = "10.0.2.2"
@@ -145,25 +146,27 @@ class MininetLink(Subject):
             self.source.popen(["ethtool", "-K", "source-eth0", "tx-udp-segmentation", "off"]).wait()
 
     def change(self, state: LinkState) -> None:
+        """Put another state in force, by TCLink's `config`."""
         for interface in (self._link.intf1, self._link.intf2):
             interface.config(**_options(state))
         self.state = state
 
     def unlimit(self) -> None:
+        """Delete the queueing disciplines of both interfaces."""
         for interface in (self._link.intf1, self._link.intf2):
             interface.tc("%s qdisc delete dev %s root")
         self.state = FREE
 
 
 def _options(state: LinkState) -> dict[str, Any]:
-    """A state in TCLink's words: Mbit/s, milliseconds as text, percent."""
+    """Return a state as TCLink's options: Mbit/s, milliseconds as text, percent."""
     delay = {"delay": f"{state.delay_s * 1e3:g}ms"} if state.delay_s else {}
     return {"bw": state.rate_bps / 1e6, "loss": state.loss * 100, **delay}
 
 
 @contextmanager
 def recorded_complaints() -> Iterator[list[str]]:
-    """Mininet's errors while inside, collected instead of printed."""
+    """Collect Mininet's errors instead of printing them."""
     complaints: list[str] = []
     handler = logging.Handler(logging.ERROR)
     handler.emit = lambda record: complaints.append(record.getMessage().strip())  # type: ignore[method-assign]

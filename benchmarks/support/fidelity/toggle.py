@@ -1,4 +1,4 @@
-"""A busy link toggled between two rates: whether more passes in between than either allows, and whether TCP notices."""
+"""A busy link toggled between two rates: the most that passes in a window, and what TCP notices."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SLOW_BPS, FAST_BPS = 50e6, 100e6
 TOGGLES = 20
 PERIOD_S = 0.3
 
-#: The connection may have 200 KiB on its way, which every kernel allows: more than the 125 kB that the link holds at
-#: its faster rate, so it is always busy, and less than its queue holds, so nothing but the change can lose a segment.
+#: The connection's window is 200 KiB, which every kernel allows. The link holds 125 kB at its faster rate, so it is
+#: always busy; its queue holds more than the window, so that only a change can lose a segment.
 WINDOW = "200K"
 QUEUE = Queue(1 << 20, "bytes")
 DELAY_S = 0.005
@@ -34,26 +34,28 @@ BEFORE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Toggled:
-    """`peak_bps` is the most that arrived in any window of 100 ms; `excess` the most relative to what was allowed in
-    that window, 1.1 times the rate in force plus one burst; `change_s` the longest change.
-    """
+    """The outcome of toggling a link."""
 
     subject: str
     toggles: int
+    #: The highest rate that arrived in a window of 100 ms.
     peak_bps: float
+    #: The most bytes relative to what a window allows: EXCESS times the rate in force, plus one burst.
     excess: float
     retransmissions: int
     resets: int
+    #: The longest change, in seconds.
     change_s: float
 
     @property
     def within(self) -> bool:
+        """True if no window exceeded what was allowed, and no connection broke."""
         return self.excess <= 1 and self.resets == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """From `began` the new rate may be in force, from `done` it is."""
+    """A change of the rate: the new rate may be in force from `began`, and is in force from `done`."""
 
     began: float
     done: float
@@ -61,12 +63,12 @@ class Change:
 
 
 def asked(rate_bps: float) -> LinkState:
-    """The link at one of its rates."""
+    """Return the link's state at one of its rates."""
     return LinkState(rate_bps, DELAY_S, queue=QUEUE)
 
 
 def toggle(subject: Subject) -> Toggled:
-    """Change the rate of a link that one TCP connection keeps busy, again and again."""
+    """Change the rate of a link, TOGGLES times, while one TCP connection keeps it busy."""
     before = _tcp(subject)
     with flowing(subject, ["-w", WINDOW]):
         time.sleep(BEFORE_S)
@@ -92,7 +94,7 @@ def toggle(subject: Subject) -> Toggled:
 
 @contextmanager
 def _sampled(subject: Subject) -> Iterator[list[Look]]:
-    """Looks at what has arrived, one every few milliseconds until this is left."""
+    """Read the counters every SAMPLE_S seconds until the context is left; yields the growing list."""
     looks = [look(subject)]
     ended = threading.Event()
 
@@ -110,7 +112,7 @@ def _sampled(subject: Subject) -> Iterator[list[Look]]:
 
 
 def windows(looks: Sequence[Look]) -> Iterator[tuple[float, float, float]]:
-    """(begin, end, bytes of frames that arrived) of every window that begins with a look."""
+    """Yield (begin, end, bytes of frames that arrived) for each window that begins with a look."""
     last = 0
     for first in looks:
         while last + 1 < len(looks) and looks[last].at < first.at + WINDOW_S:
@@ -122,7 +124,10 @@ def windows(looks: Sequence[Look]) -> Iterator[tuple[float, float, float]]:
 
 
 def allowed_bytes(changes: Sequence[Change], begin: float, end: float) -> float:
-    """What may arrive in a window, by the highest rate in force while it left the queue, one delay earlier at most."""
+    """Return the bytes that may arrive in a window.
+
+    They follow from the highest rate in force when the bytes left the queue, which was at most one delay earlier.
+    """
     ends = [change.done for change in changes[1:]] + [float("inf")]
     rate = max(
         change.rate_bps
@@ -133,7 +138,7 @@ def allowed_bytes(changes: Sequence[Change], begin: float, end: float) -> float:
 
 
 def _tcp(subject: Subject) -> dict[str, int]:
-    """The source's and target's TCP counters, and in `resets` what either of them broke off."""
+    """Return the sums of both hosts' TCP counters; `resets` are the connections that either host broke off."""
     sums: dict[str, int] = {}
     for host in (subject.source, subject.target):
         lines = Path(f"/proc/{host.pid}/net/snmp").read_text().splitlines()

@@ -1,5 +1,7 @@
-"""The cells of `benchmarks.frontier`: a network, what is learned on it, how its data are shared out; and the schemes,
-all named before anything was measured."""
+"""The cells and schemes of `benchmarks.frontier`; the schemes were all named before the first measurement.
+
+A cell is a network, a model and its data, how workers share the data, a scheme and a seed.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ TOPOLOGIES = Path(__file__).parents[3] / "topologies"
 
 #: Steps of the fastest member: a multiple of all schemes' periods (8, 15, 16, 24, 30).
 STEPS, QUICK_STEPS = 480, 240
-#: Rounds in which all-reduces are timed: a round depends on the network and not on what is learned, so that the time of
-#: all their steps follows.
+#: Rounds in which an all-reduce is timed. A round's time depends on the network and not on the model's values, so that
+#: the time of all its steps follows.
 TIMED_ROUNDS = 6
 #: Evaluations in a run, at least.
 EVALUATIONS = 12
@@ -23,17 +25,19 @@ EVALUATIONS = 12
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A topology and its scale, what stands for text on it, seconds that a step is declared to take, by the task (of
-    two cores a fifth to a half is busy with them), and what all schemes' `sync` has."""
+    """A topology at a scale, with what all schemes have in common on it."""
 
     topology: str
     scale: float
+    #: The model of the text task.
     text: str
+    #: The declared seconds of a step, by the kind of task. A fifth to a half of two cores is busy with the steps.
     step_s: Mapping[str, float]
+    #: The fields of `sync` that all schemes have.
     sync: Mapping[str, Any] = field(default_factory=dict)
 
     def train(self, task: str) -> dict[str, Any]:
-        """The experiment's `train`, of its model, data and optimizer."""
+        """Return the experiment's model, data and optimizer."""
         if task == "digits":
             return {"model": "cnn", "batch": 16, "optimizer": {"name": "adam", "learning_rate": 0.002}}
         optimizer = {"name": "adamw", "learning_rate": 0.001}
@@ -49,21 +53,22 @@ NETWORKS: Mapping[str, Network] = {
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """An experiment's `sync`, and the local `steps` of the fastest member to a round; its `inner` optimizer, where it
-    has one."""
+    """An experiment's `sync`, with what else depends on it."""
 
     sync: Mapping[str, Any]
+    #: Local steps of the fastest member in a round.
     steps: int = 1
+    #: The inner optimizer, if the scheme has its own.
     inner: str | None = None
 
 
-#: What all else is held against: every gradient in fp32, over packing's trees, and to one server as MXNet has it.
+#: The references: every gradient in fp32, over packing's trees, and to one server as in MXNet.
 ALL_REDUCE = Scheme({"strategy": "gradients", "policy": "packing"})
 STAR = Scheme({"strategy": "gradients", "policy": "star"})
 REFERENCES: Mapping[str, Scheme] = {"packing": ALL_REDUCE, "star": STAR}
 
 _AVERAGE = {"learning_rate": 1.0, "momentum": 0.0}
-#: The six that are emulated.
+#: The six schemes that are emulated.
 EMULATED: Mapping[str, Scheme] = {
     "diloco": Scheme({"strategy": "diloco", "every": 30, "policy": "packing"}, 30),
     "sparseloco": Scheme({"strategy": "sparseloco", "policy": "packing"}, 15),
@@ -81,7 +86,7 @@ EMULATED: Mapping[str, Scheme] = {
     "decoupled diloco, 4 bits": Scheme({"strategy": "decoupled_diloco", "codec": "bins4"}, 24),
     "auto": Scheme({"strategy": "auto", "policy": "auto"}),
 }
-#: All, for simulations.
+#: All schemes, for simulations.
 SCHEMES: Mapping[str, Scheme] = {
     "all-reduce": ALL_REDUCE,
     **EMULATED,
@@ -97,14 +102,16 @@ SCHEMES: Mapping[str, Scheme] = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is learned where: `alpha` is of the Dirichlet draws by which workers share the data; infinite is evenly."""
+    """A model and its data on a network."""
 
     network: str
     kind: str
+    #: The concentration of the Dirichlet draws by which workers share the data; infinity shares evenly.
     alpha: float
 
     @property
     def name(self) -> str:
+        """The task's name in keys and tables."""
         return f"{self.network}/{self.kind}/{self.alpha:g}"
 
 
@@ -124,7 +131,7 @@ EMULATED_TASKS: Sequence[Task] = [
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run: `simulated` or emulated, all `steps` of a scheme, or a reference's rounds to be timed (`timed`)."""
+    """One run: all `steps` of a scheme or, if it is `timed`, TIMED_ROUNDS rounds of a reference."""
 
     task: Task
     scheme: str
@@ -135,6 +142,7 @@ class Cell:
 
     @property
     def key(self) -> str:
+        """The cell's name in the campaign's file."""
         how = "simulated" if self.simulated else "emulated"
         return f"{how}/{self.task.name}/{self.scheme}/{self.seed}/{'timed' if self.timed else self.steps}"
 
@@ -144,7 +152,7 @@ class Cell:
         return REFERENCES[self.scheme] if self.timed else SCHEMES[self.scheme]
 
     def experiment(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The experiment file's value; `more` goes into its `sync`."""
+        """Return the value of the experiment's file; `more` is merged into its `sync`."""
         network, scheme = NETWORKS[self.task.network], self.its
         train = network.train(self.task.kind)
         if scheme.inner:
@@ -169,8 +177,10 @@ class Cell:
 
 
 def emulated(tasks: Sequence[Task], schemes: Sequence[str], seeds: int, steps: int) -> list[Cell]:
-    """What emulated tables need, a seed and task at a time: references, schemes, and all-reduce's curve, which is
-    simulated: its loss does not depend on the network, and on a slow one it takes hours."""
+    """Return the cells of the emulated tables, a seed and task at a time: references, schemes and all-reduce's curve.
+
+    All-reduce's curve is simulated: its loss does not depend on the network, and on a slow network it takes hours.
+    """
     return [
         cell
         for seed in range(1, seeds + 1)
@@ -184,7 +194,7 @@ def emulated(tasks: Sequence[Task], schemes: Sequence[str], seeds: int, steps: i
 
 
 def simulated(tasks: Sequence[Task], schemes: Sequence[str], seeds: int, steps: int) -> list[Cell]:
-    """What simulated tables need, a seed and task at a time."""
+    """Return the cells of the simulated tables, a seed and task at a time."""
     return [
         cell
         for seed in range(1, seeds + 1)

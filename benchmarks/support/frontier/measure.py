@@ -1,4 +1,4 @@
-"""A cell of `benchmarks.frontier`: its run, emulated or simulated, and what its records say."""
+"""A cell of `benchmarks.frontier`: its run, emulated or simulated, and the figures of its records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
     with TemporaryDirectory() as folder, closing(RunDirectory("benchmark-frontier")) as directory:
         experiment = experiment_of(cell, Path(folder))
         if cell.simulated:
-            # What is only timed learns nothing.
+            # A cell that is only timed computes no gradients.
             outcome = train(experiment, directory, Display(Console(quiet=True)), gradients=not cell.timed)
         else:
             outcome = run_of(experiment, directory, server).execute()
@@ -40,7 +40,7 @@ def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
 
 
 def experiment_of(cell: Cell, folder: Path) -> Experiment:
-    """The cell's experiment, its file in `folder`; a star's server stands at the median place."""
+    """Write the cell's experiment into `folder` and load it; a star's server stands at the median place."""
     if cell.its is not STAR:
         return load(cell.experiment(), folder)
     experiment = load(cell.experiment(), folder)
@@ -61,12 +61,15 @@ def able(cell: Cell) -> str | None:
 
 
 def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
-    """What a run's records say. `curve` has (seconds, loss over the held-out samples, the worst site's), from when the
-    first member began; `round_s` is a round's time without the first; bytes are what a member sent and received: the
-    mean of all, and of the one with the most.
+    """Return the figures of a run's records.
 
-    What members of a reduction evaluate is what a round came to; without a centre, what an iteration began with, whose
-    report is of its end.
+    Members of a reduction evaluate the result of a round, at its end. Members that gossip evaluate the model with which
+    an iteration began, and report it at the iteration's end.
+
+    Returns:
+        curve: (seconds, loss over the held-out samples, the worst site's loss), from the first member's begin.
+        round_s: The mean time of a round, without the first.
+        mean_bytes, most_bytes: Bytes that a member sent and received: the mean, and the member with the most.
     """
     at = "finished_s" if experiment.spec.sync.scheme.exchange == "all-reduce" else "started_s"
     reports = sorted(read_records(directory / "rounds.jsonl"), key=lambda report: float(report["finished_s"]))

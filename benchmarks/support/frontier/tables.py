@@ -1,4 +1,4 @@
-"""What the cells of `benchmarks.frontier` come to: loss, bytes and time of each scheme, by task."""
+"""The tables of `benchmarks.frontier`: loss, bytes and time of each scheme, by task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.support.paired import CONFIDENCE, Ratio, ratio
 from benchmarks.support.table import Table
 from testbed.report.figures.canvas import CYCLE, new_figure, style
 
-#: How far above all-reduce's a loss may be, at equal samples, to count as its own.
+#: How far above all-reduce's loss a loss may be, at equal samples, to count as equal.
 WITHIN = 0.02
 
 Found = Mapping[str, Mapping[str, Any]]
@@ -22,28 +22,31 @@ Found = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A scheme on a task, over the seeds that all-reduce was measured on as well.
-
-    `loss` is its last over all-reduce's last, `fewer` all-reduce's bytes a member over its own, `fewer_most` those of
-    the members with the most. `sooner` has the time of all of all-reduce's steps, to a star and by packing, over the
-    scheme's until its loss is within WITHIN of all-reduce's last: of the `reached` seeds of `seeds`.
-    """
+    """A scheme on a task, over the seeds that all-reduce was measured on as well."""
 
     task: str
     scheme: str
     seeds: int
+    #: Runs with the verdict `suspect`.
     suspect: int
+    #: The scheme's last loss over all-reduce's.
     loss: Ratio
+    #: The same at the worst site.
     worst: Ratio
+    #: All-reduce's bytes per member over the scheme's.
     fewer: Ratio
+    #: The same of the members with the most bytes.
     fewer_most: Ratio
+    #: Seeds whose loss came within WITHIN of all-reduce's last loss.
     reached: int
+    #: Their mean seconds until then.
     seconds: float | None
+    #: The time of all of all-reduce's steps, by reference (star, packing), over those seconds.
     sooner: Mapping[str, Ratio | None]
 
 
 def compared(found: Found, task: Task, scheme: str, seeds: int, steps: int, simulated: bool) -> Compared | None:
-    """None where nothing of it was measured."""
+    """Compare a scheme with all-reduce; None if nothing of it was measured."""
     runs, bases, timed = {}, {}, {}
     for seed in range(1, seeds + 1):
         own = found.get(Cell(task, scheme, seed, simulated, steps).key)
@@ -83,7 +86,7 @@ def compared(found: Found, task: Task, scheme: str, seeds: int, steps: int, simu
 
 
 def seconds_to(loss: float, run: Mapping[str, Any]) -> float | None:
-    """When a run's loss was first as low; None when it never was."""
+    """Return when a run's loss first reached `loss`; None if it never did."""
     return next((float(at_s) for at_s, its, _ in run["curve"] if its <= loss), None)
 
 
@@ -93,7 +96,7 @@ def _sure(found: Ratio | None) -> Ratio:
 
 
 def table(ones: Sequence[Compared], task: Task, steps: int, simulated: bool) -> Table:
-    """The schemes on a task."""
+    """Return the table of the schemes on a task."""
     rows = [
         [
             one.scheme,
@@ -127,12 +130,12 @@ def _percent(loss: Ratio) -> str:
 
 
 def figures(ones: Sequence[Compared]) -> list[dict[str, Any]]:
-    """For JSON; of one seed there is no interval."""
+    """Return the comparisons as values for JSON. With one seed, intervals are infinite."""
     return [asdict(one) for one in ones]
 
 
 def draw(by_task: Mapping[str, Sequence[Compared]], file: Path) -> None:
-    """Bytes against loss, a panel for each task: to the right and below is better."""
+    """Draw bytes against loss, with a panel for each task: to the right and below is better."""
     columns = min(3, len(by_task))
     rows = -(-len(by_task) // columns)
     names = list(dict.fromkeys(one.scheme for ones in by_task.values() for one in ones))

@@ -17,10 +17,10 @@ import yaml
 SCRIPT = Path(__file__).parents[3] / "examples" / "gpt.py"
 TOPOLOGIES = Path(__file__).parents[3] / "topologies"
 
-#: What two cores carry with nine members on them, as in `benchmarks.allreduce`.
+#: The rates that two cores carry beside nine members, as in `benchmarks.allreduce`.
 NETSTORM_SCALE = 0.4
 
-#: Local steps to a round, of every system that takes any.
+#: Local steps in a round, of every system with local steps.
 EVERY = 32
 
 
@@ -45,14 +45,14 @@ def _of_file(name: str, factor: float) -> Callable[[], dict[str, Any]]:
     return lambda: dict(scaled(yaml.safe_load((TOPOLOGIES / f"{name}.yaml").read_text()), TOPOLOGIES, factor))
 
 
-#: What a topology file has, by the network's name; eight, nine and four members.
+#: The values of the topology files, by the network's name; eight, nine and four members.
 NETWORKS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "quickstart": _of_file("quickstart", 1.0),
     "netstorm9": _of_file("netstorm9", NETSTORM_SCALE),
     "lossy": lossy,
 }
 
-#: The script as it is; and programs that do its work as a system's documentation has it.
+#: The unchanged script; and the package of programs that do its work as a system's documentation says.
 UNCHANGED = (str(SCRIPT),)
 CHANGED = "benchmarks.support.systems"
 
@@ -78,7 +78,7 @@ def _by(scheme: str) -> System:
     return System(UNCHANGED, ("--scheme", scheme), ("testbed.sync",), ("testbed_scheme",))
 
 
-#: All systems by name: the script unchanged by DDP over gloo and over our backend, those that others made, and ours.
+#: All systems by name: the unchanged script by DDP over gloo and over our backend, other people's systems, and ours.
 SYSTEMS: Mapping[str, System] = {
     "gloo": System(UNCHANGED),
     "wan": System(UNCHANGED, ("--backend", "wan"), ("testbed.sync",), ("testbed",)),

@@ -11,13 +11,13 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, 
 
 from benchmarks.support.systems.cells import EVERY, own_address, script
 
-#: The author's default of 15 s is for peers that come and go; all are there here.
+#: Hivemind's default of 15 s is for peers that come and go; here all peers are present.
 MATCHMAKING_S = 3.0
 STORE_PORT = 29510
 
 
 def main() -> None:
-    """Train."""
+    """Train as one peer."""
     gpt = script()
     args = gpt.arguments()
     rank, count, first = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["MASTER_ADDR"]
@@ -45,7 +45,7 @@ def main() -> None:
         matchmaking_time=MATCHMAKING_S,
         delay_state_averaging=False,
     )
-    by_itself = SimpleNamespace(step=lambda: None)  # it takes its scheduler on, an epoch a round
+    by_itself = SimpleNamespace(step=lambda: None)  # hivemind steps its own scheduler, an epoch per round
     gpt.train(model, optimizer, by_itself, args, rank, text, held_out)
     optimizer.shutdown()
     dht.shutdown()

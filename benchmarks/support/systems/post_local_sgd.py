@@ -1,4 +1,4 @@
-"""examples/gpt.py by PyTorch's own PostLocalSGDOptimizer: gradients at first, then the mean model now and then."""
+"""examples/gpt.py by PyTorch's PostLocalSGDOptimizer: gradients in the first steps, then means of models at times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.support.systems.cells import EVERY, script
 
 
 def main() -> None:
-    """Train."""
+    """Train as one rank."""
     gpt = script()
     args = gpt.arguments()
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""examples/gpt.py by torchft's LocalSGD: each worker is a replica of its own; rank 0 has the lighthouse."""
+"""examples/gpt.py by torchft's LocalSGD: each worker is a replica of its own; rank 0 runs the lighthouse."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torchft.process_group import ProcessGroupGloo
 from benchmarks.support.systems.cells import EVERY, own_address, script
 
 LIGHTHOUSE_PORT = 29510
-#: Rounds over slow links, and the pause until the first.
+#: The most time of a round over slow links, and of the start.
 TIMEOUT = timedelta(seconds=120)
 
 
 def main() -> None:
-    """Train."""
+    """Train as one replica."""
     gpt = script()
     args = gpt.arguments()
     rank, count, first = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["MASTER_ADDR"]

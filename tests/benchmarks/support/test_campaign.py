@@ -1,4 +1,4 @@
-"""Cells of a campaign are measured once each, in as many sittings as that takes."""
+"""A campaign measures each cell once, in one or several sittings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members of a benchmark are listened to, all of them: one that is not waits once its reports fill the socket."""
+"""The rendezvous reads all members' messages: an unread member blocks when its reports fill the socket."""
 
 from __future__ import annotations
 

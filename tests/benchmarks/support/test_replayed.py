@@ -46,7 +46,7 @@ def test_the_record_has_a_swap_to_a_plan_predicted_below_its_bound(record: RunRe
 
 
 def test_decisions_are_made_again_at_the_recorded_moments(record: RunRecord, replayed: Replayed) -> None:
-    """Until the recorded controller took a link that stayed for one that fell."""
+    """This holds until the recorded controller took a constant link for one that fell."""
     recorded = [line["at_s"] for line in record.decisions if line["at_s"] < 20]
     assert [one["at_s"] for one in replayed.decisions if one["at_s"] < 20] == pytest.approx(recorded, abs=0.05)
 
@@ -68,7 +68,7 @@ def test_no_correction_moves_at_the_step_by_more_than_its_spread(replayed: Repla
 
 
 def test_a_plan_around_the_fallen_link_is_adopted_within_seconds(record: RunRecord, replayed: Replayed) -> None:
-    """Rounds from the drop on are simulated, with the true rates: the record has them under another plan."""
+    """Rounds after the drop are simulated at the true rates: the record has them under another plan."""
     first = replayed.swaps[0]
     assert FALLS_S < first["requested_s"] < FALLS_S + 6
     view = record.view("views/0000.json")

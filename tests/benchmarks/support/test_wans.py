@@ -1,4 +1,4 @@
-"""The networks that re-planning is judged on: they are what they claim to be, the same each time."""
+"""The networks that re-planning is judged on have their stated properties, the same each time."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ Family = Callable[[Kind, int], tuple[Path, dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def family(tmp_path_factory: pytest.TempPathFactory) -> Family:
-    """Return a network's files and what its experiment says. Each network is made once, when a test first asks for it:
-    finding the size of its model takes half a second for five sites."""
+    """Return a function that makes a network's files, once, and returns them with its experiment.
+
+    Finding the size of a network's model takes half a second for five sites.
+    """
 
     @cache
     def written(kind: Kind, sites: int) -> tuple[Path, dict[str, Any]]:

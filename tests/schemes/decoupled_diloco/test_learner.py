@@ -29,7 +29,7 @@ Change = Callable[[str, int, Tensor], Tensor]
 
 
 class World:
-    """Members, and the simulation that they run in; `steps` counts what each has taken."""
+    """Members and the simulation in which they run; `steps` counts the steps of each."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class World:
 
 
 def rough(seed: int) -> Conditions:
-    """Members of four speeds, and delays up to a step's time; messages overtake each other."""
+    """Make members of four speeds, with delays of up to a step's time; messages overtake each other."""
     draw = Random(seed)
     pace = {name: draw.choice((0.5, 1.0, 2.0, 4.0)) for name in NAMES}
     return Conditions(
@@ -85,7 +85,7 @@ def test_one_alone_is_its_inner_optimizer() -> None:
 
 
 def test_a_step_to_a_round_and_all_in_it_is_gradient_averaging() -> None:
-    """Where gradients do not depend on the step before, which is under way when the mean of the last comes."""
+    """Gradients must not depend on the last step, which is under way when the mean arrives."""
 
     def change(member: str, number: int, parameters: Tensor) -> Tensor:
         return torch.full_like(parameters, float(NAMES.index(member) + 1))
@@ -104,7 +104,7 @@ def test_a_step_to_a_round_and_all_in_it_is_gradient_averaging() -> None:
 def test_four_bits_both_ways_leave_all_with_the_same_bits_near_the_optimum(
     seed: int, quorum: int, fragments: int
 ) -> None:
-    """Whoever was late for a merge, and whatever overtook what. They begin 3 from it."""
+    """Some members are late for merges, and messages overtake each other. Members begin 3 from the optimum."""
     options = DecoupledOptions(every=4, fragments=fragments, quorum=quorum, outer=PLAIN, codec="bins4")
     world = World(options, 40, lambda m, n, p: (3.0 - p) / 20, rough(seed), elements=40)
     world.run()
@@ -116,7 +116,7 @@ def test_four_bits_both_ways_leave_all_with_the_same_bits_near_the_optimum(
 
 
 def test_four_bits_leave_nothing_out_for_good() -> None:
-    """What a member passed on, and what it has left out by the end, is what its steps have changed."""
+    """A member's sent changes plus its residual at the end are the changes of all its steps."""
     step = torch.linspace(-2, 1, 300)
     options = DecoupledOptions(every=2, fragments=1, quorum=2, merge="mean", outer=PLAIN, codec="bins4")
     world = World(options, 20, lambda m, n, p: step, names=NAMES[:2], elements=300)
@@ -131,7 +131,7 @@ def test_four_bits_leave_nothing_out_for_good() -> None:
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**32), quorum=st.integers(1, 4), fragments=st.sampled_from([1, 2, 4]))
 def test_all_end_with_the_same_bits_and_no_step_counts_twice(seed: int, quorum: int, fragments: int) -> None:
-    """Each step adds 1 to every element of its member: what merges say was changed is at most what was stepped."""
+    """Each step adds 1 to every element of its member, so the changes in merges are at most the steps."""
     options = DecoupledOptions(every=4, fragments=fragments, quorum=quorum, merge="mean", outer=PLAIN)
     world = World(options, 6, lambda member, number, parameters: torch.ones_like(parameters), rough(seed), elements=8)
     world.run()
@@ -148,7 +148,7 @@ def test_all_end_with_the_same_bits_and_no_step_counts_twice(seed: int, quorum: 
 
 
 def test_changes_count_by_the_steps_behind_them() -> None:
-    """One is three times as fast as the other, who is due after three steps."""
+    """One member is three times as fast as the other, which is due after three steps."""
     conditions = Conditions(step_time=lambda member, _: 1.0 if member == "a" else 3.0)
     options = DecoupledOptions(every=3, fragments=1, quorum=2, merge="mean", outer=PLAIN)
     world = World(options, 1, lambda m, n, p: torch.full_like(p, 1.0 if m == "a" else 5.0), conditions, ("a", "b"))
@@ -158,7 +158,7 @@ def test_changes_count_by_the_steps_behind_them() -> None:
 
 @pytest.mark.parametrize(("merge", "part"), [("mean", 0.2), ("radial", 0.5)])
 def test_many_come_near_the_common_optimum(merge: str, part: float) -> None:
-    """Where changes cancel, radial averaging goes on by their length: it settles only as far as steps shrink."""
+    """Where changes cancel, radial averaging keeps their length: members settle only as far as steps shrink."""
     problem = Quadratics(NAMES, Random(3))
     options = DecoupledOptions(every=3, fragments=3, quorum=3, merge=merge, outer=PLAIN)  # type: ignore[arg-type]
     world = World(options, 150, problem.change, Conditions(delay=lambda *_: 0.2, random=Random(1)))
@@ -187,7 +187,7 @@ def test_four_of_twelve_that_are_eight_times_slower_hold_nobody_up() -> None:
 
 @pytest.mark.parametrize(("overlap", "changes"), [(2, 1), (8, 12)])
 def test_where_overlap_is_short_for_the_network_merges_say_so(overlap: int, changes: int) -> None:
-    """A round trip takes three steps, of which half of `overlap` steps leaves one or four."""
+    """A round trip takes three steps; half of `overlap` steps leaves one or four."""
     names, pace = uneven()
     conditions = Conditions(step_time=lambda member, _: pace[member], delay=lambda one, other: 1.5 * (one != other))
     world = World(DecoupledOptions(overlap=overlap), 6, lambda m, n, p: torch.ones_like(p), conditions, names, 48)

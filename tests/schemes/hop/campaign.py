@@ -1,6 +1,6 @@
-"""Random cases of Hop in numbers: `python -m tests.schemes.hop.campaign --cases 10000`, or `--seed N` for one.
+"""Many random cases of Hop: `python -m tests.schemes.hop.campaign --cases 10000`, or `--seed N` for one.
 
-Every case must end, hold its bounds and its tokens at every step; every finite bound must be attained by some case.
+Every case must end, and hold its bounds and its tokens at every step; some case must attain each finite bound.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SIDES = {
 
 @dataclass
 class Tally:
-    """Cases by mode, how many leapt, and how many attained each side of the bound."""
+    """Counts of cases by mode, of cases with leaps, and of cases that attained each side of the bound."""
 
     cases: Counter[str] = field(default_factory=Counter)
     leapt: Counter[str] = field(default_factory=Counter)
@@ -52,7 +52,7 @@ class Tally:
         return side
 
     def missing(self) -> list[str]:
-        """Bounds that no case came up to, and one that a case should not have come up to."""
+        """Return the bounds that no case attained, and a bound that no case should have attained but one did."""
         missing = [f"{mode}: {side}" for mode in MODES for side in SIDES[mode] if not self.attained[mode, side]]
         missing += [f"{mode}: no leap" for mode in MODES if "leaps" in mode and not self.leapt[mode]]
         if self.attained["notify-ack", "grant (serial)"]:

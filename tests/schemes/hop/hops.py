@@ -1,4 +1,4 @@
-"""Hop's members over a graph, and what must hold of them at every step."""
+"""Hop's members over a graph, and the invariants of every step."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def monitor_of(graph: Graph, rules: HopRules) -> GapMonitor:
 
 
 class Invariants(Watcher):
-    """Raises AssertionError at the first step where a bound, or the number of tokens of a queue, does not hold."""
+    """Raises AssertionError at the first step at which a bound, or the number of tokens in a queue, is violated."""
 
     def __init__(self, graph: Graph, rules: HopRules) -> None:
         self.monitor = monitor_of(graph, rules)

@@ -1,4 +1,4 @@
-"""Swaps of the graph under simulated time, as a controller makes them, deaths, and what must hold through them."""
+"""Swaps of the graph and deaths under simulated time, as a controller handles them, with their invariants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.sync.gossip.simulation import Simulation, Watcher
 
 @dataclass
 class Era:
-    """The iterations from `first` on in which `graph` holds; its monitor counts from `first`."""
+    """The iterations from `first` on during which `graph` is in force; its monitor counts from `first`."""
 
     first: int
     graph: Graph
@@ -32,11 +32,11 @@ class Era:
 
 
 class Swapper(Watcher):
-    """Has members go through `graphs`, one after the other; who is in a graph and was in none before comes with it.
+    """Swaps through `graphs`, one after the other. A member that was in no earlier graph joins with its first graph.
 
-    Up to `deaths` times a member dies instead, and comes again by a swap to the same graph.
-    It is also the watcher that holds them to this: iterations that are clamped to those of an era keep its bounds,
-    and each token queue has the tokens that its ends' iterations say.
+    Up to `deaths` times a member dies instead, and comes back by a swap to the same graph. The swapper also watches the
+    members: iterations, clamped to those of one graph, keep its bounds, and each token queue has the tokens that follow
+    from its ends' iterations.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Hop under simulated time: random cases, what makes them fail, and what averaging leads to."""
+"""Hop under simulated time: random cases, faults that make them fail, and the result of averaging."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_seed_replays_its_case() -> None:
 
 
 class Mute(HopMember):
-    """Leaps without telling what it skips."""
+    """A member that leaps without announcing the skipped iterations."""
 
     def _renew(self, left: int) -> Steps[None]:
         for effect in super()._renew(left):
@@ -55,7 +55,7 @@ class Mute(HopMember):
 
 
 class Hoarder(HopMember):
-    """Gives the tokens of a leap only after it has renewed itself."""
+    """A member that hands out the tokens of a leap only after it has renewed its parameters."""
 
     def _enter(self, iteration: int) -> Steps[None]:
         leaps = iteration > self.iteration + 1
@@ -139,7 +139,7 @@ def test_every_mode_comes_near_the_common_optimum(rules: HopRules) -> None:
 
 
 def test_a_send_that_its_receiver_would_drop_is_suppressed() -> None:
-    """A straggler without leaps is max_ig behind, and its neighbours, who do without it, have no use for it."""
+    """A straggler without leaps is max_ig behind; its neighbours do without it, and can't use its updates."""
     graph = ring(MEMBERS[:6])
     rules = HopRules(max_ig=3, backup=1)
     members = hop_members(graph, rules, 30)

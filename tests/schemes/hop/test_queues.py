@@ -1,4 +1,4 @@
-"""The update queue, the tokens, and the rules that go together."""
+"""The update queue, the tokens, and the rules that depend on each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hop between sites: the steps of a site are one member's, and tokens bound how far sites drift apart."""
+"""Hop between sites: a site's steps are those of one member, and tokens bound the gap between sites."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_sites_step_is_the_mean_of_its_members(rules: HopRules) -> None:
 
 
 class Gaps(Watcher):
-    """Holds the leaders to their bounds."""
+    """Asserts that the leaders keep their bounds."""
 
     def __init__(self, rules: HopRules) -> None:
         bounds = gap_bounds(GRAPH, max_ig=rules.max_ig, backup=rules.backup)

@@ -1,4 +1,4 @@
-"""Another graph while members train, and members that come: under simulated time."""
+"""Swaps of the graph while members train, and members that join, under simulated time."""
 
 from __future__ import annotations
 

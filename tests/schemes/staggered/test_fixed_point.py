@@ -1,7 +1,7 @@
 """The fixed point under unequal work: the common optimum with FedNova's normalisation, visibly elsewhere without.
 
-Each member has a quadratic of its own. With steps of η = 5e-5 the parameters creep towards where they settle, along
-one slow direction for each of them; three points on that way, equally far apart in time, say where it ends (Aitken).
+Each member has a quadratic of its own. With steps of η = 5e-5 the parameters approach their limit slowly, along one
+slow direction for each of them. Three points on that way, equally far apart in time, give the limit (Aitken).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def optimum(samples: dict[str, float]) -> Tensor:
 
 
 class Path(Watcher):
-    """Where the global model is whenever the member that holds all of it has a stretch behind it."""
+    """Records the global model each time the member that holds all of it has completed a stretch."""
 
     def __init__(self, member: StaggeredMember, stretch: int) -> None:
         self.points: list[Tensor] = []
@@ -60,8 +60,10 @@ class Path(Watcher):
 
 
 def settles_at(rules: StaggeredRules, stretch: int = STRETCH, slower: Mapping[str, float] = NOBODY) -> Tensor:
-    """The point that the rules lead to, from the last three stretches. Rounds take as long for all but who is `slower`
-    by a factor."""
+    """Return the limit of the parameters under the rules, from the last three stretches.
+
+    Rounds take equally long for all members, except those in `slower`, which are slower by a factor.
+    """
     speed: dict[str, Tensor] = {}
 
     def change(member: str, iteration: int, parameters: Tensor) -> Tensor:
@@ -106,7 +108,7 @@ def test_normalised_it_is_the_common_optimum(changes: dict[str, object]) -> None
     ("slower", "staleness"), [({"e": 2.0}, None), ({"e": 2.0}, 3), ({"c": 1.1, "d": 1.1}, 3)], ids=str
 )
 def test_who_is_always_a_little_later_counts_as_much(slower: dict[str, float], staleness: int | None) -> None:
-    """But for the order of moves while the slow fall behind, until they are waited for: so stretches are long."""
+    """Only the order of moves differs, while slow members fall behind until the others wait: so stretches are long."""
     stretch = 6 * STRETCH
     rules = replace(RULES, staleness=staleness, rounds=4 * stretch + 2)
     assert (settles_at(rules, stretch, slower) - optimum(EQUAL)).abs().max() < 5e-3
@@ -114,8 +116,11 @@ def test_who_is_always_a_little_later_counts_as_much(slower: dict[str, float], s
 
 
 def test_an_outer_momentum_leads_to_the_same_point() -> None:
-    """Each move counts lr/(1 − momentum) in the end, whoever made it and when. But the first stretch is not like the
-    others, while the momentum builds up, and moves that come in another order lead elsewhere for a while."""
+    """Each move counts lr/(1 − momentum) in the end, whichever member made it and when.
+
+    The first stretch differs from the others while the momentum builds up, and moves in another order lead elsewhere
+    for a while.
+    """
     stretch = 3 * STRETCH
     rules = replace(RULES, outer=Nesterov(0.7, 0.9), staleness=0, rounds=4 * stretch + 2)
     assert (settles_at(rules, stretch) - optimum(EQUAL)).abs().max() < 1e-3
@@ -128,7 +133,7 @@ def test_without_the_norm_it_is_elsewhere() -> None:
 
 @pytest.mark.parametrize(("factor", "share"), [(True, 0.5), (False, 0.2)])
 def test_periods_are_made_up_for(factor: bool, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two equal groups with periods 1 and 4, at 0 and 1: 0.5, and 0.20 when a merge counts the same for both."""
+    """Two equal groups with periods 1 and 4, at 0 and 1, settle at 0.5; at 0.20 if a merge counts the same for both."""
     for member in MEMBERS[:2]:
         monkeypatch.setitem(CURVES, member, torch.ones(2).double())
     monkeypatch.setitem(CENTRES, "a", torch.zeros(2).double())

@@ -1,4 +1,4 @@
-"""The hybrid scheme under any delays: it ends, all members agree, and no group gets farther ahead than it may."""
+"""The hybrid scheme under any delays: it ends, all members agree, and no group is farther ahead than it may be."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROUNDS = 12
 
 
 def random_rules(draw: Random) -> StaggeredRules:
-    """Two to four groups of one to three members, with leaders or shards, periods from 1 to 5, any staleness."""
+    """Draw two to four groups of one to three members, with leaders or shards, periods from 1 to 5, any staleness."""
     teams, count = [], 0
     for _ in range(draw.randint(2, 4)):
         members = tuple(f"m{count + i}" for i in range(draw.randint(1, 3)))
@@ -39,7 +39,7 @@ def random_rules(draw: Random) -> StaggeredRules:
 
 
 class Ahead(Watcher):
-    """Nobody enters a round while another group owes an exchange that the last one should have waited for.
+    """Asserts that no member enters a round while a group owes an exchange that the last round should have waited for.
 
     Round r is iteration r - 1.
     """
@@ -108,7 +108,7 @@ def test_a_late_move_counts_less() -> None:
     [(1, 0, 0, 1), (4, 1, 0, 1), (4, 1, 1, 5), (4, 0, 0, 4), (4, 0, 9, 10), (3, 2, 10, None)],
 )
 def test_when_exchanges_are_due(period: int, phase: int, after: int, due: int | None) -> None:
-    """The last round, 10, is one for all."""
+    """The last round, 10, is global."""
     assert Team(("a",), ("a",), period, phase).next_exchange(after, last=10) == due
 
 

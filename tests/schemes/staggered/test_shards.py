@@ -1,4 +1,4 @@
-"""A shard at its owner: rounds of its group add up, and exchanges come back."""
+"""A shard at its owner: it sums the rounds of its group, and takes in exchanges."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shard(codec: str) -> OwnedShard:
 
 
 def test_what_the_codec_leaves_out_comes_with_the_next_move() -> None:
-    """Moves that are too small for 8 significant bits beside larger ones would be lost, and are not."""
+    """Moves that are too small for 8 significant bits beside larger ones must not be lost."""
     owned, sent, change = shard("bf16"), torch.zeros(2), torch.full((2,), 1 + 2.0**-10)
     for number in range(1, 9):
         owned.add([change])

@@ -1,4 +1,4 @@
-"""The hybrid scheme as drivers run it: groups with periods of their own end alike, near the optimum, by any codec."""
+"""The hybrid scheme over drivers: groups with periods of their own end with equal models near the optimum."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHARDED = tuple(Team(team.members, team.members, team.period, team.phase) for te
 
 
 def partners_of(rules: StaggeredRules) -> dict[str, tuple[str, ...]]:
-    """All whom each member may get a message from, as runs have them."""
+    """Return all members from which each member may get a message."""
     graph = graph_of_teams({"teams": [asdict(team) for team in rules.teams], "steps": rules.steps})
     return {name: graph.sources(name) for name in MEMBERS}
 
@@ -52,7 +52,7 @@ def rules_of(teams: tuple[Team, ...], codec: str, staleness: int | None) -> Stag
 def test_all_end_alike_near_the_common_optimum(
     teams: tuple[Team, ...], codec: str, staleness: int | None, seed: int
 ) -> None:
-    """Steps take from 1 ms to 6 ms, by the member."""
+    """A step takes from 1 ms to 6 ms, by the member."""
     problem, network = Quadratics(MEMBERS, Random(1)), rough(seed)
     network.step_s = lambda name, iteration: 0.001 * (1 + MEMBERS.index(name)) * network.draw.uniform(0.8, 1.2)
     rules, world = rules_of(teams, codec, staleness), World(network, problem.change)

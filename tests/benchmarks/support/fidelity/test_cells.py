@@ -1,4 +1,4 @@
-"""What a cell asks for, and when what was measured beside a rate accounts for its error."""
+"""The state that a cell asks for, and the causes that account for a rate's error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a window of a toggled link may carry, and what it did."""
+"""The bytes that a window of a toggled link allows, and those that arrived."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_window_is_held_against_the_highest_rate_that_may_have_been_in_force(b
 
 
 def test_windows_are_counted_in_frames_whatever_they_came_in() -> None:
-    """Ten super-packets of ten segments a look: each has one set of headers where a wire would have ten."""
+    """Each look has ten super-packets of ten segments: one set of headers each, where a wire would have ten."""
     size = 10 * (10 * (MTU_FRAME_BYTES - TCP_HEADERS_BYTES) + TCP_HEADERS_BYTES)
     looks = [Look(number * WINDOW_S / 4, number * size, number * 10, 0, 0) for number in range(9)]
     found = list(windows(looks))
