@@ -1,4 +1,4 @@
-"""Runs a user's program on the workers of a network: its environment, its output, its start and its end."""
+"""A user's program on the workers of a network: its environment, its output, its start and its end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from testbed.errors import BAD_INPUT, FAILED, DetailedError
 
 
 class BadCommand(DetailedError, ValueError):
-    """The command can't run: there is no such program, worker or option; the text says what to write instead."""
+    """The command can't run, for example because there is no such program; the text says what to write instead."""
 
     exit_code = BAD_INPUT
 

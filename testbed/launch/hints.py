@@ -1,7 +1,7 @@
 """Hints for a program that fails because its container's file system differs from this machine's.
 
-A container sees one folder of this machine, as FILES. So an absolute path inside that folder is given to the command as
-the container has it, and what a failed program has said is looked through for what it would have needed.
+A container sees one folder of this machine, as FILES. So absolute paths inside that folder are translated in a command,
+and the last lines of a failed program are searched for signs of what it lacked.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from pathlib import Path
 from testbed.emulation.containers.fleet import FILES, OUT
 from testbed.launch.ranks import SHELLS
 
-#: An absolute path within a word or a line. One with a space in it is found only where it is the whole word.
+#: An absolute path within a word or a line. A path with a space is found only if it is the whole word.
 PATH = re.compile(r"(?<![\w./~-])/[^\s'\"`;:|&<>(){},\[\]]+")
 QUOTED_PATH = re.compile(r"(['\"])(/.+?)\1")
 
-#: Folders that a container has itself, with other contents than this machine's.
+#: Folders that a container has of its image, with other contents than this machine's.
 SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/proc/", "/sys/", "/dev/")
 
 SHELL_SCRIPTS = (".sh", ".bash")
-#: What is read of a script: its first line is in it.
+#: The bytes that are read of a script, for its first line.
 HEAD_BYTES = 4096
 
-#: How programs say that a file is not there.
+#: The messages of programs for a missing file.
 MISSING = re.compile(r"no such file|can't open|cannot open|cannot access|not found|does not exist", re.I)
 NO_MODULE = re.compile(r"No module named '?([A-Za-z_]\w*)")
-#: How PyTorch, setuptools and shells say that there is no compiler.
+#: The messages of PyTorch, setuptools and shells for a missing compiler.
 NO_COMPILER = re.compile(
     r"No working C\+\+ compiler|InvalidCxxCompiler|Ninja is required to load C\+\+ extensions|fatal error: Python\.h|"
     r"(?:command '|No such file or directory: '|: )(?:\S*[/-])?(?:g\+\+|gcc|clang\+\+|clang|c\+\+|cc)'?"
@@ -47,16 +47,22 @@ NEEDS_COMPILER = "its image has no C++ compiler with Python's headers: name one 
 
 @dataclass(frozen=True, slots=True)
 class ContainerFiles:
-    """A container that sees the folder `files` of this machine as FILES; None is a container that sees none."""
+    """The files of this machine that a container sees."""
 
+    #: The folder that is FILES in the container; None if it sees none.
     files: Path | None
 
     def translate(self, words: Sequence[str]) -> list[str]:
-        """Return a command with every path inside `files` as the container has it."""
+        """Return a command with every path inside `files` replaced by the container's path."""
         return [self._inside(word) or PATH.sub(lambda path: self._inside(path[0]) or path[0], word) for word in words]
 
     def hints(self, words: Sequence[str], said: Sequence[str]) -> list[str]:
-        """Return what to do about a command that failed, one line each: what it said ran into a border."""
+        """Return what to do about a command that failed at a border of its container, one line each.
+
+        Args:
+            words: The command.
+            said: The last lines that it printed.
+        """
         text = "\n".join(said)
         found = [*self._not_seen(words, said), *self._script_hints(words, text)]
         if self.files is not None:
@@ -74,10 +80,10 @@ class ContainerFiles:
         return list(dict.fromkeys(found))
 
     def _inside(self, path: str) -> str | None:
-        """Return where the container has a path of this machine; None where it has it not, or has one of its own."""
+        """Return the container's path of a path of this machine; None if it has none, or a file of its own there."""
         if self.files is None or not path.startswith("/") or path.startswith(SYSTEM) or not _is_there(Path(path)):
             return None
-        # A link is taken as it is, since the container has it too: a virtual environment's `python` is one.
+        # Links are not followed, since the container has them too: a virtual environment's `python` is one.
         place = Path(path).parent.resolve() / Path(path).name if Path(path).name else Path(path)
         root = self.files.resolve()
         if root == Path("/") or not (place == root or root in place.parents):
@@ -85,7 +91,7 @@ class ContainerFiles:
         return str(Path(FILES) / place.relative_to(root))
 
     def _not_seen(self, words: Sequence[str], said: Sequence[str]) -> Iterator[str]:
-        """Yield a hint about the first file that a program did not find or could not read, and this machine has."""
+        """Yield a hint about the first file of this machine that a program did not find or could not read."""
         for line in said:
             denied = "ermission denied" in line
             if not denied and not MISSING.search(line):
@@ -96,7 +102,7 @@ class ContainerFiles:
                     return
 
     def _why_denied(self, path: str) -> str | None:
-        """Return why a file of the folder may not be read; None where it may, or is none of the folder's."""
+        """Return why a file of the folder may not be read; None if it may, or is not in the folder."""
         if self.files is None or not path.startswith(f"{FILES}/"):
             return None
         here = self.files / path.removeprefix(f"{FILES}/")
@@ -108,7 +114,7 @@ class ContainerFiles:
         return f"the workers' user, who is nobody on this machine, may not read {here}: chmod o+rX {here}"
 
     def _why_missing(self, path: str, words: Sequence[str]) -> str | None:
-        """Return why a container does not have a path; None where this machine does not have it either."""
+        """Return why a container does not have a path; None if this machine does not have it either."""
         if path.startswith(SYSTEM):
             return None
         if path.startswith(f"{FILES}/") and self.files is not None:
@@ -132,7 +138,7 @@ class ContainerFiles:
         )
 
     def _script_hints(self, words: Sequence[str], text: str) -> Iterator[str]:
-        """Yield what keeps a script of the folder from being started."""
+        """Yield why a script of the folder can't be started."""
         if not words or "/" not in words[0] or self.files is None:
             return
         script = self.files / words[0].removeprefix(f"{FILES}/")
@@ -145,12 +151,17 @@ class ContainerFiles:
             yield f"{words[0]} asks for {head[2:].decode(errors='replace').strip()}, which its image does not have"
 
 
-#: Those of a container that sees no folder of this machine.
+#: The files of a container that sees no folder of this machine.
 NO_FILES = ContainerFiles(None)
 
 
 def host_hints(words: Sequence[str], said: Sequence[str]) -> Iterator[str]:
-    """Yield what to do about a command of this machine that failed, by its words and what it said."""
+    """Yield what to do about a command of this machine that failed.
+
+    Args:
+        words: The command.
+        said: The last lines that it printed.
+    """
     yield from line_end_hints(words, None)
     if module := NO_MODULE.search("\n".join(said)):
         yield (
@@ -160,13 +171,18 @@ def host_hints(words: Sequence[str], said: Sequence[str]) -> Iterator[str]:
 
 
 def line_end_hints(words: Sequence[str], folder: Path | None) -> Iterator[str]:
-    """Yield a hint about each script of a command, in this folder, whose lines end as Windows has it."""
+    """Yield a hint about each script of a command whose lines end as on Windows.
+
+    Args:
+        words: The command.
+        folder: The folder that a container sees; None for a command of this machine.
+    """
     for number, word in enumerate(words):
         shell = number > 0 and words[number - 1].rpartition("/")[2] in SHELLS
         if number > 0 and not shell and not word.endswith(SHELL_SCRIPTS):
             continue
         if folder is not None and word.startswith("/") and not word.startswith(f"{FILES}/"):
-            continue  # the container's own
+            continue  # a file of the container's image
         script = (folder or Path()) / word.removeprefix(f"{FILES}/")
         word = str(script) if word.startswith("/") else word
         if (head := _head(script)).endswith(b"\r") and b"\0" not in head:
@@ -174,7 +190,7 @@ def line_end_hints(words: Sequence[str], folder: Path | None) -> Iterator[str]:
 
 
 def _is_there(path: Path) -> bool:
-    """Return whether there is a file. A word that is too long for a file's name names no file."""
+    """Return whether a file exists; False for a word that is too long for a file's name."""
     try:
         return path.exists()
     except (OSError, ValueError):
@@ -182,9 +198,9 @@ def _is_there(path: Path) -> bool:
 
 
 def _head(script: Path) -> bytes:
-    """The first line of a file, without its end; empty where there is none to be read."""
+    """Return the first line of a file, without its end; empty if the file can't be read."""
     try:
         with script.open("rb") as file:
             return file.read(HEAD_BYTES).partition(b"\n")[0]
-    except (OSError, ValueError):  # a word with a NUL is no path
+    except (OSError, ValueError):  # a word with a NUL is not a path
         return b""

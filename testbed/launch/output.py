@@ -1,7 +1,7 @@
-"""The output of programs: kept in a file each, and passed on line by line.
+"""The output of programs: kept in a file for each, and passed on line by line.
 
-A progress bar rewrites its line by carriage returns and ends it at last. So the newest state of a line that is not
-ended yet is passed on too, about once a second.
+A progress bar rewrites its line by carriage returns, and ends the line when it is done. So the newest state of an
+unfinished line is passed on too, about once a second.
 """
 
 from __future__ import annotations
@@ -14,45 +14,44 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-#: A line that goes on for longer is passed on in pieces: binary data, which ends no line.
+#: The most bytes of a line; a longer one, such as binary data, is passed on in pieces.
 LONGEST_LINE = 1 << 16
 
-#: What is remembered of each for the moment in which it fails: a traceback of PyTorch's has some forty lines.
+#: The number of last lines that are kept for a program that fails: a traceback of PyTorch's has some forty lines.
 LAST_LINES = 40
 
-#: How often the newest state of an unfinished line is passed on. A bar that is redrawn ten times a second would
-#: otherwise fill the terminal, of each worker.
+#: Seconds between two states of an unfinished line. A bar that is redrawn ten times a second on each worker would
+#: otherwise fill the terminal.
 STATE_S = 1.0
 
 #: Control sequences that move the cursor or erase (ECMA-48, section 8.3): beside other programs' lines they would
 #: overwrite those. Colours (`m`) stay.
 CURSOR = re.compile(rb"\x1b\[[0-9;?]*[A-HJKSTfhlsu]")
 
-#: Told of a line: the program's name, and what it said.
+#: Called with a program's name and a line that it printed.
 Told = Callable[[str, str], None]
 
 
 class Version(NamedTuple):
-    """One version of a line: one that a carriage return has overwritten, or the last, which a line end has `finished`.
-
-    `known` is True where `Lines.state` has returned the same text before.
-    """
+    """One version of a line: one that a carriage return has overwritten, or the last one."""
 
     text: bytes
+    #: Whether a line end followed.
     finished: bool
+    #: Whether `Lines.state` has returned the same text before.
     known: bool
 
 
 class Lines:
-    """Bytes as they come, cut into lines, and the lines into the versions that carriage returns make of them."""
+    """Cuts bytes into lines, and each line into the versions that carriage returns make of it."""
 
     def __init__(self) -> None:
         self._rest = b""
-        self._state = b""  # the newest that `state` has returned of the unfinished line
-        self._state_s: float | None = None  # when that was, or when the line was first seen; None before
+        self._state = b""  # the last text that `state` returned of the unfinished line
+        self._state_s: float | None = None  # when `state` returned it, or first saw the line; None before
 
     def take(self, piece: bytes) -> Iterator[Version]:
-        """Yield the versions that this piece completes, each overwritten one before the one that overwrites it."""
+        """Yield the versions that a piece of output completes, the oldest first."""
         *whole, rest = (self._rest + piece).split(b"\n")
         for line in whole:
             yield from self._finished(line)
@@ -63,14 +62,17 @@ class Lines:
             yield from self.end()
 
     def end(self) -> Iterator[Version]:
-        """Yield what no line end followed."""
+        """Yield the rest, which no line end followed."""
         if self._rest:
             yield from self._finished(self._rest)
 
     def state(self, now_s: float) -> bytes | None:
-        """Return the newest state of the unfinished line: at most once in STATE_S, and only where it is another one.
+        """Return the newest state of the unfinished line, or None if it is the same, or if STATE_S are not over.
 
-        A line counts from the first call that finds it, so one that comes in two pieces is not torn.
+        The first call that finds a line returns None, so that a line which arrives in two pieces is not torn.
+
+        Args:
+            now_s: The current time in monotonic seconds.
         """
         text = _shown(self._rest)
         if not text.strip():
@@ -99,8 +101,18 @@ def _shown(text: bytes) -> bytes:
 
 
 class Output:
-    """The output of one program. It goes to `log` unchanged, and by line to `tell`, with the newest state of a line
-    that is not finished. `hear` gets every version of every line, also those that a progress bar has overwritten."""
+    """Reads the output of one program from a thread.
+
+    Args:
+        name: The program's name.
+        log: The file that the output goes to, unchanged.
+        tell: Called with each line, and with the newest state of an unfinished line.
+        pieces: The output.
+        hear: Called with every version of every line, also those that a progress bar has overwritten.
+
+    Attributes:
+        last: The last LAST_LINES lines.
+    """
 
     def __init__(
         self, name: str, log: Path, tell: Told, pieces: Iterable[bytes], hear: Told = lambda name, line: None
@@ -112,27 +124,28 @@ class Output:
         self._hear = hear
         self._pieces = pieces
         self._lines = Lines()
-        self._lock = threading.Lock()  # of `_lines`, which both the reader and whoever looks come to
+        self._lock = threading.Lock()  # guards `_lines`, which the reader and `look` use
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"output of {name}", daemon=True)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         self._thread.start()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for its end, which comes once all that the program started has ended too."""
+        """Wait for the end of the output, which comes when all processes that the program started have ended."""
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
 
     def look(self, now_s: float) -> None:
-        """Tell the newest state of an unfinished line, where that is due: a bar that stands still says nothing itself.
+        """Pass the newest state of an unfinished line on, if that is due: a bar that stands still prints nothing.
 
-        Raises what ended the reading before its time: a disk that is full, a terminal that has gone.
+        Raises:
+            Exception: The error that ended the reading early, such as that of a full disk or a closed terminal.
         """
         if self._failure is not None:
             raise self._failure
-        if self._lock.acquire(blocking=False):  # where the reader is at it, it tells the state itself
+        if self._lock.acquire(blocking=False):  # a reader that holds it passes the state on itself
             try:
                 self._tell_state(now_s)
             finally:
@@ -162,4 +175,4 @@ class Output:
 
     def _tell_state(self, now_s: float) -> None:
         if (state := self._lines.state(now_s)) is not None:
-            self._tell(self._name, state.decode(errors="ignore"))  # its last character may be half there
+            self._tell(self._name, state.decode(errors="ignore"))  # its last character may be incomplete

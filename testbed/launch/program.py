@@ -1,7 +1,7 @@
-"""A program that is not ours, started on a worker: in its container, or as one of this machine in its network.
+"""A user's program on a worker: started in its container, or as a program of this machine in its network.
 
-Either way its output can be read as it comes, its end waited for, and its exit code is that of a shell: 128 and the
-signal's number where a signal ended it. A program may also choose such a code itself.
+Either way the output can be read while the program runs, and its end can be waited for. The exit code is that of a
+shell: 128 plus the signal's number if a signal ended the program, although a program may also choose such a code.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from testbed.launch import BadCommand, LaunchFailed
 from testbed.launch.hints import NO_FILES, ContainerFiles, host_hints, line_end_hints
 from testbed.launch.ranks import Rank
 
-#: An engine takes 50 ms from taking a program to its first instruction, and some to say that it has ended; a busy one
-#: seconds.
+#: Seconds that an engine may take to start a program, or to report its end. It takes 50 ms from the request to the
+#: first instruction; a busy one takes seconds.
 ENGINE_S = 60.0
 ASK_S = 0.01
 
-#: What an engine says of a program that it did not come to start.
+#: The exit codes of a program that the engine could not start.
 NOT_STARTED = (126, 127)
 
-#: What a shell and an engine add to the number of a signal that has ended a program, for its exit code.
+#: The exit code of a program that a signal ended is this plus the signal's number, for a shell and an engine.
 KILLED = 128
 
 CHUNK_BYTES = 1 << 16
@@ -54,35 +54,49 @@ class StartedProgram(Protocol):
     """A program that was started."""
 
     def opened(self) -> int | None:
-        """A descriptor of its process, readable once that has ended; None where it already has."""
+        """Return a descriptor of the process, which becomes readable when the process ends; None if it has ended."""
 
     def output(self) -> Iterator[bytes]:
-        """The program's output on both streams, until the program and all that it started have closed them."""
+        """Return the output on both streams, until the program and all that it started have closed them."""
 
     def exit_code(self) -> int:
-        """The exit code of the program, which has ended."""
+        """Return the exit code of the program, which has ended."""
 
     def how_it_ended(self, status: int | None) -> str:
-        """Return how a program that has ended did, as the end of a sentence: its exit code, or its signal.
+        """Return how the program ended, as the end of a sentence: its exit code, or its signal.
 
-        `status` is what its parent was told, where that is known."""
+        Args:
+            status: The wait status that its parent got, or None if that is not known.
+        """
 
     def hints(self, said: Sequence[str]) -> Sequence[str]:
-        """Return what to do about a program that failed, by the last lines that it said."""
+        """Return what to do about a program that failed, judged by the last lines that it printed."""
 
 
 class Starter(Protocol):
     """Starts a command's processes."""
 
     def start(self, rank: Rank) -> StartedProgram:
-        """BadCommand for a program that is not there; LaunchFailed for a worker that is no longer."""
+        """Start the process of a rank.
+
+        Raises:
+            BadCommand: There is no such program.
+            LaunchFailed: The worker has ended.
+        """
 
     def end(self) -> None:
-        """End what the processes started, carries no label, and lives on after them."""
+        """End the processes that the started ones left behind without the launch's label."""
 
 
 class HostStarter:
-    """Starts each worker's command, of this machine, in its network namespace, which its holder holds."""
+    """Starts each worker's command, a program of this machine, in the worker's network namespace.
+
+    Args:
+        network: The network's name.
+        launch: The label of this launch's processes.
+        commands: The command of each worker.
+        holders: The process that holds each worker's network namespace.
+    """
 
     def __init__(self, network: str, launch: str, commands: Commands, holders: Mapping[str, ProcessIdentity]) -> None:
         self._labels = {label.ENVIRONMENT: network, label.LAUNCH: launch}
@@ -91,6 +105,7 @@ class HostStarter:
         self._names = Names(label.control_folder(network))
 
     def start(self, rank: Rank) -> StartedProgram:
+        """Start the process of a rank; see `Starter.start`."""
         command = self._commands[rank.worker]
         environment = {**without_proxies(os.environ), **rank.environment, **self._labels}
         try:
@@ -104,7 +119,7 @@ class HostStarter:
             ) from None
 
     def end(self) -> None:
-        """Nothing is left to do: all of it is in UTS namespaces with the launch's mark."""
+        """Do nothing: all processes are in UTS namespaces with the launch's mark, by which they are found."""
 
     def _started(self, worker: str, command: Sequence[str], environment: dict[str, str]) -> HostProgram:
         self._names.take_on(worker, label.domain_name(self._labels))
@@ -127,40 +142,51 @@ class HostProgram:
         )
 
     def opened(self) -> int | None:
+        """Return a descriptor of the process."""
         return os.pidfd_open(self._process.pid)  # a child that was not waited for keeps its number
 
     def output(self) -> Iterator[bytes]:
+        """Yield the output."""
         assert self._process.stdout is not None
         with self._process.stdout as stream:
             while piece := stream.read(CHUNK_BYTES):
                 yield piece
 
     def exit_code(self) -> int:
+        """Return the exit code."""
         code = self._process.wait()
         return code if code >= 0 else KILLED - code
 
     def how_it_ended(self, status: int | None) -> str:
+        """Return how the program ended, as the end of a sentence."""
         return how_it_ended(self._process.wait())
 
     def hints(self, said: Sequence[str]) -> Sequence[str]:
+        """Return what to do about the failure; see `host_hints`."""
         return list(host_hints(self._command, said))
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerCommand:
-    """A command as a container has it, and what is known of the container."""
+    """A command with the paths that its container has, and facts on the container."""
 
     words: Sequence[str]
     container_files: ContainerFiles = NO_FILES
-    #: The number of the container's first process, and the container's limit on memory; 0 if there is none.
+    #: The number of the container's first process.
     pid: int = 0
+    #: The container's limit on memory; 0 if there is none.
     memory_bytes: int = 0
-    #: How many processes that limit had ended before the command was started.
+    #: The number of processes that this limit had ended before the command was started.
     ended_before: int = 0
 
     def how_it_ended(self, code: int, status: int | None) -> str:
-        """Return how it ended, as the end of a sentence. Where no `status` is known, a signal is one of two readings of
-        an exit code above 128: the engine gives it as a shell does, and the program may also have chosen the code."""
+        """Return how the command ended, as the end of a sentence.
+
+        Args:
+            code: The exit code that the engine reports. Without a status, one above 128 has two readings: a signal
+                ended the command, or the program chose the code.
+            status: The wait status that the command's parent got, or None if that is not known.
+        """
         if ended_for_memory(self.pid) > self.ended_before:
             return f"ended with exit code {code}, out of memory: its container's limit is {self.memory_bytes >> 20} MiB"
         if status is not None:
@@ -171,7 +197,14 @@ class ContainerCommand:
 
 
 class ContainerStarter:
-    """Starts each worker's command, of its image, in its container, in FILES where that has some."""
+    """Starts each worker's command, a program of its image, in its container; in FILES if the container sees files.
+
+    Args:
+        client: The Docker client.
+        network: The network's name.
+        launch: The label of this launch's processes.
+        commands: The command of each worker.
+    """
 
     def __init__(self, client: docker.DockerClient, network: str, launch: str, commands: Commands) -> None:
         self._client = client
@@ -182,6 +215,7 @@ class ContainerStarter:
         self._containers: dict[str, Container] = {}
 
     def start(self, rank: Rank) -> StartedProgram:
+        """Start the process of a rank; see `Starter.start`."""
         try:
             container = self._client.containers.get(container_name(self._network, rank.worker))
             mounts = {mount["Destination"]: mount["Source"] for mount in container.attrs["Mounts"]}
@@ -204,8 +238,8 @@ class ContainerStarter:
     def end(self) -> None:
         """Kill the orphans of this launch in its containers, which may stay up.
 
-        An orphan of a container's programs becomes a child of its first process. Those that started before the launch,
-        or carry another launch's label, or were started by one that does, are not this one's.
+        An orphan becomes a child of the container's first process. One that started before the launch, that carries
+        another launch's label, or that such a process started does not belong to this launch.
         """
         for container in self._containers.values():
             first = proven_process(str(container.id), int(container.attrs["State"]["Pid"]))
@@ -220,7 +254,14 @@ class ContainerStarter:
 
 
 class ContainerProgram:
-    """A program in a container, by its id at the engine."""
+    """A program in a container. It is started on creation.
+
+    Args:
+        client: The Docker client.
+        program: The program's id at the engine.
+        worker: The worker's name, for errors.
+        command: The command.
+    """
 
     def __init__(self, client: docker.DockerClient, program: str, worker: str, command: ContainerCommand) -> None:
         self._client = client
@@ -230,6 +271,12 @@ class ContainerProgram:
         self._output = _started(client.api, program)
 
     def opened(self) -> int | None:
+        """Return a descriptor of the process, or None if it has ended.
+
+        Raises:
+            BadCommand: The image has no such program.
+            LaunchFailed: The engine did not start the program within ENGINE_S.
+        """
         deadline = time.monotonic() + ENGINE_S
         while self._on(state := self._client.api.exec_inspect(self._id)):
             if state["Pid"] and (process := proven_process(state["ContainerID"], state["Pid"])):
@@ -248,9 +295,15 @@ class ContainerProgram:
         return None
 
     def output(self) -> Iterator[bytes]:
+        """Return the output."""
         return self._output
 
     def exit_code(self) -> int:
+        """Return the exit code.
+
+        Raises:
+            LaunchFailed: The engine did not report one within ENGINE_S.
+        """
         deadline = time.monotonic() + ENGINE_S
         while self._on(state := self._client.api.exec_inspect(self._id)):
             if time.monotonic() > deadline:
@@ -259,41 +312,49 @@ class ContainerProgram:
         return int(state["ExitCode"])
 
     def how_it_ended(self, status: int | None) -> str:
+        """Return how the program ended, as the end of a sentence."""
         return self._command.how_it_ended(self.exit_code(), status)
 
     def hints(self, said: Sequence[str]) -> Sequence[str]:
+        """Return what to do about the failure; see `ContainerFiles.hints`."""
         return self._command.container_files.hints(self._command.words, said)
 
     @staticmethod
     def _on(state: Mapping[str, Any]) -> bool:
-        """True until the program has ended. An engine answers a start a moment before it says that the program runs."""
+        """Return whether the program has not ended.
+
+        An engine answers a start a moment before it reports that the program runs.
+        """
         return bool(state["Running"]) or state["ExitCode"] is None
 
 
 def _started(api: docker.APIClient, program: str) -> Iterator[bytes]:
-    """Start a program that was created at the engine: what it says, as it comes. HTTPError where the engine refuses.
+    """Start a program that was created at the engine, and return its output as it arrives.
 
-    `APIClient.exec_start` reads past the buffer that the answer's head was read into, so all that a program said by
-    then is lost: in 3 of 480 starts of one that ends at once, beside four busy processes.
+    `APIClient.exec_start` skips the buffer that the head of the answer was read into, so all output up to then is lost:
+    in 3 of 480 starts of a program that ends at once, beside four busy processes.
+
+    Raises:
+        HTTPError: The engine refuses.
     """
     answer = api.post(
         f"{api.base_url}/v{api.api_version}/exec/{program}/start",
         json={"Detach": False, "Tty": False},
         stream=True,
-        timeout=None,  # a program may be silent for as long as it likes
+        timeout=None,  # a program may print nothing for any time
     )
     answer.raise_for_status()
     return _frames(answer)
 
 
 def _frames(answer: Response) -> Iterator[bytes]:
-    """The contents of an engine's frames: which output it is of, and its length in 4 bytes, stand before each."""
+    """Yield the contents of an engine's frames. A head before each has the stream and, in 4 bytes, the length."""
     while len(head := answer.raw.read(FRAME_HEAD_BYTES)) == FRAME_HEAD_BYTES:
         yield answer.raw.read(int.from_bytes(head[4:], "big"))
 
 
 def send(descriptor: int, number: signal.Signals) -> None:
-    """Send a signal to the process of a descriptor, if it still lives."""
+    """Send a signal to the process of a descriptor, if the process has not ended."""
     try:
         signal.pidfd_send_signal(descriptor, number)
     except ProcessLookupError:

@@ -20,29 +20,32 @@ from testbed.launch.output import Output, Told
 from testbed.launch.program import StartedProgram, Starter, send
 from testbed.launch.ranks import Rank
 
-#: How often `look` is called.
+#: Seconds between two calls of `look`.
 LOOK_S = 0.2
 
-#: What programs that are asked to end may take for it; then they are killed.
+#: Seconds that programs have to end after SIGTERM; then they are killed.
 GRACE_S = 5.0
 
-#: What a program has said by its end is read within moments, on a busy machine within seconds, unless something that it
-#: started still has its output.
+#: Seconds to wait for the last output of a program that has ended. It is read within moments, on a busy machine within
+#: seconds, unless a process that the program started still holds the output.
 LAST_WORDS_S = 5.0
 
-#: Once nothing is left that could have it, a busy engine may have yet to pass it on.
+#: Seconds to wait for output that a busy engine may not have passed on, when no process holds the output any more.
 PASSED_ON_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The first program that did not end well: its exit code, how it ended in words, the last lines that it said, and
-    what to do about them."""
+    """The first program that failed."""
 
     name: str
+    #: The exit code.
     code: int
+    #: How the program ended, as the end of a sentence.
     how: str
+    #: The last lines that it printed.
     said: tuple[str, ...]
+    #: What to do about the failure.
     hints: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -51,9 +54,19 @@ class Failure:
 
 
 class Programs:
-    """The programs of `ranks`. Whoever starts them calls `end`, whatever happens meanwhile.
+    """The programs of a command's ranks. The caller of `start` also calls `end`, whatever happens in between.
 
-    `launch` is what each carries in its environment under `label.LAUNCH`: whatever they start is found by it.
+    Args:
+        starter: Starts the programs.
+        ranks: The processes to start.
+        launch: The value of `label.LAUNCH` in each program's environment, by which all processes are found that the
+            programs start.
+        logs: The folder of the programs' logs.
+        tell: Called with each line that a person is to see, after its program's name.
+        hear: Called with every version of every line; see `Output`.
+
+    Attributes:
+        codes: The exit code of each program that has ended, in the order of their ends.
     """
 
     def __init__(
@@ -65,7 +78,6 @@ class Programs:
         tell: Told,
         hear: Told = lambda name, line: None,
     ) -> None:
-        """`tell` is told of what a person is to see, and `hear` of every version of every line: see `Output`."""
         self.codes: dict[str, int] = {}
         self._starter = starter
         self._ranks = ranks
@@ -74,32 +86,41 @@ class Programs:
         self._tell = tell
         self._hear = hear
         self._programs: dict[str, StartedProgram] = {}
-        self._descriptors: dict[str, int | None] = {}  # None of those that have ended
-        self._ended_descriptors: dict[str, int] = {}  # those that are not closed yet
-        self._early: list[str] = []  # those that had ended by the time that all were started, the first ones first
+        self._descriptors: dict[str, int | None] = {}  # None for a program that has ended
+        self._ended_descriptors: dict[str, int] = {}  # of programs that have ended, until they are closed
+        self._early: list[str] = []  # programs that ended before all were started, in the order of their ends
         self._statuses: dict[str, int | None] = {}
         self._outputs: dict[str, Output] = {}
-        self._ends = select.epoll()  # its list of those that are ready is in the order in which they became so
-        # Not in the caller's: an interrupt in the middle of a start would leave a program that nobody knows of.
+        self._ends = select.epoll()  # lists descriptors in the order in which they became ready
+        # A thread of its own: an interrupt in the middle of a start would leave a program that is not in `_programs`.
         self._starting = threading.Thread(target=self._start, name="start of programs", daemon=True)
         self._failures: list[Exception] = []
         self._over = False
 
     def start(self) -> None:
-        """Start them all. BadCommand or LaunchFailed when one can't be."""
+        """Start all programs.
+
+        Raises:
+            BadCommand: There is no such program.
+            LaunchFailed: A worker has ended, or the engine failed.
+        """
         self._starting.start()
         self._starting.join()
         if self._failures:
             raise self._failures[0]
 
     def wait(self, look: Callable[[], None]) -> Failure | None:
-        """Until all have ended well, or the first has not. `look` is called meanwhile, and may raise."""
+        """Wait until all programs have ended with 0, or one has failed. Return the failure, or None.
+
+        Args:
+            look: Called every LOOK_S; its errors end the wait.
+        """
         ended = self._early
         while True:
             for name in ended:
                 self.codes[name] = self._programs[name].exit_code()
                 self._statuses[name] = self._closed(name)
-            # The others may have failed since, for want of this one.
+            # Later failures may be consequences of the first one.
             if failed := next((name for name in ended if self.codes[name]), None):
                 return self._failure(failed)
             if len(self.codes) == len(self._ranks):
@@ -110,10 +131,10 @@ class Programs:
             look()
 
     def end(self) -> None:
-        """End those that still run, and all that they have started; then read what they said at last."""
+        """End the programs that still run and all that they have started, and read the rest of their output."""
         self._over = True
         if self._starting.ident is not None:
-            self._starting.join()  # a start that is under way at an engine can't be taken back, nor be found yet
+            self._starting.join()  # the engine can't undo a start under way, and does not list it yet
         for name in self._programs:
             with suppress(BadCommand, LaunchFailed, *ENGINE_ERRORS):
                 self._open(name)
@@ -124,7 +145,7 @@ class Programs:
         while any(self._descriptors.values()) and (left_s := deadline - time.monotonic()) > 0:
             self._ended(left_s)
         for descriptor in self._descriptors.values():
-            if descriptor is not None:  # it is deaf, and may have cleared its environment
+            if descriptor is not None:  # it ignores SIGTERM, and may have cleared its environment
                 send(descriptor, signal.SIGKILL)
         label.kill_processes(self._launch, label.LAUNCH)
         self._ended(LAST_WORDS_S)
@@ -158,7 +179,7 @@ class Programs:
                 self._ends.register(descriptor, select.EPOLLIN)
 
     def _ended(self, timeout_s: float) -> list[str]:
-        """Return those that have ended, in the order in which they did, once one has, or after this time."""
+        """Wait until a program ends, at most for this time, and return those that have ended, in that order."""
         names = {descriptor: name for name, descriptor in self._descriptors.items() if descriptor is not None}
         if not names:
             return []
@@ -170,7 +191,7 @@ class Programs:
         return [names[descriptor] for descriptor in ended]
 
     def _closed(self, name: str) -> int | None:
-        """Close the descriptor of a program that has ended. Return what its parent was told, where that is known."""
+        """Close the descriptor of a program that has ended, and return its wait status if that is known."""
         descriptor = self._ended_descriptors.pop(name, None)
         if descriptor is None:
             return None

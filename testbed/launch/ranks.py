@@ -1,6 +1,6 @@
 """The processes of a command, and the environment of each. Pure.
 
-What torchrun sets has the same names and meanings here; `TESTBED_…` says of the network what no such program knows.
+Variables that torchrun sets have the same names and meanings here. `TESTBED_…` variables describe the network.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-#: torchrun's own.
+#: The default port of torchrun.
 MASTER_PORT = 29500
 
-#: How every worker's interface on the emulated network is named. Left to themselves, gloo, NCCL and TensorPipe (TP)
-#: look for one by the host's name, each in its own way.
+#: The name of every worker's interface on the emulated network. Without it, gloo, NCCL and TensorPipe (TP) look for an
+#: interface by the host's name, each in its own way.
 INTERFACE = "eth0"
 
-#: What starts a process for each of a worker's ranks by itself.
+#: Programs that start a process for each of a worker's ranks by themselves.
 AGENTS = ("torchrun",)
 AGENT_MODULES = ("torch.distributed.run", "torch.distributed.launch")
-#: Its options without a value.
+#: The options of torchrun without a value.
 AGENT_SWITCHES = ("--standalone", "--no-python", "--run-path", "--use-env", "--virtual-local-rank", "--help", "-h")
 
-#: What runs the command that its own options are followed by.
+#: Programs that run the command after their own options.
 _TOOLS = "uv poetry pdm pipenv hatch pixi rye conda mamba micromamba"
 _LIMITS = "env nice ionice nohup time timeout stdbuf taskset numactl chrt setsid unbuffer tini"
 WRAPPERS = frozenset(f"{_TOOLS} {_LIMITS}".split())
 SHELLS = frozenset(("sh", "bash", "dash", "ash", "zsh", "ksh"))
-#: What stands before a command in a shell's own language.
+#: Words that stand before a command in a shell's language.
 KEYWORDS = frozenset(("exec", "command", "builtin", "time", "if", "then", "else", "elif", "while", "do", "!", "{"))
 PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
 #: Python's options that take the next word.
@@ -38,28 +38,34 @@ PYTHON_VALUES = ("-W", "-X", "--check-hash-based-pycs")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A worker as programs know it: its name, its site, its address on the emulated network."""
+    """A worker, as the variables of programs describe it."""
 
     name: str
     site: str
+    #: The IPv4 address on the emulated network.
     address: str
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """A process to start: on which worker, its name in what is printed and kept, and its variables."""
+    """A process to start."""
 
     worker: str
+    #: The name of the process in printed lines and of its log.
     name: str
     environment: dict[str, str]
 
 
 def ranks_of(commands: Mapping[str, Sequence[str]], peers: Sequence[Peer], nproc: int) -> list[Rank]:
-    """Return the processes of commands, each by its worker's name, that are to run `nproc` times on each of these
-    workers: worker by worker, in the order of their ranks.
+    """Return the processes of commands: worker by worker, in the order of their ranks.
 
-    torchrun is started once on each worker, and told how many to start. Where a script hides it, there is one for each
-    process, and each is told that it is a node with one process: so there are as many processes as were asked for.
+    torchrun is started once on each worker, with the number of processes to start. If a script hides it, it is started
+    for each process, as a node with one process, so the number of processes is the same.
+
+    Args:
+        commands: The command of each worker, by name.
+        peers: The workers.
+        nproc: The number of processes on each worker.
     """
     found = []
     for group, peer in enumerate(peers):
@@ -79,19 +85,21 @@ def ranks_of(commands: Mapping[str, Sequence[str]], peers: Sequence[Peer], nproc
 
 
 def is_agent(command: Sequence[str]) -> bool:
-    """Return whether a command is torchrun: by this name, as Python's module, or by one of the two behind what runs it
-    (`uv run torchrun`, `bash -c "cd sub && torchrun …"`)."""
+    """Return whether a command is torchrun: by this name, or as Python's module.
+
+    A program or a shell may run it (`uv run torchrun`, `bash -c "cd sub && torchrun …"`).
+    """
     return agent_words(command) is not None
 
 
 def alone(command: Sequence[str]) -> str:
-    """Return the option by which a command is a torchrun that meets no other worker's; empty where it has none."""
+    """Return the option by which a torchrun trains without the other workers; empty if the command has none."""
     words = iter(agent_words(command) or ())
     for word in words:
         name, _, value = word.partition("=")
         name = name.replace("_", "-")
         if not word.startswith("-") or name in ("-m", "--module"):
-            return ""  # the script, whose own words follow
+            return ""  # the script, whose own arguments follow
         if name == "--standalone":
             return word
         if not value and name not in AGENT_SWITCHES:
@@ -102,8 +110,10 @@ def alone(command: Sequence[str]) -> str:
 
 
 def agent_words(command: Sequence[str]) -> Sequence[str] | None:
-    """Return the words that torchrun gets of a command: its options, the script and what follows; None where the
-    command is no torchrun."""
+    """Return the arguments of torchrun in a command: its options, the script and the script's arguments.
+
+    None if the command does not run torchrun.
+    """
     if not command:
         return None
     program, options = command[0].rpartition("/")[2], command[1:]
@@ -133,8 +143,11 @@ def _agent_of_python(options: Sequence[str]) -> Sequence[str] | None:
 
 
 def _agent_of_wrapper(options: Sequence[str]) -> Sequence[str] | None:
-    """Go by the first word that is a program or a script: what stands before it are the wrapper's options, some with
-    values, and what stands after it belongs to it."""
+    """Return the arguments of torchrun in the command that a wrapper runs, or None.
+
+    The command begins with the first word that is a program or a script. The words before it are the wrapper's options,
+    some with values.
+    """
     for at, word in enumerate(options):
         program = word.rpartition("/")[2]
         if program in AGENTS or program in SHELLS or program in WRAPPERS or PYTHON.fullmatch(program):
@@ -159,7 +172,7 @@ def _simple_commands(script: str) -> Iterator[list[str]]:
             elif command or not (word in KEYWORDS or re.match(r"\w+=", word)):
                 command.append(word)
     except ValueError:
-        return  # a quotation without an end: the shell will say so
+        return  # a quotation without an end, which the shell reports
     yield command
 
 
@@ -169,7 +182,7 @@ def _node(count: int, rank: int, nproc: int) -> dict[str, str]:
 
 
 def _common(peers: Sequence[Peer], group: int) -> dict[str, str]:
-    """The variables that all processes of a worker get: where they meet, and which other processes there are."""
+    """Return the variables of all processes of a worker: the rendezvous, the interface and the peers."""
     master = {"MASTER_ADDR": peers[0].address, "MASTER_PORT": str(MASTER_PORT)}
     torchrun = {f"PET_{name}": value for name, value in master.items()}
     own = {

@@ -1,7 +1,7 @@
 """Copies the files that programs leave in OUT or change in FILES, while their container runs.
 
-The container may be anybody's, so no link in it is followed, nothing that is no plain file is opened, and no more is
-taken than it had room for: a file with holes may be larger than all memory, and is then left where it is.
+A container's contents are not trusted. So no link in it is followed, only plain files are opened, and no more bytes are
+copied than its file system has room for: a file with holes may be larger than all memory, and is then not copied.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any
 from testbed.emulation.containers.fleet import CHANGES, FILES, OUT
 from testbed.emulation.process import PROC, ProcessIdentity
 
-#: In CHANGES: what is new or changed in FILES.
+#: The folder in CHANGES with the files that are new or changed in FILES.
 UPPER = "upper"
 
-#: What an interpreter makes beside each module that it imports from FILES, and nobody misses.
+#: Folders that are not copied: an interpreter makes one beside the modules that it imports from FILES.
 CACHES = ("__pycache__",)
 
-#: Where in a worker's folder a file of FILES goes whose name one of OUT has.
+#: The folder, in a worker's folder, for a file of FILES with the same name as a file of OUT.
 BESIDE = Path(FILES.strip("/"))
 
-#: Of what is left where it is, as many names are kept.
+#: The most names of files that were not copied in a summary.
 MOST_NAMES = 20
 
 CHUNK_BYTES = 1 << 20
@@ -42,13 +42,19 @@ class CopiedFiles:
     left_out: list[str] = field(default_factory=list)
 
     def record(self) -> dict[str, Any]:
-        """For a summary."""
+        """Return the entry of a summary."""
         return {"files": self.files, "bytes": self.size, "left_out": self.left_out[:MOST_NAMES]}
 
 
 def copy_results(container: ProcessIdentity, target: Path) -> CopiedFiles:
-    """Copy what is there into the folder `target`, which is made where there is something. Nothing where the container
-    has ended, or has no OUT."""
+    """Copy the files of a container, and return what was copied.
+
+    Nothing is copied if the container has ended, or has no OUT.
+
+    Args:
+        container: The container's first process.
+        target: The folder to copy to, which is made if there are files.
+    """
     kept = CopiedFiles()
     for place in (OUT, f"{CHANGES}/{UPPER}"):
         root = _opened(container, place)
@@ -62,7 +68,12 @@ def copy_results(container: ProcessIdentity, target: Path) -> CopiedFiles:
 
 
 def describe_copied(kept: Mapping[str, CopiedFiles], folder: Path) -> Iterator[str]:
-    """Yield what is to be said of what was copied into a folder for each worker: nothing where nothing was left."""
+    """Yield a line on the copied files, and one on files that were not copied; no line if there are none.
+
+    Args:
+        kept: The files copied from each worker.
+        folder: The folder that has a folder for each worker.
+    """
     files, size = sum(each.files for each in kept.values()), sum(each.size for each in kept.values())
     if files:
         noun = "file" if files == 1 else "files"
@@ -74,7 +85,7 @@ def describe_copied(kept: Mapping[str, CopiedFiles], folder: Path) -> Iterator[s
 
 
 def clear_results(container: ProcessIdentity) -> None:
-    """Remove what is in OUT: an earlier launch left it."""
+    """Remove the files in OUT, which an earlier launch left."""
     root = _opened(container, OUT)
     if root is None:
         return
@@ -90,7 +101,7 @@ def clear_results(container: ProcessIdentity) -> None:
 
 
 def has_own_mounts(container: ProcessIdentity) -> bool:
-    """Return whether a process still lives, and sees other mounts than this one does."""
+    """Return whether a process has not ended, and has other mounts than this process."""
     try:
         theirs, ours = (container.folder / "ns/mnt").stat(), (PROC / "self/ns/mnt").stat()
     except OSError:
@@ -99,7 +110,7 @@ def has_own_mounts(container: ProcessIdentity) -> bool:
 
 
 def _opened(container: ProcessIdentity, place: str) -> int | None:
-    """Open a folder of a container; None where it is no file system of its own, which bounds it."""
+    """Open a folder of a container. None if it is not a file system of its own, by which its size is bounded."""
     if not has_own_mounts(container):
         return None
     above = container.folder / "root"
@@ -114,7 +125,7 @@ def _opened(container: ProcessIdentity, place: str) -> int | None:
 
 
 def _take(root: int, target: Path, kept: CopiedFiles) -> None:
-    """Copy the plain files below an open folder, as many bytes as its file system has room for."""
+    """Copy the plain files below an open folder, at most as many bytes as its file system has room for."""
     file_system = os.fstatvfs(root)
     room = file_system.f_blocks * file_system.f_frsize
     for folder, folders, files, descriptor in os.fwalk(".", dir_fd=root):
@@ -130,7 +141,7 @@ def _take(root: int, target: Path, kept: CopiedFiles) -> None:
 
 
 def _free(inside: Path, target: Path) -> Path:
-    """Return where a file goes in `target`: to its own place, or below BESIDE where that is taken."""
+    """Return the path for a file in `target`: its own path, or that below BESIDE if another file has it."""
     place = target / inside
     while place.exists() or any(above.is_file() for above in place.parents if target in above.parents):
         inside = BESIDE / inside

@@ -1,8 +1,8 @@
-"""The folder FILES of a worker's container, made writable: what programs change there stays in the container.
+"""Makes the folder FILES of a worker's container writable; changes stay in the container.
 
-Three mounts lie on each other at FILES, all of them in the container's own mount namespace, which they end with:
+Three mounts lie on each other at FILES, all in the container's own mount namespace, with which they end:
 
-    overlay   what programs see and write; what is new or changed lies in CHANGES     mounted here, at a launch's start
+    overlay   seen and written by programs; new and changed files are in CHANGES      mounted here, at a launch's start
     lower     the folder, in which its owner's files belong to the workers' user      mounted here
     bind      the folder of this machine, read-only                                   mounted by the engine
 """
@@ -30,13 +30,13 @@ from testbed.emulation.network.namespace import call
 from testbed.emulation.process import ProcessIdentity
 from testbed.launch.result_files import UPPER, has_own_mounts
 
-#: In CHANGES, beside UPPER: what the overlay needs for itself.
+#: The overlay's working folder, in CHANGES beside UPPER.
 SCRATCH = "scratch"
 
-#: Features that leave a file's content, or a folder's, outside the upper folder. A kernel may have them on by itself.
+#: Features that leave contents of files or folders outside the upper folder. Some kernels have them on by default.
 OVERLAY_OPTIONS = "redirect_dir=off,metacopy=off,index=off"
 
-#: Numbers of system calls that older C libraries have no name for, the same on all machines that Docker runs on.
+#: The numbers of system calls without a name in older C libraries; they are the same wherever Docker runs.
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 _OPEN_TREE_CLONE, _AT_RECURSIVE, _AT_EMPTY_PATH, _AT_FDCWD = 1, 0x8000, 0x1000, -100
 _MOVE_MOUNT_F_EMPTY_PATH = 4
@@ -44,7 +44,7 @@ _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_IDMAP = 1, 0x100000
 _CLONE_NEWNS, _CLONE_FS = 0x20000, 0x200
 _MS_NOSUID, _MS_NODEV, _MNT_DETACH = 2, 4, 2
 
-#: How many ids there are: (uid_t) -1 names nobody.
+#: The number of ids: (uid_t) -1 is not one.
 _IDS = 2**32 - 1
 
 T = TypeVar("T")
@@ -52,19 +52,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """The user and group of a folder, and those that programs run as."""
+    """The owners of a folder and of a container's programs."""
 
+    #: The user and group of the folder.
     folder: tuple[int, int]
+    #: The user and group that programs run as.
     programs: tuple[int, int]
 
 
 def make_writable(containers: Iterable[ProcessIdentity]) -> list[str]:
-    """Have the programs of containers, named by their first processes, write to FILES; what earlier ones have changed
-    there is gone. Containers without FILES are left as they are.
+    """Make FILES writable for the programs of containers, and discard changes of earlier programs.
+
+    Containers without FILES stay unchanged.
+
+    Args:
+        containers: The containers' first processes.
 
     Returns:
-        What does not hold, one sentence each: an older kernel keeps FILES read-only, or lets programs make files there
-        and not change those that are there.
+        The restrictions that remain, one sentence each: an older kernel keeps FILES read-only, or lets programs add
+        files there and change none.
     """
     notes: dict[str, None] = {}
     with ExitStack() as stack:
@@ -85,29 +91,30 @@ def make_writable(containers: Iterable[ProcessIdentity]) -> list[str]:
                 layers = _Layers(points, owners, mappings[owners])
                 notes |= dict.fromkeys(_in_mounts_of(container, layers.mount))
             except FileNotFoundError:
-                continue  # it has ended: whatever is to be started in it says so
+                continue  # it has ended, which the start of a program in it reports
             except OSError as error:
                 notes[f"{FILES} is read-only: this kernel does not let it be changed ({error.strerror})"] = None
     return list(notes)
 
 
 def _take_away(layers: int) -> None:
-    """Take an earlier launch's layers off FILES."""
+    """Unmount the layers of an earlier launch from FILES."""
     for _ in range(layers):
         call("umount2", FILES.encode(), _MNT_DETACH)
 
 
 @dataclass(frozen=True, slots=True)
 class _Layers:
-    """The mounts of one container: `points` are its mount points, and `mapping` the descriptor of a user
-    namespace, -1 where this machine makes none."""
+    """The mounts of one container."""
 
+    #: The container's mount points.
     points: list[str]
     owners: Owners
+    #: The descriptor of a user namespace; -1 if this machine makes none.
     mapping: int
 
     def mount(self) -> list[str]:
-        """Mount them, by a thread that is in the container's mount namespace. Return what does not hold."""
+        """Mount the layers, from a thread in the container's mount namespace. Return the restrictions that remain."""
         notes = []
         with ExitStack() as stack:
             below = {point: stack.enter_context(_cloned(point, _AT_RECURSIVE)) for point in self._submounts()}
@@ -121,14 +128,14 @@ class _Layers:
                 )
             self._overlay()
             for point, tree in below.items():
-                # The engine's "read-only" is of the mount alone that it was told of, not of others in the folder.
+                # The engine makes only the named mount read-only, and not the mounts within the folder.
                 with suppress(OSError):
                     _set_attributes(tree, _MOUNT_ATTR_RDONLY, _AT_RECURSIVE)
                 _attach(tree, point)
         return notes
 
     def _submounts(self) -> list[str]:
-        """Return the mounts within the folder that have none above them: an overlay does not show these."""
+        """Return the outermost mounts within the folder, which an overlay does not show."""
         found = sorted({point for point in self.points if point.startswith(f"{FILES}/")})
         return [point for point in found if not any(point.startswith(f"{other}/") for other in found)]
 
@@ -142,7 +149,7 @@ class _Layers:
         for folder in (upper, scratch):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
-        # The lower folder is named by where this thread is, since what it is called is about to be covered.
+        # The lower folder is this thread's current one, since the new mount is about to cover its path.
         os.chdir(FILES)
         upper.chmod(stat.S_IMODE(Path().stat().st_mode) | stat.S_IRWXU)
         os.chown(upper, *self.owners.programs)
@@ -152,8 +159,14 @@ class _Layers:
 
 
 def _in_mounts_of(container: ProcessIdentity, act: Callable[[], T]) -> T:
-    """Return what `act` returns in a container's mount namespace, called in a thread of its own, the only one that
-    enters. FileNotFoundError where the container has ended; whatever `act` raises."""
+    """Call `act` in a container's mount namespace, and return its result.
+
+    A thread of its own enters the namespace; this process's other threads do not.
+
+    Raises:
+        FileNotFoundError: The container has ended.
+        Exception: The error that `act` raised.
+    """
     done: Future[T] = Future()
 
     def enter_and_act() -> None:
@@ -161,10 +174,10 @@ def _in_mounts_of(container: ProcessIdentity, act: Callable[[], T]) -> T:
             with (container.folder / "ns/mnt").open("rb") as namespace:
                 if not has_own_mounts(container):
                     raise FileNotFoundError
-                call("unshare", _CLONE_FS)  # this thread's root and folder are its own from here on
+                call("unshare", _CLONE_FS)  # from here on, this thread has its own root and current folder
                 call("setns", namespace.fileno(), _CLONE_NEWNS)
             done.set_result(act())
-        except BaseException as error:  # it goes on in the caller's thread
+        except BaseException as error:  # raised in the caller's thread
             done.set_exception(error)
 
     threading.Thread(target=enter_and_act, name="mounts").start()
@@ -172,7 +185,7 @@ def _in_mounts_of(container: ProcessIdentity, act: Callable[[], T]) -> T:
 
 
 def _mount_points(container: ProcessIdentity) -> list[str]:
-    """Return where in a container something is mounted, the first mounted first; a place can be there twice."""
+    """Return a container's mount points in the order in which they were mounted; a path may be there twice."""
     try:
         lines = (container.folder / "mountinfo").read_text().splitlines()
     except OSError:
@@ -188,8 +201,10 @@ def _owners(container: ProcessIdentity) -> Owners:
 
 @contextmanager
 def _mapping(owners: Owners) -> Iterator[int]:
-    """Yield the descriptor of a user namespace by which a mount shows the folder's owner as the programs' user, that
-    user as the owner, and all others as they are; -1 where this machine makes no user namespaces."""
+    """Yield the descriptor of a user namespace for a mount with mapped owners; -1 if this machine makes none.
+
+    Such a mount shows the folder's owner as the programs' user, that user as the owner, and other users unchanged.
+    """
     command = ["unshare", "--user", "sh", "-c", "echo; read _"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as holder:
         assert holder.stdout is not None
@@ -204,7 +219,7 @@ def _mapping(owners: Owners) -> Iterator[int]:
 
 
 def _swapped(one: int, other: int) -> str:
-    """Return the map of a user namespace in which two ids stand for each other and the rest for themselves."""
+    """Return the map of a user namespace that swaps two ids and leaves the rest unchanged."""
     low, high = sorted((one, other))
     swaps = [(low, high, 1), (high, low, 1)] if low != high else [(low, low, 1)]
     kept = [(0, low), (low + 1, high), (high + 1, _IDS)]
@@ -214,7 +229,7 @@ def _swapped(one: int, other: int) -> str:
 
 @contextmanager
 def _cloned(point: str, flags: int = 0) -> Iterator[int]:
-    """Yield the descriptor of a copy of a mount, which is mounted nowhere yet."""
+    """Yield the descriptor of a copy of a mount, which is not attached yet."""
     tree = _system_call(_OPEN_TREE, _AT_FDCWD, point.encode(), _OPEN_TREE_CLONE | os.O_CLOEXEC | flags)
     try:
         yield tree

@@ -1,7 +1,7 @@
-"""One worker: joins the run at the control socket, trains what it is told to, leaves.
+"""One worker: joins the run at the control socket, trains by its job, and leaves.
 
-Exit codes: 0 done, or the controller said stop; 1 it could not go on (the reason is on stderr and told to the
-controller); 143 ended by SIGTERM.
+Exit codes: 0 done, or stopped by the controller; 1 the worker could not go on (the reason is on stderr, and is sent to
+the controller); 143 ended by SIGTERM.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 def main() -> int:
-    """Parse the arguments and train, again where the others went on without this member."""
-    # First of all: a container's first process ignores a signal that it has no handler for, and importing PyTorch
-    # takes seconds.
+    """Parse the arguments and train. A member that the others went on without joins again. Return the exit code."""
+    # Before all else: a container's first process ignores a signal without a handler, and importing PyTorch takes
+    # seconds.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    faulthandler.register(signal.SIGUSR1)  # it says where it stands, for a person that looks for the reason
+    faulthandler.register(signal.SIGUSR1)  # prints the threads' stacks, for a person that looks for the reason
     parser = argparse.ArgumentParser(prog="testbed.worker", description=__doc__, allow_abbrev=False)
     parser.add_argument("--name", required=True, help="this member's name in the plans")
     parser.add_argument("--control", required=True, help="the controller's socket: unix:/path or tcp:host:port")
@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--tls", type=Path, metavar="DIR", help="over TCP: this member's certificate (docs/sync.md)")
     arguments = parser.parse_args()
 
-    # What is imported stays: to look through it for garbage on the way takes an eighth of PyTorch's processor time.
+    # Imported objects stay, and collecting garbage among them takes an eighth of PyTorch's processor time.
     gc.disable()
     from testbed import sync
 
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def _stopped(arguments: argparse.Namespace) -> bool:
-    """Train; whether the others go on without this member, which may come back."""
+    """Train, and return whether the controller stopped this member while the others go on, so that it joins again."""
     from testbed import sync
     from testbed.sockets import Tls
     from testbed.sync.rendezvous import rendezvous
@@ -56,7 +56,7 @@ def _stopped(arguments: argparse.Namespace) -> bool:
     from testbed.worker.loop import work_at
 
     try:
-        # From a file: arguments are for every user of the machine to read.
+        # The token is in a file, since every user of the machine can read arguments.
         token = arguments.token_file.read_text().strip() if arguments.token_file else ""
         tls = Tls(arguments.tls) if arguments.tls else None
         found, patience_s = device(), arguments.patience

@@ -13,13 +13,13 @@ from torch.nn import functional
 from testbed.worker import data, models
 
 STEPS = 4
-#: Models whose step is worth measuring beforehand: the larger ones take seconds, and follow from `gpt` by size.
+#: The models whose step is measured. A step of a larger one takes seconds, and follows from that of `gpt` by size.
 MODELS = ("cnn", "gpt-small", "gpt")
 CLASSES = {"cnn": 10, "gpt-small": 103, "gpt": 103}
 
 
 def step_seconds(name: str, batch: int) -> float:
-    """Seconds of a gradient over `batch` random samples: the median of a few, the first one left out."""
+    """Return the seconds of a gradient over `batch` random samples: the median of STEPS after a first one."""
     model = models.build(name, CLASSES[name], data.CONTEXT, seed=1)
     classes = CLASSES[name]
     shape = (batch, 1, 8, 8) if name == "cnn" else (batch, data.CONTEXT)

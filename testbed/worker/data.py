@@ -1,5 +1,8 @@
-"""The data sets: scikit-learn's digits and Debian's documentation from the image, English text from the standard
-library."""
+"""The data sets: digits, English text and documentation.
+
+The digits are scikit-learn's and the documentation is Debian's, both from the image; the text is from the standard
+library.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,18 @@ from pathlib import Path
 
 import torch
 
-#: Every fifth image: 360 of 1,797.
+#: The share of the images that is held out: every fifth, 360 of 1,797.
 DIGITS_TEST_SHARE = 0.2
-#: The end of each of the text's parts: mostly subjects that training did not see, of every part some.
+#: The share at the end of each of the text's parts that is held out: mostly subjects that training does not see.
 TEXT_TEST_SHARE = 0.1
-#: Characters that the text model looks back on.
+#: The number of characters that the text model looks back on.
 CONTEXT = 64
-#: Held out of each part of the documentation: 300 windows of its 218,000 in all, which cost as much as 100 samples'
-#: steps and fit into the pause of a step of half a second.
+#: The windows held out of each part of the documentation. All parts together hold out 300 of 218,000 windows, which
+#: cost as much as the steps of 100 samples and fit into the pause of a step of half a second.
 DOCUMENTATION_TEST_WINDOWS = 30
-#: New lines and what ASCII can print: the documentation is made of nothing else.
+#: The characters of the documentation: the new line, and all that ASCII can print.
 DOCUMENTATION_CHARACTERS = 96
-#: Text has no labels; where it comes from stands in for them when it is shared out unevenly.
+#: The number of parts of a text. Text has no labels, so a window's part is its label when data is shared out unevenly.
 TEXT_LABELS = 10
 
 #: The split is the same in every run, so that accuracies compare.
@@ -31,21 +34,21 @@ _SPLIT_SEED = 0
 
 @dataclass(frozen=True)
 class DataSet:
-    """Samples along the first dimension. `labels` is for sharing out, `classes` the number of outputs.
-
-    `test_labels` says the same of the test samples, so that each can count as much as a site has of its kind.
-    """
+    """Samples for training and for tests, along the first dimension."""
 
     inputs: torch.Tensor
     targets: torch.Tensor
+    #: The label of each sample, by which samples are shared out.
     labels: list[int]
     test_inputs: torch.Tensor
     test_targets: torch.Tensor
+    #: The label of each test sample, so that it can count as much as a site's workers have of its label.
     test_labels: list[int]
+    #: The number of a model's outputs.
     classes: int
 
     def to(self, device: torch.device) -> DataSet:
-        """The same data on a device."""
+        """Return the same data on a device."""
         return DataSet(
             self.inputs.to(device),
             self.targets.to(device),
@@ -58,7 +61,14 @@ class DataSet:
 
 
 def digits(folder: Path) -> DataSet:
-    """8 × 8 images (N, 1, 8, 8) in [0, 1] and their digits, from the folder that containers/digits.py writes."""
+    """Return 8 × 8 images (N, 1, 8, 8) in [0, 1] and their digits.
+
+    Args:
+        folder: The folder that containers/digits.py writes.
+
+    Raises:
+        ValueError: The folder has no digits.
+    """
     index = folder / "digits" / "digits.json"
     if not index.exists():
         raise ValueError(f"no digits in {folder}: {index} is missing; make it with containers/digits.py")
@@ -75,7 +85,7 @@ def digits(folder: Path) -> DataSet:
 
 
 def text(context: int = CONTEXT) -> DataSet:
-    """Windows of `context` characters (N, context), as numbers, and the character that follows each."""
+    """Return windows (N, context) of a text's characters, as numbers, and the character that follows each character."""
     from pydoc_data.topics import topics
 
     whole = "".join(topics[name] for name in sorted(topics))
@@ -85,8 +95,17 @@ def text(context: int = CONTEXT) -> DataSet:
 
 
 def documentation(folder: Path, context: int = CONTEXT) -> DataSet:
-    """The same of the text that containers/documentation.py writes into a folder; as bytes, which a batch's embedding
-    makes whole numbers of, because it is 14 million characters. ValueError where it is missing or another."""
+    """Return windows of the documentation, in the form of `text`.
+
+    Characters are bytes, which the embedding of a batch turns into whole numbers, because there are 14 million.
+
+    Args:
+        folder: The folder that containers/documentation.py writes.
+        context: The length of a window in characters.
+
+    Raises:
+        ValueError: The documentation is missing, or differs from its index.
+    """
     index, whole = folder / "documentation" / "documentation.json", folder / "documentation" / "text.txt"
     if not index.exists():
         raise ValueError(f"no documentation in {folder}: {index} is missing; `make documentation` makes it")
@@ -100,7 +119,7 @@ def documentation(folder: Path, context: int = CONTEXT) -> DataSet:
 
 
 def _in_windows(characters: torch.Tensor, classes: int, context: int, test_share: float) -> DataSet:
-    """Windows of the parts of a text, of each of which that share at its end is held out."""
+    """Return the windows of a text's parts; the share `test_share` at the end of each part is held out."""
     train, test = [], []
     for part in characters.chunk(TEXT_LABELS):
         cut = round(len(part) * (1 - test_share))
@@ -112,7 +131,7 @@ def _in_windows(characters: torch.Tensor, classes: int, context: int, test_share
 
 
 def _joined(parts: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-    """The parts' windows one after the other, each labelled with its part."""
+    """Return the parts' windows one after the other, each labelled with its part."""
     inputs, targets = (torch.cat(each) for each in zip(*parts, strict=True))
     return inputs, targets, [label for label, (part, _) in enumerate(parts) for _ in part]
 

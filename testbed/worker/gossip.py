@@ -1,4 +1,4 @@
-"""Training that gossips: a local step wherever the participant asks for one, from the parameters that it names."""
+"""Training by gossip: a local step whenever the participant asks for one, from the parameters that it gives."""
 
 from __future__ import annotations
 
@@ -24,8 +24,18 @@ from testbed.workload import Workload
 
 
 def train(meeting: Rendezvous, scheme: Scheme, folder: Path) -> None:
-    """Do the job to its end. SyncError when the member can't go on, Stopped when the controller said so, ValueError
-    when the job asks for what does not exist."""
+    """Do the job that a member was given, to its end.
+
+    Args:
+        meeting: The member's connection to the controller, with its job.
+        scheme: The job's scheme.
+        folder: The folder of the data sets.
+
+    Raises:
+        SyncError: The member can't go on.
+        Stopped: The controller stopped the training.
+        ValueError: The job names a model, data set or optimizer that does not exist.
+    """
     torch.set_num_threads(1)
     try:
         work = Workload.from_json(meeting.job.workload)
@@ -45,7 +55,15 @@ def train(meeting: Rendezvous, scheme: Scheme, folder: Path) -> None:
 def participant_of(
     name: str, members: tuple[str, ...], job: Job, model: Learner, clock: Callable[[], float] = time.monotonic
 ) -> Participant:
-    """Make the participant that gossips for one of the `members` by its job, and reads seconds from the `clock`."""
+    """Return the participant that gossips for a member.
+
+    Args:
+        name: The member's name.
+        members: The names of all members.
+        job: The member's job.
+        model: The member's learner.
+        clock: Returns the current time in seconds.
+    """
     place, scheme = NodeConfiguration.from_json(job.assignment), named(job.scheme)
     training = GossipTraining(name, members, place, gathered(model), job.rounds, job.seed, model.samples, clock)
     participant: Participant = scheme.algorithm.build(scheme.read(job.options), training)
@@ -53,10 +71,10 @@ def participant_of(
 
 
 class PacedSteps:
-    """Steps of a learner from parameters that are given, each paced to its declared time.
+    """Steps of a learner from given parameters, each paced to its declared time.
 
-    What an iteration begins with is evaluated in every `evaluate_every`-th, or the next of those in which the member is
-    to evaluate, in the time that its first step leaves.
+    The parameters at the begin of an iteration are evaluated in every `evaluate_every`-th iteration, or in the next one
+    in which the member evaluates. The evaluation takes place in the time that the iteration's first step leaves.
     """
 
     def __init__(self, model: Learner, work: Workload, place: NodeConfiguration) -> None:
@@ -71,7 +89,12 @@ class PacedSteps:
         model.compute()  # PyTorch sets up its kernels at the first step, which would then be late
 
     def __call__(self, parameters: Tensor, iteration: int) -> Tensor:
-        """The change that the optimizer makes to `parameters` by the next batch's gradient; both flat, on the host."""
+        """Step by the next batch's gradient, and return the change of the parameters.
+
+        Args:
+            parameters: The parameters to step from, as a flat tensor on the host. The change has the same form.
+            iteration: The number of the step, counted over all iterations.
+        """
         self._pace.begin()
         factor = self._slowness.factor(iteration, time.monotonic() - self._began_s)
         began = time.monotonic()
@@ -96,7 +119,7 @@ class PacedSteps:
         if taken or self._place.evaluates is None:
             return False
         period, phase = self._place.evaluates
-        # A leap may pass the very iteration.
+        # A member that skips iterations may skip the one with an evaluation.
         if entered % period != phase or entered // self._evaluate_every <= self._evaluated:
             return False
         self._evaluated = entered // self._evaluate_every
@@ -109,5 +132,5 @@ class PacedSteps:
 
 
 def gathered(model: Learner) -> Tensor:
-    """The learner's parameters as one flat tensor of its own, on the host."""
+    """Return a copy of the learner's parameters as one flat tensor on the host."""
     return flat.gather(model.parameters, flat.room(model.parameters)).cpu()

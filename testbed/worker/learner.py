@@ -17,26 +17,24 @@ from testbed.worker import data, models, optimizer
 from testbed.worker.partition import Scores, Sites, histogram, partition
 from testbed.workload import Workload
 
-#: Test samples at a time: bounds the memory of an evaluation.
+#: The number of test samples at a time, which bounds the memory of an evaluation.
 TEST_BATCH = 128
 
 
 class Learner(Protocol):
-    """Computes a step's gradient, and steps by it.
+    """Computes the gradient of a step, and steps by it. Gradient and parameters may be changed in between."""
 
-    `gradient` is one flat tensor; each of `parameters` has its part of it as `grad`. Both may be changed in between.
-    `samples` are how many each member learns from, by its shard.
-    """
-
+    #: One flat tensor. Each of `parameters` has a part of it as its `grad`.
     gradient: torch.Tensor
     parameters: list[torch.Tensor]
+    #: The number of samples that each member learns from, by shard.
     samples: list[float]
 
     def compute(self) -> dict[str, float]:
-        """Put the gradient of this member's next batch into `gradient`; metrics of the step."""
+        """Put the gradient of this member's next batch into `gradient`, and return metrics of the step."""
 
     def apply(self) -> None:
-        """Step by what `gradient` holds now."""
+        """Step by the present value of `gradient`."""
 
     def loss(self) -> float | None:
         """Return the loss of the last batch at the current parameters, or None if nothing is learned."""
@@ -45,7 +43,7 @@ class Learner(Protocol):
         """Return metrics over the held-out test set."""
 
     def describe(self) -> dict[str, float]:
-        """Return figures of the data that this member learns from."""
+        """Return metrics of the data that this member learns from."""
 
     def digest(self) -> str:
         """Return the SHA-256 of everything that must be the same at every member."""
@@ -54,7 +52,7 @@ class Learner(Protocol):
         """Return the optimizer's moments."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters and optimizer, as a member that joins the others begins from them."""
+        """Return the parameters and the optimizer's state, from which a member that joins the others begins."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `state_dict`."""
@@ -71,7 +69,7 @@ class Trained:
         return self._optimizer.moments()
 
     def state_dict(self) -> dict[str, Any]:
-        """The parameters and the optimizer's own."""
+        """Return the parameters and the optimizer's state."""
         return {"parameters": self._parameters, "optimizer": self._optimizer.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -102,7 +100,7 @@ class Supervised(Trained):
         self._optimizer = optimizer.make(work.optimizer, work.learning_rate, hidden_matrices(self._model))
 
     def compute(self) -> dict[str, float]:
-        """The mean gradient over the next batch, and its loss."""
+        """Put the mean gradient over the next batch into `gradient`, and return its loss."""
         self._chosen = torch.tensor(next(self._batches), device=self._data.inputs.device)
         self.gradient.zero_()
         loss = self._loss(self._data.inputs[self._chosen], self._data.targets[self._chosen])[0]
@@ -114,12 +112,12 @@ class Supervised(Trained):
         self._optimizer.step(self._parameters, self.gradient)
 
     def loss(self) -> float:
-        """The loss of the last batch at the present parameters."""
+        """Return the loss of the last batch at the current parameters."""
         with torch.no_grad():
             return self._loss(self._data.inputs[self._chosen], self._data.targets[self._chosen])[0].item()
 
     def evaluate(self) -> dict[str, float]:
-        """Loss and accuracy over the test set, and as each site has the labels."""
+        """Return loss and accuracy over the test set, also weighted by the labels of each site."""
         by_label = {label: self._scores(label) for label in sorted(set(self._data.test_labels))}
         counts = Counter(self._data.test_labels)
         total = len(self._data.test_labels)
@@ -130,11 +128,11 @@ class Supervised(Trained):
         }
 
     def describe(self) -> dict[str, float]:
-        """How many samples of which label this member has."""
+        """Return the number of this member's samples, by label."""
         return self._histogram
 
     def _scores(self, label: int) -> Scores:
-        """Over the test samples of a label."""
+        """Return loss and accuracy over the test samples of a label."""
         chosen = torch.tensor([i for i, its in enumerate(self._data.test_labels) if its == label])
         loss = right = 0.0
         with torch.inference_mode():
@@ -147,7 +145,7 @@ class Supervised(Trained):
         return Scores(loss / count, right / count)
 
     def digest(self) -> str:
-        """SHA-256 over the parameters and buffers."""
+        """Return the SHA-256 of the parameters and buffers."""
         return digest([self._parameters, *self._model.buffers()])
 
     def _loss(self, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -156,10 +154,10 @@ class Supervised(Trained):
 
 
 class Synthetic(Trained):
-    """As many numbers as the workload says and nothing to learn: exercises communication alone.
+    """A learner without a model, with as many parameters as the workload asks for: exercises communication alone.
 
-    Each step's gradient is the same random draw, scaled by a number of the step's, because drawing afresh would
-    cost more than the communication: 0.4 s for 61 M.
+    The gradient of each step is the same random draw times a number of that step, because another draw would cost more
+    than the communication: 0.4 s for 61 M values.
     """
 
     def __init__(self, work: Workload, device: torch.device) -> None:
@@ -175,7 +173,7 @@ class Synthetic(Trained):
         self._optimizer = optimizer.make(work.optimizer, work.learning_rate)
 
     def compute(self) -> dict[str, float]:
-        """A gradient; there is no loss."""
+        """Put a gradient into `gradient`, and return no metric, since there is no loss."""
         torch.mul(self._draw, self._scales.uniform(-1, 1), out=self.gradient)
         return {}
 
@@ -184,23 +182,23 @@ class Synthetic(Trained):
         self._optimizer.step(self._parameters, self.gradient)
 
     def loss(self) -> None:
-        """Nothing is learned."""
+        """Return None: nothing is learned."""
 
     def evaluate(self) -> dict[str, float]:
-        """Nothing is learned."""
+        """Return no metric: nothing is learned."""
         return {}
 
     def describe(self) -> dict[str, float]:
-        """Nor is there anything to learn from."""
+        """Return no metric: there are no data."""
         return {}
 
     def digest(self) -> str:
-        """SHA-256 over the parameters."""
+        """Return the SHA-256 of the parameters."""
         return digest([self._parameters])
 
 
 def samples_of(work: Workload, folder: Path) -> data.DataSet:
-    """The data set that a workload's model learns from; ValueError where it is missing."""
+    """Return the data set that a workload's model learns from. Raises ValueError if it is missing."""
     if work.model in ("cnn", "svm"):
         return data.digits(folder)
     return data.documentation(folder) if work.dataset == "documentation" else data.text()
@@ -216,9 +214,10 @@ def make(work: Workload, folder: Path, device: torch.device) -> Learner:
 
 
 def flatten(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
-    """Move a model's parameters into one tensor and its gradients into another; both flat, in the model's order.
+    """Move a model's parameters into one tensor and its gradients into another, and return both tensors.
 
-    From then on each parameter and its `grad` are views, so nothing is gathered or scattered in a step.
+    Both are flat and in the model's order. Each parameter and its `grad` become views of them, so nothing is gathered
+    or scattered in a step.
     """
     parameters = list(model.parameters())
     values = torch.cat([parameter.detach().flatten() for parameter in parameters])
@@ -233,8 +232,11 @@ def flatten(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def hidden_matrices(model: nn.Module) -> list[optimizer.Matrix]:
-    """Where the weights of linear layers and convolutions stand in the flat vector of a model's parameters; not the
-    last layer's, which makes scores. A convolution's are a matrix of its filters."""
+    """Return the places of hidden layers' weights in the flat vector of a model's parameters.
+
+    Hidden layers are all linear layers and convolutions but the last layer, which makes scores. The weights of a
+    convolution are a matrix of its filters.
+    """
     layers = [layer.weight for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
     hidden = {id(weight) for weight in layers[:-1]}
     found, start = [], 0
@@ -246,7 +248,7 @@ def hidden_matrices(model: nn.Module) -> list[optimizer.Matrix]:
 
 
 def split(values: torch.Tensor, gradient: torch.Tensor, parts: int) -> list[torch.Tensor]:
-    """A flat tensor as `parts` views, each with its part of the gradient."""
+    """Return a flat tensor as `parts` views, each with its part of the gradient as its `grad`."""
     views = list(values.chunk(parts))
     for view, its in zip(views, gradient.chunk(parts), strict=True):
         view.grad = its
@@ -254,7 +256,7 @@ def split(values: torch.Tensor, gradient: torch.Tensor, parts: int) -> list[torc
 
 
 def batches(samples: Sequence[int], size: int, seed: int) -> Iterator[list[int]]:
-    """Endless batches of `size`: the samples in a new order each time they are all used."""
+    """Yield batches of `size` sample numbers without end, in a new order each time that all samples were used."""
     draw = random.Random(seed)
     queue: list[int] = []
     while True:
@@ -265,7 +267,7 @@ def batches(samples: Sequence[int], size: int, seed: int) -> Iterator[list[int]]
 
 
 def digest(tensors: Sequence[torch.Tensor]) -> str:
-    """SHA-256 over the tensors' bytes, one after the other."""
+    """Return the SHA-256 of the tensors' bytes, one tensor after the other."""
     whole = hashlib.sha256()
     for tensor in tensors:
         held = tensor.detach().cpu().contiguous()

@@ -1,4 +1,4 @@
-"""Training: compute, wait for the declared time, step; with rounds before or after a step, as the strategy has it."""
+"""Training: compute, wait for the declared time, step. The strategy makes rounds before or after a step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from testbed.workload import Workload
 
 
 def work_at(meeting: Rendezvous, folder: Path) -> None:
-    """Do the job that a member was told when it met the others: over a session, or by gossip."""
+    """Do the job that a member was given at the rendezvous: over a session, or by gossip."""
     scheme = SCHEMES.get(meeting.job.scheme)
     if scheme is not None and scheme.exchange == "gossip":
         gossip.train(meeting, scheme, folder)
@@ -37,8 +37,10 @@ def work_at(meeting: Rendezvous, folder: Path) -> None:
 def work_in(session: sync.Session, folder: Path) -> None:
     """Do the session's job to the end.
 
-    SyncError when the members can't go on, Stopped when the controller said so, ValueError when the job asks for
-    what does not exist.
+    Raises:
+        SyncError: The members can't go on.
+        Stopped: The controller stopped the training.
+        ValueError: The job names a model, data set or optimizer that does not exist.
     """
     torch.set_num_threads(1)
     work = Workload.from_json(session.job.workload)
@@ -48,16 +50,16 @@ def work_in(session: sync.Session, folder: Path) -> None:
 
 
 def train(session: sync.Session, work: Workload, model: Learner) -> dict[str, float]:
-    """All rounds of the session's job; the last one's metrics.
+    """Train for all rounds of the session's job, and return the metrics of the last one.
 
-    The first member evaluates for all, after rounds, what all agreed on in the last one among all. What is done between
-    two rounds counts towards the declared steps, so that an evaluation hides in the time that is slept; what the rounds
-    take does not.
+    The first member evaluates for all members, after a round, the parameters that all agreed on in the last round among
+    all. Work between two rounds counts towards the declared steps, so an evaluation takes place in time that would be
+    slept; the rounds themselves do not count.
 
-    A member that comes while the others train begins with the step that they are at.
+    A member that joins while the others train begins at their step.
 
-    Where the plan says how members train, they tell how many steps they have taken, and their last loss at parameters
-    that all held: it is of a fresh batch, and means the same under any scheme.
+    If the plan says how members train, each reports the number of its steps, and its last loss at parameters that all
+    members held. That loss is of a new batch, and means the same under every scheme.
     """
     rounds = session.job.rounds
     metrics: dict[str, float] = {}
@@ -119,19 +121,22 @@ def strategy_of(session: sync.Session, model: Learner, weight: float) -> Strateg
 
 
 def planned_steps(session: sync.Session) -> int | None:
-    """The local steps to a round that the plan in force gives this member, if it does."""
+    """Return the local steps a round that the plan in force gives this member; None if it gives none."""
     return session.plan.steps.get(session.name)
 
 
 def counted(work: Workload, samples: float | None) -> float:
-    """The weight of this member in a mean. Where data is not shared out evenly, as its `samples` do (p_i = n_i/Σn, as
-    FedAvg has it), so that all the data counts evenly."""
+    """Return the weight of this member in a mean.
+
+    If data is shared out unevenly, the weight is the number of the member's samples (p_i = n_i/Σn, as in FedAvg), so
+    that all samples count the same.
+    """
     return float(work.batch) if work.partition == "iid" or samples is None else samples
 
 
 @dataclass
 class StepCount:
-    """How many steps were taken; the same for all members."""
+    """The number of steps that were taken, the same for all members."""
 
     taken: int = 0
 
@@ -146,16 +151,17 @@ class StepCount:
 
 @dataclass
 class Spent:
-    """The time of the steps since the last report; `late_s` is the worst step's."""
+    """The time of the steps since the last report."""
 
     compute_s: float = 0.0
     slept_s: float = 0.0
+    #: The lateness of the latest step.
     late_s: float = 0.0
     steps: int = 0
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """The time inside counts as computing."""
+        """Count the time inside the context as computing."""
         began = time.monotonic()
         yield
         self.compute_s += time.monotonic() - began
@@ -167,6 +173,6 @@ class Spent:
         self.late_s = max(self.late_s, paced.late_s)
 
     def rate(self, batch: int) -> dict[str, float]:
-        """Samples per second of the steps so far, as a metric: measured, whatever was declared."""
+        """Return the samples per second of the steps so far, as measured, as a metric."""
         seconds = self.compute_s + self.slept_s
         return {"samples_per_s": batch * self.steps / seconds} if seconds else {}

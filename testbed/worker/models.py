@@ -25,7 +25,7 @@ class Cnn(nn.Module):
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Scores (N, classes)."""
+        """Return scores (N, classes) of images (N, 1, 8, 8)."""
         result: torch.Tensor = self.layers(images)
         return result
 
@@ -33,7 +33,7 @@ class Cnn(nn.Module):
 class Svm(nn.Module):
     """A linear support vector machine over 8 × 8 images (N, 1, 8, 8): 650 parameters for 10 classes."""
 
-    #: What the squared weights cost beside the hinge loss.
+    #: The factor of the squared weights in the loss, beside the hinge loss.
     PENALTY = 1e-3
 
     def __init__(self, classes: int) -> None:
@@ -41,13 +41,13 @@ class Svm(nn.Module):
         self.plane = nn.Linear(64, classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Scores (N, classes)."""
+        """Return scores (N, classes) of images (N, 1, 8, 8)."""
         result: torch.Tensor = self.plane(images.flatten(1))
         return result
 
 
 class Block(nn.Module):
-    """Causal self-attention and a two-layer network, each behind a norm and beside the stream."""
+    """Causal self-attention and a two-layer network, each after a norm and with a residual connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Block(nn.Module):
         self.network = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, stream: torch.Tensor) -> torch.Tensor:
-        """(N, T, width) to the same."""
+        """Return the stream (N, T, width) after this block."""
         stream = stream + self._attention(self.norm_attention(stream))
         result: torch.Tensor = stream + self.network(self.norm_network(stream))
         return result
@@ -73,7 +73,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """A transformer over characters: scores (N, T, classes) for the next of each of T ≤ `context` characters."""
+    """A transformer that predicts the character after each of T ≤ `context` characters."""
 
     def __init__(self, classes: int, context: int, layers: int, width: int, heads: int) -> None:
         super().__init__()
@@ -84,22 +84,23 @@ class Gpt(nn.Module):
         self.head = nn.Linear(width, classes, bias=False)
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
-        """Scores (N, T, classes) from character numbers (N, T), of any whole type."""
+        """Return scores (N, T, classes) of the next characters, given character numbers (N, T) of any integer type."""
         stream = self.characters(text.long()) + self.places[: text.shape[1]]
         result: torch.Tensor = self.head(self.norm(self.blocks(stream)))
         return result
 
 
-#: Layers, width, heads. With 103 characters: 0.11 M, 0.83 M and 2.7 M parameters.
+#: The layers, width and heads of each size. With 103 characters: 0.11 M, 0.83 M and 2.7 M parameters.
 GPT_SIZES = {"gpt-small": (2, 64, 4), "gpt": (4, 128, 4), "gpt-medium": (6, 192, 6)}
 
 
 class LowRank(nn.Module):
-    """A linear layer whose matrix stays as it is drawn, and learns a change of low rank (LoRA: Hu et al. 2022).
+    """A linear layer with a fixed matrix that learns a change of low rank (LoRA: Hu et al. 2022).
 
-        y = (W + B·A)·x + b        W fixed, the same at all members by the seed; A (rank, in), B (out, rank), b learn
+        y = (W + B·A)·x + b        W is fixed, the same at all members by the seed; A (rank, in), B (out, rank), b learn
 
-    B begins as zeros, and so the layer as what it stands for. LoRA's scale α/r is 1 here: the learning rate has it.
+    B begins as zeros, so the layer begins as the one that it replaces. LoRA's scale α/r is 1 here, as part of the
+    learning rate.
     """
 
     def __init__(self, layer: nn.Linear, rank: int) -> None:
@@ -108,17 +109,20 @@ class LowRank(nn.Module):
         self.down = nn.Parameter(torch.empty(rank, layer.in_features))
         self.up = nn.Parameter(torch.zeros(layer.out_features, rank))
         self.bias = layer.bias
-        nn.init.kaiming_uniform_(self.down, a=5**0.5)  # as LoRA's code, and nn.Linear, begin
+        nn.init.kaiming_uniform_(self.down, a=5**0.5)  # as LoRA's code and nn.Linear do
 
     def forward(self, stream: torch.Tensor) -> torch.Tensor:
-        """(…, in) to (…, out)."""
+        """Return the outputs (…, out) of a stream (…, in)."""
         changed = functional.linear(functional.linear(stream, self.down), self.up)
         result: torch.Tensor = functional.linear(stream, self.get_buffer("fixed"), self.bias) + changed
         return result
 
 
 def of_low_rank(model: Gpt, rank: int) -> Gpt:
-    """The model whose blocks' matrices learn changes of that rank; embeddings, norms and the head learn as before."""
+    """Replace the linear layers of a model's blocks by LowRank layers, and return the model.
+
+    Embeddings, norms and the head learn as before.
+    """
     for block in model.blocks.modules():
         for name, layer in list(block.named_children()):
             if isinstance(layer, nn.Linear):
@@ -127,8 +131,18 @@ def of_low_rank(model: Gpt, rank: int) -> Gpt:
 
 
 def build(name: str, classes: int, context: int, seed: int, rank: int = 0) -> nn.Module:
-    """The model of that name with weights that follow from the seed alone, with updates of a rank where one is given;
-    ValueError when there is none."""
+    """Return a new model, whose weights follow from the seed alone.
+
+    Args:
+        name: The model's name.
+        classes: The number of outputs.
+        context: The most characters that a text model looks back on.
+        seed: The seed of the weights.
+        rank: The rank of the updates of a text model's blocks; 0 for full updates.
+
+    Raises:
+        ValueError: There is no model of this name.
+    """
     torch.manual_seed(seed)
     if name == "cnn":
         return Cnn(classes)
@@ -141,8 +155,10 @@ def build(name: str, classes: int, context: int, seed: int, rank: int = 0) -> nn
 
 
 def loss(model: nn.Module, scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The mean loss of scores (…, classes): cross-entropy; of an SVM the multi-class hinge loss (Crammer and Singer
-    2001) with its penalty."""
+    """Return the mean loss of scores (…, classes).
+
+    The loss is cross-entropy; that of an SVM is the multi-class hinge loss (Crammer and Singer 2001) with its penalty.
+    """
     scores, targets = scores.flatten(0, -2), targets.flatten().long()
     if isinstance(model, Svm):
         return functional.multi_margin_loss(scores, targets) + Svm.PENALTY / 2 * model.plane.weight.square().sum()

@@ -1,8 +1,8 @@
-"""SGD, Adam, AdamW and Muon over one flat vector of all parameters; the same steps as torch.optim's with its defaults.
+"""SGD, Adam, AdamW and Muon over one flat vector of all parameters, with the steps of torch.optim and its defaults.
 
-All but Muon are not torch.optim's own, because making one imports PyTorch's compiler: 1.1 s of CPU time for each of
-many workers that start on few cores. Over one vector a step is also a handful of operations, whatever the number of
-layers.
+All but Muon are written here, because making one of torch.optim's imports PyTorch's compiler: 1.1 s of CPU time for
+each of many workers that start on few cores. Over one vector a step is also a handful of operations, whatever the
+number of layers.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ class Optimizer(Protocol):
     """Changes parameters in place, by their gradient."""
 
     def step(self, parameters: torch.Tensor, gradient: torch.Tensor) -> None:
-        """One step; both flat and of one length."""
+        """Step once. Both tensors are flat and of the same length."""
 
     def moments(self) -> list[torch.Tensor]:
-        """The state that it keeps of its steps, in tensors of its own: the same shapes after equally many steps."""
+        """Return the tensors that the optimizer keeps of its steps; their shapes follow from the number of steps."""
 
     def learn_at(self, learning_rate: float) -> None:
-        """The learning rate of the steps to come."""
+        """Set the learning rate of later steps."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that the next step depends on, beside the parameters."""
+        """Return the state that the next step depends on, beside the parameters."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a state of `state_dict`."""
 
 
 class Sgd:
-    """x ← x − lr·g"""
+    """Stochastic gradient descent: x ← x − lr·g."""
 
     def __init__(self, learning_rate: float) -> None:
         self._learning_rate = learning_rate
 
     def step(self, parameters: torch.Tensor, gradient: torch.Tensor) -> None:
-        """One step."""
+        """Step once."""
         parameters.add_(gradient, alpha=-self._learning_rate)
 
     def moments(self) -> list[torch.Tensor]:
-        """None."""
+        """Return an empty list: SGD keeps nothing."""
         return []
 
     def learn_at(self, learning_rate: float) -> None:
-        """From the next step on."""
+        """Set the learning rate of later steps."""
         self._learning_rate = learning_rate
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing."""
+        """Return an empty state: SGD keeps nothing."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """There is nothing to go on from."""
+        """Restore an empty state, which changes nothing."""
 
 
 class Adam:
-    """Kingma and Ba 2015, algorithm 1; with `decay`, AdamW (Loshchilov and Hutter 2019)."""
+    """Adam (Kingma and Ba 2015, algorithm 1); with `decay`, AdamW (Loshchilov and Hutter 2019)."""
 
     BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
@@ -71,7 +71,7 @@ class Adam:
         self._square = torch.empty(0)
 
     def step(self, parameters: torch.Tensor, gradient: torch.Tensor) -> None:
-        """One step."""
+        """Step once."""
         if not self._steps:
             self._mean, self._square = torch.zeros_like(parameters), torch.zeros_like(parameters)
         self._steps += 1
@@ -84,43 +84,48 @@ class Adam:
         parameters.addcdiv_(self._mean, spread, value=-size)
 
     def moments(self) -> list[torch.Tensor]:
-        """Both; none before the first step."""
+        """Return the means of the gradients and of their squares; an empty list before the first step."""
         return [self._mean, self._square] if self._steps else []
 
     def learn_at(self, learning_rate: float) -> None:
-        """From the next step on."""
+        """Set the learning rate of later steps."""
         self._learning_rate = learning_rate
 
     def state_dict(self) -> dict[str, Any]:
-        """The count of steps and both moments."""
+        """Return the number of steps and both moments."""
         return {"steps": self._steps, "mean": self._mean, "square": self._square}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a state of `state_dict`."""
         self._steps, self._mean, self._square = int(state["steps"]), state["mean"], state["square"]
 
 
-#: What torch.optim.AdamW takes by default.
+#: The default weight decay of torch.optim.AdamW.
 ADAMW_DECAY = 0.01
 
 
 class Matrix(NamedTuple):
-    """Elements of the flat vector that are a matrix: where they begin, its rows and columns."""
+    """A matrix among the elements of the flat vector."""
 
+    #: The index of its first element in the vector.
     start: int
     rows: int
     columns: int
 
     def of(self, values: torch.Tensor) -> torch.Tensor:
-        """The matrix, which shares the vector's memory."""
+        """Return the matrix as a view of the vector's memory."""
         return values[self.start : self.start + self.rows * self.columns].view(self.rows, self.columns)
 
 
 class Muon:
-    """torch.optim.Muon (Jordan et al. 2024) for `matrices`, those of hidden layers, and AdamW for the rest.
+    """torch.optim.Muon (Jordan et al. 2024) for the matrices of hidden layers, and AdamW for the rest.
 
     Muon's steps are scaled to the root mean square of AdamW's (Liu et al. 2025, arXiv 2502.16982, section 2.2), so that
-    one learning rate is for both.
+    one learning rate fits both.
+
+    Args:
+        learning_rate: The learning rate of both.
+        matrices: The matrices of hidden layers.
     """
 
     def __init__(self, learning_rate: float, matrices: Sequence[Matrix]) -> None:
@@ -132,7 +137,7 @@ class Muon:
         self._others = torch.empty(0, dtype=torch.bool)
 
     def step(self, parameters: torch.Tensor, gradient: torch.Tensor) -> None:
-        """One step of each."""
+        """Step once with both."""
         if not len(self._others):
             self._others = torch.ones_like(parameters, dtype=torch.bool)
             for matrix in self._matrices:
@@ -146,24 +151,24 @@ class Muon:
         parameters[self._others] = rest
 
     def moments(self) -> list[torch.Tensor]:
-        """AdamW's, and the matrices' momenta; none before the first step."""
+        """Return AdamW's moments and the matrices' momenta; an empty list before the first step."""
         states = [] if self._muon is None else [self._muon.state[held] for held in self._held]
         return [*self._adam.moments(), *(state["momentum_buffer"] for state in states if state)]
 
     def learn_at(self, learning_rate: float) -> None:
-        """From the next step on."""
+        """Set the learning rate of later steps."""
         self._adam.learn_at(learning_rate)
         for group in self._muon.param_groups if self._muon is not None else ():
             group["lr"] = learning_rate
 
     def state_dict(self) -> dict[str, Any]:
-        """AdamW's, and the matrices' momenta, one after the other; none before the first step."""
+        """Return AdamW's state, and the matrices' momenta as one flat tensor, which is empty before the first step."""
         states = [] if self._muon is None else [self._muon.state[held] for held in self._held]
         momenta = [state["momentum_buffer"].flatten() for state in states if state]
         return {**self._adam.state_dict(), "momenta": torch.cat(momenta) if momenta else torch.empty(0)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a state of `state_dict`."""
         self._adam.load_state_dict(state)
         momenta, start = state["momenta"], 0
         if self._muon is None or not len(momenta):
@@ -175,7 +180,16 @@ class Muon:
 
 
 def make(name: str, learning_rate: float, matrices: Sequence[Matrix] = ()) -> Optimizer:
-    """The optimizer of that name, for a vector that has `matrices` of hidden layers; ValueError when there is none."""
+    """Return a new optimizer.
+
+    Args:
+        name: `sgd`, `adam`, `adamw` or `muon`.
+        learning_rate: The learning rate.
+        matrices: The matrices of hidden layers in the flat vector, for `muon`.
+
+    Raises:
+        ValueError: There is no optimizer of this name.
+    """
     if name == "sgd":
         return Sgd(learning_rate)
     if name == "adam":

@@ -1,4 +1,4 @@
-"""Declared compute: a step takes the time that the experiment says, however fast this host is."""
+"""Declared compute: a step takes the time that the experiment declares, however fast this host is."""
 
 from __future__ import annotations
 
@@ -14,17 +14,24 @@ from testbed.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Paced:
-    """The time that reaching the declared time took: seconds slept, or seconds too late."""
+    """The end of a step relative to its declared end."""
 
+    #: Seconds slept until the declared end; 0 for a late step.
     slept_s: float
+    #: Seconds by which the step was late.
     late_s: float
 
 
 class Pace:
-    """Sleeps to the moment at which a step that began at `begin` is declared to end.
+    """Sleeps until the declared end of a step.
 
-    To that absolute moment, so neither the work nor the sleep's own error adds up. A declared time of 0 means as
-    fast as it goes: nothing is slept, nothing is late.
+    The end is an absolute moment after `begin`, so errors of sleeps do not add up. With a declared time of 0, steps
+    take as long as they take: nothing is slept, and no step is late.
+
+    Args:
+        step_s: The declared time of a step in seconds.
+        clock: Returns the current time in seconds.
+        sleep: Sleeps for a number of seconds.
     """
 
     def __init__(
@@ -50,7 +57,7 @@ class Pace:
         self._began += self._clock() - entered
 
     def reach(self, factor: float = 1.0) -> Paced:
-        """Wait for the step's declared end; this step's declared time is `factor` times the others'."""
+        """Wait until the step's declared end. This step's declared time is `factor` times that of the others."""
         if not self._step_s:
             return Paced(0.0, 0.0)
         left = self._began + self._step_s * factor - self._clock()
@@ -61,10 +68,10 @@ class Pace:
 
 
 class Slowness:
-    """Factors on a member's declared step time.
+    """The factors on a member's declared step time: random slowdowns, and the trace of its speed.
 
-    The draw for a step follows from the run's seed, the member and the step's number alone: the same steps are slow
-    whatever the strategy, so that strategies are compared under the same slowdowns.
+    The draw for a step follows from the run's seed, the member and the step's number alone. So the same steps are slow
+    under every strategy, and strategies are compared under the same slowdowns.
     """
 
     def __init__(self, work: Workload) -> None:
@@ -75,12 +82,17 @@ class Slowness:
         self._speeds = [speed for _, speed in work.speeds]
 
     def factor(self, step: int, elapsed_s: float) -> float:
-        """The factor for the step of that number, begun `elapsed_s` seconds after training began."""
+        """Return the factor for a step.
+
+        Args:
+            step: The step's number.
+            elapsed_s: Seconds from the begin of training to the begin of the step.
+        """
         slow = self._probability and Random(f"{self._who} {step}").random() < self._probability
         return (self._factor if slow else 1.0) / self._speed(elapsed_s)
 
     def _speed(self, elapsed_s: float) -> float:
-        """Each row holds until the next; the last one's moment is when the trace begins again."""
+        """Return the speed at a moment. Each row holds until the next; at the last row's moment the trace repeats."""
         if not self._moments:
             return 1.0
         within = elapsed_s % self._moments[-1] if self._moments[-1] else 0.0

@@ -14,14 +14,23 @@ from dataclasses import dataclass
 def partition(
     labels: Sequence[int], shards: int, kind: str, alpha: float, seed: int, sites: Sequence[str] = ()
 ) -> list[list[int]]:
-    """`shards` lists of sample numbers, which together hold each number below len(labels) exactly once.
+    """Return the sample numbers of each shard. Each number below len(labels) is in exactly one shard.
 
-    `iid`: shuffled, then dealt. `dirichlet`: each label's samples are split by a draw from Dirichlet(alpha): a small
-    alpha gives each worker few labels (Hsu et al. 2019, "Measuring the effects of non-identical data distribution").
-    `classes`: sorted by label and cut, so a worker sees as few labels as can be. `sites`: Dirichlet draws for the
-    `sites`, one named for each shard, whose workers then share evenly at random what their site got. No shard is
-    empty: one that came out so gets a sample of the largest. ValueError for another kind, fewer samples than shards,
-    or sites that are not one for each shard.
+    No shard is empty: one that the draw left empty gets a sample of the largest.
+
+    Args:
+        labels: The label of each sample.
+        shards: The number of shards, one for each worker.
+        kind: `iid`: shuffled, then dealt. `dirichlet`: each label's samples are split by a draw from Dirichlet(alpha)
+            (Hsu et al. 2019, "Measuring the effects of non-identical data distribution"). `classes`: sorted by label
+            and cut, so that a worker sees as few labels as possible. `sites`: split among the sites by Dirichlet draws;
+            the workers of a site share its samples evenly at random.
+        alpha: The parameter of the Dirichlet draws; a small one gives each worker few labels.
+        seed: The seed of all draws.
+        sites: The site of each shard, for the kind `sites`.
+
+    Raises:
+        ValueError: Another kind, fewer samples than shards, or not one site for each shard.
     """
     if not 0 < shards <= len(labels):
         raise ValueError(f"{len(labels)} samples can't be shared out among {shards} workers")
@@ -69,7 +78,7 @@ def _by_site(
 
 
 def _cut(samples: Sequence[int], shares: Sequence[float]) -> list[list[int]]:
-    """Contiguous pieces in proportion to `shares`."""
+    """Return contiguous pieces in proportion to `shares`."""
     pieces, start, total = [], 0, 0.0
     for share in shares:
         total += share
@@ -95,7 +104,13 @@ class Scores:
 
 
 class Sites:
-    """Each site's mix of labels, from its workers' shards; `sites` names one for each shard, or there are none."""
+    """The labels of each site, by its workers' shards.
+
+    Args:
+        labels: The label of each sample.
+        shards: The sample numbers of each shard.
+        sites: The site of each shard; empty if test figures are not weighted by site.
+    """
 
     def __init__(self, labels: Sequence[int], shards: Sequence[Sequence[int]], sites: Sequence[str]) -> None:
         self._mixes: dict[str, Counter[int]] = {}
@@ -103,7 +118,11 @@ class Sites:
             self._mixes.setdefault(site, Counter()).update(labels[sample] for sample in shard)
 
     def metrics(self, by_label: Mapping[int, Scores]) -> dict[str, float]:
-        """`test_loss@SITE`, `accuracy@SITE`, and the worst of each; labels without test samples are left out."""
+        """Return `test_loss@SITE` and `accuracy@SITE`, and the worst of each. Labels without test samples are left out.
+
+        Args:
+            by_label: The scores over the test samples of each label, which are weighted by the site's samples.
+        """
         found: dict[str, float] = {}
         for site, mix in self._mixes.items():
             held = {label: count for label, count in mix.items() if label in by_label}
@@ -117,6 +136,6 @@ class Sites:
 
 
 def histogram(labels: Sequence[int], shard: Sequence[int]) -> dict[str, float]:
-    """How many samples a worker has, and how many of each label, as metrics: `samples`, `label@3`."""
+    """Return the number of a worker's samples, and that of each label, as metrics: `samples`, `label@3`."""
     counts = Counter(labels[sample] for sample in shard)
     return {"samples": float(len(shard)), **{f"label@{label}": float(n) for label, n in sorted(counts.items())}}

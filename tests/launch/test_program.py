@@ -1,4 +1,4 @@
-"""What an engine passes on of a program in a container."""
+"""The output that an engine passes on of a program in a container."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def start(tmp_path: Path, told: list[str]) -> Iterator[Start]:
 
 
 def nothing() -> None:
-    """What is done between looks."""
+    """A stand-in for the caller's work between looks."""
 
 
 def test_all_end_well(start: Start, told: list[str], tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_an_exit_code_of_its_own_is_no_signal(start: Start, code: int) -> None:
 
 @pytest.mark.parametrize(("script", "status"), [("exit 137", 137 << 8), ("kill -9 $$", signal.SIGKILL)])
 def test_the_kernel_tells_a_signal_from_an_exit_code(script: str, status: int) -> None:
-    """Of a process that somebody else has waited for; from Linux 6.15 on."""
+    """The wait status of a process that another thread has waited for; from Linux 6.15 on."""
     process = subprocess.Popen(["sh", "-c", script])
     ended = os.pidfd_open(process.pid)
     process.wait()

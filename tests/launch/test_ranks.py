@@ -1,4 +1,4 @@
-"""What each process of a command is told."""
+"""The variables of each process of a command."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_torchrun_is_one_agent_a_worker() -> None:
 
 @given(workers=st.integers(1, 5), nproc=st.integers(1, 4))
 def test_an_agent_that_a_script_hides_is_a_node_for_each_process(workers: int, nproc: int) -> None:
-    """So torchrun in a script that nobody has read comes to as many processes as were asked for, each with its rank."""
+    """A torchrun in a script starts as many processes as were asked for, each with its rank."""
     peers = [Peer(f"s{number}-w0", f"s{number}", f"10.0.{number}.2") for number in range(workers)]
     for rank in ranks_of({peer.name: ["./run.sh"] for peer in peers}, peers, nproc):
         told = rank.environment

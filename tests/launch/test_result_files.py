@@ -1,4 +1,4 @@
-"""What programs leave in their containers, copied from trees that this test makes."""
+"""Copies of the files that programs leave in their containers, from trees that this test makes."""
 
 from __future__ import annotations
 

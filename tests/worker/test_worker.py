@@ -52,7 +52,7 @@ def trains(rounds: int, **work: Any) -> Job:
 
 
 def command(controller: Controller, member: str, data: Path) -> list[str]:
-    """What stands after `python` to start a worker."""
+    """The words after `python` that start a worker."""
     words = ["--name", member, "--control", controller.address, "--address", "127.0.0.1", "--data", str(data)]
     return ["-m", "testbed.worker", *words]
 
