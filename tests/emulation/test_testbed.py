@@ -21,7 +21,7 @@ from testbed.emulation.testbed import Testbed
 from testbed.link import LinkState
 from testbed.spec.errors import SpecError
 from testbed.spec.topology import Topology
-from tests.cli.standing import LAN_S, left_of, write
+from tests.cli.standing import LAN_S, ROOT, left_of, write
 from tests.emulation.network.wan import Wan
 from tests.waiting import PATIENCE_S, until
 
@@ -174,6 +174,23 @@ def test_a_swap_keeps_what_stays(line: Path) -> None:
         until(lambda: not goes.exists())  # the kernel's thread ends a moment after Python's
         assert set(testbed.links) == {"quito->lima", "lima->quito", "lima->potosi", "potosi->lima"}
         assert_answered(testbed, "quito-w1", "potosi-w0", 2 * (0.010 + 0.005) + LAN_S)
+
+
+@pytest.mark.system
+def test_without_the_settings_of_ipv6_networks_work() -> None:
+    """A file system hides the settings from the tests and all that they start; tests/test_guest.py has the kernel."""
+    tests = (
+        test_a_link_is_changed_in_place,
+        test_programs_resolve_the_names_of_workers,
+        test_a_pair_is_cut_and_mended,
+        test_a_swap_keeps_what_stays,
+    )
+    named = [f"{__file__}::{test.__name__}" for test in tests]
+    pytest_there = [sys.executable, "-m", "pytest", "--color=no", "-p", "no:cacheprovider", *named]
+    hidden = 'mount -t tmpfs none /proc/sys/net/ipv6 && exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", hidden, "sh", *pytest_there]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and f"{len(tests)} passed" in done.stdout, done.stdout + done.stderr
 
 
 # Nothing is left ----------------------------------------------------------------------------------------------------
