@@ -1,7 +1,7 @@
 #!/bin/bash
 # Makes this machine ready: packages, environment, compiled core, Docker engine, worker image.
 #
-#   ./setup.sh             every step that is not done yet; under 2 s when there is none
+#   ./setup.sh             every step that is not done yet; under 2 s when all are done
 #   ./setup.sh fuzz        what `make fuzz` needs beside it: clang, and the fuzzer for Python
 #   ./setup.sh scaleout    what `testbed cluster` and `--on ray` need beside it: Ray
 #   ./setup.sh cluster     what `make cluster-test` needs beside that: an SSH server, unpacked in build/
@@ -18,11 +18,11 @@ cd "$(dirname "$0")"
 PACKAGES=(
     mininet iproute2 iptables ethtool kmod mount                           # the network, its modules and its names
     openvswitch-switch                                                     # a site's switch, where the kernel has it
-    iperf3 iputils-ping                                                    # what measures it
-    gcc libc6-dev                                                          # what the shaping core is made with
+    iperf3 iputils-ping                                                    # tools that measure it
+    gcc libc6-dev                                                          # the compiler of the shaping core
     mmdebstrap debian-archive-keyring                                      # the worker image's base
 )
-# What a checkout needs beside that: an environment, and a kernel with netem, for tests.
+# A checkout also needs an environment and, for tests, a kernel with netem.
 [ "${1:-}" = installed ] || PACKAGES+=(python3-venv user-mode-linux e2fsprogs crun)
 IMPORTED=(testbed.worker.loop testbed.run.execute,testbed.controller.service,testbed.report.page,pytest,hypothesis)
 # An installed wheel has an environment, and may not write beside its files: `testbed setup` names both.
@@ -34,11 +34,11 @@ declare -A USUAL=([packages]=60 [Python]=70 [worker]=60)
 left=0
 CLEAR= # the rest of a terminal's line, where the estimate stood
 [ ! -t 1 ] || CLEAR=$'\e[K'
-PIP_REMEDY="See that pip can get what requirements.lock has: its settings (pip config list) and the network. Where it says
-that a package does not match the hashes, the file it got is none of those that the lock was made from: do not use it
-unless you know whose it is. If your index serves builds of its own, 'make update' adds theirs to the lock."
+PIP_REMEDY="Check that pip can get the packages in requirements.lock: its settings (pip config list) and the network. If pip
+says that a package does not match the hashes, its file is not one that the lock was made from: do not use the file
+unless you know who made it. If your index serves builds of its own, 'make update' adds them to the lock."
 
-# --- the frame: each step is named, timed, and on failure quoted with what to do about it
+# --- the frame: each step is named and timed; a failure shows the end of its output, and a remedy
 
 # A step whose command may take a while. Its output goes to LOG; on failure the end of it is shown. (`set -e` has no
 # effect in a function called from `if`: the commands of such a function are joined by &&.)
@@ -96,7 +96,7 @@ python_with_mininet() {
     return 1
 }
 
-environment_inputs() { # what .venv follows from: its scripts hold this directory's path
+environment_inputs() { # a digest of all that .venv is made from; its scripts hold this directory's path
     { cat pyproject.toml requirements.lock && declare -f make_environment && echo "$PWD $1" && "$1" --version; } |
         sha256sum
 }
@@ -105,15 +105,15 @@ locked() { # locked NAME: its entry in requirements.lock, whatever pyproject.tom
     sed -n "/^$1==/,/[^\\]$/p" requirements.lock
 }
 
-# Every file has a hash that the lock has, or is refused; only wheels, since what a package is built with is in no lock.
-# Of a file that is refused pip lists all the hashes it would have taken, of torch 32: they are left out, so that the end of
-# the output says which package it is.
+# A file whose hash is not in the lock is refused. Only wheels are taken, since the lock has no tools that build packages.
+# For a refused file pip lists all hashes that it would take, 32 for torch. They are left out, so that the end of the
+# output names the package.
 pip_install() { # pip_install ENVIRONMENT OPTION...
     "$1/bin/python" -m pip install --require-hashes --only-binary=:all: "${@:2}" 2>&1 |
         sed -u -E '/^ *Expected .* [0-9a-f]{64}$/d'
 }
 
-# What comes after pip itself comes by uv: 82 packages in 10 s, and not 40, since it gets several at once.
+# uv installs all packages but pip: 82 packages in 10 s instead of 40, since it gets several at once.
 uv_install() { # uv_install OPTION...
     TMPDIR=$PWD/build .venv/bin/python -m containers.pip_settings "$@" # it leaves a lock where temporary files go
 }
@@ -124,10 +124,10 @@ install_extras() { # install_extras NAME...: as pyproject.toml has them
             --constraint=requirements.lock
 }
 
-# Of the distribution's Python packages only Mininet is used. Whatever else is there may go with the next autoremove,
-# so it does not count as installed: uv does not look at it. The venv's own pip is the distribution's, which knows no
-# hashes in constraints yet, as what makes the worker image needs. Of the 12,600 files, whose bytecode takes a minute to
-# make, runs and tests import some 3,000: PyTorch's, and meanwhile the others.
+# Mininet is the only one of the distribution's Python packages that is used. The others may go with the next autoremove,
+# so uv does not count them as installed. The distribution's pip, which a venv begins with, knows no hashes in
+# constraints, and the worker image is built with them, so the lock's pip replaces it. Bytecode is made only for the 3,000
+# of the 12,600 files that runs and tests import: PyTorch's, and beside it the others. All of them take a minute.
 make_environment() { # make_environment PYTHON
     rm -rf .venv &&
         "$1" -m venv --system-site-packages .venv &&
@@ -196,7 +196,7 @@ mapfile -t missing < <(missing_packages)
 ((left == 0)) || echo "  (about $left s on two cores, where downloads are quick)"
 if [ ${#missing[@]} -gt 0 ]; then
     step "packages: ${missing[*]}" \
-        "See that apt-get works here (its sources, the network), or install by hand: ${missing[*]}" \
+        "Check that apt-get works here (its sources, the network), or install by hand: ${missing[*]}" \
         install_packages "${missing[@]}"
 fi
 
@@ -223,7 +223,7 @@ fi
 
 if [ "${1:-}" = cluster ]; then
     [ -x build/sshd/usr/sbin/sshd ] || step "SSH server for pretended hosts, unpacked" \
-        "See that apt-get works here (its sources, the network)." \
+        "Check that apt-get works here (its sources, the network)." \
         unpack_sshd
     exit
 fi
@@ -240,33 +240,33 @@ fi
 
 if [ "${1:-}" = browser ]; then
     command -v chromium >/dev/null || step "chromium, which shows the page" \
-        "See that apt-get works here (its sources, the network), or install chromium by hand." \
+        "Check that apt-get works here (its sources, the network), or install chromium by hand." \
         install_packages chromium
     exit
 fi
 
 if [ "${1:-}" = fuzz ]; then
     has_libfuzzer || step "clang, with libFuzzer" \
-        "See that apt-get works here (its sources, the network), or install clang and its libclang-rt package by hand." \
+        "Check that apt-get works here (its sources, the network), or install clang and its libclang-rt package by hand." \
         install_libfuzzer
     .venv/bin/python -c 'import atheris' 2>/dev/null || step "atheris, libFuzzer for Python" "$PIP_REMEDY" install_extras fuzz
     exit
 fi
 
 step "shaping core" \
-    "It is compiled with gcc against the headers of libc6-dev; see what it says above." \
+    "It is compiled with gcc against the headers of libc6-dev; see the output above." \
     "$PYTHON" -m testbed.emulation.shaping
 
 step "planner" \
-    "It is compiled with gcc against the headers of libc6-dev; see what it says above." \
+    "It is compiled with gcc against the headers of libc6-dev; see the output above." \
     "$PYTHON" -m testbed.planning
 
 step "Docker engine" \
-    "Start an engine yourself and run this again: it is used as it is." \
+    "Start an engine yourself and run this again; an engine that runs is used." \
     "$PYTHON" -m testbed.emulation.containers.engine
 
 step "worker image" \
-    "Mend what is said above and run this again: what is done is kept." \
+    "Correct the fault that the output above names, and run this again; finished steps are kept." \
     "$PYTHON" -m testbed.emulation.containers.image
 
 echo "Ready in $(seconds_since "$begun" | sed 's/^ *//')"

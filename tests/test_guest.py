@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.kernel import REPOSITORY, GuestError, test_in_guest
+from tests.guest.kernel import REPOSITORY, GuestError, run_in_guest, test_in_guest
 from tests.waiting import until
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 
 def test_the_status_and_report_of_a_run_come_back() -> None:
@@ -25,6 +25,15 @@ def test_the_status_and_report_of_a_run_come_back() -> None:
 
 def test_a_run_that_fails_says_so() -> None:
     assert test_in_guest(["-p", "no_such_plugin"], limit_s=280).status != 0
+
+
+def test_a_kernel_without_ipv6_carries_a_network() -> None:
+    """The network has bridges: a first network of Open vSwitch loses packets in a guest that has just booted."""
+    tests = ["tests/emulation/network/test_switch.py", "-k", "bridge"]
+    pytest_there = [sys.executable, "-m", "pytest", "--color=no", "-p", "no:cacheprovider", *tests]
+    command = ["sh", "-c", 'test ! -e /proc/sys/net/ipv6 && exec "$@"', "sh", *pytest_there]
+    result = run_in_guest(command, limit_s=580, boot=["ipv6.disable=1"])
+    assert result.status == 0, result.console
 
 
 def test_the_guest_is_killed_when_its_time_is_up() -> None:

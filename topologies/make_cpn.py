@@ -30,7 +30,7 @@ DURATION_S = 1800
 
 
 def make(name: str, regions: Sequence[tuple[int, float]], seed: int, traces: Path) -> Iterator[str]:
-    """The lines of a network's file, whose traces are written on the way."""
+    """Yield the lines of a network's file, and write its traces on the way."""
     draw = Random(seed)
     names = [f"r{number}" for number in range(1, len(regions) + 1)]
     workers = sum(count for count, _ in regions)

@@ -94,14 +94,14 @@ NETSTORM_SEED = 9
 
 
 def make_graphs(data: Path, folder: Path) -> None:
-    """The presets that are graphs."""
+    """Write the presets that are graphs."""
     for source, (name, rate_bps, comments) in GRAPHS.items():
         graph = data / "graphs" / f"{source}.gml"
         import_graph(graph, folder / f"{name}.yaml", Defaults(rate_bps), comments=comments)
 
 
 def make_ibm_cloud(data: Path, folder: Path) -> None:
-    """The preset that is a table of round trips."""
+    """Write the preset that is a table of round trips."""
     file = data / "rtt/ibm-cloud-regions-2024-08-25.csv"
     graph = read_graph(file)
     graph = replace(graph, nodes={name: replace(node, label=_spaced(name)) for name, node in graph.nodes.items()})
@@ -116,7 +116,7 @@ def _spaced(name: str) -> str:
 
 
 def make_netstorm(folder: Path, traces: Path) -> None:
-    """The presets whose links have drawn rates, and the traces of those."""
+    """Write the presets whose links have drawn rates, with their traces."""
     traces.mkdir(parents=True, exist_ok=True)
     pairs = [tuple(f"dc{end}" for end in link.split("-")) for link in NETSTORM_LINKS.split()]
     first: dict[str, float] = {}

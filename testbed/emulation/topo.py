@@ -1,4 +1,4 @@
-"""A topology file as a Mininet `Topo`, for programs that run their own Mininet:
+"""A topology file as a Mininet `Topo`, for programs that run their own Mininet.
 
     from mininet.net import Mininet
     from testbed.emulation.topo import WanTopo
@@ -47,6 +47,7 @@ class WanTopo(Topo):
     """Sites, workers and shaped links of a topology file. Raises SpecError if the file is wrong."""
 
     def build(self, file: str | Path) -> None:
+        """Add the sites' routers, their workers and the links of a topology file to Mininet's graph."""
         topology, addressing, shaping = Topology.load(Path(file)), Addressing(), _Shaping()
         routes, switch = Routes.over(topology), choose_switch(topology.switch)
         offload = not any(map(needs_single_frames, topology.links.values()))

@@ -62,6 +62,7 @@ class KeylessIdentities(Identities):
     """Identities without keys: members do not connect, and the million keys of 1,000 members take ten seconds."""
 
     def keys(self, member: str) -> dict[str, str]:
+        """Return no keys."""
         return {}
 
 
@@ -137,7 +138,7 @@ class SimulatedController:
         self._reports.add(message)
 
     def proceed(self) -> None:
-        """Carry out what follows from a change of the network."""
+        """Carry out the coordinator's actions after a change of the network."""
         self._carry_out(())
 
     def finish(self) -> None:
@@ -210,7 +211,8 @@ def congestion_control(experiment: Experiment) -> str:
 class RecordEvent(Protocol):
     """Records an event; `changed` are all requested values of a link that was changed."""
 
-    def __call__(self, kind: str, target: str, changed: Mapping[str, float | None] | None = None) -> None: ...
+    def __call__(self, kind: str, target: str, changed: Mapping[str, float | None] | None = None) -> None:
+        """Record one event; `target` is its link, worker or network."""
 
 
 class EventSchedule:

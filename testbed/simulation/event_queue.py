@@ -20,12 +20,15 @@ class SimulatedClocks:
         self.now_s = 0.0
 
     def unix(self) -> float:
+        """Return the simulated Unix time in seconds."""
         return self.zero_s + self.now_s
 
     def monotonic(self) -> float:
+        """Return the simulated seconds since the start."""
         return self.now_s
 
     def processor(self) -> float:
+        """Return 0: simulated members use no processor time."""
         return 0.0
 
 

@@ -30,7 +30,7 @@ from testbed.simulation.member_training import MOST_ELEMENTS, real_learners, sma
 from testbed.simulation.members import DeclaredCompute
 from testbed.simulation.message_network import MessageNetwork, QueuedMessage
 from testbed.simulation.network import NetworkState
-from testbed.simulation.recorder import SAMPLE_S, LinkTraffic, RunRecorder
+from testbed.simulation.recorder import SAMPLE_S, RunRecorder
 from testbed.simulation.round_model import Transfer
 from testbed.spec.experiment import Experiment
 from testbed.sync import flat
@@ -134,7 +134,6 @@ class GossipSimulation:
         self._environment = environment
         self._schedule = schedule
         self._recorder = recorder
-        self._traffic = LinkTraffic(queue.clocks, recorder.record_traffic)
         self._lowest = 0
         self._ended: list[str] = []
 
@@ -163,7 +162,7 @@ class GossipSimulation:
         ended_s = until_s if cut_off else queue.clocks.now_s
         queue.run_until(ended_s)
         self._recorder.update(self._lowest, ended_s)
-        self._traffic.sample(until_s)
+        self._recorder.traffic.sample(until_s)
         if not cut_off:
             controller.finish()
         return ended_s
@@ -186,12 +185,12 @@ class GossipSimulation:
         return self.members[source].participant.stale(target, message, later)
 
     def _count(self, pair: Pair, sent: Transfer, network: NetworkState) -> None:
-        self._traffic.add(pair, (sent,), network)
+        self._recorder.traffic.add(pair, (sent,), network)
 
     def _sample(self) -> None:
         """Record the links' traffic and the progress, now and once a second from now on."""
         now_s = self._environment.queue.clocks.now_s
-        self._traffic.sample(now_s)
+        self._recorder.traffic.sample(now_s)
         self._recorder.update(self._lowest, now_s)
         self._environment.queue.schedule(now_s + SAMPLE_S, self._sample)
 
@@ -316,7 +315,7 @@ class GossipMember:
     # Steps
 
     def _begin_step(self, parameters: Tensor, iteration: int) -> Step:
-        """Begin the step of an iteration, after those before it as on a processor of the member's own."""
+        """Begin the step of an iteration. Steps follow one another, as on a processor of the member's own."""
         step, steps = Step(), self._setup.steps
         begins_s = max(self._free_s, self._queue.clocks.now_s)
         seconds = self._setup.compute.step_s(iteration, begins_s)

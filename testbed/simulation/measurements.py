@@ -171,7 +171,10 @@ def _train(run: Sequence[Transfer], zero_s: float) -> Iterator[tuple[float, Trai
 
 
 class ProbeModel:
-    """Probes that find what rounds leave of a path. They take nothing from the rounds: 2 % of what the path carries."""
+    """Simulates probes, which measure the rate that rounds leave of a path.
+
+    Probes take nothing from the rounds: they send 2 % of the bytes that the path carries.
+    """
 
     def __init__(self, network: SimulatedNetwork, clocks: SimulatedClocks) -> None:
         self._network = network

@@ -9,7 +9,6 @@ Members train a real model, or a small one in its place that learns nothing.
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
@@ -115,15 +114,9 @@ class SimulatedSession:
     def allreduce(
         self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None, async_op: bool = False
     ) -> CompletedRound | Work[CompletedRound]:
+        """Request the weighted mean of a tensor over all members, and wait for it unless `async_op` is set."""
         work = self._request(tensor, weight, residual, asynchronous=async_op)
         return work if async_op else work.wait()
-
-    def allreduce_later(
-        self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None
-    ) -> Work[CompletedRound]:
-        """Begin an all-reduce. Deprecated: write `allreduce(…, async_op=True)`."""
-        warnings.warn("allreduce_later is deprecated: write allreduce(..., async_op=True)", DeprecationWarning, 2)
-        return self.allreduce(tensor, weight, residual, async_op=True)
 
     def share(self, **parts: Stateful) -> int:
         """Return the last round. There are no members that join later, so nothing is shared."""
@@ -186,6 +179,7 @@ class SimulatedWork(Work[CompletedRound]):
         self._session = session
 
     def wait(self) -> CompletedRound:
+        """Wait for the round, and add to the member's activity that it waited."""
         completed = super().wait()
         self._session.add(AwaitRound(completed.round))
         self._session.rounds = max(self._session.rounds, completed.round)
@@ -247,6 +241,7 @@ class TrainingMembers:
         self._threads = threads
 
     def resume(self, completed: CompletedRound) -> None:
+        """Let every member's thread go on with the mean."""
         for thread in self._threads.values():
             thread.resume(completed)
 
@@ -264,12 +259,15 @@ class RealMembers(TrainingMembers):
         super().__init__({name: TrainingThread(name, job, plan, models[name]) for name, job in jobs.items()})
 
     def next_activities(self) -> dict[str, Activity]:
+        """Return each member's activity up to the next round that its thread requests."""
         return {name: thread.next_activity() for name, thread in self._threads.items()}
 
     def reduce(self, number: int, plan: Plan) -> Payload:
+        """Give all members the mean of their inputs. Returns the bytes that this moves."""
         return means.reduce(plan, number, {name: thread.input for name, thread in self._threads.items()})
 
     def digest(self, member: str) -> str:
+        """Return the SHA-256 of a member's parameters at its end."""
         return self._threads[member].digest
 
 
@@ -290,15 +288,18 @@ class PlaceholderMembers(TrainingMembers):
         super().__init__(threads)
 
     def next_activities(self) -> dict[str, Activity]:
+        """Return each member's activity, which is that of its kind, without metrics."""
         activities = {kind: _without_metrics(thread.next_activity()) for kind, thread in self._threads.items()}
         return {name: activities[kind] for name, kind in self._kinds.items()}
 
     def reduce(self, number: int, plan: Plan) -> Payload:
+        """Return the bytes of a round, scaled to the experiment's model; the input is its own mean."""
         given = next(iter(self._threads.values())).input
         elements = max(round(given.values.numel() * self._larger), 1)
         return Payload(4 * elements) if given.residual is None else coded_payload(plan, number, elements)
 
     def digest(self, member: str) -> str:
+        """Return an empty text: placeholders have no parameters of the experiment's model."""
         return ""
 
 

@@ -204,6 +204,7 @@ class GradientRounds:
         self._operations: tuple[Operation, ...] = ()
 
     def next_activities(self) -> dict[str, Activity]:
+        """Return one step and its round for each member, after the end of the step before."""
         return {name: self._activity(job) for name, job in self._jobs.items()}
 
     def _activity(self, job: Job) -> Activity:
@@ -212,13 +213,16 @@ class GradientRounds:
         return Activity((*self._operations, ComputeStep()) if requests else self._operations, requests_round=requests)
 
     def reduce(self, number: int, plan: Plan) -> Payload:
+        """Return the bytes of a round; no values are added."""
         return coded_payload(plan, number, self._elements)
 
     def resume(self, completed: CompletedRound) -> None:
+        """Note that the round is over."""
         self._operations = (AwaitRound(completed.round), EndStep({}))
         self._completed = max(self._completed, completed.round)
 
     def digest(self, member: str) -> str:
+        """Return an empty text: these members have no parameters."""
         return ""
 
 

@@ -111,7 +111,7 @@ class MessageNetwork:
         self._leaving[pair] = models
 
     def _advance(self) -> None:
-        """Count what left since the last call, at the rates until now."""
+        """Subtract the bytes that left since the last call, at the rates until now."""
         now_s = self._queue.clocks.now_s
         for models in self._leaving.values():
             models.remaining -= models.rate * (now_s - self._at_s)

@@ -77,6 +77,7 @@ class RunRecorder:
     """Writes the records of a run, and shows its progress."""
 
     def __init__(self, directory: RunDirectory, display: Display, environment: Environment) -> None:
+        self.traffic = LinkTraffic(environment.queue.clocks, self._record_traffic)
         self._directory = directory
         self._display = display
         self._environment = environment
@@ -105,7 +106,7 @@ class RunRecorder:
         if kind in ("change", "swap"):
             self._steps.forget([target] if kind == "change" else None)
 
-    def record_traffic(self, sample: Mapping[str, Any]) -> None:
+    def _record_traffic(self, sample: Mapping[str, Any]) -> None:
         """Record a sample of the links' traffic, and show steps of their rates."""
         self._directory.append("traffic.jsonl", sample)
         rates = {name: state.rate_bps if state.up else None for name, state in self._states.items()}

@@ -32,7 +32,7 @@ from testbed.simulation.members import (
     learning_of,
 )
 from testbed.simulation.network import SimulatedNetwork
-from testbed.simulation.recorder import LinkTraffic, RunRecorder
+from testbed.simulation.recorder import RunRecorder
 from testbed.simulation.round_model import BbrConnections, ChunkModel, RoundModel
 from testbed.spec.experiment import Experiment
 from testbed.workload import Workload
@@ -98,7 +98,6 @@ class RoundSimulation:
         self._learning = learning
         self._recorder = recorder
         self._overlap = experiment.spec.sync.own.overlaps
-        self._traffic = LinkTraffic(environment.queue.clocks, recorder.record_traffic)
         self._progress = {
             name: MemberProgress(name, DeclaredCompute(Workload.from_json(job.workload))) for name, job in jobs.items()
         }
@@ -131,10 +130,10 @@ class RoundSimulation:
                 progress.add_round(FinishedRound(number, plan, done))
             self._measurements.add_round(done)
             self._schedule.complete_round(number, max(done.finished_s.values()))
-            self._traffic.add_round(done)
+            self._recorder.traffic.add_round(done)
             resume_s = [its.at_s for its in self._progress.values()] if self._overlap else done.finished_s.values()
             next_s = min(*resume_s, until_s)
-            self._traffic.sample(next_s)
+            self._recorder.traffic.sample(next_s)
             queue.run_until(next_s)
             self._recorder.update(number, min(max(done.finished_s.values()), until_s))
             if next_s == until_s:
@@ -145,7 +144,7 @@ class RoundSimulation:
             queue.schedule(progress.at_s, partial(controller.receive, goodbye))
         ended_s = max(its.at_s for its in self._progress.values())
         queue.run_until(ended_s)
-        self._traffic.sample()
+        self._recorder.traffic.sample()
         controller.finish()
         return ended_s
 

@@ -95,7 +95,7 @@ def check_supported(experiment: Experiment, gradients: bool) -> None:
         if getattr(event, name) is not None
     ]
     if getattr(spec.sync.own, "powersgd_rank", None) is not None and not gradients:
-        rule = "what it sends depends on the model's matrices, which only members that learn have"
+        rule = "the bytes that it sends depend on the model's matrices, which only members that learn have"
         faults.append(Fault("sync.powersgd_rank", rule, "no `powersgd_rank`, or `--gradients`"))
     if spec.elastic is not None:
         faults.append(Fault("elastic", "nobody is lost in a simulation", "leave it out, or `testbed run`"))

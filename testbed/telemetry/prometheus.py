@@ -16,9 +16,6 @@ from prometheus_client.registry import Collector
 from testbed.link import link_ends
 from testbed.telemetry.round_span import MEANING
 
-#: The header `Content-Type` of what `metrics` returns.
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
 STATES = ("waiting", "running", "done", "failed")
 LINK = ("link", "source", "target")
 

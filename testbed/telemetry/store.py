@@ -98,8 +98,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def finite(value: Any) -> Any:
-    """Return `value` with None for each float that JSON cannot represent, such as the NaN loss of a training that
-    diverged."""
+    """Return `value` with None for each float that JSON cannot represent, such as the NaN of a diverged loss."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

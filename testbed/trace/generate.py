@@ -50,6 +50,7 @@ class UniformRedraw:
     seed: int
 
     def trace(self) -> Trace:
+        """Draw the trace: a rate for each period, uniform between the two limits."""
         _above_zero(low=self.low_bps, high=self.high_bps)
         draw = random.Random(self.seed)
         moments = _moments(self.duration_s, self.period_s)
@@ -72,6 +73,7 @@ class OrnsteinUhlenbeck:
     seed: int
 
     def trace(self) -> Trace:
+        """Draw the trace: steps of a walk that the mean pulls back."""
         _above_zero(mean=self.mean_bps, **{"return": self.return_s})
         draw, rate, rows = random.Random(self.seed), self.mean_bps, []
         pull = self.step_s / self.return_s
@@ -110,6 +112,7 @@ class Markov:
         return cls(tuple(rates_bps), tuple(rows), step_s, duration_s, seed)
 
     def trace(self) -> Trace:
+        """Draw the trace: a state for each step, by the transitions' probabilities."""
         self._check()
         draw, state, rows = random.Random(self.seed), 0, []
         for moment in _moments(self.duration_s, self.step_s):
@@ -147,6 +150,7 @@ class Diurnal:
     seed: int
 
     def trace(self) -> Trace:
+        """Draw the trace: a cosine with a period of a day, and noise on each step."""
         _above_zero(mean=self.mean_bps, day=self.day_s)
         draw, rows = random.Random(self.seed), []
         for moment in _moments(self.duration_s, self.step_s):
@@ -169,6 +173,7 @@ class Outages:
     seed: int
 
     def trace(self) -> Trace:
+        """Draw the trace: exponential spans with the link's rate, and between them spans that lose all packets."""
         _above_zero(rate=self.rate_bps, up=self.up_s, down=self.down_s)
         _moments(self.duration_s, max(min(self.up_s, self.down_s), 1e-3))  # refuses what makes too many rows
         draw, moment, loss, rows = random.Random(self.seed), 0.0, 0.0, []

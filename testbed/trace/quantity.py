@@ -127,5 +127,5 @@ def doubtful_round_trips(milliseconds: Iterable[float]) -> str | None:
     if middle < LEAST_ROUND_TRIP_MS:
         return f"half of the round trips are below {middle:g}: that is one town in ms, a WAN in seconds"
     if middle > MOST_ROUND_TRIP_MS:
-        return f"half of the round trips are above {middle:g}: that is no network in ms, a WAN in microseconds"
+        return f"half of the round trips are above {middle:g}: in ms no network is so slow, in microseconds a WAN is"
     return None

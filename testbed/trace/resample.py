@@ -34,7 +34,8 @@ class Delivered(Protocol):
     """Anything that knows how many bytes of frames a link had delivered by a moment, from 0 to `duration_s`."""
 
     @property
-    def duration_s(self) -> float: ...
+    def duration_s(self) -> float:
+        """The seconds over which bytes were delivered."""
 
     def by(self, time_s: float) -> float:
         """Return the bytes of frames delivered before `time_s`."""
@@ -57,7 +58,11 @@ class Volume:
 
     @classmethod
     def of_trace(cls, trace: Trace) -> Volume:
-        """Return what one lap of a trace carries: nothing where all is lost. TraceError for a row without a rate."""
+        """Return the bytes that one lap of a trace carries; a row that loses all packets carries none.
+
+        Raises:
+            TraceError: A row has no rate.
+        """
         edges = [*(row.time_s for row in trace.rows), trace.duration_s]
         carried = []
         for row, (start, stop) in zip(trace.rows, pairwise(edges), strict=True):

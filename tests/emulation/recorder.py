@@ -1,4 +1,4 @@
-"""A shaper that writes down what it is told, and puts in force what is to come by a clock that the test moves."""
+"""A shaper that records its calls, and puts future states in force by a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from testbed.link import LinkState
 
 
 class Recorder(Shaper):
-    """`batches` are those that were applied at once, `coming` what is to come by link, `sent` all that ever was."""
+    """Records states: `batches` as applied, `coming` the future states by link, `sent` all future states ever."""
 
     name = "recorder"
 

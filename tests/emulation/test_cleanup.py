@@ -1,4 +1,4 @@
-"""What a killed testbed leaves is found by its label and taken away; what is not ours is not touched."""
+"""Clean-up finds by label all that a killed testbed left, and touches nothing else."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ with label.labelled(sys.argv[3]), open_shaper() as shaper:
 
 @pytest.fixture(autouse=True)
 def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state folder and labels of this test's own: no testbed that is up meanwhile is seen, or ended."""
+    """Give this test a state folder and labels of its own, so that it sees and ends no testbed that is up meanwhile."""
     monkeypatch.setattr(label, "STATE_ROOT", tmp_path)
     monkeypatch.setattr(label, "ENVIRONMENT", f"TESTBED_TEST_{os.getpid()}")
     for module in (label, containers):
@@ -91,7 +91,7 @@ def owned() -> Iterator[Start]:
 
 
 def gone(pids: list[int]) -> bool:
-    """Whether none of these processes is there any more; a killed one's last moments are waited for."""
+    """Return whether all these processes are gone, after waiting for a killed one's last moments."""
     deadline = time.monotonic() + PATIENCE_S
     while alive := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
         if time.monotonic() > deadline:
@@ -193,7 +193,7 @@ def test_a_testbed_that_does_not_listen_is_ended(owned: Start, monkeypatch: pyte
 
 
 def test_the_end_of_one_run_takes_nothing_of_another_s(owned: Start, client: docker.DockerClient, image: str) -> None:
-    """Of one that was given the same name: it was refused, and sweeps up after itself."""
+    """A second run of the same name is refused, and its clean-up leaves the first one's parts alone."""
     owner, routers = owned("one")
     container = client.containers.create(image, ["none"], labels={containers.LABEL: "one"}, network_mode="none")
     try:
@@ -241,7 +241,7 @@ def client() -> docker.DockerClient:
 
 @pytest.fixture
 def image(client: docker.DockerClient) -> Iterator[str]:
-    """An image with nothing in it: its containers are made, never started."""
+    """Import an image with nothing in it, whose containers are made and never started."""
     content = io.BytesIO()
     tarfile.open(fileobj=content, mode="w").close()
     name = f"testbed-test-empty-{os.getpid()}"

@@ -1,4 +1,4 @@
-"""What a signal does to a program that has made things."""
+"""The effect of a signal on a program that has made things."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.pure
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    """Those of before come back: who was interrupted stays deaf."""
+    """Restore the signal handlers after the test, since an interrupted program goes on ignoring signals."""
     before = {number: signal.getsignal(number) for number in NUMBERS}
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under `nohup` it is ignored
     yield

@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE_S, until
 
 @pytest.fixture(autouse=True)
 def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state folder and a label of this test's own: no testbed that is up meanwhile is seen, or ended."""
+    """Give this test a state folder and a label of its own, so that it sees and ends no testbed that is up."""
     monkeypatch.setattr(label, "STATE_ROOT", tmp_path)
     monkeypatch.setattr(label, "ENVIRONMENT", f"TESTBED_TEST_{os.getpid()}")
 
@@ -128,8 +128,10 @@ def test_a_domain_name_is_one_that_the_kernel_takes() -> None:
 
 @pytest.mark.local
 def test_what_has_no_environment_is_not_waited_for() -> None:
-    """Clean-up waits for programs that are being loaded, whose environment the kernel doesn't show yet; these are none
-    of those, and what it waits for in vain takes it KILL_DEADLINE_S."""
+    """Clean-up waits for programs that are being loaded, whose environment the kernel does not show yet.
+
+    These programs are loaded, and have no environment: to wait for them would take KILL_DEADLINE_S.
+    """
     bare = subprocess.Popen(["env", "-i", "sleep", "600"])
     ended = subprocess.Popen(["true"])
     try:
@@ -252,7 +254,7 @@ def test_a_process_that_got_a_dead_one_s_number_is_not_it() -> None:
 
 @pytest.mark.pure
 def test_after_a_restart_of_the_machine_no_process_is_the_one_of_before() -> None:
-    """Its folder may be kept, where it is on no tmpfs; numbers and start times begin anew."""
+    """The state folder may outlive a restart, where it is on no tmpfs; process numbers and start times begin again."""
     own = ProcessIdentity.of(os.getpid())
     assert own
     record("one", {"pid": own.pid, "started": own.start_ticks, "boot": "of-before"})

@@ -1,4 +1,4 @@
-"""What is taken away, in which order, and which error is raised where several things go wrong."""
+"""The order in which things are taken away, and the error that is raised where several steps fail."""
 
 from __future__ import annotations
 

@@ -132,13 +132,19 @@ def run_in_guest(
     limit_s: float,
     disk: Path | None = None,
     follow: Callable[[str], object] = lambda _: None,
+    boot: Sequence[str] = (),
 ) -> GuestResult:
     """Run a command in the guest.
 
-    `disk` is an ext4 file with a Docker engine's data. `follow` gets each line of the console as it comes.
+    Args:
+        command: The command.
+        limit_s: The time after which the guest is killed.
+        disk: An ext4 file with a Docker engine's data.
+        follow: Gets each line of the console as it comes.
+        boot: More words of the kernel's command line, such as `ipv6.disable=1`.
 
     Raises:
-        GuestError: The guest kernel is not installed, crashed, or ran out of time.
+        GuestError: There is no guest kernel, it crashed, or it was still running after `limit_s`.
     """
     kernel = shutil.which(KERNEL)
     if kernel is None or not MODULES.is_dir():
@@ -162,6 +168,7 @@ def run_in_guest(
                 # Written to a file beside it, sparse and soon gone: the disk itself stays as it is.
                 *([f"ubd0={exchange}/changes,{disk}"] if disk else []),
                 *BOOT,
+                *boot,
                 *(f"{name}={NARROW[name]}" for name in INIT_NARROW),
             ],
             limit_s,

@@ -1,6 +1,7 @@
 """Every query of the dashboard has an answer from a real Prometheus that reads our metrics.
 
-`make test-dashboard` installs Prometheus; without it these tests are skipped."""
+`make test-dashboard` installs Prometheus; without it these tests are skipped.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from typing import Any
 
 import pytest
 
-from testbed.telemetry.prometheus import CONTENT_TYPE, metrics
+from testbed.api.app import PROMETHEUS_TEXT
+from testbed.telemetry.prometheus import metrics
 from tests.ports import free_port
 from tests.telemetry.test_prometheus import DASHBOARD, NETWORK, RUN
 from tests.waiting import PATIENCE_S, until
@@ -44,7 +46,7 @@ class Exporter(BaseHTTPRequestHandler):
             name: {**link, "bytes": link["bytes"] + time.monotonic() * 1e5} for name, link in NETWORK["links"].items()
         }
         self.send_response(200)
-        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("Content-Type", PROMETHEUS_TEXT)
         self.end_headers()
         self.wfile.write(metrics(RUN, {**NETWORK, "links": links}))
 

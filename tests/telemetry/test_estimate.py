@@ -178,7 +178,7 @@ def test_short_trains_that_late_stamps_make_look_faster_raise_nothing() -> None:
 
 
 def test_a_single_train_that_lasted_says_so_too_whatever_slower_ones_come_after_it() -> None:
-    """Such as a probe over a link that recovered, while the plan's own transfers are still slow."""
+    """A probe over a link that recovered is such a train, while the plan's own transfers are still slow."""
     estimator = RateEstimator(DECLARED)
     estimator.add([train(i, 3e6) for i in range(8)])
     estimator.add([train(9, 20e6, full=False), *(short(10 + i, 5e6) for i in range(3))])

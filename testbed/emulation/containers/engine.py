@@ -128,6 +128,7 @@ class OwnEngine:
         return cls(process, str(value["address"]))
 
     def to_json(self) -> dict[str, Any]:
+        """Encode for another process."""
         return {**asdict(self.process), "address": self.address}
 
 

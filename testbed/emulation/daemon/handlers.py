@@ -60,7 +60,8 @@ def pairs_of(patches: Mapping[str, LinkPatch]) -> list[tuple[str, str, bool]]:
 class EventCallback(Protocol):
     """Receives each event of a network. `changed` has all of a link's values that override its file or trace."""
 
-    def __call__(self, kind: str, target: str, *, changed: Mapping[str, float | None] | None = None) -> None: ...
+    def __call__(self, kind: str, target: str, *, changed: Mapping[str, float | None] | None = None) -> None:
+        """Handle one event; `target` is its link, worker or network."""
 
 
 def change_links(

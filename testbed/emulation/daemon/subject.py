@@ -72,20 +72,25 @@ class NetworkSubject(Subject):
         self._count = 0
 
     def state(self) -> State:
+        """Return the network's present state: its links, hosts and newest events."""
         events = {str(number): event for number, event in list(self._events)}
         return {**status.sections(self._testbed, "network"), "events": events}
 
     def status(self) -> NetworkStatus:
+        """Return the status with hosts, links and the lateness of the replay."""
         return status.status(self._testbed, "network")
 
     def metrics(self) -> bytes:
+        """Return the metrics in Prometheus' text format."""
         return status.metrics(self.status())
 
     def history(self, since: int | None) -> LinkHistory:
+        """Return the states that links have had after the first `since`, or the last state of each if it is None."""
         states, count = self._history.since(since)
         return LinkHistory(states=states, count=count)
 
     def do(self, request: Request) -> dict[str, Any]:
+        """Carry out a request, and return its result. Raises ApiProblem for a request that only runs take."""
         match request:
             case ChangeLinks():
                 return self._change_links(request)

@@ -41,10 +41,12 @@ class Clock(Protocol):
     """The clock by which traces are replayed."""
 
     @property
-    def elapsed_s(self) -> float: ...
+    def elapsed_s(self) -> float:
+        """The seconds since the replay began, without pauses; 0 before."""
 
     @property
-    def began_s(self) -> float | None: ...
+    def began_s(self) -> float | None:
+        """The moment at which the replay began, on the monotonic clock; None before."""
 
 
 class RequestedState(NamedTuple):

@@ -190,6 +190,7 @@ def _needed_bps(state: LinkState) -> float:
 
 
 def window_s(state: LinkState) -> float:
+    """Return the seconds in which a link's packets are counted: those of COUNTED_PACKETS full frames, within limits."""
     return min(max(COUNTED_PACKETS * MTU_FRAME_BYTES * 8 / state.rate_bps, MIN_WINDOW_S), MAX_WINDOW_S)
 
 

@@ -27,7 +27,7 @@ class Holders(Protocol):
         """Remove the containers or namespaces of these workers."""
 
     def remove(self) -> None:
-        """Remove all of them, including those that a broken start or a killed testbed of the same name left."""
+        """Remove all containers or namespaces, also those of a broken start or a killed testbed of the same name."""
 
 
 class Namespaces:
@@ -40,6 +40,7 @@ class Namespaces:
         self._held: dict[str, Namespace] = {}
 
     def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, ProcessIdentity]:
+        """Make a namespace for each request, and return the thread that holds it, by worker."""
         made = {}
         for request in requests:
             name = request.worker.name
@@ -49,6 +50,7 @@ class Namespaces:
 
     @contextmanager
     def replacing(self, workers: Iterable[str]) -> Iterator[None]:
+        """Allow replacements for these workers inside the context. An error in it restores the state before."""
         before, aside = dict(self._held), [self._held.pop(worker) for worker in workers]
         try:
             yield
@@ -60,10 +62,12 @@ class Namespaces:
             namespace.close()
 
     def drop(self, workers: Iterable[str]) -> None:
+        """Close the namespaces of these workers."""
         for worker in workers:
             self._held.pop(worker).close()
 
     def remove(self) -> None:
+        """Close all namespaces."""
         self.drop(list(self._held))
 
 

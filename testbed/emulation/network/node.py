@@ -152,10 +152,12 @@ class NamespaceNode(Node):
         return super()._popen(cmd, **params)
 
     def cmd(self, *args: Any, **kwargs: Any) -> str:
+        """Run a command in the node's shell, which is started first where there is none; return its output."""
         self._shell()
         return str(super().cmd(*args, **kwargs))
 
     def sendCmd(self, *args: Any, **kwargs: Any) -> None:
+        """Start a command in the node's shell, which is started first where there is none."""
         self._shell()
         super().sendCmd(*args, **kwargs)
 
@@ -180,7 +182,7 @@ class NamespaceNode(Node):
 
 
 def _write_settings(settings: Iterable[str]) -> None:
-    has_ipv6 = (SETTINGS / "net" / "ipv6").is_dir()
+    has_ipv6 = (SETTINGS / "net" / "ipv6" / "conf").is_dir()
     for setting in settings:
         name, _, value = setting.partition("=")
         if name.startswith("net.ipv6.") and not has_ipv6:
@@ -199,6 +201,7 @@ class NamespaceHost(NamespaceNode):
         super().__init__(name, self._namespace.holder, network, **params)
 
     def terminate(self) -> None:
+        """Close the node and its namespace."""
         super().terminate()
         self._namespace.close()
 
@@ -209,6 +212,7 @@ class Router(NamespaceHost):
     switch: Switch
 
     def terminate(self) -> None:
+        """Close the site's switch, the node and its namespace."""
         if hasattr(self, "switch"):
             self.switch.close()
         super().terminate()
@@ -233,9 +237,11 @@ class Interface(Intf):
         return int(self.node.netlink.index(self.name))
 
     def config(self, **params: Any) -> dict[str, Any]:
+        """Set nothing: interfaces get their addresses over netlink."""
         return {}
 
     def setIP(self, ipstr: str, prefixLen: int | None = None) -> None:
+        """Add an IPv4 address, given as `10.0.0.1/24` or with `prefixLen`; without a length it is a host's, 32."""
         address, _, length = ipstr.partition("/")
         self.ip, self.prefixLen = address, int(length or prefixLen or 32)
         given = IPv4Interface((self.ip, self.prefixLen))
@@ -287,6 +293,7 @@ class Veth(Link):
         node2: NamespaceNode | None = None,
         deleteIntfs: bool = True,
     ) -> None:
+        """Make a veth pair, one end in each node's namespace, by netlink."""
         assert node1 is not None
         assert node2 is not None
         with opened(node2.holder) as namespace:

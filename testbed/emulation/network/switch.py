@@ -88,6 +88,7 @@ class Bridge(Switch):
         self._index = netlink.index(DEVICE)
 
     def plug(self, interface: str) -> None:
+        """Make an interface an isolated port of the bridge."""
         port = self._netlink.index(interface)
         self._netlink.apply(device.plugged(port, self._index), device.isolated(port))
 
@@ -120,14 +121,17 @@ class OpenVSwitch(Switch):
             raise
 
     def plug(self, interface: str) -> None:
+        """Make an interface a protected port, whose queueing disciplines Open vSwitch leaves alone."""
         # A protected port passes nothing to another one.
         properties = ("protected=true", f"qos={self._hands_off}")
         self._tell("add-port", DEVICE, interface, "--", "set", "port", interface, *properties)
 
     def unplug(self, interface: str) -> None:
+        """Remove a port, if the switch has it."""
         self._tell("--if-exists", "del-port", DEVICE, interface)
 
     def close(self) -> None:
+        """Kill the switch's daemons, the last started first."""
         for daemon in reversed(self._daemons):
             daemon.kill()
             daemon.communicate()

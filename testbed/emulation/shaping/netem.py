@@ -82,7 +82,7 @@ def queue_limit(state: LinkState) -> int:
 
 @dataclass(slots=True)
 class _Tree:
-    """One link's qdiscs and what was counted of it."""
+    """One link's qdiscs and counters."""
 
     control: tc.TrafficControl
     netns: Path
@@ -161,9 +161,11 @@ class NetemShaper(Shaper):
 
     @property
     def realtime(self) -> bool | None:
+        """True if the process that applies future states has real-time priority."""
         return self._its_timer().realtime
 
     def attach(self, ports: Mapping[Port, LinkState]) -> None:
+        """Plant a tree of qdiscs on each port. Raises ShapingError, after which none of the ports is attached."""
         with self._lock:
             refuse_attached(ports, self._trees)
             try:
@@ -175,6 +177,7 @@ class NetemShaper(Shaper):
                 raise
 
     def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, FutureStates] | None = None) -> None:
+        """Change the trees in place, as one batch; `coming` replaces the links' future states."""
         with self._lock:
             if coming:
                 self._note(self._its_timer().ask(Batch(forget=list(coming))))
@@ -198,6 +201,7 @@ class NetemShaper(Shaper):
                 self.expect(coming)
 
     def expect(self, coming: Mapping[str, FutureStates]) -> None:
+        """Append future states, as netlink requests that the timer's process sends when they are due."""
         with self._lock:
             timed: dict[str, list[TimedRequests]] = {}
             for link, states in coming.items():
@@ -210,6 +214,7 @@ class NetemShaper(Shaper):
             self._note(self._its_timer().ask(Batch(coming=timed)))
 
     def applied(self) -> list[Applied]:
+        """Return the future states that took effect since the last call."""
         with self._lock:
             if self._timer is not None:
                 self._note(self._timer.ask(Batch()))
@@ -235,6 +240,7 @@ class NetemShaper(Shaper):
         return self._timer
 
     def detach(self, link: str) -> None:
+        """Forget a link's future states, and make its port drop all packets."""
         with self._lock:
             tree = self._trees.pop(link, None)
             if tree is None:
@@ -249,6 +255,7 @@ class NetemShaper(Shaper):
             self._leave(tree.netns)
 
     def counters(self) -> dict[str, LinkCounters]:
+        """Return the totals of every attached link, from the counters of its qdiscs."""
         with self._lock:
             for control in set(self._controls.values()):
                 qdiscs = control.qdiscs()
@@ -260,9 +267,11 @@ class NetemShaper(Shaper):
             return {link: tree.counted for link, tree in self._trees.items()}
 
     def failure(self) -> str | None:
+        """Return the kernel's first refusal of a future state, or why the timer's process died; None if all is well."""
         return self._refusal or (self._timer.failure() if self._timer is not None else None)
 
     def close(self) -> None:
+        """Stop the timer's process and detach every link."""
         with self._lock:
             if self._timer is not None:
                 self._timer.close()

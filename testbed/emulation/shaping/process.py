@@ -59,6 +59,7 @@ class CoreProcess:
 
     @property
     def pid(self) -> int:
+        """The core's process id."""
         return self._process.pid
 
     @property

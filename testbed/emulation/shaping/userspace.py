@@ -107,10 +107,12 @@ class UserspaceShaper(Shaper):
 
     @property
     def realtime(self) -> bool | None:
+        """True if the core has real-time priority."""
         with self._lock:
             return self._core.realtime
 
     def attach(self, ports: Mapping[Port, LinkState]) -> None:
+        """Send the ports' packets through queues of the core. Raises ShapingError, after which none is attached."""
         with self._lock:
             refuse_attached(ports, self._attached)
             if len(ports) > len(self._free):
@@ -133,6 +135,7 @@ class UserspaceShaper(Shaper):
                 raise
 
     def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, FutureStates] | None = None) -> None:
+        """Change links in place, as one command; `coming` replaces the links' future states."""
         with self._lock:
             lines = [f"set {self._queue(link)} {encode(state)}" for link, state in states.items()]
             forgotten = [f"forget {self._queue(link)}" for link in coming or {}]
@@ -140,10 +143,12 @@ class UserspaceShaper(Shaper):
             self._follow(states)
 
     def expect(self, coming: Mapping[str, FutureStates]) -> None:
+        """Append future states to those that the core holds."""
         with self._lock:
             self._tell(self._later(coming))
 
     def applied(self) -> list[Applied]:
+        """Return the future states that took effect since the last call. The core answers in parts."""
         found: list[Applied] = []
         with self._lock:
             links = self._links()
@@ -156,11 +161,13 @@ class UserspaceShaper(Shaper):
         return found
 
     def detach(self, link: str) -> None:
+        """Take a link from the core, if it is attached; its rules stay, so its port passes nothing."""
         with self._lock:
             if link in self._attached:
                 self._detach([link])
 
     def counters(self) -> dict[str, LinkCounters]:
+        """Return the totals of every attached link since its `attach`. The core answers in parts."""
         found: dict[str, LinkCounters] = {}
         with self._lock:
             links, first = self._links(), 0
@@ -171,9 +178,11 @@ class UserspaceShaper(Shaper):
         return found
 
     def failure(self) -> str | None:
+        """Return why the core has ended, or None while it runs."""
         return self._core.failure()
 
     def close(self) -> None:
+        """End the core. The rules stay until their namespaces end, so the ports pass nothing."""
         with self._lock:
             self._core.close()
             self._attached.clear()

@@ -164,4 +164,4 @@ def _imported(text: str, step_s: float | None) -> list[ImportedTrace]:
     return import_round_trips(parse_ping(lines), step_s, *assumed)
 
 
-FORM = Form("ping", "What ping printed, best with -D: delay and loss.", _imported, step=STEP_HELP)
+FORM = Form("ping", "Output of ping, best with -D: delay and loss.", _imported, step=STEP_HELP)

@@ -18,7 +18,7 @@ from testbed.trace.trace import Row, Trace, TraceError, lasting
 #: The length of a window where none is asked for: a second, or as long as LEAST_IN_WINDOW samples take.
 WINDOW_S, LEAST_IN_WINDOW = 1.0, 10
 #: The help of the option that sets the length.
-STEP_HELP = "of a row; 1s, or what ten samples take"
+STEP_HELP = "of a row; 1s, or the time of ten samples where that is longer"
 
 #: (seconds, round trip in seconds or None where it was lost), by time.
 Samples = Sequence[tuple[float, float | None]]
@@ -29,7 +29,7 @@ def import_round_trips(samples: Samples, window_s: float | None, *more: str) -> 
     window_s = window_for(samples) if window_s is None else window_s
     lost = sum(trip is None for _, trip in samples)
     counted = f"{len(samples)} round trips, {lost} lost, in windows of {window_s:g} s"
-    meaning = "delay: half of their median; loss: what, met both ways, loses as many. For both directions of a link"
+    meaning = "delay: half of the median; loss: the share each way that loses as many. For both directions of a link"
     return [ImportedTrace(by_windows(samples, window_s), (counted, meaning, *more))]
 
 

@@ -1,4 +1,4 @@
-"""What a Docker client raises ends in words, whichever of its many errors it is."""
+"""Any error that a Docker client raises becomes a text for the user."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_each_error_of_a_client_is_the_machines(error: Exception) -> None:
 
 @pytest.fixture
 def silent(tmp_path: Path) -> Iterator[str]:
-    """An engine that takes connections, and closes them."""
+    """Yield the address of an engine that accepts connections and closes them."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "engine.sock"))
         listener.listen()

@@ -1,5 +1,4 @@
-"""What a fleet knows of containers that others removed or the engine does not start, and that it starts none any more
-once they are removed."""
+"""A fleet whose containers others remove or the engine does not start; after `remove` a fleet starts no container."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def made(number: str, kind: str, *tags: str) -> dict[str, Any]:
 
 
 def removed(listed: list[dict[str, Any]], refused: int = 0) -> list[str]:
-    """What of these is asked to be removed, of a checkout that wants worker:2 and no program."""
+    """Return the listed images whose removal a checkout asks for that wants worker:2 and no program image."""
     asked: list[str] = []
 
     def remove(name: str) -> None:

@@ -1,4 +1,4 @@
-"""What containers may take of the host: who gets how much, and that an attack in one of them stays in it."""
+"""The limits of containers: each worker's share of the host, and attacks that stay within one container."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ MEMORY = 512 << 20
 
 @pytest.fixture
 def fleets(tmp_path: Path) -> Iterator[tuple[Fleet, Fleet]]:
-    """Those of two networks."""
+    """Yield the fleets of two networks."""
     with ExitStack() as stack:
         yield (
             stack.enter_context(Fleet.connected(f"{MARK}-one", tmp_path)),
@@ -153,8 +153,10 @@ def log_on_disk(container: Container) -> int:
 
 
 def still_works(container: Container) -> bool:
-    """Whether a worker can start programs, and these get memory. By an exit code: on a busy host the engine may lose
-    what a short command prints."""
+    """Return whether a worker can start a program that gets memory.
+
+    The exit code tells: on a busy host the engine may lose what a short command prints.
+    """
     done = container.exec_run(["python3", "-c", "raise SystemExit(len(b'x' * (50 << 20)) >> 20)"])
     return bool(done.exit_code == 50)
 

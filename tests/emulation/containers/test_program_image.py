@@ -1,4 +1,4 @@
-"""What is said where an image for programs cannot be made."""
+"""The errors of images for programs that cannot be built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a process is a container's is read from /proc: here from a folder that stands for it."""
+"""The proof that a process is a container's, which is read from /proc: here from a folder that stands for it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STRANGERS = {
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Writes a process into what stands for /proc."""
+    """Return a function that writes a process into the folder that stands for /proc."""
     for module in (process, proof):
         monkeypatch.setattr(module, "PROC", tmp_path)
     (tmp_path / "self/ns").mkdir(parents=True)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.local
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with all that a requirements file may name: files in a folder of their own, a project, archives."""
+    """Make a folder with all that a requirements file may name: files in a folder of their own, a project, archives."""
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "base.txt").write_text("tqdm\n-r deep.txt\n")
     (tmp_path / "more" / "deep.txt").write_text("six\n")

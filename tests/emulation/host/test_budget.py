@@ -1,4 +1,4 @@
-"""What an experiment asks of a host, and what is said when that is too much; and one real measurement."""
+"""The demands of an experiment on its host, the text when they are too high, and one real measurement."""
 
 from __future__ import annotations
 

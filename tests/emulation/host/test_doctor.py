@@ -1,4 +1,4 @@
-"""What doctor says and mends: every finding that is not well comes with what to do, and with `--fix` is done.
+"""The findings of `doctor`: each fault has a remedy, which `--fix` carries out.
 
 What `--fix` does is tried on faults made for it, in namespaces for mounts and processes, with an engine of its own. The
 networks, containers and processes of others on this machine would look like leftovers: the state folder that names
@@ -153,7 +153,7 @@ class Machine:
         return done.returncode, {each["name"]: each for each in json.loads(done.stdout)}
 
     def asked(self) -> list[str]:
-        """What its apt-get was called with."""
+        """Return the arguments of each call of its apt-get."""
         return (self.folder / "asked").read_text().splitlines()
 
 

@@ -1,4 +1,4 @@
-"""What state each link is asked to be in. The shaper here only writes down what it is told."""
+"""The state that is requested of each link. The shaper here only records its calls."""
 
 from __future__ import annotations
 

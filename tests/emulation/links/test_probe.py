@@ -1,4 +1,4 @@
-"""What a measurement may conclude: the pure part. What it finds on real links is in test_network."""
+"""The conclusions from a measurement's packets: the pure part. Measurements of real links are in test_network."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The replay hands rows over ahead of their moments. The shaper here puts in force what is due by a clock that the test
-moves, so nothing depends on how busy the machine is."""
+"""The replay hands rows over ahead of their moments.
+
+The shaper here puts rows in force by a clock that the test moves, so nothing depends on how busy the machine is.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +47,15 @@ class Stage:
         self.replay = Replay(self.links)
 
     def start(self, *links: Link, in_s: float = 1000.0) -> None:
-        """Begin so long after now, in whose time no test ends: the replay stands at 0, however long the machine lets
-        it wait. Nothing is in force before `pass_` says so."""
+        """Start the replay `in_s` seconds from now, which is later than any test ends.
+
+        So the replay stands at 0, however busy the machine is, and `pass_` alone puts rows in force.
+        """
         self.shaper.now_s = 0.0
         self.replay.start(links, time.monotonic() + in_s)
 
     def pass_(self, elapsed_s: float) -> None:
-        """What is due by then is in force, and noted."""
+        """Put in force and record the rows that are due `elapsed_s` seconds after the begin."""
         assert self.replay.began_s is not None
         self.shaper.now_s = self.replay.began_s + elapsed_s
         self.links.collect()
@@ -62,7 +66,7 @@ class Stage:
 
 @pytest.fixture
 def waits() -> Iterator[None]:
-    """The replay looks again at once."""
+    """Let the replay look for new rows every 2 ms."""
     before, module.PERIOD_S = module.PERIOD_S, 0.002
     yield
     module.PERIOD_S = before

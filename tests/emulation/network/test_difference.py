@@ -1,4 +1,4 @@
-"""What a swap would change, by name."""
+"""The changes that a swap would make, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made in another namespace is there, and what goes wrong on the way is raised here."""
+"""Calls in another namespace: sockets made there stay there, and errors are raised in the caller."""
 
 from __future__ import annotations
 

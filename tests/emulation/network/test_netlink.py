@@ -1,4 +1,4 @@
-"""What is asked of the kernel over netlink is done, in the namespace that the socket was opened in."""
+"""Requests to the kernel over netlink, which take effect in the namespace that the socket was opened in."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def netlink(namespace: Namespace) -> Iterator[Netlink]:
 
 
 def told(namespace: Namespace, *words: str) -> Any:
-    """What iproute2 says about the namespace."""
+    """Return the JSON that an iproute2 command prints in the namespace."""
     return json.loads(inside(namespace.path, lambda: subprocess.check_output(words)))
 
 

@@ -1,4 +1,4 @@
-"""A real network over the backend that this kernel has. Plain namespaces stand for the workers' containers."""
+"""A network over the backend that this kernel has: routes, changes, swaps and workers that come and go."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ import pytest
 
 from testbed.emulation.links.probe import LinkFidelity, measure_links
 from testbed.emulation.network.namespace import Namespace, inside
-from testbed.emulation.network.network import Network
 from testbed.emulation.network.wiring import needs_single_frames, send_single_frames
 from testbed.emulation.process import ProcessIdentity
-from testbed.emulation.shaping import open_shaper
 from testbed.link import LinkState, Opportunities, Queue
 from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Lan, Topology
 from testbed.trace.trace import Row, Trace
+from tests.emulation.network.wan import Wan, up
 from tests.measuring import judge
 from tests.waiting import PATIENCE_S, until
 
@@ -46,53 +45,6 @@ LIMA_CUZCO = "{between: [lima, cuzco], rate: 20mbit, delay: 15ms}"
 #: Longer than by Lima, so idle until a link of those is down.
 QUITO_CUZCO = "{between: [quito, cuzco], rate: 10mbit, delay: 60ms}"
 TRIANGLE = topology(f"{QUITO_LIMA}, {LIMA_CUZCO}, {QUITO_CUZCO}")
-
-
-#: Of a series: enough that one of them is on time, as a rule.
-PINGS = 8
-
-
-class Wan:
-    """A network that is up, and what one asks of it."""
-
-    def __init__(self, network: Network, states: list[tuple[str, LinkState]]) -> None:
-        self.network = network
-        self.states = states
-
-    def run(self, worker: str, *words: str) -> str:
-        """A command in a worker's namespace; its output, whatever its exit code."""
-        process = self.network.container(worker).popen([*words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        return process.communicate()[0].decode()
-
-    def address(self, worker: str) -> str:
-        return self.network.address(next(w for w in self.network.topology.workers if w.name == worker))
-
-    def round_trip_s(self, source: str, target: str, count: int = PINGS, wait_s: int = 20) -> float | None:
-        """The least of some round trips, or None without any answer. The first carries address resolution."""
-        words = ("ping", "-nq", "-c", str(count), "-i", "0.02", "-W", str(wait_s), self.address(target))
-        closing = re.search(r"= ([\d.]+)/", self.run(source, *words))
-        return float(closing[1]) / 1e3 if closing else None
-
-    def assert_answered(self, source: str, target: str, delays_s: float) -> None:
-        """A ping is answered, and no sooner than its route's delays: a host may hold a packet up, never hurry it."""
-        found = self.round_trip_s(source, target)
-        assert found is not None, f"{target} does not answer {source}"
-        assert found >= delays_s - RTT_TOLERANCE_S[self.network.shaper.name]
-
-
-@contextmanager
-def up(what: Topology) -> Iterator[Wan]:
-    states: list[tuple[str, LinkState]] = []
-    with ExitStack() as stack:
-        shaper = stack.enter_context(open_shaper())
-        network = Network("andes", what, shaper, lambda _, link, state: states.append((link, state)))
-        stack.callback(network.stop)
-        network.build()
-        holders = {worker.name: Namespace() for worker in what.workers}
-        for holder in holders.values():
-            stack.callback(holder.close)
-        network.join({name: holder.holder for name, holder in holders.items()})
-        yield Wan(network, states)
 
 
 @pytest.fixture(scope="module")
@@ -173,8 +125,10 @@ def assert_measured(
     links: Collection[str],
     names: Collection[str] | None = None,
 ) -> None:
-    """It holds of what is measured, in one of eight measurements: a busy host makes a sender pause for longer than a
-    queue lasts, or a ping come late, but not always."""
+    """Assert that `holds` is true of one of eight measurements.
+
+    A busy host makes a sender pause for longer than a queue lasts, or a ping come late, but not always.
+    """
     for _ in range(8):
         found = measure_links(wan.network, lambda _: None, names)
         assert found.keys() == set(links)
@@ -278,7 +232,7 @@ def test_traffic_goes_another_way_while_a_link_is_down_and_comes_back() -> None:
 
 @contextmanager
 def connection(wan: Wan, source: str, target: str) -> Iterator[Callable[[bytes], None]]:
-    """A TCP connection; what is yielded sends bytes over it and waits for all of them."""
+    """Open a TCP connection, and yield a function that sends bytes over it and waits until all have arrived."""
     address = (wan.address(target), 7000)
     listener = inside(wan.network.container(target).netns, lambda: socket.create_server(address))
     client = inside(wan.network.container(source).netns, lambda: socket.create_connection(address, timeout=PATIENCE_S))
@@ -299,7 +253,7 @@ def connection(wan: Wan, source: str, target: str) -> Iterator[Callable[[bytes],
 
 
 def super_packets(wan: Wan, source: str, target: str) -> bool:
-    """Whether some of what a worker sends by TCP reaches its router as more than one frame."""
+    """Return whether some packets of a worker's TCP connection reach its router as super-packets of several frames."""
     router = wan.network.router(source.partition("-")[0])
     counters = Path(f"/proc/{router.pid}/net/dev")
 
@@ -352,7 +306,7 @@ def test_a_link_that_comes_to_lose_ends_super_packets_too() -> None:
 
 @contextmanager
 def replaceable(wan: Wan, worker: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker's place on the network, given to a process that may end."""
+    """Put a process that may end in a worker's place on the network, and yield the process."""
     namespace = Namespace()
     process = inside(namespace.path, lambda: subprocess.Popen(["sleep", "600"]))
     namespace.close()
@@ -550,7 +504,7 @@ def test_one_site_alone_is_a_network_too() -> None:
 
 
 def namespaces_in_use() -> set[str]:
-    """The network namespace of every thread of every process."""
+    """Return the network namespace of every thread of every process."""
     found = set()
     for process in Path("/proc").iterdir():
         if process.name.isdecimal():

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.local
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A kernel with the settings that routers and hosts need, but without IPv6."""
+    """Make the settings of a kernel that has those that routers and hosts need, but no IPv6."""
     monkeypatch.setattr(node, "SETTINGS", tmp_path)
     for setting in (*ROUTER_SETTINGS, *HOST_SETTINGS):
         if not setting.startswith("net.ipv6."):

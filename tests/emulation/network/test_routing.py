@@ -29,7 +29,7 @@ def topology(sites: list[str], pairs: list[tuple[str, str, int, int]], routing: 
 
 @st.composite
 def networks(draw: st.DrawFn) -> Topology:
-    """Connected networks of up to nine sites; few distinct rates and delays, so that ties are common."""
+    """Draw connected networks of up to nine sites, with few distinct rates and delays, so that ties are common."""
     sites = [f"s{i}" for i in range(draw(st.integers(2, 9)))]
     values = st.tuples(st.sampled_from([10, 20, 40]), st.sampled_from([0, 5, 10, 15]))
     edges = {(sites[draw(st.integers(0, i - 1))], sites[i]) for i in range(1, len(sites))}
@@ -40,7 +40,7 @@ def networks(draw: st.DrawFn) -> Topology:
 
 
 def cost(network: Topology, path: tuple[str, ...]) -> float:
-    """What the metric makes of a path, told in the words of the guide."""
+    """Return the length of a path by the network's metric, as the guide defines it."""
     states = [network.links[link_name(a, b)].state for a, b in pairwise(path)]
     if network.routing == "hops":
         return len(states)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +11,10 @@ import pytest
 
 from testbed.emulation import label
 from testbed.emulation.network.namespace import Namespace, inside
-from testbed.emulation.network.network import Network
 from testbed.emulation.network.switch import SWITCHES, SwitchError, choose_switch
-from testbed.emulation.shaping import open_shaper
 from testbed.link import link_name
 from testbed.spec.topology import SwitchName, Topology
-from tests.emulation.network.test_network import Wan
+from tests.emulation.network.wan import Wan, up
 
 NETWORK = "test-switch"
 LAN_DELAY_S = 5e-3
@@ -42,17 +39,8 @@ SWITCHED = Topology.from_value(
     ],
 )
 def wan(request: pytest.FixtureRequest) -> Iterator[Wan]:
-    with ExitStack() as stack:
-        stack.enter_context(label.labelled(NETWORK))
-        shaper = stack.enter_context(open_shaper())
-        network = Network(NETWORK, replace(SWITCHED, switch=request.param), shaper, lambda *_: None)
-        stack.callback(network.stop)
-        network.build()
-        holders = {worker.name: Namespace() for worker in network.topology.workers}
-        for holder in holders.values():
-            stack.callback(holder.close)
-        network.join({name: holder.holder for name, holder in holders.items()})
-        yield Wan(network, [])
+    with label.labelled(NETWORK), up(replace(SWITCHED, switch=request.param), NETWORK) as wan:
+        yield wan
     assert not list(label.processes(NETWORK))
 
 

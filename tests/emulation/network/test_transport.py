@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,8 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.emulation.network.namespace import Namespace
-from testbed.emulation.network.network import Network
 from testbed.emulation.network.node import NamespaceHost
 from testbed.emulation.network.routing import Routes
 from testbed.emulation.network.transport import (
@@ -28,12 +26,12 @@ from testbed.emulation.network.transport import (
     largest_bdp,
     settings_for,
 )
-from testbed.emulation.shaping import open_shaper
 from testbed.link import link_name
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Topology
 from testbed.trace.trace import Row, Trace
 from tests.emulation.network.test_routing import networks
+from tests.emulation.network.wan import Wan, up
 from tests.waiting import PATIENCE_S
 
 WMEM, RMEM = "net.ipv4.tcp_wmem", "net.ipv4.tcp_rmem"
@@ -123,58 +121,32 @@ def test_a_larger_path_never_makes_them_smaller(one: float, other: float) -> Non
     assert all(most(small[name]) <= most(large[name]) for name in (WMEM, RMEM))
 
 
-class Long:
-    """A row of two sites that is up."""
-
-    def __init__(self, network: Network) -> None:
-        self.network = network
-
-    def said(self, worker: str, *words: str) -> str:
-        process = self.network.container(worker).popen([*words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        return process.communicate()[0].decode()
-
-    def in_force(self, worker: str) -> dict[str, str]:
-        """What the worker's kernel says of what it was given."""
-        names = settings_for(0.0)
-        return {name: " ".join(self.said(worker, "sysctl", "-n", name).split()) for name in names}
-
-
-@contextmanager
-def up(fit_transport: bool = True) -> Iterator[Long]:
-    topology = row(LONG)
-    with ExitStack() as stack:
-        shaper = stack.enter_context(open_shaper())
-        network = Network("long", topology, shaper, lambda *_: None, fit_transport)
-        stack.callback(network.stop)
-        network.build()
-        holders = {worker.name: Namespace() for worker in topology.workers}
-        for holder in holders.values():
-            stack.callback(holder.close)
-        network.join({name: holder.holder for name, holder in holders.items()})
-        yield Long(network)
+def in_force(wan: Wan, worker: str) -> dict[str, str]:
+    """Return the transport settings in force in a worker's namespace, by name."""
+    return {name: " ".join(wan.run(worker, "sysctl", "-n", name).split()) for name in settings_for(0.0)}
 
 
 @pytest.mark.system
 def test_a_worker_s_kernel_has_what_the_longest_path_needs() -> None:
-    with up() as long:
+    with up(row(LONG)) as long:
         wanted = settings_for(140e6 / 8 * 0.218)
         for worker in ("a-w0", "b-w0"):
-            assert long.in_force(worker) == wanted
+            assert in_force(long, worker) == wanted
         record = long.network.transport.record()
         assert record["settings"] == wanted
         assert record["refused"] == {}
         long.network.links_in_force.change(LinkChange(link="a->b", rate="280mbit"))  # type: ignore[arg-type]
-        assert long.in_force("a-w0") == settings_for(280e6 / 8 * 0.218) == long.network.transport.settings
+        assert in_force(long, "a-w0") == settings_for(280e6 / 8 * 0.218) == long.network.transport.settings
         long.network.links_in_force.change(LinkChange(link="a->b", rate="1mbit"))  # type: ignore[arg-type]
-        assert long.in_force("a-w0") == wanted
+        assert in_force(long, "a-w0") == wanted
 
 
 @pytest.mark.system
 def test_turned_off_a_worker_has_what_its_kernel_gives_it() -> None:
     fresh = NamespaceHost("fresh")
     try:
-        with up(fit_transport=False) as long:
-            for name, value in long.in_force("a-w0").items():
+        with up(row(LONG), fit_transport=False) as long:
+            for name, value in in_force(long, "a-w0").items():
                 process = fresh.popen(["sysctl", "-n", name], stdout=subprocess.PIPE)
                 assert " ".join(process.communicate()[0].decode().split()) == value
             assert long.network.transport.record() == {
@@ -189,25 +161,27 @@ def test_turned_off_a_worker_has_what_its_kernel_gives_it() -> None:
 
 @pytest.mark.physics
 def test_one_flow_has_more_on_its_way_than_linux_s_own_buffers_hold() -> None:
-    """As the sender's kernel says: segments that are not acknowledged yet, and the window that the receiver has
-    announced. A buffer of 4 MiB holds less than 4 MiB of them, on any host."""
-    with up() as long, ExitStack() as stack:
-        address = long.network.address(long.network.topology.workers[1])
+    """The sender's kernel reports the unacknowledged segments, and the window that the receiver announced.
+
+    A buffer of 4 MiB holds less than 4 MiB of them, on any host.
+    """
+    with up(row(LONG)) as long, ExitStack() as stack:
+        address = long.address("b-w0")
         _start(stack, long, "b-w0", "iperf3", "-s", "-1")
-        while not long.said("b-w0", "ss", "-tlnH", "sport", "5201"):
+        while not long.run("b-w0", "ss", "-tlnH", "sport", "5201"):
             time.sleep(0.1)
         _start(stack, long, "a-w0", "iperf3", "-c", address, "-t", f"{PATIENCE_S:g}")
         deadline, unacked, window = time.monotonic() + PATIENCE_S, 0, 0
         while min(unacked, window) <= SENT_LEAST[2]:
             assert time.monotonic() < deadline, f"{unacked} bytes on their way, {window} announced"
             time.sleep(0.1)
-            for line in long.said("a-w0", "ss", "-tinH", "dst", address).splitlines():
+            for line in long.run("a-w0", "ss", "-tinH", "dst", address).splitlines():
                 figures = dict(re.findall(r"(mss|unacked|snd_wnd):(\d+)", line))
                 unacked = max(unacked, int(figures.get("unacked", 0)) * int(figures.get("mss", 0)))
                 window = max(window, int(figures.get("snd_wnd", 0)))
 
 
-def _start(stack: ExitStack, long: Long, worker: str, *words: str) -> None:
+def _start(stack: ExitStack, long: Wan, worker: str, *words: str) -> None:
     process = long.network.container(worker).popen([*words], stdout=subprocess.DEVNULL)
     stack.callback(process.wait)
     stack.callback(process.kill)

@@ -1,4 +1,4 @@
-"""What a flood into a slow link leaves in memory: `sudo .venv/bin/python -m tests.emulation.shaping.overload`.
+"""The memory that a flood into a slow link takes: `sudo .venv/bin/python -m tests.emulation.shaping.overload`.
 
 UDP of full frames at 1 Gbit/s goes into a link of 64 kbit/s for ten seconds, or as options say. The kernel's slabs and
 the core's memory may grow by 64 MiB at the most; the exit status is 1 if they grow by more.
@@ -32,8 +32,10 @@ LOOK_EVERY_S = 0.05
 
 @dataclass(slots=True)
 class Overload:
-    """What was seen of a flood: the most that memory grew, what was offered, the core's part of a processor, and the
-    packets that the kernel held for the link right after it.
+    """The measurements of a flood.
+
+    The most that memory grew, the rate offered, the core's share of a processor, and the packets that the kernel held
+    for the link right after the flood.
     """
 
     growth_bytes: int = 0
@@ -64,14 +66,14 @@ def overload(path: Path, state: LinkState = SLOW, *, seconds: float) -> Overload
 
 
 def sink(path: Path) -> socket.socket:
-    """What the datagrams are for; it keeps a few, and without it their sender would be told that nobody is there."""
+    """Return the socket that the datagrams go to. It keeps a few; without it the sender would get ICMP errors."""
     made = inside(path.namespace("target"), lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     made.bind(("0.0.0.0", flood.PORT))
     return made
 
 
 def _memory_bytes(core: int) -> int:
-    """What the kernel's slabs and the core take."""
+    """Return the memory of the kernel's slabs and of the core."""
     slab = re.search(r"^Slab:\s+(\d+) kB", FilePath("/proc/meminfo").read_text(), re.MULTILINE)
     rss = re.search(r"^VmRSS:\s+(\d+) kB", FilePath(f"/proc/{core}/status").read_text(), re.MULTILINE)
     assert slab and rss

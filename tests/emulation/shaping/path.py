@@ -62,7 +62,7 @@ ANSWERED_S = 60.0
 
 
 def run(*command: str, check: bool = True, given: str | None = None) -> str:
-    """A command's standard output; `given` is its standard input."""
+    """Return a command's standard output; `given` is its standard input."""
     done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
     if check and done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr}{done.stdout}")
@@ -70,8 +70,9 @@ def run(*command: str, check: bool = True, given: str | None = None) -> str:
 
 
 def forward_version_4_alone() -> None:
-    """The settings of the namespace that this is called in."""
-    FilePath("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1")
+    """Set the namespace that this is called in to forward IPv4; a kernel without IPv6 has none to turn off."""
+    if (ipv6 := FilePath("/proc/sys/net/ipv6/conf/default/disable_ipv6")).exists():
+        ipv6.write_text("1")
     FilePath("/proc/sys/net/ipv4/ip_forward").write_text("1")
 
 
@@ -101,8 +102,11 @@ class Path:
         return _answers(run(*self.command("source", *words), check=False))
 
     def answered(self, count: int, interval_s: float = 0.02) -> list[tuple[int, float]]:
-        """As `ping`, until so many are answered, however late: without `-w` it waits for twice the longest round trip
-        alone. More are sent meanwhile, so one that is lost shows as a number that is missing."""
+        """Return the answers of `ping` once `count` have come, however late.
+
+        Without `-w`, ping waits for no more than twice the longest round trip. It goes on sending, so a lost packet
+        shows as a missing number.
+        """
         words = ["ping", "-n", "-c", str(count), "-i", str(interval_s), "-w", f"{ANSWERED_S:g}", TARGET]
         return _answers(run(*self.command("source", *words), check=False))[:count]  # the last come together, perhaps
 
@@ -112,7 +116,7 @@ class Path:
 
     @contextmanager
     def server(self) -> Iterator[None]:
-        """An iperf3 server at the target, listening when this yields."""
+        """Run an iperf3 server at the target, which listens once this yields."""
         words = self.command("target", "iperf3", "--server", "--one-off")
         with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
             try:
@@ -145,7 +149,7 @@ class Path:
         self.keep_neighbours()
 
     def configure(self, node: str, lines: Iterable[str]) -> None:
-        """What `ip` is to do at a node, in one process."""
+        """Carry out the lines of an `ip` batch at a node, in one process."""
         run("ip", "-netns", f"{self.prefix}-{node}", "-batch", "-", given="\n".join(lines))
 
     def keep_neighbours(self) -> None:
@@ -170,8 +174,11 @@ def _answers(said: str) -> list[tuple[int, float]]:
 def burst(
     path: Path, count: int, *, size: int = PAYLOAD, quiet_s: float = QUIET_S, ready: Callable[[], None] = lambda: None
 ) -> list[tuple[int, float]]:
-    """Send datagrams, full frames as a rule, as fast as can be, at once after `ready` returns; number and time of
-    arrival of each that came. A link that is quiet for `quiet_s` once all are sent has lost the others."""
+    """Send datagrams as fast as possible, and return the number and the time of arrival of each that came.
+
+    They are full frames by default, and leave at once after `ready` returns. When all are sent, a link that is quiet
+    for `quiet_s` has lost the others.
+    """
     receive = path.command("target", "python3", "-c", RECEIVE, str(quiet_s), str(count))
     send = path.command("source", "python3", "-c", SEND, str(count), str(size), TARGET)
     with (

@@ -1,5 +1,7 @@
-"""The shaping core built so that it ends, with a report on standard error, where it goes wrong in a way that C does not
-notice: past an object's end, after it was freed, with a number that does not fit.
+"""The shaping core, built with sanitizers.
+
+It ends with a report on standard error at a fault that C does not notice: an access past an object's end or after it
+was freed, or a number that does not fit.
 """
 
 from __future__ import annotations

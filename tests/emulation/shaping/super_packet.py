@@ -14,7 +14,7 @@ PORT = 7001
 
 
 def super_packet(path: Path, frames: int) -> int:
-    """Send so many full frames from the source as one packet; how many came to the target."""
+    """Send `frames` full frames from the source as one packet, and return how many came to the target."""
     with inside(path.namespace("target"), _datagrams) as into, inside(path.namespace("source"), _datagrams) as out:
         into.bind(("0.0.0.0", PORT))
         into.settimeout(10.0)

@@ -1,4 +1,4 @@
-"""What a shaped link does to traffic, seen from outside; the same for every backend."""
+"""The effect of a shaped link on traffic, seen from outside; the same for every backend."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DEVIATIONS = 5
 
 
 def since(before: LinkCounters, now: LinkCounters) -> LinkCounters:
-    """What a link has done meanwhile."""
+    """Return the difference of a link's counters."""
     return LinkCounters(**{one.name: getattr(now, one.name) - getattr(before, one.name) for one in fields(now)})
 
 
@@ -54,7 +54,7 @@ def shape(shaper: Shaper, path: Path, state: LinkState = STATE) -> None:
 
 
 def numbers(answers: list[tuple[int, float]]) -> list[int]:
-    """Of pings, in the order in which they were answered."""
+    """Return the numbers of pings, in the order in which they were answered."""
     return [number for number, _ in answers]
 
 
@@ -76,7 +76,7 @@ def test_a_burst_leaves_at_the_rate(shaper: Shaper, path: Path) -> None:
     frame_s = MTU_FRAME_BYTES * 8 / 8e6
 
     def quickest_stretch() -> float:
-        """Of a burst's stretches of 50 frames: the time that the quickest takes, in times of a frame."""
+        """Return the time of a burst's quickest stretch of 50 frames, in times of a frame."""
         arrivals = burst(path, 300)
         assert [number for number, _ in arrivals] == list(range(300))
         times = [at for _, at in arrivals[50:]]  # the first may hold what a token bucket had saved
@@ -93,7 +93,7 @@ def test_a_queue_holds_its_limit_and_no_more(shaper: Shaper, path: Path) -> None
     dropped = 0
 
     def held() -> float:
-        """The frames of a burst that the link did not drop."""
+        """Return the number of a burst's frames that the link did not drop."""
         nonlocal dropped
         arrivals = burst(path, 100)
         assert len(arrivals) >= 20
@@ -198,7 +198,7 @@ def test_tcp_reaches_the_rate_and_no_more(shaper: Shaper, path: Path) -> None:
     shape(shaper, path, LinkState(rate_bps=20e6, delay_s=0.005))
 
     def goodput() -> float:
-        """The part of the ideal goodput that arrives."""
+        """Return the part of the ideal goodput that arrives."""
         with path.server():
             words = ["iperf3", "--client", TARGET, "--time", "3", "--omit", "1", "--json"]
             report = json.loads(run(*path.command("source", *words)))
@@ -225,7 +225,7 @@ def test_a_busy_link_reports_the_error_of_its_rate(shaper: Shaper, path: Path) -
     seen = LinkCounters()
 
     def error() -> float:
-        """The error of the rate while a burst passes."""
+        """Return the relative error of the rate while a burst passes."""
         nonlocal seen
         before = seen
         sending = threading.Thread(target=burst, args=(path, 300))
@@ -270,7 +270,7 @@ def slow(delay_s: float) -> LinkState:
 
 
 def await_applied(shaper: Shaper, count: int) -> list[Applied]:
-    """So many that come to be in force, none of them before its moment."""
+    """Wait until `count` states are in force, none of them before its moment, and return them."""
     found: list[Applied] = []
 
     def all_are() -> bool:

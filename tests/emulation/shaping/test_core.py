@@ -1,5 +1,6 @@
-"""The core under the sanitizers of addresses and of undefined behaviour: what it makes of messages that are wrong, and
-a life with all that it does.
+"""The core under the sanitizers of addresses and of undefined behaviour.
+
+It gets messages that are wrong, and lives a life with all that it can do.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ def test_it_lives_through_commands_traffic_and_its_end(
 
 @contextmanager
 def memfd(moments: tuple[int, ...] | None) -> Iterator[list[int]]:
-    """A file with these in it, or none."""
+    """Yield an open file with these moments in it, or none."""
     if moments is None:
         yield []
         return

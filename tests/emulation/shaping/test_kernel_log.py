@@ -1,4 +1,4 @@
-"""What the kernel says while it shapes; in a kernel of our own, whose log nobody else writes to."""
+"""The kernel's log while it shapes; in a kernel of our own, whose log nobody else writes to."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def test_a_class_without_a_quantum_would_be_complained_of(path: Path) -> None:
 
 
 def complaints() -> list[str]:
-    """The log's lines about traffic control."""
+    """Return the log's lines about traffic control."""
     lines = run("dmesg").splitlines()
     return [line for line in lines if any(word in line.lower() for word in ("htb", "netem", "sch_", "quantum"))]

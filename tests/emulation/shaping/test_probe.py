@@ -28,7 +28,7 @@ print(json.dumps(available_backends()["userspace"]))
 
 
 def complaint_without_module(folder: Path, modprobe: str) -> str | None:
-    """Of the userspace backend where br_netfilter is not loaded, and asking for it does this."""
+    """Return the complaint about the userspace backend without br_netfilter, where `modprobe` is modprobe's part."""
     program = folder / "modprobe"
     program.write_text(f'#!/bin/sh\n[ "$*" = br_netfilter ] && {modprobe}\n')
     program.chmod(0o755)

@@ -91,7 +91,7 @@ def test_a_broken_rule_is_named_with_its_place(text: Any, broken: tuple[str | No
 
 
 def of_end(sent: int, arrived: int, protocol: str) -> dict[str, Any]:
-    """The end of a sender's file."""
+    """Return the end of a sender's file."""
     sums = {"sum_sent": {"bytes": sent * 1448}, "sum_received": {"bytes": arrived * 1448}}
     return {"sum": {"packets": sent, "lost_packets": sent - arrived}, **sums} if protocol == "UDP" else sums
 

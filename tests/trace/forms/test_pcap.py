@@ -23,7 +23,7 @@ def packet(ms: float, size: int, data: bytes = THERE) -> Packet:
 
 
 def steady() -> list[Packet]:
-    """A second of 12.112 Mbit/s one way, and acknowledgements back."""
+    """Return the packets of a second of 12.112 Mbit/s one way, and of acknowledgements back."""
     return [one for ms in range(1001) for one in (packet(ms, 1514), packet(ms + 0.5, 66, BACK))]
 
 
