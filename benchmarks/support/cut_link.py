@@ -13,9 +13,9 @@ from benchmarks.support.pretended import PretendedHosts
 from testbed.emulation.network.share import Share
 from testbed.emulation.shaping import LinkCounters
 from testbed.link import LinkState
-from testbed.scaleout.split.part import HostPart, PartRequest, PartSettings
+from testbed.scaleout.split.cut_links import TUNNEL_MTU, HostsNetwork
+from testbed.scaleout.split.host import HostPart, PartRequest, PartSettings
 from testbed.scaleout.split.probes import TOKEN_BYTES, Echo, measure, path_mtu
-from testbed.scaleout.split.underlay import TUNNEL_MTU, HostsNetwork
 from testbed.spec.topology import Topology
 
 NORTH, SOUTH = "north", "south"
@@ -33,7 +33,7 @@ class PartsLink(Subject):
             built = next((part for part in parts.values() if part.request is request), None)
             if built is None:
                 built = stack.enter_context(HostPart(request))
-                built.start()
+                built.start_workers()
             parts[site] = built
         self._parts = parts
         self.backend = parts["a"].network.shaper.name

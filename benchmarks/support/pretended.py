@@ -21,7 +21,7 @@ from testbed.emulation.network.namespace import Namespace, opened
 from testbed.emulation.network.netlink import Netlink
 from testbed.emulation.shaping import Port, open_shaper
 from testbed.link import LinkState, Queue
-from testbed.scaleout.split.underlay import Pair
+from testbed.scaleout.split.cut_links import Pair
 
 #: No host carries as much.
 NO_LIMIT_BPS = 50e9

@@ -14,7 +14,7 @@ from testbed.cli.console import CANNOT, Json, err, fail, out
 from testbed.cli.experiment import interruptible_run
 
 if TYPE_CHECKING:
-    from testbed.scaleout.doctor import HostFacts, PairFacts
+    from testbed.scaleout.cluster import HostFacts, PairFacts
 
 cluster_app = typer.Typer(
     no_args_is_help=True, help="Start, inspect and stop a cluster of machines, for sweeps and split networks."
@@ -38,7 +38,7 @@ def up(
 @cluster_app.command()
 def doctor(json_: Json = False) -> None:
     """Show what each host of the cluster can do, and the round trip and capacity between each two hosts."""
-    from testbed.scaleout.doctor import examine
+    from testbed.scaleout.cluster import examine
 
     with interruptible_run():
         facts, pairs = examine()

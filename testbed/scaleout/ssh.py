@@ -64,6 +64,7 @@ class Ssh:
         """Run a shell script on the host, as root.
 
         Args:
+            script: The script's text.
             given: The script's standard input.
             timeout_s: The script's time limit in seconds; None for no limit.
 

@@ -31,8 +31,8 @@ from testbed.emulation.errors import EmulationError
 from testbed.emulation.shaping import ShapingError
 from testbed.link import LinkState
 from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S, STARVED
+from testbed.scaleout.split.host import PartSettings
 from testbed.scaleout.split.hosts import HostLost, HostProcess, SplitHosts
-from testbed.scaleout.split.part import PartSettings
 from testbed.scaleout.split.plan import Capacity, plan_split
 from testbed.scaleout.split.testbed import SplitTestbed
 from testbed.spec.errors import SpecError
@@ -122,7 +122,7 @@ def whole(
         stack.enter_context(closing(testbed))
         testbed.open()
         testbed.build()
-        hosts.each("start", lambda _: (None,))
+        hosts.each("start")
         testbed.replay.start(networks[0].links.values())
         yield Whole(testbed, hosts, pretended, states)
 
@@ -277,8 +277,7 @@ def test_the_processes_end_when_their_holder_is_killed() -> None:
     with whole() as up:
         pid = up.pid("south")
         process = up.hosts.hosts["south"]._process
-        assert process.stdin is not None
-        process.stdin.close()
+        up.hosts.hosts["south"]._requests.close()
         until(lambda: not Path(f"/proc/{pid}").exists() or process.poll() is not None)
 
 

@@ -1,16 +1,26 @@
-"""Cut links, measured from outside while nobody uses them, by the two hosts of each.
+"""Cut links: the delay that the hosts' own network takes of them, and their measurement before the run.
 
-The host where a link begins pings its round trip. The rate is that of a flood, counted by the kernel on the other host,
-where the flood arrives, between two looks on that host's own clock: the hosts need no common clock.
+    declared 30 ms  ->  held by the router 29 ms  +  hosts' network 1 ms
+
+A link that declares less than the hosts' network takes can't be cut there. Everything that speaks of links speaks of
+declared states; only the shaper that does the work is told less.
+
+The one-way delay, the floor, is half of a measured round trip. Nobody at the two ends can tell asymmetry from a clock's
+offset, so a one-way delay may be off by half of the two directions' difference, while the round trip is right. The
+least of several round trips is the path's own; the time beyond it is queues and scheduling.
+
+Cut links are measured from outside while nobody uses them, by the two hosts of each. The host where a link begins pings
+its round trip. The rate is that of a flood, counted by the kernel on the other host, where the flood arrives, between
+two looks on that host's own clock: the hosts need no common clock.
 """
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,16 +41,182 @@ from testbed.emulation.links.probe import (
 )
 from testbed.emulation.network.namespace import inside
 from testbed.emulation.network.network import Network
-from testbed.emulation.shaping.base import passes
-from testbed.link import LinkState, link_ends, link_name
+from testbed.emulation.shaping.base import Applied, FutureStates, LinkCounters, Port, Shaper, ShapingError, passes
+from testbed.link import LinkState, Queue, link_ends, link_name
+from testbed.spec.topology import Link, Topology
 
 if TYPE_CHECKING:
     from testbed.scaleout.split.hosts import SplitHosts
+
+#: VXLAN's overhead in bytes: the inner frame's Ethernet header, VXLAN's own, UDP's and IP's.
+VXLAN_BYTES = 14 + 8 + 8 + 20
+#: The MTU of emulated interfaces where the hosts' network carries 1,500 bytes inside a tunnel, and the one over a
+#: network of 1,500, as nearly all are: 1,500 inside 1,500 would be refused or fragmented.
+FULL_MTU = 1500
+TUNNEL_MTU = FULL_MTU - VXLAN_BYTES
 
 #: A flood that offered less than this part of the link's rate did not fill the link.
 OFFERED = 1.0
 #: The seconds for which the flood goes on after the second look.
 AFTER_S = 0.3
+
+#: Two sites, or two hosts, in either order.
+Pair = frozenset[str]
+
+
+# The floor, pure ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BelowFloor:
+    """A link that declares less one-way delay than the hosts' network between its ends takes, in seconds."""
+
+    link: str
+    delay_s: float
+    hosts: Pair
+    floor_s: float
+
+    def __str__(self) -> str:
+        names = " and ".join(sorted(self.hosts))
+        return (
+            f"{self.link} declares {self.delay_s * 1e3:g} ms one way, but {names} are {self.floor_s * 1e3:.3g} ms "
+            "apart one way (half of their least round trip)"
+        )
+
+
+@dataclass(frozen=True)
+class HostsNetwork:
+    """The measured network between hosts."""
+
+    #: The least round trip of each pair of hosts, in seconds.
+    round_trips: Mapping[Pair, float]
+    #: The largest IP packet that passes unfragmented between each pair of hosts, in bytes.
+    mtus: Mapping[Pair, int]
+
+    def floor_s(self, hosts: Pair) -> float:
+        """Return the one-way delay between two hosts, half of their round trip; 0 for one and the same host."""
+        return self.round_trips[hosts] / 2 if len(hosts) > 1 else 0.0
+
+    @property
+    def mtu(self) -> int:
+        """The MTU of every emulated interface: the same on all, so that no path fragments."""
+        return FULL_MTU if all(mtu >= FULL_MTU + VXLAN_BYTES for mtu in self.mtus.values()) else TUNNEL_MTU
+
+    def barred(self, topologies: Iterable[Topology]) -> dict[Pair, frozenset[Pair]]:
+        """Return, for each pair of sites, the pairs of hosts that are too far apart for its links to be cut there."""
+        found: dict[Pair, set[Pair]] = {}
+        for topology in topologies:
+            for link in topology.links.values():
+                delay_s = least_delay_s(link)
+                too_far = {hosts for hosts in self.round_trips if delay_s < self.floor_s(hosts)}
+                found.setdefault(frozenset((link.source, link.target)), set()).update(too_far)
+        return {pair: frozenset(hosts) for pair, hosts in found.items() if hosts}
+
+    def below(self, host_of: Mapping[str, str], topology: Topology) -> list[BelowFloor]:
+        """Return every cut link that declares less than its floor, in any row of its trace."""
+        declared = {name: least_delay_s(topology.links[name]) for name in topology.links}
+        cut = cut_hosts(host_of, topology)
+        found = [BelowFloor(name, declared[name], hosts, self.floor_s(hosts)) for name, hosts in cut.items()]
+        return [one for one in found if one.delay_s < one.floor_s]
+
+
+def cut_hosts(host_of: Mapping[str, str], topology: Topology) -> dict[str, Pair]:
+    """Return the two hosts of each cut link, by the link's name."""
+    hosts = {link.name: frozenset((host_of[link.source], host_of[link.target])) for link in topology.links.values()}
+    return {name: pair for name, pair in hosts.items() if len(pair) > 1}
+
+
+def least_delay_s(link: Link) -> float:
+    """Return the least delay that a link declares, over its trace."""
+    rows = link.trace.rows if link.trace is not None else ()
+    return min((row.over(link.state).delay_s for row in rows), default=link.state.delay_s)
+
+
+def check_delay(link: str, delay_s: float, floor_s: float) -> None:
+    """Raise ShapingError for a delay below the link's floor."""
+    if delay_s < floor_s:
+        raise ShapingError(
+            f"{link} cannot have {delay_s * 1e3:g} ms one way: its hosts are {floor_s * 1e3:.3g} ms apart",
+            rule="below-floor",
+            link=link,
+            given=delay_s,
+        )
+
+
+def over_underlay(link: str, state: LinkState, floor_s: float) -> LinkState:
+    """Return the state for the router to enforce, so that together with the hosts' network the link is as declared.
+
+    The queue keeps the size that follows from the declared delay.
+
+    Raises:
+        ShapingError: The delay is below the floor, which a change by hand may ask for.
+    """
+    check_delay(link, state.delay_s, floor_s)
+    queue = Queue(state.queue_bytes, "bytes") if state.queue.unit == "bdp" else state.queue
+    return replace(state, delay_s=state.delay_s - floor_s, queue=queue)
+
+
+class TunnelShaper(Shaper):
+    """Passes each state on to another shaper, less the link's floor.
+
+    Raises ShapingError for a state below the floor: such a link would silently be slower than asked for.
+    """
+
+    def __init__(self, inner: Shaper, floor_s: Callable[[str], float]) -> None:
+        """Wrap `inner`; `floor_s` returns a link's floor, 0 for a link that is not cut."""
+        self.name = inner.name  # type: ignore[misc]
+        self._inner = inner
+        self._floor_s = floor_s
+
+    @property
+    def realtime(self) -> bool | None:
+        """The inner shaper's priority: True if real-time; None if the kernel shapes."""
+        return self._inner.realtime
+
+    def attach(self, ports: Mapping[Port, LinkState]) -> None:
+        """Attach ports in the states that their routers enforce."""
+        self._inner.attach({port: self._enforced(port.link, state) for port, state in ports.items()})
+
+    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, FutureStates] | None = None) -> None:
+        """Change links to the states that their routers enforce."""
+        enforced = {link: self._enforced(link, state) for link, state in states.items()}
+        self._inner.apply(enforced, None if coming is None else self._enforced_later(coming))
+
+    def expect(self, coming: Mapping[str, FutureStates]) -> None:
+        """Append the states that routers will enforce."""
+        self._inner.expect(self._enforced_later(coming))
+
+    def applied(self) -> list[Applied]:
+        """Return the inner shaper's applied states."""
+        return self._inner.applied()
+
+    def detach(self, link: str) -> None:
+        """Detach a link."""
+        self._inner.detach(link)
+
+    def counters(self) -> dict[str, LinkCounters]:
+        """Return the inner shaper's counters."""
+        return self._inner.counters()
+
+    def failure(self) -> str | None:
+        """Return the inner shaper's failure."""
+        return self._inner.failure()
+
+    def close(self) -> None:
+        """Close the inner shaper."""
+        self._inner.close()
+
+    def _enforced_later(self, coming: Mapping[str, FutureStates]) -> dict[str, FutureStates]:
+        return {
+            link: [(due_s, self._enforced(link, state)) for due_s, state in states] for link, states in coming.items()
+        }
+
+    def _enforced(self, link: str, state: LinkState) -> LinkState:
+        floor_s = self._floor_s(link)
+        return over_underlay(link, state, floor_s) if floor_s else state
+
+
+# Measured by the two hosts of each ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +233,6 @@ class CutLinks:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._sinks: dict[str, socket.socket] = {}
-
-    def close(self) -> None:
-        """Close all sinks."""
-        with ExitStack() as stack:
-            for sink in self._sinks.values():
-                stack.callback(sink.close)
-        self._sinks.clear()
 
     def round_trip_errors(self, states: Mapping[str, LinkState]) -> dict[str, float]:
         """Return the errors of the idle round trips of links that begin here, in seconds.
@@ -74,21 +242,15 @@ class CutLinks:
         """
         return round_trip_errors(self._network, self._network.share.own(states), states)
 
-    def listen(self, link: str) -> None:
-        """Open a sink for a flood over a link that ends here."""
+    def arrivals(self, link: str, warm_up_s: float, seconds: float) -> tuple[FloodArrival, FloodArrival]:
+        """Count what has arrived over a link that ends here, after `warm_up_s` of a flood and `seconds` later."""
         source, target = link_ends(link)
-        address = str(self._network.addressing.next_hop(source, target))
-        sink = inside(self._network.router(target).netns, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        sink.bind((address, FLOOD_PORT))
-        self._sinks[link] = sink
-
-    def arrived(self, link: str) -> FloodArrival:
-        """Count what has arrived over a link: the quickest of several looks."""
-        return min((self._look(link) for _ in range(LOOKS)), key=lambda look: look.took_s)
-
-    def ignore(self, link: str) -> None:
-        """Close the link's sink."""
-        self._sinks.pop(link).close()
+        with closing(inside(self._network.router(target).netns, _udp_socket)) as sink:
+            sink.bind((str(self._network.addressing.next_hop(source, target)), FLOOD_PORT))
+            time.sleep(warm_up_s)
+            before = self._arrived(link)
+            time.sleep(seconds)
+            return before, self._arrived(link)
 
     def flood(self, link: str, state: LinkState, seconds: float) -> float:
         """Offer a link that begins here a little more than it carries; return the offer relative to the link's rate."""
@@ -108,9 +270,15 @@ class CutLinks:
                         sent += 1
                 except BlockingIOError:  # the whole buffer waits for the link, so the link lacks nothing
                     sent = due
+                except ConnectionRefusedError:  # the other host does not count yet, or no more
+                    continue
                 if sent >= due:
                     time.sleep(FLOOD_STEP_S)
         return sent * frame * 8 * (1 - state.loss) / seconds / state.rate_bps
+
+    def _arrived(self, link: str) -> FloodArrival:
+        """Count what has arrived over a link: the quickest of several looks."""
+        return min((self._look(link) for _ in range(LOOKS)), key=lambda look: look.took_s)
 
     def _look(self, link: str) -> FloodArrival:
         source, target = link_ends(link)
@@ -119,6 +287,10 @@ class CutLinks:
         took_s = time.monotonic() - began
         # A tunnel's end counts packets without their Ethernet headers.
         return FloodArrival(began + took_s / 2, took_s, size + ETHERNET_BYTES * packets)
+
+
+def _udp_socket() -> socket.socket:
+    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
 
 def _received(pid: int, interface: str) -> tuple[int, int]:
@@ -136,10 +308,8 @@ def measure_cut_links(
 ) -> dict[str, LinkFidelity]:
     """Measure cut links from the holder of all hosts, one after another: each takes about two seconds."""
     links = [link for link in links if states[link].up]
-    errors: dict[str, float] = {}
     asked = {name: states[name] for link in links for name in (link, _back(link)) if name in states}
-    for found in hosts.each("cut.round_trip_errors", lambda _: (asked,)).values():
-        errors |= found
+    errors: dict[str, float] = hosts.merged("cut.round_trip_errors", lambda _: (asked,))
     measured = {}
     for link in links:
         rate, resolution = _rate(hosts, host_of, link, states[link], mtu)
@@ -158,14 +328,9 @@ def _rate(
         return None, 0.0
     near, far = (host_of[site] for site in link_ends(link))
     window, warm_up_s = window_s(state), FLOOD_WARM_UP_S + state.delay_s + state.jitter_s
-    hosts.call(far, "cut.listen", link)
     flood = hosts.hosts[near].submit("cut.flood", link, state, warm_up_s + window + AFTER_S)
-    time.sleep(warm_up_s)
-    before = hosts.call(far, "cut.arrived", link)
-    time.sleep(window)
-    after = hosts.call(far, "cut.arrived", link)
+    before, after = hosts.call(far, "cut.arrivals", link, warm_up_s, window)
     offered = flood.result()
-    hosts.call(far, "cut.ignore", link)
     time.sleep(state.queue_bytes * 8 / state.rate_bps + state.delay_s)  # until the queue is empty
     seconds = after.at - before.at
     expected = state.rate_bps / 8 * seconds

@@ -1,17 +1,23 @@
 """One host of a split network: its part, its workers and its probes, as one object in a process of its own.
 
     holder (see `hosts`)                                  host, as root: python -m testbed.scaleout.split.host
-    HostProcess -- command: local, nsenter, ssh … -->     serve --> SplitHost
+    HostProcess -- command: local, nsenter, ssh … -->     serve --> SplitHost --> HostPart
                 <--- requests and answers, pickled, on standard input and output --->
 
 A request is (number, method, arguments), an answer (number, whether the call succeeded, value or error). A method is a
-dotted name, such as `part.build` or `fleet.kill`. Each request has a thread, so that a long one does not delay others.
-When its input ends, the process removes all it made and ends: a holder that was killed, or whose connection broke,
-leaves nothing on any host.
+dotted name, such as `part.measure` or `fleet.kill`. Each request has a thread, so that a long one delays no other. When
+its input ends, the process removes all it made and ends: a holder that was killed, or whose connection broke, leaves
+nothing on any host.
 
 Pickled values can run code. Whoever can start this process as root can run code anyway; docs/scale.md says how far the
-hosts of a network trust each other.
+hosts of a network trust each other. A Ray actor would need Ray on every host (0.2 GiB while it is idle), where SSH
+suffices, and a process of its own for the part all the same: Ray kills an actor before it can remove what it made.
 
+A host's part is its sites, with the links that begin there and the ends of tunnels:
+
+    open -> build -> measured from outside -> start workers -> begin at a moment -> change, swap, sample -> end
+
+The parts of a network know nothing of each other. The holder has every part take a step before any takes the next.
 Times are in seconds on this host's monotonic clock; the holder knows how far the hosts' clocks are apart.
 """
 
@@ -20,35 +26,225 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import struct
+import platform
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address
+from multiprocessing.connection import Connection
 from operator import attrgetter
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal, Self
 
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet
 from testbed.emulation.containers.image import ensure_worker_image, manifest_entry, record
 from testbed.emulation.host.budget import Budget, known_budget
-from testbed.emulation.network.share import OWN
+from testbed.emulation.links.links import Observer
+from testbed.emulation.links.probe import LinkFidelity
+from testbed.emulation.network.holders import Holders, Namespaces, idle_requests
+from testbed.emulation.network.network import Network
+from testbed.emulation.network.share import OWN, Share
+from testbed.emulation.network.swap import SwapTransaction
 from testbed.emulation.process import ProcessIdentity
-from testbed.link import LinkState
+from testbed.emulation.shaping import Shaper
+from testbed.emulation.shaping.base import distorted_by_offload
+from testbed.emulation.testbed import Backend, Testbed
+from testbed.link import LinkState, link_ends
 from testbed.scaleout.split.control_relay import ControlProxies, GatewayAddress
-from testbed.scaleout.split.cut_links import CutLinks
-from testbed.scaleout.split.part import HostPart, PartFacts, PartRequest
+from testbed.scaleout.split.cut_links import CutLinks, Pair, TunnelShaper, check_delay
 from testbed.scaleout.split.probes import Echo, Probed, Prober, measure, path_mtu
+from testbed.spec.event import LinkChange
+from testbed.spec.topology import Link, SwitchName, Topology
+from testbed.telemetry.host import CpuMeter
 
 #: The seconds between two looks at the kernel's queues, which say how much waits now, not for how long.
 LOOK_S = 0.1
 
-_LENGTH = struct.Struct(">I")
+#: The steps of a network swap: build what is new, move the routes, remove what is gone; or undo.
+SwapStep = Literal["build", "move routes", "remove", "undo"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartSettings:
+    """The settings that all parts of a network share."""
+
+    backend: Backend = "auto"
+    fit_transport: bool = True
+    workers: Literal["containers", "namespaces"] = "containers"
+
+
+@dataclass(frozen=True)
+class PartRequest:
+    """The network, and a host's part in it."""
+
+    name: str
+    topology: Topology
+    share: Share
+    #: The seconds that are taken off the delay of every link cut between two hosts, by the pair of hosts.
+    floors: Mapping[Pair, float] = field(default_factory=dict)
+    settings: PartSettings = PartSettings()
+
+    def floor_s(self, link: str) -> float:
+        """Return the seconds that are taken off a link's delay; 0 where both of its sites are on one host."""
+        hosts = frozenset(self.share.host_of[site] for site in link_ends(link) if site in self.share.host_of)
+        return self.floors[hosts] if len(hosts) > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class PartFacts:
+    """A host's part, as a manifest records it."""
+
+    host: str
+    sites: tuple[str, ...]
+    backend: str
+    realtime_shaping: bool | None
+    switch: SwitchName
+    kernel: str
+    mtu: int
+
+
+class HostPart(Testbed):
+    """One host's part of a network, as a testbed whose cut links are shaped over the hosts' network.
+
+    As a context manager it is built on entry and removed on exit; the caller starts its workers and its replay.
+    """
+
+    def __init__(self, request: PartRequest, observer: Observer = lambda *_: None) -> None:
+        """Prepare a part; `observer` is told of each state put in force, as by a Testbed."""
+        super().__init__(
+            request.topology,
+            name=request.name,
+            backend=request.settings.backend,
+            workers=request.settings.workers,
+            fit_transport=request.settings.fit_transport,
+            observer=observer,
+        )
+        self.request = request
+        self._swap: SwapTransaction | None = None
+        self._cpu = CpuMeter()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            self.open()
+            self.build()
+            undo.pop_all()
+        return self
+
+    def _network(self, topology: Topology, shaper: Shaper) -> Network:
+        request = self.request
+        over = TunnelShaper(shaper, request.floor_s)
+        return Network(self.name, topology, over, self._observer, request.settings.fit_transport, request.share)
+
+    def facts(self) -> PartFacts:
+        """Return the manifest's entry of an open part."""
+        network, share = self.network, self.request.share
+        return PartFacts(
+            host=share.host,
+            sites=tuple(filter(share.has, self.request.topology.sites)),
+            backend=network.shaper.name,
+            realtime_shaping=network.shaper.realtime,
+            switch=network.switch,
+            kernel=platform.release(),
+            mtu=share.mtu,
+        )
+
+    def measure(self, links: Iterable[str] | None = None) -> dict[str, LinkFidelity]:
+        """Measure the idle links, or those of them that are named, that lie within this host."""
+        states = self.network.links_in_force.states()
+        wanted = states.keys() if links is None else set(links)
+        has = self.request.share.has
+        return super().measure([name for name in states if name in wanted and all(map(has, link_ends(name)))])
+
+    def start_workers(self, requests: Iterable[ContainerRequest] | None = None) -> Holders:
+        """Start this host's workers: as requested, or, without requests, idle until programs are started in them."""
+        own = [worker for worker in self.network.topology.workers if self.request.share.has(worker.site)]
+        bare = self.request.settings.workers == "namespaces"
+        holders: Holders = Namespaces() if bare else Fleet.connected(self.name, self.control)
+        self.start(holders, idle_requests(own) if requests is None else requests)
+        return holders
+
+    def begin(self, at_s: float) -> None:
+        """Replay this part's traces from a future moment on."""
+        self.replay.start(self._traced(), at_s)
+
+    def resume(self) -> None:
+        """Continue this part's traces from where they were held."""
+        self.replay.resume(self._traced())
+
+    def change(self, change: LinkChange) -> LinkState:
+        """Change a link that begins here, and return the state then in force.
+
+        Raises:
+            KeyError: The link does not begin here.
+            ShapingError: The delay is below the link's floor; nothing has changed.
+        """
+        if change.delay is not None:
+            check_delay(change.link, change.delay, self.request.floor_s(change.link))
+        self.network.links_in_force.change(change)
+        return self.network.links_in_force.states()[change.link]
+
+    def note(self, link: str, state: LinkState) -> None:
+        """Fit the transport of this host's workers to the new state of a link that begins on another host."""
+        self.network.transport.note(link, state)
+        if distorted_by_offload(state):
+            self.network.use_single_frames()
+
+    def swap_step(self, step: SwapStep, topology: Topology | None = None) -> None:
+        """Take one step of a swap to another network; "build" needs that network's topology.
+
+        Packets take the new ways after "move routes". Until "remove" everything can be undone. After an error the
+        next step must be "undo".
+        """
+        if step == "build":
+            assert topology is not None
+            self._swap = SwapTransaction(self.network, topology, {})
+        if self._swap is None:
+            return  # the swap never began here, so there is nothing to undo
+        match step:
+            case "build":
+                self._swap.build()
+            case "move routes":
+                self._swap.move_routes()
+                self.replay.follow(self._traced())
+            case "remove":
+                self._swap.remove()
+                self._swap = None
+            case "undo":
+                self._swap.undo()
+                self.replay.follow(self._traced())
+                self._swap = None
+
+    def _traced(self) -> list[Link]:
+        """Return the links that are replayed here."""
+        links = self.network.topology.links.values()
+        return [link for link in links if link.trace is not None and self.request.share.has_link(link.name)]
+
+    def sample(self) -> dict[str, Any]:
+        """Return this moment's figures of the part.
+
+        Returns:
+            clock_s: The moment, on this host's monotonic clock.
+            bytes: The bytes that have arrived over each link that ends here.
+            counters: The counters of each link that begins here.
+            cpu: This host's busy share since the last sample.
+            broken: The failure of the shaper or the replay, or None.
+        """
+        counters, states = self.network.shaper.counters(), self.network.links_in_force.states()
+        own = states.keys() & counters.keys()
+        broken = self.network.shaper.failure() or self.replay.failure
+        return {
+            "clock_s": time.monotonic(),
+            "bytes": self.network.arrived_bytes(),
+            "counters": {name: counters[name] for name in own},
+            "cpu": round(self._cpu.read(), 4),
+            "broken": str(broken) if broken else None,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +266,7 @@ class SplitHost:
         """Begin to answer probes.
 
         Args:
+            name: The host's name.
             address: The host's address on the hosts' network.
             token: The network's token, by which its hosts know each other's probes.
             underlay: The host's own network namespace.
@@ -104,13 +301,17 @@ class SplitHost:
     # Its part -----------------------------------------------------------------------------------------------------
 
     def open(self, request: PartRequest) -> PartFacts:
-        """Open this host's part. Raises as HostPart.open."""
+        """Take the network's name on this host and find a shaping backend.
+
+        Raises:
+            FileExistsError: A network of this name is up.
+            EmulationError: This host can't emulate the part.
+        """
         self.part = HostPart(request, self._put_in_force)
-        self._stack.callback(self.part.end)
-        facts = self.part.open()
+        self._stack.callback(self.part.close)
+        self.part.open()
         self.cut = CutLinks(self.part.network)
-        self._stack.callback(self.cut.close)
-        return facts
+        return self.part.facts()
 
     def watch(self, hosts: Mapping[str, IPv4Address]) -> None:
         """Start to probe these hosts, which share a cut link with this one, and to look at queues."""
@@ -125,14 +326,14 @@ class SplitHost:
         """Lead this host's workers to the controller at the gateway, over the hosts' network."""
         has = self.part.request.share.has
         own = [worker.name for worker in self.part.network.topology.workers if has(worker.site)]
-        proxies = ControlProxies(gateway, self.part.testbed.control, own, self._underlay)
+        proxies = ControlProxies(gateway, self.part.control, own, self._underlay)
         self._stack.enter_context(proxies)
 
-    def start(self, requests: Iterable[ContainerRequest] | None) -> None:
+    def start(self, requests: Iterable[ContainerRequest] | None = None) -> None:
         """Start this host's workers. Raises ContainerDied, EngineError."""
-        self.part.start(requests)
-        if isinstance(self.part.held, Fleet):
-            self.fleet = self.part.held
+        holders = self.part.start_workers(requests)
+        if isinstance(holders, Fleet):
+            self.fleet = holders
 
     def worker_image(self) -> str:
         """Return the workers' image, built where it is missing. Raises EngineError, ImageError."""
@@ -192,25 +393,12 @@ class SplitHost:
 # Its process ----------------------------------------------------------------------------------------------------------
 
 
-def write_message(stream: IO[bytes], value: Any) -> None:
-    """Write a pickled value behind its length."""
-    data = pickle.dumps(value)
-    stream.write(_LENGTH.pack(len(data)) + data)
-    stream.flush()
-
-
-def read_message(stream: IO[bytes]) -> Any:
-    """Read the next value; None at the end of the stream."""
-    head = stream.read(_LENGTH.size)
-    return pickle.loads(stream.read(*_LENGTH.unpack(head))) if len(head) == _LENGTH.size else None
-
-
 def serve() -> int:
     """Carry out the holder's requests until its end of the input closes, and return the exit code.
 
     The arguments of the first request are those of SplitHost.
     """
-    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    requests, answers = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
     os.dup2(2, 1)  # what any code prints must not mix with the answers
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -218,7 +406,7 @@ def serve() -> int:
 
     def answer(number: int, succeeded: bool, value: Any) -> None:
         with lock, contextlib.suppress(OSError):  # the holder has gone
-            write_message(answers, (number, succeeded, value))
+            answers.send((number, succeeded, value))
 
     def carry_out(number: int, method: str, arguments: Iterable[Any]) -> None:
         try:
@@ -227,7 +415,7 @@ def serve() -> int:
             answer(number, False, _picklable(error))
 
     try:
-        while (request := read_message(requests)) is not None:
+        for request in received(requests):
             if host is not None:
                 threading.Thread(target=carry_out, args=request, daemon=True).start()
                 continue
@@ -241,6 +429,13 @@ def serve() -> int:
         if host is not None:
             host.end()
     return 0
+
+
+def received(connection: Connection) -> Iterator[Any]:
+    """Yield the values that arrive, until the other end closes the connection or breaks off."""
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            yield connection.recv()
 
 
 def _picklable(error: BaseException) -> BaseException:

@@ -12,15 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError
 from ipaddress import IPv4Address
 from itertools import count
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.network.share import OWN
 from testbed.emulation.process import await_end
-from testbed.scaleout.split.host import HostPath, read_message, write_message
+from testbed.scaleout.split.cut_links import HostsNetwork, Pair
+from testbed.scaleout.split.host import HostPath, received
 from testbed.scaleout.split.probes import ClockEstimate, ClockSample, Prober, estimate
-from testbed.scaleout.split.underlay import HostsNetwork, Pair
 
 #: The time limit of a step, in seconds. The longest builds a worker image, and may load packages over a slow network.
 STEP_S = 3600.0
@@ -40,9 +41,12 @@ class HostProcess:
     def __init__(self, name: str, command: Sequence[str], *arguments: Any) -> None:
         """Start the process. `arguments` are those of SplitHost after its name; its errors and HostLost are raised."""
         self.name = name
-        self._process = subprocess.Popen(
-            [*command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-        )
+        requests, self._requests = Pipe(duplex=False)
+        self._answers, answers = Pipe(duplex=False)
+        with requests, answers:
+            self._process = subprocess.Popen(
+                [*command], stdin=requests.fileno(), stdout=answers.fileno(), start_new_session=True
+            )
         self._numbers = count(1)
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[Any]] = {}
@@ -64,31 +68,25 @@ class HostProcess:
                 return done
             number = next(self._numbers)
             self._waiting[number] = done
-            assert self._process.stdin is not None
             with contextlib.suppress(OSError):  # the reader reports a lost host
-                write_message(self._process.stdin, (number, method, arguments))
+                self._requests.send((number, method, arguments))
         return done
 
     def close(self) -> None:
         """Have the host remove its part, and wait for the process."""
-        if self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
+        self._requests.close()
         await_end(self._process, END_S)
         self._reader.join()
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        while (answer := read_message(self._process.stdout)) is not None:
-            number, succeeded, value = answer
-            with self._lock:
-                done = self._waiting.pop(number, None)
-            if done is None:
-                continue
-            if succeeded:
-                done.set_result(value)
-            else:
-                done.set_exception(value)
+        with self._answers:
+            for number, succeeded, value in received(self._answers):
+                with self._lock:
+                    done = self._waiting.pop(number)
+                if succeeded:
+                    done.set_result(value)
+                else:
+                    done.set_exception(value)
         with self._lock:
             text = f"{self.name} is lost: its process has ended, or the connection to it is cut"
             self._lost = HostLost(text, host=self.name)
@@ -135,6 +133,7 @@ class SplitHosts:
         """Call a method of every host in parallel, and wait for all.
 
         Args:
+            method: The method's dotted name on a host.
             arguments: Returns the arguments for a host, by its name.
             within_s: The seconds after which a host that does not answer is lost.
 
@@ -165,6 +164,10 @@ class SplitHosts:
                 raise  # the method itself timed out
             text = f"{host} is lost: it did not answer `{method}` within {within_s:g} s"
             raise HostLost(text, host=host) from None
+
+    def merged(self, method: str, arguments: Callable[[str], tuple[Any, ...]] = lambda _: ()) -> dict[str, Any]:
+        """Call a method of every host, as `each`, and return one mapping of what the hosts' mappings hold."""
+        return {key: value for found in self.each(method, arguments).values() for key, value in found.items()}
 
     def underlay(self) -> HostsNetwork:
         """Measure the hosts' network between each two hosts. Raises HostLost for a host that another can't reach."""

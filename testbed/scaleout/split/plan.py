@@ -15,10 +15,10 @@ networks as people draw them are solved to optimality:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
-from itertools import product
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from testbed.emulation.network.share import Share
 from testbed.errors import DetailedError
 from testbed.link import link_ends
-from testbed.scaleout.split.underlay import HostsNetwork, Pair, cut_hosts
+from testbed.scaleout.split.cut_links import HostsNetwork, Pair, cut_hosts
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.topology import Topology
 
@@ -102,6 +102,7 @@ def plan_split(
         cores: The cores that each worker computes on, by its name.
         hosts: Each host's address and capacity.
         pinned: Site -> host, for sites that the user assigned.
+        underlay: The network between the hosts.
         file: The experiment's file, for errors.
 
     Raises:
@@ -242,17 +243,12 @@ def assign_sites(problem: AssignmentProblem) -> SiteAssignment:
                 host=host,
                 given=site,
             )
-    program = _Program(problem)
-    found = milp(
-        program.costs(),
-        integrality=np.ones(program.size),
-        bounds=program.bounds(),
-        constraints=program.constraints(),
-        options={"time_limit": SEARCH_S, "mip_rel_gap": 0.0},
-    )
+    found = _least_cut(problem)
     if found.x is None:
         raise NoAssignment(_why_none(problem))
-    host_of = program.host_of(found.x)
+    hosts = list(problem.hosts)
+    chosen = found.x[: len(problem.sites) * len(hosts)].reshape(len(problem.sites), len(hosts)).argmax(axis=1)
+    host_of = {site: hosts[at] for site, at in zip(problem.sites, chosen, strict=True)}
     return SiteAssignment(host_of, cut_bps(problem.rates, host_of), least=found.status == 0)
 
 
@@ -274,70 +270,53 @@ def _why_none(problem: AssignmentProblem) -> str:
     )
 
 
-class _Program:
-    """The problem as an integer program: the variables x first, site by site, then y, pair by pair."""
+def _least_cut(problem: AssignmentProblem) -> Any:
+    """Solve the integer program of this module's docstring.
 
-    def __init__(self, problem: AssignmentProblem) -> None:
-        self._problem = problem
-        self._sites, self._hosts = list(problem.sites), list(problem.hosts)
-        self._pairs = [(pair, rate) for pair, rate in problem.rates.items() if rate > 0]
-        self._x = {key: at for at, key in enumerate(product(self._sites, self._hosts))}
-        self._y = {
-            key: len(self._x) + at for at, key in enumerate(product((pair for pair, _ in self._pairs), self._hosts))
-        }
+    Returns:
+        The result of `scipy.optimize.milp`. Its `x` begins with x[s, h], site by site, then has y[p, h], pair by pair.
+    """
+    sites = {site: at for at, site in enumerate(problem.sites)}
+    hosts = {host: at for at, host in enumerate(problem.hosts)}
+    rates = {pair: rate for pair, rate in problem.rates.items() if rate > 0}
+    xs, ys = len(sites) * len(hosts), len(rates) * len(hosts)
+    each_host = np.eye(len(hosts))
 
-    @property
-    def size(self) -> int:
-        return len(self._x) + len(self._y)
+    def on_x(rows: np.ndarray, least: float, most: float) -> LinearConstraint:
+        return LinearConstraint(np.hstack([rows, np.zeros((len(rows), ys))]), least, most)
 
-    def costs(self) -> np.ndarray:
-        """Return the costs in units of the largest rate: the solver's tolerances are made for values around 1."""
-        largest = max((rate for _, rate in self._pairs), default=1.0)
-        costs = np.zeros(self.size)
-        for pair, rate in self._pairs:
-            for host in self._hosts:
-                costs[self._y[pair, host]] = rate / largest / 2
-        return costs
-
-    def bounds(self) -> Bounds:
-        least, most = np.zeros(self.size), np.ones(self.size)
-        for site, host in self._problem.pinned.items():
-            least[self._x[site, host]] = 1.0
-        return Bounds(least, most)
-
-    def constraints(self) -> LinearConstraint:
-        rows, least, most = [], [], []
-        for entries, low, high in self._rows():
-            row = np.zeros(self.size)
-            for at, factor in entries:
-                row[at] += factor
-            rows.append(row)
-            least.append(low)
-            most.append(high)
-        return LinearConstraint(np.array(rows), np.array(least), np.array(most))
-
-    def _rows(self) -> Iterator[tuple[Sequence[tuple[int, float]], float, float]]:
-        """Yield each constraint as (entries, at least, at most)."""
-        x, y, sites = self._x, self._y, self._problem.sites
-        for site in self._sites:
-            yield [(x[site, host], 1.0) for host in self._hosts], 1.0, 1.0
-        for host, capacity in self._problem.hosts.items():
-            yield [(x[site, host], 1.0) for site in self._sites], 1.0, math.inf
-            for name in ("bits_per_second", "cores"):
-                budget = getattr(capacity, name)
-                if math.isfinite(budget):
-                    unit = max(budget, 1e-9)
-                    yield [(x[site, host], getattr(sites[site], name) / unit) for site in self._sites], 0.0, 1.0
-        for pair, _ in self._pairs:
-            a, b = sorted(pair)
-            for host in self._hosts:
-                yield [(y[pair, host], 1.0), (x[a, host], -1.0), (x[b, host], 1.0)], 0.0, math.inf
-                yield [(y[pair, host], 1.0), (x[a, host], 1.0), (x[b, host], -1.0)], 0.0, math.inf
-        for pair, between in self._problem.barred.items():
-            a, b = sorted(pair)
-            for g, h in (sorted(hosts) for hosts in between):
-                yield [(x[a, g], 1.0), (x[b, h], 1.0)], 0.0, 1.0
-                yield [(x[a, h], 1.0), (x[b, g], 1.0)], 0.0, 1.0
-
-    def host_of(self, values: np.ndarray) -> dict[str, str]:
-        return {site: max(self._hosts, key=lambda host: values[self._x[site, host]]) for site in self._sites}
+    constraints = [
+        on_x(np.kron(np.eye(len(sites)), np.ones(len(hosts))), 1, 1),  # one host for each site
+        on_x(np.kron(np.ones(len(sites)), each_host), 1, np.inf),  # every host is used
+    ]
+    for name in ("bits_per_second", "cores"):
+        needs = np.array([getattr(site, name) for site in problem.sites.values()])
+        budgets = np.array([getattr(host, name) for host in problem.hosts.values()])
+        limited = np.isfinite(budgets)
+        units = np.maximum(budgets[limited], 1e-9)[:, None]
+        if limited.any():
+            constraints.append(on_x(np.kron(needs, each_host)[limited] / units, 0, 1))
+    if rates:
+        ends = np.zeros((len(rates), len(sites)))
+        for row, pair in zip(ends, rates, strict=True):
+            row[[sites[site] for site in sorted(pair)]] = 1, -1
+        apart = np.kron(ends, each_host)  # x[a, h] − x[b, h]
+        constraints += [LinearConstraint(np.hstack([way * apart, np.eye(ys)]), 0, np.inf) for way in (1, -1)]
+    for pair, between in problem.barred.items():
+        for a, b in permutations(pair):
+            for g, h in map(sorted, between):
+                row = np.zeros((len(sites), len(hosts)))
+                row[sites[a], hosts[g]] = row[sites[b], hosts[h]] = 1
+                constraints.append(on_x(row.reshape(1, xs), 0, 1))
+    least = np.zeros(xs + ys)
+    for site, host in problem.pinned.items():
+        least[sites[site] * len(hosts) + hosts[host]] = 1
+    # In units of the largest rate: the solver's tolerances are made for values around 1.
+    costs = np.array(list(rates.values())) / max(rates.values(), default=1.0) / 2
+    return milp(
+        np.concatenate([np.zeros(xs), np.repeat(costs, len(hosts))]),
+        integrality=np.ones(xs + ys),
+        bounds=Bounds(least, np.ones(xs + ys)),
+        constraints=constraints,
+        options={"time_limit": SEARCH_S, "mip_rel_gap": 0.0},
+    )

@@ -32,6 +32,7 @@ from ipaddress import IPv4Address
 from math import copysign, sqrt
 from pathlib import Path
 from statistics import fmean, linear_regression
+from typing import Any, Self
 
 from testbed.emulation.network.namespace import inside
 from testbed.emulation.network.share import OWN
@@ -176,17 +177,16 @@ class Probed:
         return min((one.round_trip_s for one in self.samples), default=None)
 
 
-class Echo:
-    """Answers probes that carry the token, from a thread, while the context is entered."""
+class _Probing:
+    """A socket of probes and a thread that serves it while the context is entered."""
 
-    def __init__(self, address: IPv4Address, token: bytes, underlay: Path = OWN) -> None:
-        """Bind the probes' port in the network namespace `underlay`. Raises OSError where the port is taken."""
+    def __init__(self, address: IPv4Address, port: int, token: bytes, underlay: Path) -> None:
         self._token = token
-        self._socket = inside(underlay, lambda: _bound(address, PROBE_PORT))
+        self._socket = inside(underlay, lambda: _bound(address, port))
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._answer, name="echo", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=type(self).__name__, daemon=True)
 
-    def __enter__(self) -> Echo:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -195,47 +195,50 @@ class Echo:
         self._thread.join()
         self._socket.close()
 
-    def _answer(self) -> None:
+    def _run(self) -> None:
+        raise NotImplementedError
+
+    def _receive(self, form: struct.Struct, within_s: float) -> tuple[float, tuple[Any, ...], Any] | None:
+        """Return the next datagram of this form that has the token: its moment, its fields and its sender; or None."""
+        if not select.select([self._socket], [], [], within_s)[0]:
+            return None
+        came = time.monotonic()
+        with contextlib.suppress(OSError):  # the sender has gone, or a host refuses probes
+            data, sender = self._socket.recvfrom(form.size + 1)
+            if len(data) == form.size and hmac.compare_digest(data[:TOKEN_BYTES], self._token):
+                return came, form.unpack(data), sender
+        return None
+
+
+class Echo(_Probing):
+    """Answers probes that carry the token."""
+
+    def __init__(self, address: IPv4Address, token: bytes, underlay: Path = OWN) -> None:
+        """Bind the probes' port in the network namespace `underlay`. Raises OSError where the port is taken."""
+        super().__init__(address, PROBE_PORT, token, underlay)
+
+    def _run(self) -> None:
         while not self._over.is_set():
-            if not select.select([self._socket], [], [], 0.2)[0]:
-                continue
-            with contextlib.suppress(OSError):  # the sender has gone
-                data, sender = self._socket.recvfrom(_PROBE.size + 1)
-                received = time.monotonic()
-                if len(data) != _PROBE.size:
-                    continue
-                token, number, sent = _PROBE.unpack(data)
-                if hmac.compare_digest(token, self._token):
-                    answer = _ANSWER.pack(token, number, sent, received, time.monotonic(), _wall_ahead_s())
-                    self._socket.sendto(answer, sender)
+            if (received := self._receive(_PROBE, 0.2)) is not None:
+                came, probe, sender = received
+                with contextlib.suppress(OSError):  # the sender has gone
+                    self._socket.sendto(_ANSWER.pack(*probe, came, time.monotonic(), _wall_ahead_s()), sender)
 
 
-class Prober:
-    """Probes hosts from a thread while the context is entered. Any thread may call `seen`."""
+class Prober(_Probing):
+    """Probes hosts. Any thread may call `seen`."""
 
     def __init__(
         self, hosts: Mapping[str, IPv4Address], token: bytes, underlay: Path = OWN, period_s: float = PERIOD_S
     ) -> None:
+        super().__init__(IPv4Address(0), 0, token, underlay)
         self._hosts = dict(hosts)
         self._names = {str(address): name for name, address in hosts.items()}
-        self._token = token
         self._period_s = period_s
-        self._socket = inside(underlay, lambda: _bound(IPv4Address(0), 0))
         self._lock = threading.Lock()
         self._samples: dict[str, list[ClockSample]] = {name: [] for name in hosts}
         self._waiting: dict[str, dict[int, float]] = {name: {} for name in hosts}
         self._sent = 0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="prober", daemon=True)
-
-    def __enter__(self) -> Prober:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-        self._socket.close()
 
     def seen(self) -> dict[str, Probed]:
         """Return the answered and the lost probes of each host since the last call."""
@@ -255,8 +258,8 @@ class Prober:
             self._send()
             due = max(due + self._period_s, time.monotonic())
             while (left := due - time.monotonic()) > 0:
-                if select.select([self._socket], [], [], left)[0]:
-                    self._receive()
+                if (received := self._receive(_ANSWER, left)) is not None:
+                    self._keep(*received)
 
     def _send(self) -> None:
         self._sent += 1
@@ -267,20 +270,14 @@ class Prober:
                     self._waiting[name][self._sent] = sent
                 self._socket.sendto(_PROBE.pack(self._token, self._sent, sent), (str(address), PROBE_PORT))
 
-    def _receive(self) -> None:
-        came = time.monotonic()
-        with contextlib.suppress(OSError):  # a probe that a host refuses stays unanswered
-            data, (sender, _) = self._socket.recvfrom(_ANSWER.size + 1)
-            name = self._names.get(sender)
-            if name is None or len(data) != _ANSWER.size:
-                return
-            token, number, _, received, answered, ahead = _ANSWER.unpack(data)
-            if not hmac.compare_digest(token, self._token):
-                return
-            with self._lock:
-                sent = self._waiting[name].pop(number, None)
-                if sent is not None:
-                    self._samples[name].append(ClockSample(sent, received, answered, came, ahead - _wall_ahead_s()))
+    def _keep(self, came: float, answer: tuple[Any, ...], sender: Any) -> None:
+        _, number, _, received, answered, ahead = answer
+        if (name := self._names.get(sender[0])) is None:
+            return
+        with self._lock:
+            sent = self._waiting[name].pop(number, None)
+            if sent is not None:
+                self._samples[name].append(ClockSample(sent, received, answered, came, ahead - _wall_ahead_s()))
 
 
 def measure(hosts: Mapping[str, IPv4Address], token: bytes, underlay: Path = OWN) -> dict[str, Probed]:

@@ -33,8 +33,8 @@ from testbed.run.run import IMAGE_S, Run
 from testbed.run.run_log import RunLog
 from testbed.run.terminal.display import Display
 from testbed.scaleout.split.control_relay import ControlGateway
+from testbed.scaleout.split.host import PartSettings
 from testbed.scaleout.split.hosts import HostProcess, SplitHosts
-from testbed.scaleout.split.part import PartSettings
 from testbed.scaleout.split.plan import Capacity, SplitPlan, plan_split
 from testbed.scaleout.split.probes import TOKEN_BYTES
 from testbed.scaleout.split.testbed import SplitTestbed
@@ -145,6 +145,7 @@ class SplitRun(Run):
         return SplitTestbed(self.directory.id, plan, self._hosts, settings, run_log.put_in_force, display.step)
 
     def fleet(self, network: str, control: Path) -> Fleet:
+        """Return the workers' containers on all hosts."""
         return SplitFleet(self._hosts, self._host_of)
 
     def connect(self, testbed: Testbed, guard: Guard) -> None:
@@ -205,10 +206,15 @@ class SplitFleet(Fleet):
     """The workers' containers on several hosts: each host has an engine, and the containers of its sites."""
 
     def __init__(self, hosts: SplitHosts, host_of: Mapping[str, str]) -> None:
-        """Build the worker image on every host that lacks it. Raises EngineError, ImageError.
+        """Build the worker image on every host that lacks it.
 
         Args:
+            hosts: The hosts.
             host_of: The host of each worker.
+
+        Raises:
+            EngineError: A host's engine does not answer.
+            ImageError: The image could not be built.
         """
         self._hosts, self._host_of = hosts, host_of
         # The first host alone: hosts may share a folder, in which what images need is made once.
@@ -236,6 +242,7 @@ class SplitFleet(Fleet):
         yield
 
     def kill(self, worker: str, sent: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to a worker's program on its host."""
         self._of(worker, "kill", sent)
 
     @property
@@ -244,9 +251,11 @@ class SplitFleet(Fleet):
         return None
 
     def death(self, worker: str) -> str:
+        """Return how a worker's program ended, as the end of a sentence."""
         return str(self._of(worker, "death"))
 
     def exit_code(self, worker: str) -> int | None:
+        """Return the exit code of a worker's program that has ended; None if its container is gone."""
         code: int | None = self._of(worker, "exit_code")
         return code
 
@@ -257,15 +266,15 @@ class SplitFleet(Fleet):
         return first
 
     def logs(self, worker: str) -> bytes:
+        """Return the end of a worker's output."""
         return bytes(self._of(worker, "logs"))
 
     def running(self) -> dict[str, bool]:
-        found: dict[str, bool] = {}
-        for running in self._hosts.each("running").values():
-            found |= running
-        return found
+        """Return whether each worker's container is running, on all hosts."""
+        return self._hosts.merged("running")
 
     def drop(self, workers: Iterable[str]) -> None:
+        """Remove the containers of these workers from their hosts."""
         for worker in workers:
             self._hosts.call(self._host_of[worker], "fleet.drop", [worker])
 

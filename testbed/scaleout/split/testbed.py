@@ -25,8 +25,8 @@ from testbed.emulation.shaping.base import Applied, FutureStates, LinkCounters, 
 from testbed.emulation.testbed import Step, Testbed
 from testbed.link import LinkState, link_ends, link_name
 from testbed.scaleout.split.cut_links import measure_cut_links
+from testbed.scaleout.split.host import PartFacts, PartRequest, PartSettings
 from testbed.scaleout.split.hosts import HostLost, SplitHosts
-from testbed.scaleout.split.part import PartFacts, PartRequest, PartSettings
 from testbed.scaleout.split.plan import SplitPlan
 from testbed.scaleout.split.verdict import HostSamples, clock_bound_s, reasons
 from testbed.spec.event import LinkChange
@@ -73,6 +73,7 @@ class SplitTestbed(Testbed):
         self._hosts.each("watch", lambda host: (self._plan.neighbours(host),))
 
     def build(self) -> None:
+        """Build every host's part, and begin to fetch the hosts' samples."""
         cut = len(self._plan.assignment.cut_links(self._topology.links))
         with self._step(f"{count(len(self._topology.links), 'directed link')}, {cut} of them cut"):
             self.network.build()
@@ -82,9 +83,7 @@ class SplitTestbed(Testbed):
     def measure(self, links: Iterable[str] | None = None) -> dict[str, LinkFidelity]:
         """Measure links: each host those within it, all hosts at once; then the cut links one after another."""
         wanted = set(self.network.links_in_force.states() if links is None else links)
-        found: dict[str, LinkFidelity] = {}
-        for inner in self._hosts.each("part.measure", lambda _: (wanted,)).values():
-            found |= inner
+        found: dict[str, LinkFidelity] = self._hosts.merged("part.measure", lambda _: (wanted,))
         states, assignment = self.network.links_in_force.states(), self._plan.assignment
         cut = [name for name in assignment.cut_links(states) if name in wanted]
         return found | measure_cut_links(self._hosts, assignment.host_of, states, cut, self._plan.underlay.mtu)
@@ -102,6 +101,7 @@ class SplitTestbed(Testbed):
         }
 
     def host_reasons(self) -> list[str]:
+        """Return why figures cannot be trusted because of the hosts, their clocks or the network between them."""
         return reasons(self._samples.paths_seen(self._plan.cut_hosts), self._samples.host_seen())
 
     def _request(self, host: str) -> PartRequest:
@@ -126,7 +126,7 @@ class SplitNetwork(Network):
     def __init__(
         self, name: str, plan: SplitPlan, hosts: SplitHosts, samples: HostSamples, parts: Mapping[str, PartFacts]
     ) -> None:
-        """Raises ShapingError where the hosts' backends differ."""
+        """Prepare the network of these parts. Raises ShapingError where the hosts' backends differ."""
         shaper = HostsShaper(parts, samples)
         super().__init__(name, plan.topologies[0], shaper, lambda *_: None, share=plan.share("", name, OWN))
         self.switch = next(iter(parts.values())).switch
@@ -134,6 +134,7 @@ class SplitNetwork(Network):
         self._hosts, self._samples = hosts, samples
 
     def build(self) -> None:
+        """Build every host's routers, links and ends of tunnels."""
         self._hosts.each("part.build")
         for link in self.topology.links.values():
             self.links_in_force.add(link)
@@ -146,10 +147,12 @@ class SplitNetwork(Network):
         """Do nothing: the hosts disconnect their workers."""
 
     def arrived_bytes(self) -> dict[str, int]:
+        """Return, for each link, the bytes that had arrived at its end by the hosts' newest samples."""
         return dict(self._samples.merged("bytes"))
 
     def take(self, a: str, b: str, up: bool) -> None:
-        self._hosts.each("part.take", lambda _: (a, b, up))
+        """Take a physical pair down or up on every host; each host's routes follow."""
+        self._hosts.each("part.network.take", lambda _: (a, b, up))
         self.links_in_force.take((link_name(a, b), link_name(b, a)), up)
         self.set_routes(Routes.over(self.topology, self.links_in_force.down))
 
@@ -166,17 +169,17 @@ class SplitNetwork(Network):
         self.addressing.know(topology.sites, {frozenset(link_ends(name)) for name in topology.links})
         step: Callable[..., Any] = self._hosts.each
         try:
-            step("part.swap", lambda _: ("build", topology))
+            step("part.swap_step", lambda _: ("build", topology))
             for name in links.added:
                 self.links_in_force.add(topology.links[name])
             before_routes(set(links.added))
-            step("part.swap", lambda _: ("move routes",))
+            step("part.swap_step", lambda _: ("move routes",))
         except Exception:
-            step("part.swap", lambda _: ("undo",))
+            step("part.swap_step", lambda _: ("undo",))
             for name in links.added:
                 self.links_in_force.remove(name)
             raise
-        step("part.swap", lambda _: ("remove",))
+        step("part.swap_step", lambda _: ("remove",))
         self.links_in_force.configure(topology.links[name] for name in links.changed)
         for name in links.removed:
             self.links_in_force.remove(name)
@@ -208,10 +211,8 @@ class SplitLinks(Links):
                 self._in_force[link] = state
 
     def lateness(self, last: int = REMEMBERED) -> dict[str, list[float]]:
-        found: dict[str, list[float]] = {}
-        for late in self._hosts.each("part.lateness").values():
-            found |= {link: its[-last:] for link, its in late.items()}
-        return found
+        """Return the seconds by which each link's last rows were late on its host."""
+        return self._hosts.merged("part.network.links_in_force.lateness", lambda _: (last,))
 
 
 class SplitReplay(Replay):
@@ -235,11 +236,13 @@ class SplitReplay(Replay):
         """Do nothing: each host follows as its routes move."""
 
     def pause(self) -> None:
+        """Hold the traces of every host."""
         if self._held_at_s is None:
             self._held_at_s = self.elapsed_s
-            self._hosts.each("part.pause")
+            self._hosts.each("part.replay.pause")
 
     def resume(self, links: Iterable[Link]) -> None:
+        """Continue the traces of every host from where they were held."""
         if self._held_at_s is not None:
             self._began, self._held_at_s = time.monotonic() - self._held_at_s, None
             self._hosts.each("part.resume")
@@ -257,43 +260,47 @@ class HostsShaper(Shaper):
     """The shapers of all hosts: here are only their counters and failures; hosts attach and apply by themselves."""
 
     def __init__(self, parts: Mapping[str, PartFacts], samples: HostSamples) -> None:
-        """Raises ShapingError where the hosts' backends differ: figures of one run have one tolerance."""
+        """Take the backend of all hosts.
+
+        Raises:
+            ShapingError: The hosts' backends differ, but figures of one run have one tolerance.
+        """
         first = next(iter(parts.values()))
         if len({one.backend for one in parts.values()}) > 1:
             backends = ", ".join(f"{host} {one.backend}" for host, one in parts.items())
             raise ShapingError(f"hosts shape differently ({backends}): write `backend: userspace` in the experiment")
-        self._backend, self._realtime = first.backend, first.realtime_shaping
+        self.name = first.backend  # type: ignore[misc]
+        self._realtime = first.realtime_shaping
         self._samples = samples
 
     @property
-    def name(self) -> str:  # type: ignore[override]
-        """The backend of all hosts."""
-        return self._backend
-
-    @property
     def realtime(self) -> bool | None:
+        """The priority of the first host's shaping process: True if real-time; None if the kernel shapes."""
         return self._realtime
 
     def attach(self, ports: Mapping[Port, LinkState]) -> None:
-        pass
+        """Do nothing: hosts attach their links as they build their parts."""
 
     def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, FutureStates] | None = None) -> None:
-        pass
+        """Do nothing: SplitLinks asks the hosts for changes."""
 
     def expect(self, coming: Mapping[str, FutureStates]) -> None:
-        pass
+        """Do nothing: hosts replay their traces."""
 
     def applied(self) -> list[Applied]:
+        """Return nothing: hosts send the states that took effect with their samples."""
         return []
 
     def detach(self, link: str) -> None:
-        pass
+        """Do nothing: hosts detach links as they change their parts."""
 
     def counters(self) -> dict[str, LinkCounters]:
+        """Return every link's counters by the hosts' newest samples."""
         return dict(self._samples.merged("counters"))
 
     def failure(self) -> str | None:
+        """Return which host is lost, or whose part has broken; None if all is well."""
         return self._samples.failure
 
     def close(self) -> None:
-        pass
+        """Do nothing: hosts close their shapers with their parts."""

@@ -14,9 +14,9 @@ from typing import Any
 
 from testbed.emulation.links.links import Observer
 from testbed.run.conclusion.verdict import CPU_BUSY, CPU_BUSY_SHARE, STARVED
+from testbed.scaleout.split.cut_links import Pair
 from testbed.scaleout.split.hosts import SplitHosts
 from testbed.scaleout.split.probes import ClockEstimate, ClockSample, best_of_stretches, certain
-from testbed.scaleout.split.underlay import Pair
 
 #: A host looks at its links in some milliseconds; a host that does not answer for 15 s is cut off.
 SAMPLE_S, UNANSWERED_S = 1.0, 15.0

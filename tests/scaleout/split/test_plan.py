@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from testbed.scaleout.split.cut_links import HostsNetwork
 from testbed.scaleout.split.plan import (
     AssignmentProblem,
     Capacity,
@@ -24,7 +25,6 @@ from testbed.scaleout.split.plan import (
     cut_bps,
     plan_split,
 )
-from testbed.scaleout.split.underlay import HostsNetwork
 from testbed.spec.errors import SpecError
 from testbed.spec.topology import Topology
 

@@ -19,7 +19,7 @@ from testbed.emulation.network.namespace import inside
 from testbed.emulation.network.share import Share
 from testbed.emulation.shaping import ShapingError
 from testbed.run.conclusion.verdict import RTT_TOLERANCE_S
-from testbed.scaleout.split.part import HostPart, PartRequest, PartSettings, SwapStep
+from testbed.scaleout.split.host import HostPart, PartRequest, PartSettings, SwapStep
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Topology
 from tests.measuring import judge
@@ -88,7 +88,7 @@ class Split:
         steps: tuple[SwapStep, ...] = ("build", "move routes", "remove")
         for step in steps:
             for part in self.parts.values():
-                part.swap(step, to)
+                part.swap_step(step, to)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def split() -> Iterator[Split]:
                 f"andes-{host}", topology(NETWORK), share, floors, settings=PartSettings(workers="namespaces")
             )
             parts[host] = stack.enter_context(HostPart(request))
-            parts[host].start()
+            parts[host].start_workers()
         yield Split(parts, parts["north"].network.shaper.name)
 
 
@@ -146,7 +146,7 @@ def test_a_change_across_the_cut_is_in_force_and_one_below_the_floor_is_refused(
 def test_a_pair_that_is_taken_down_is_down_for_every_host(split: Split) -> None:
     for up in (False, True):
         for part in split.parts.values():
-            part.take("lima", "quito", up)
+            part.network.take("lima", "quito", up)
         assert split.passes("cuzco-w0", "quito-w0", wait_s=20 if up else 1) == up
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from testbed.emulation.shaping import ShapingError
 from testbed.link import LinkState, Queue
-from testbed.scaleout.split.underlay import HostsNetwork, cut_hosts, least_delay_s, over_underlay
+from testbed.scaleout.split.cut_links import HostsNetwork, cut_hosts, least_delay_s, over_underlay
 from testbed.spec.topology import Topology
 
 pytestmark = pytest.mark.pure
