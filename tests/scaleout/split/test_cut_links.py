@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from testbed.emulation.shaping import ShapingError
 from testbed.link import LinkState, Queue
-from testbed.scaleout.split.cut_links import HostsNetwork, cut_hosts, least_delay_s, over_underlay
+from testbed.scaleout.split.cut_links import FLOOR_TOLERANCE_S, HostsNetwork, cut_hosts, least_delay_s, over_underlay
 from testbed.spec.topology import Topology
 
 pytestmark = pytest.mark.pure
@@ -76,3 +76,14 @@ def test_delay_and_floor_add_up_and_the_queue_keeps_its_size(delay_ms: int, floo
 def test_a_state_below_the_floor_is_refused() -> None:
     with pytest.raises(ShapingError, match="a->b"):
         over_underlay("a->b", LinkState(1e6, 1e-3), 2e-3)
+
+
+@pytest.mark.parametrize(("delay", "is_below"), [("1.99ms", False), ("1.91ms", False), ("1.89ms", True)])
+def test_a_delay_below_the_floor_by_no_more_than_a_measurement_s_error_is_accepted(
+    tmp_path: Path, delay: str, is_below: bool
+) -> None:
+    link = topology(tmp_path, delay)
+    assert bool(underlay().barred([link])) == bool(underlay().below({"a": "h0", "b": "h1"}, link)) == is_below
+    if not is_below:
+        assert over_underlay("a->b", link.links["a->b"].state, 2e-3).delay_s == 0.0
+        assert link.links["a->b"].state.delay_s >= 2e-3 - FLOOR_TOLERANCE_S
