@@ -10,8 +10,8 @@ its input ends, the process removes all it made and ends: a holder that was kill
 nothing on any host.
 
 Pickled values can run code. Whoever can start this process as root can run code anyway; docs/scale.md says how far the
-hosts of a network trust each other. A Ray actor would need Ray on every host (0.5 GiB, idle), which SSH alone does not,
-and a process of its own for the part all the same: Ray kills an actor before it can remove what it made.
+hosts of a network trust each other. A Ray actor would need Ray on every host (0.2 GiB while it is idle), where SSH
+suffices, and a process of its own for the part all the same: Ray kills an actor before it can remove what it made.
 
 A host's part is its sites, with the links that begin there and the ends of tunnels:
 
