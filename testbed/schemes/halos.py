@@ -1,5 +1,6 @@
-"""HALoS: workers push their changes to a server of their site, sites push theirs to a global server, and no member
-waits for the others.
+"""HALoS: workers push their changes to a server of their site, and sites push theirs to a global server.
+
+No member waits for the others.
 
     worker    h local steps from the site's x    -- Δ = x - x after them -->  its site's server
     site      x ← delayed Nesterov(x, Δ), and back to the worker at once;
@@ -78,6 +79,7 @@ class HalosOptions(Options):
 
     @property
     def local_steps(self) -> int:
+        """The option `every`."""
         return self.every
 
 
@@ -199,6 +201,7 @@ class HalosWorker(ServedMember):
         self._answered = 0
 
     def program(self) -> Steps[None]:
+        """Yield local steps, the push of their change, and the wait for the site's model, in each iteration."""
         yield Advance(self._first)
         if self._first:
             yield from self._come()
@@ -221,6 +224,7 @@ class HalosWorker(ServedMember):
             yield from self.enter(iteration)
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Take the site's model after a push."""
         if not isinstance(message, SiteModel) or sender != self._server or message.iteration != self._pushed:
             raise self.unexpected(sender, message)
         self._answered, self.parameters = message.iteration, message.parameters
@@ -249,6 +253,7 @@ class SiteServer(HalosWorker):
         self._merged = 0  # pushes that had come when the global model was last merged
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Step by a worker's push, merge the global model, or answer a worker that came back."""
         match message:
             case WorkerPush(iteration, change):
                 return self._learn(sender, iteration, change)
@@ -275,8 +280,10 @@ class SiteServer(HalosWorker):
 
 
 class GlobalServer(SiteServer):
-    """A site's server whose process runs the global server as well. `sites` are the members that run the other sites'
-    servers."""
+    """A site's server whose process runs the global server as well.
+
+    `sites` are the members that run the other sites' servers.
+    """
 
     def __init__(
         self, name: str, sites: Collection[str], options: HalosOptions, parameters: Tensor, iterations: int, steps: int
@@ -286,6 +293,7 @@ class GlobalServer(SiteServer):
         self._overall = DelayedNesterov(parameters, options.overall)
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Step by a site's push and send the global model back, or act as a site's server."""
         match message:
             case SitePush(number, change):
                 self._overall.step(change)

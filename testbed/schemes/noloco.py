@@ -54,6 +54,7 @@ class NoLoCoOptions(Options):
 
     @property
     def local_steps(self) -> int:
+        """The option `every`."""
         return self.every
 
 
@@ -114,9 +115,11 @@ class NoLoCoMember(TrainingMember):
 
     @property
     def patience(self) -> int:
+        """The outer steps that one wait may last, PATIENCE."""
         return PATIENCE
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Keep the change, or the anchor, of the pair's other member for its iteration."""
         match message:
             case PairChange(iteration, change):
                 self._changes[iteration] = change
@@ -127,6 +130,7 @@ class NoLoCoMember(TrainingMember):
         return ()
 
     def program(self) -> Steps[None]:
+        """Yield local steps, and an outer step with a random partner, in each iteration."""
         for iteration in range(self._iterations):
             yield Advance(iteration)
             local = yield from self.local_steps(iteration, self._options.every)

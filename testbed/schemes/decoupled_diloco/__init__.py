@@ -65,10 +65,12 @@ class DecoupledOptions(Options):
 
     @property
     def local_steps(self) -> int:
+        """The option `every`."""
         return self.every
 
     @property
     def parts(self) -> int:
+        """The number of fragments."""
         return self.fragments
 
 
