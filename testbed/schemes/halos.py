@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from testbed.schemes.assignment import GossipAssignment, Setting, best_reached, sites_of, steps_of
-from testbed.schemes.options import Checked, Options, limited
+from testbed.schemes.options import Checked, LocalSteps, limited
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
 from testbed.sync.gossip.effects import Advance, Participant, Send, ServedMember, Steps, Until
@@ -61,7 +61,7 @@ GLOBAL = GlobalOptions()
 
 
 @dataclass(frozen=True)
-class HalosOptions(Options):
+class HalosOptions(LocalSteps):
     """Options of HALoS."""
 
     #: Local steps of the fastest worker in a push; others take as many as they can in its time (h).
@@ -76,11 +76,6 @@ class HalosOptions(Options):
     overall: GlobalOptions = GLOBAL
     #: The codec of what travels between sites.
     codec: Literal["fp32", "fp16", "bf16"] = "fp32"
-
-    @property
-    def local_steps(self) -> int:
-        """The option `every`."""
-        return self.every
 
 
 SCHEME = Scheme(

@@ -20,7 +20,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from testbed.schemes.assignment import GossipAssignment, Setting, graph_of
-from testbed.schemes.options import InGraph, Misfit, Options, limited
+from testbed.schemes.options import InGraph, LocalSteps, Misfit, limited
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
 from testbed.sync.gossip.effects import Advance, Participant, Send, Steps, TrainingMember, Until
@@ -34,7 +34,7 @@ PATIENCE = 10
 
 
 @dataclass(frozen=True)
-class NoLoCoOptions(Options):
+class NoLoCoOptions(LocalSteps):
     """Options of NoLoCo."""
 
     #: Local steps in an outer step (H).
@@ -51,11 +51,6 @@ class NoLoCoOptions(Options):
         most = 2 * (1 - self.momentum**2)
         if self.learning_rate >= most:
             raise Misfit("learning_rate", f"members drift apart at a momentum of {self.momentum}", f"below {most:.2g}")
-
-    @property
-    def local_steps(self) -> int:
-        """The option `every`."""
-        return self.every
 
 
 SCHEME = Scheme(
