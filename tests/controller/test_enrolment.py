@@ -27,7 +27,7 @@ pytestmark = pytest.mark.local
 ROUNDS = 60
 STEP_S = 0.04
 
-#: All that there will be, and those with whom a run begins.
+#: The members at the end, and those with which a run begins.
 WHOLE = mesh()
 NEW = "d-w0"
 FIRST = WHOLE.among(set(WHOLE.names) - {NEW})
@@ -35,7 +35,7 @@ GOSSIP = {"edges": list(make_graph("complete", FIRST.names).edges)}
 
 
 class Nothing:
-    """What a member begins from that has learnt nothing."""
+    """The state of a member that has learnt nothing."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}

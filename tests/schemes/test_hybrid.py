@@ -82,7 +82,7 @@ def test_changes_are_divided_by_the_work_behind_them(tmp_path: Path, prox: float
 
 
 def beside_steps(session: sync.Session) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a member ends with, and what was agreed on before the last step."""
+    """Return a member's last parameters, and those agreed on before the last step."""
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     own = STEPS[session.name]

@@ -67,7 +67,7 @@ def test_without_a_codec_it_is_diloco_to_the_bit(tmp_path: Path) -> None:
 
 
 def test_one_member_whose_outer_steps_are_whole_is_its_optimizer(tmp_path: Path) -> None:
-    """Of SGD: Muon rounds to bfloat16 inside, so a last bit that differs grows to a hundredth within these steps."""
+    """The optimizer is SGD: Muon rounds to bfloat16, so a last bit that differs grows to 0.01 within these steps."""
     net = model()
     optimizer = sgd(net)
     for number in range(STEPS):

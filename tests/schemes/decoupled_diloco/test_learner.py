@@ -116,7 +116,7 @@ def test_four_bits_both_ways_leave_all_with_the_same_bits_near_the_optimum(
 
 
 def test_four_bits_leave_nothing_out_for_good() -> None:
-    """What a member passed on, and what it has left out by the end, is what its steps have changed."""
+    """A member's sent changes and its residual at the end add up to the change of its steps."""
     step = torch.linspace(-2, 1, 300)
     options = DecoupledOptions(every=2, fragments=1, quorum=2, merge="mean", outer=PLAIN, codec="bins4")
     world = World(options, 20, lambda m, n, p: step, names=NAMES[:2], elements=300)

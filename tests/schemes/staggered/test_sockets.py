@@ -27,7 +27,7 @@ SHARDED = tuple(Team(team.members, team.members, team.period, team.phase) for te
 
 
 def partners_of(rules: StaggeredRules) -> dict[str, tuple[str, ...]]:
-    """All whom each member may get a message from, as runs have them."""
+    """Return the members from which each member may get a message, as in runs."""
     graph = graph_of_teams({"teams": [asdict(team) for team in rules.teams], "steps": rules.steps})
     return {name: graph.sources(name) for name in MEMBERS}
 
