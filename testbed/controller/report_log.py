@@ -54,7 +54,9 @@ class ReportLog:
         self._written[message.member] = written
         if written >= self._most_bytes:
             log.warning(
-                "%s has reached the limit of %d bytes of records: none follow", message.member, self._most_bytes
+                "%s has reached the limit of %d bytes: its further reports are not recorded",
+                message.member,
+                self._most_bytes,
             )
 
     def close(self) -> None:

@@ -159,6 +159,11 @@ class ControllerService:
     # Messages of members
 
     def joined(self, hello: Hello, rejoin: Rejoin | None = None) -> None:
+        """Let a member join, or take it back if it reconnects (`rejoin`). The run begins with the last of the members.
+
+        Raises:
+            Contradiction: The member comes too late, or its state is impossible.
+        """
         if self.state in ("done", "failed"):
             raise JoinRefused(f"{hello.member!r} came after the run was over ({self.failure or 'done'})")
         if rejoin is not None and self._before is not None and self.state == "waiting":
@@ -178,16 +183,19 @@ class ControllerService:
             self.changes.announce()
 
     def received(self, message: ControlMessage) -> None:
+        """Pass a member's message to the coordinator. Raises Contradiction if it is impossible."""
         with own_errors(f"a {message.kind} of {getattr(message, 'member', 'nobody')}", self.fail):
             self._carry_out(self.coordinator.receive(message))
             self._reports.add(message)
 
     def died(self, member: str, why: str) -> None:
+        """Pass the end of a member's connection to the coordinator."""
         log.warning("lost the connection to %s: %s", member, why)
         with own_errors(f"the end of {member}, {why}", self.fail):
             self._carry_out(self.coordinator.died(member, why))
 
     def excluded(self, member: str, why: str) -> None:
+        """Tell the coordinator that a member is excluded: it sent an impossible message or does not read."""
         log.warning("%s is excluded: %s", member, why)
         with own_errors(f"the exclusion of {member}, {why}", self.fail):
             self._carry_out(self.coordinator.died(member, why, for_good=True))

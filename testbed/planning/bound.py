@@ -76,6 +76,7 @@ def bound(view: View, last: Bound | None = None) -> Bound:
     """Return the bound of a view. 16 members on a dense network take about 0.3 s.
 
     Args:
+        view: The network.
         last: An earlier bound, with whose trees the search begins. If capacities have changed by some percent since,
             the search takes a tenth of the time; the bound is the same to the accuracy of `pack`.
 
@@ -110,6 +111,7 @@ def least_period(view: View, compute_s: Mapping[str, float] | None = None, known
     Nine members take 0.02 s beside the time of `bound`, GÉANT's 40 take 2 s.
 
     Args:
+        view: The network.
         compute_s: Seconds that each member computes in a round; 0 for a member that is not named.
         known: The view's bound, if it was solved before.
 

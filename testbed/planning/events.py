@@ -111,6 +111,11 @@ def run(
     """Simulate rounds. The interpreter's lock is free meanwhile.
 
     Args:
+        network: The flows, with the capacities that they draw on.
+        items: What each flow carries in a round.
+        work: The contributions that members await.
+        auxiliary: The auxiliary routes.
+        rounds: The number of rounds.
         later: The networks that `network` becomes, each with its moment, in order of time; they have the same flows
             and as many capacities.
         connections: One row for each flow. A flow sends no faster than its connection allows; the rows are updated.

@@ -88,6 +88,7 @@ def pack(overlay: Overlay, tolerance: float = EXACT, known: Iterable[DirectedTre
     """Pack trees over an overlay of at least two members.
 
     Args:
+        overlay: The members, and the capacities between them.
         tolerance: The search ends when no set of trees can be better by more than this part, or after ROUNDS.
         known: Trees to begin with, which take the place of the first phase.
 

@@ -86,8 +86,11 @@ class Policy(ABC):
         """Return the plan of these trees, with the chunk size that suits them.
 
         Args:
+            view: The network.
+            trees: The trees over all members; their shares add up to 1.
             auxiliary: Routes beside the trees' edges.
-            groups: Members that reduce among themselves in all rounds but every `period`-th.
+            groups: Members that reduce among themselves in all rounds but the global ones.
+            period: Every `period`-th round is a global one.
 
         Raises:
             PolicyError: A tree uses an edge that the view lacks.

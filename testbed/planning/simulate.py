@@ -73,7 +73,10 @@ def simulate(
     rounds are shorter, because a member that is done early begins to send.
 
     Args:
+        plan: The plan.
+        view: The network.
         ready_s: The second at which each member begins the first round; 0 for a member that is not named.
+        rounds: The number of rounds.
         compute_s: Seconds between a member's end of a round and its begin of the next; 0 likewise.
 
     Raises:
@@ -169,6 +172,7 @@ class PlanRounds:
         """Return the flows on a network.
 
         Args:
+            limits: The capacities, and those that each edge draws on.
             delay_s: Returns the one-way delay of an edge (sender, receiver) in seconds.
             names: The capacities in the order to number them in. Networks that follow one another within a round need
                 the same names; by default those that the flows use.
@@ -212,7 +216,10 @@ class PlanRounds:
         return carried
 
     def _make_hops(self) -> dict[tuple[str, str, int], int]:
-        """Number the flows (source, target, level): level 0 is direct; a route's flows have the hops left as level."""
+        """Return the flows (source, target, level), each with its number.
+
+        Level 0 is direct. The level of a flow of a route is the number of hops that are left.
+        """
         hops = {(source, target, 0) for source, target, _ in self._plan.edges()}
         for route in self._plan.auxiliary:
             path = (route.source, *route.via, route.target)

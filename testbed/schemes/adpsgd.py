@@ -33,8 +33,11 @@ SCHEME = Scheme(
 
 
 def assign(options: InGraph, setting: Setting) -> GossipAssignment:
-    """Give members their neighbours and their side. Raises GraphError where the workers make no such graph, or one
-    without two sides."""
+    """Give members their neighbours and their side, active or passive.
+
+    Raises:
+        GraphError: The workers make no such graph, or the graph has no two sides.
+    """
     graph = graph_of(options, setting)
     active, _ = graph.sides()
     own = {member: {"active": member in active} for member in graph.members}
@@ -63,6 +66,7 @@ class PassiveMember(TrainingMember):
         self._iterations = iterations
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Answer a request for an average: move to the mean, and send half of the difference."""
         if not isinstance(message, AverageRequest):
             raise self.unexpected(sender, message)
         half = (message.parameters - self.parameters) / 2
@@ -70,6 +74,7 @@ class PassiveMember(TrainingMember):
         return (Send(sender, HalfDifference(half)),)
 
     def program(self) -> Steps[None]:
+        """Yield local steps one after the other. Averages happen meanwhile, as active members ask."""
         for iteration in range(self._iterations):
             change = yield from self.local_step(iteration)
             self.parameters = self.parameters + change
@@ -89,6 +94,7 @@ class ActiveMember(TrainingMember):
         self._asked = ""
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Move by half of the difference that the asked neighbour sent."""
         if not isinstance(message, HalfDifference) or sender != self._asked:
             raise self.unexpected(sender, message)
         self.parameters = self.parameters - message.half
@@ -96,6 +102,7 @@ class ActiveMember(TrainingMember):
         return ()
 
     def program(self) -> Steps[None]:
+        """Yield the steps, each beside an average with a random passive neighbour."""
         for iteration in range(self._iterations):
             step = yield from self.begin(iteration)
             self._asked = self._random.choice(self._targets)

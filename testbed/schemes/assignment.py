@@ -84,6 +84,7 @@ class GossipAssignment(Assignment):
         return weigh(graph, self.weighing)
 
     def of(self, member: str) -> dict[str, Any]:
+        """Return the member's node configuration as plain values."""
         return asdict(self.node(member))
 
     def node(self, member: str) -> NodeConfiguration:

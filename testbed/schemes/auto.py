@@ -47,13 +47,16 @@ class AutoOptions(Options):
 
     @property
     def among_all(self) -> bool:
+        """True, because some of the schemes to choose from need it."""
         return True  # some of the schemes to choose from need it
 
     @property
     def local_steps(self) -> int:
+        """The most that the controller may choose, MOST_STEPS."""
         return MOST_STEPS
 
     def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
+        """Check as for any scheme, and refuse a codec: the controller chooses it."""
         super().check_plan(policy, policy_options, codec)
         if codec != "fp32":
             raise Misfit("codec", "the controller chooses it", "leave it out, or the `strategy` that is to have it")
@@ -70,8 +73,10 @@ SCHEME = Scheme(
 
 
 class ChosenStrategy(Strategy):
-    """Runs the strategy that the plan in force names. After a round among all it changes to the strategy that the next
-    plan names."""
+    """Runs the strategy that the plan in force names.
+
+    After a round among all it changes to the strategy that the next plan names.
+    """
 
     def __init__(self, training: RoundTraining, optimizer: Steps | None = None) -> None:
         super().__init__(optimizer, training.weight)
@@ -96,6 +101,7 @@ class ChosenStrategy(Strategy):
         self._strategy.before_step()
 
     def after_step(self) -> None:
+        """Pass a step to the strategy in force, and count it."""
         self._strategy.after_step()
         self._taken += 1
         if self.together:
@@ -108,15 +114,19 @@ class ChosenStrategy(Strategy):
 
     @property
     def together(self) -> bool:
+        """True if all members hold the same parameters, by the strategy in force."""
         return self._strategy.together
 
     def progress(self, rounds: int, taken: int) -> int:
+        """Return the steps that were taken when all members last held the same parameters."""
         return self._together
 
     def over(self, rounds: int, taken: int) -> bool:
+        """Return whether the steps of the run are taken: `rounds` counts steps here."""
         return taken >= rounds
 
     def agreed(self) -> AbstractContextManager[None]:
+        """Show the parameters that members last agreed on, by the strategy in force."""
         return self._strategy.agreed()
 
     def watch(self, loss: Loss, every: int) -> None:
@@ -125,6 +135,7 @@ class ChosenStrategy(Strategy):
         self._watch()
 
     def drift(self) -> tuple[FragmentDrift, ...]:
+        """Return the drift since the last call, under strategies before the one in force as well."""
         found, self._drift = (*self._drift, *self._strategy.drift()), ()
         return found
 
@@ -180,17 +191,21 @@ class Uniting(Strategy):
 
     @property
     def together(self) -> bool:
+        """True: the only round makes all members hold the same."""
         return True
 
     def after_step(self) -> None:
-        """Average parameters and moments without a residual: moments are not for codecs, and a residual would mix the
-        remainders of both."""
+        """Average parameters and moments, without a residual.
+
+        Moments are not for codecs, and a residual would mix the remainders of both.
+        """
         tensors = [*self._training.parameters, *self._training.moments()]
         room = flat.gather(tensors, flat.room(tensors))
         check_whole(self._training.reducer.allreduce(room, self.weight))
         flat.scatter(room, tensors)
 
     def over(self, rounds: int, taken: int) -> bool:
+        """Return whether the steps of the run are taken."""
         return taken >= rounds
 
     def state_dict(self) -> dict[str, Any]:
@@ -202,8 +217,10 @@ class Uniting(Strategy):
 
 
 def _carried(state: dict[str, Any], momentum: bool) -> dict[str, Any]:
-    """Return the part of a Periodic strategy's state that the next one takes over; without `momentum`, outer momenta
-    are zeros."""
+    """Return the part of a Periodic strategy's state that the next one takes over.
+
+    Without `momentum`, outer momenta are zeros.
+    """
     if momentum:
         return state
     fragments = [{**its, "momentum": its["momentum"].new_zeros(its["momentum"].shape)} for its in state["fragments"]]

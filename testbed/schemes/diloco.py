@@ -31,13 +31,16 @@ class DilocoOptions(LocalSteps):
 
     @property
     def parts(self) -> int:
+        """The number of fragments, each with a round of its own in a period."""
         return self.fragments
 
     @property
     def overlaps(self) -> bool:
+        """True if members take steps while a fragment is reduced (`delay`)."""
         return self.delay > 0
 
     def check_elastic(self) -> None:
+        """Raise Misfit with a `delay`: no moment is left at which a member could come back."""
         if self.delay:
             raise Misfit("delay", "rounds that go on beside the steps leave no moment to come back at", "no `delay`")
 

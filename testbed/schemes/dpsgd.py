@@ -34,8 +34,7 @@ SCHEME = Scheme(
 
 
 def assign(options: DpsgdOptions, setting: Setting) -> GossipAssignment:
-    """Give members their neighbours and Hop's standard rules. Raises GraphError where the workers make no such
-    graph."""
+    """Give members their neighbours and Hop's standard rules. Raises GraphError if there is no such graph."""
     return GossipAssignment(
         protocol="hop",
         graph=graph_of(options, setting),

@@ -1,5 +1,6 @@
-"""FedAsync: a server merges each member's model when it comes, with less weight the older it is; no member waits for
-the others.
+"""FedAsync: a server merges each member's model on arrival, with less weight the older it is.
+
+No member waits for the others.
 
 member: local steps from version t  -- TrainedModel(t, x_i) -->  server, at version u:  x ← (1 − α_s)·x + α_s·x_i
                                     <-- GivenModel(u + 1, x) --        α_s = α·(1 + s)^−a,  s = u − t   (section 5.2)
@@ -76,6 +77,7 @@ class AsyncMember(TrainingMember):
         self._asked = False
 
     def program(self) -> Steps[None]:
+        """Yield local steps, the push of the result, and the wait for the server's model, in each iteration."""
         for iteration in range(self._iterations):
             yield Advance(iteration)
             local = yield from self.local_steps(iteration, self._steps)
@@ -85,6 +87,7 @@ class AsyncMember(TrainingMember):
         yield Advance(self._iterations)
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Take the server's model."""
         if not isinstance(message, GivenModel) or not self._asked:
             raise self.unexpected(sender, message)
         self._version, self.parameters, self._asked = message.version, message.parameters, False
@@ -100,6 +103,7 @@ class AsyncServer(AsyncMember):
         self._newest = 0
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Merge a member's model, with less weight the older it is, and send the new one back."""
         if not isinstance(message, TrainedModel):
             return super().receive(sender, message)
         late = self._newest - message.version

@@ -1,5 +1,6 @@
-"""HALoS: workers push their changes to a server of their site, sites push theirs to a global server, and no member
-waits for the others.
+"""HALoS: workers push their changes to a server of their site, and sites push theirs to a global server.
+
+No member waits for the others.
 
     worker    h local steps from the site's x    -- Δ = x - x after them -->  its site's server
     site      x ← delayed Nesterov(x, Δ), and back to the worker at once;
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from testbed.schemes.assignment import GossipAssignment, Setting, best_reached, sites_of, steps_of
-from testbed.schemes.options import Checked, Options, limited
+from testbed.schemes.options import Checked, LocalSteps, limited
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
 from testbed.sync.gossip.effects import Advance, Participant, Send, ServedMember, Steps, Until
@@ -60,7 +61,7 @@ GLOBAL = GlobalOptions()
 
 
 @dataclass(frozen=True)
-class HalosOptions(Options):
+class HalosOptions(LocalSteps):
     """Options of HALoS."""
 
     #: Local steps of the fastest worker in a push; others take as many as they can in its time (h).
@@ -75,10 +76,6 @@ class HalosOptions(Options):
     overall: GlobalOptions = GLOBAL
     #: The codec of what travels between sites.
     codec: Literal["fp32", "fp16", "bf16"] = "fp32"
-
-    @property
-    def local_steps(self) -> int:
-        return self.every
 
 
 SCHEME = Scheme(
@@ -199,6 +196,7 @@ class HalosWorker(ServedMember):
         self._answered = 0
 
     def program(self) -> Steps[None]:
+        """Yield local steps, the push of their change, and the wait for the site's model, in each iteration."""
         yield Advance(self._first)
         if self._first:
             yield from self._come()
@@ -221,6 +219,7 @@ class HalosWorker(ServedMember):
             yield from self.enter(iteration)
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Take the site's model after a push."""
         if not isinstance(message, SiteModel) or sender != self._server or message.iteration != self._pushed:
             raise self.unexpected(sender, message)
         self._answered, self.parameters = message.iteration, message.parameters
@@ -249,6 +248,7 @@ class SiteServer(HalosWorker):
         self._merged = 0  # pushes that had come when the global model was last merged
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Step by a worker's push, merge the global model, or answer a worker that came back."""
         match message:
             case WorkerPush(iteration, change):
                 return self._learn(sender, iteration, change)
@@ -275,8 +275,10 @@ class SiteServer(HalosWorker):
 
 
 class GlobalServer(SiteServer):
-    """A site's server whose process runs the global server as well. `sites` are the members that run the other sites'
-    servers."""
+    """A site's server whose process runs the global server as well.
+
+    `sites` are the members that run the other sites' servers.
+    """
 
     def __init__(
         self, name: str, sites: Collection[str], options: HalosOptions, parameters: Tensor, iterations: int, steps: int
@@ -286,6 +288,7 @@ class GlobalServer(SiteServer):
         self._overall = DelayedNesterov(parameters, options.overall)
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Step by a site's push and send the global model back, or act as a site's server."""
         match message:
             case SitePush(number, change):
                 self._overall.step(change)

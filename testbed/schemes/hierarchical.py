@@ -21,6 +21,7 @@ class HierarchicalOptions(LocalSteps):
 
     @property
     def site_period(self) -> int:
+        """The option `period`."""
         return self.period
 
 

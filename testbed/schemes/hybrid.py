@@ -1,5 +1,6 @@
-"""The CPN framework's hybrid hierarchical synchronization: local steps by each worker's speed, rounds inside sites and
-among all.
+"""The CPN framework's hybrid hierarchical synchronization.
+
+Each worker takes local steps by its speed; rounds are inside sites, and every few rounds among all.
 
 Source: the CPN framework, JICN 2025, 10.64509/jicn.12.39. FedNova: Wang et al. 2020, arXiv 2007.07481. FedProx: Li et
 al. 2020. DaSGD: Zhou et al. 2020, arXiv 2006.00441.
@@ -44,14 +45,17 @@ class HybridOptions(LocalSteps):
 
     @property
     def site_period(self) -> int:
+        """The option `period`."""
         return self.period
 
     @property
     def overlaps(self) -> bool:
+        """The option `overlap`."""
         return self.overlap
 
     @property
     def for_planning(self) -> Mapping[str, Any]:
+        """The options of any scheme, and whether rounds overlap steps."""
         return {**super().for_planning, "overlap": self.overlap}
 
 
@@ -97,6 +101,7 @@ class Hybrid(Periodic):
         self._begin_period()
 
     def after_step(self) -> None:
+        """Pull towards the last round's parameters, and begin a round after the period's steps."""
         self._steps += 1
         if self._prox:
             self._fragment.pull(self._prox)
@@ -115,8 +120,11 @@ class Hybrid(Periodic):
 
 
 def build(options: HybridOptions, training: RoundTraining) -> Hybrid:
-    """Return the strategy for a member's model. The member's assignment has `every`, the local steps of a round for
-    plans that have none, and `steps`, those of each member."""
+    """Return the strategy for a member's model.
+
+    The member's assignment has `every`, the local steps of a round for plans that have none, and `steps`, those of each
+    member.
+    """
     every: int = training.assignment.get("every", options.every)
     each: Sequence[int] = training.assignment.get("steps", ()) if options.normalise else ()
 

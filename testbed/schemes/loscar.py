@@ -37,6 +37,7 @@ class LoscarOptions(ShareOptions):
 
     @property
     def overlaps(self) -> bool:
+        """True if members take steps while a share is reduced (`delay`)."""
         return self.delay > 0
 
 

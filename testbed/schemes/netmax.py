@@ -109,6 +109,7 @@ class NetMaxMember(TrainingMember):
         self._probabilities = probabilities
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Send the parameters to a neighbour that pulls, or take the model of a pulled neighbour."""
         match message:
             case Pull():
                 return (Send(sender, Model(self.parameters)),)
@@ -118,6 +119,7 @@ class NetMaxMember(TrainingMember):
         raise self.unexpected(sender, message)
 
     def program(self) -> Steps[None]:
+        """Yield the steps, each beside a pull from a neighbour drawn by the probabilities."""
         for iteration in range(self._iterations):
             step = yield from self.begin(iteration)
             peers, odds = zip(*self.probabilities.items(), strict=True)
@@ -152,6 +154,7 @@ class MeasuringNetMax(NetMaxMember):
         self._clock = clock
 
     def program(self) -> Steps[None]:
+        """Yield the same program, and keep when each pull was sent."""
         program, answer = super().program(), None
         while True:
             try:
@@ -163,6 +166,7 @@ class MeasuringNetMax(NetMaxMember):
             answer = yield effect
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Learn from the seconds that a pull took, before its model is taken."""
         if isinstance(message, Model):
             took = self._clock() - self._asked_s
             before = self._seconds.get(sender, took)

@@ -20,7 +20,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from testbed.schemes.assignment import GossipAssignment, Setting, graph_of
-from testbed.schemes.options import InGraph, Misfit, Options, limited
+from testbed.schemes.options import InGraph, LocalSteps, Misfit, limited
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
 from testbed.sync.gossip.effects import Advance, Participant, Send, Steps, TrainingMember, Until
@@ -34,7 +34,7 @@ PATIENCE = 10
 
 
 @dataclass(frozen=True)
-class NoLoCoOptions(Options):
+class NoLoCoOptions(LocalSteps):
     """Options of NoLoCo."""
 
     #: Local steps in an outer step (H).
@@ -51,10 +51,6 @@ class NoLoCoOptions(Options):
         most = 2 * (1 - self.momentum**2)
         if self.learning_rate >= most:
             raise Misfit("learning_rate", f"members drift apart at a momentum of {self.momentum}", f"below {most:.2g}")
-
-    @property
-    def local_steps(self) -> int:
-        return self.every
 
 
 SCHEME = Scheme(
@@ -114,9 +110,11 @@ class NoLoCoMember(TrainingMember):
 
     @property
     def patience(self) -> int:
+        """The outer steps that one wait may last, PATIENCE."""
         return PATIENCE
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Keep the change, or the anchor, of the pair's other member for its iteration."""
         match message:
             case PairChange(iteration, change):
                 self._changes[iteration] = change
@@ -127,6 +125,7 @@ class NoLoCoMember(TrainingMember):
         return ()
 
     def program(self) -> Steps[None]:
+        """Yield local steps, and an outer step with a random partner, in each iteration."""
         for iteration in range(self._iterations):
             yield Advance(iteration)
             local = yield from self.local_steps(iteration, self._options.every)

@@ -1,5 +1,7 @@
-"""The parts of which schemes make their options: dataclasses that check themselves, so that a file and a program meet
-the same rules. Nothing here loads more than the standard library."""
+"""The parts of schemes' options: dataclasses that check themselves, so that files and programs meet the same rules.
+
+Nothing here loads more than the standard library.
+"""
 
 from __future__ import annotations
 
@@ -93,8 +95,11 @@ def _said(hint: Any) -> str:
 
 @dataclass(frozen=True)
 class Options(Checked):
-    """The options of one scheme, beside those that all schemes have. A field has the name that a file uses under
-    `sync`. The properties tell planning and checks what follows from the options."""
+    """The options of one scheme, beside those that all schemes have.
+
+    A field has the name that a file uses under `sync`. The properties tell planning and checks what follows from the
+    options.
+    """
 
     @property
     def exact(self) -> bool:
@@ -128,8 +133,10 @@ class Options(Checked):
 
     @property
     def site_period(self) -> int:
-        """N where each Nth round is among all members and the others are inside sites. It does not hold for a policy
-        that makes groups itself."""
+        """N where each Nth round is among all members and the others are inside sites.
+
+        It does not hold for a policy that makes groups itself.
+        """
         return 1
 
     @property
@@ -171,13 +178,16 @@ class LocalSteps(Options):
 
     @property
     def local_steps(self) -> int:
+        """The option `every`."""
         return self.every
 
 
 @dataclass(frozen=True)
 class OuterOptions(Checked):
-    """The outer optimizer: SGD with Nesterov momentum on the members' mean change. The defaults are those of DiLoCo's
-    authors (arXiv 2311.08105)."""
+    """The outer optimizer: SGD with Nesterov momentum on the members' mean change.
+
+    The defaults are those of DiLoCo's authors (arXiv 2311.08105).
+    """
 
     learning_rate: float = limited(0.7, gt=0)
     momentum: float = limited(0.9, ge=0, lt=1)

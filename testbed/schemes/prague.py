@@ -49,8 +49,11 @@ SCHEME = Scheme(
 
 
 def assign(options: PragueOptions, setting: Setting) -> GossipAssignment:
-    """Make every member every other's neighbour, and the first one run the generator. Raises Misfit where a group is
-    larger than all members together."""
+    """Make every member every other's neighbour, and the first one run the generator.
+
+    Raises:
+        Misfit: A group is larger than all members together.
+    """
     members = setting.view.names
     if options.group > len(members):
         raise Misfit("group", f"{options.group}, where there are {len(members)} workers", f"{len(members)} at most")
@@ -76,10 +79,12 @@ class DrawnGroup(Message):
     members: tuple[str, ...]
 
     def to_body(self, members: tuple[str, ...]) -> bytes:
+        """Return one byte for each member of the run: 1 for a member of the group."""
         return bytes(name in self.members for name in members)
 
     @classmethod
     def of_body(cls, body: memoryview, members: tuple[str, ...], **numbers: int) -> Self:
+        """Return the group that a body says. Raises ValueError for a body of another length."""
         if len(body) != len(members):
             raise ValueError(f"{len(body)} bytes do not say which of {len(members)} members are in a group")
         return cls(**numbers, members=tuple(name for name, there in zip(members, body, strict=True) if there))
@@ -92,10 +97,12 @@ class DrawnGroups(Message):
     groups: tuple[DrawnGroup, ...]
 
     def to_body(self, members: tuple[str, ...]) -> bytes:
+        """Return each group's number and members, one after the other."""
         return b"".join(_NUMBER.pack(group.number) + group.to_body(members) for group in self.groups)
 
     @classmethod
     def of_body(cls, body: memoryview, members: tuple[str, ...], **numbers: int) -> Self:
+        """Return the groups that a body says. Raises ValueError if it is cut short."""
         size = _NUMBER.size + len(members)
         if len(body) % size:
             raise ValueError("a list of groups that is cut short")
@@ -130,9 +137,11 @@ class GroupGenerator(Participant):
         self._count = 0
 
     def program(self) -> Steps[None]:
+        """Yield nothing: the generator only answers."""
         yield from ()
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Answer a member that is ready with its next group, and one that leaves with its drawn groups."""
         match message:
             case Ready():
                 return (Send(sender, self.next_group(sender)),)
@@ -173,6 +182,7 @@ class PragueMember(TrainingMember):
         self._parts: dict[int, list[Tensor]] = defaultdict(list)
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Keep groups that the generator gives out, and parts of groups' means."""
         match message:
             case DrawnGroup():
                 self._given.append((message,))
@@ -185,6 +195,7 @@ class PragueMember(TrainingMember):
         return ()
 
     def program(self) -> Steps[None]:
+        """Yield a local step and the average in a group, in each iteration, and then the groups that are left."""
         for iteration in range(self._iterations):
             change = yield from self.local_step(iteration)
             self.parameters = self.parameters + change
@@ -219,12 +230,15 @@ class WithGenerator(Participant):
 
     @property
     def model(self) -> Tensor:
+        """The member's model."""
         return self.member.model
 
     def program(self) -> Steps[None]:
+        """Return the member's program."""
         return self.member.program()
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Pass requests for groups to the generator, and other messages to the member."""
         taker = self._generator if isinstance(message, Ready | Leaving) else self.member
         return taker.receive(sender, message)
 

@@ -28,9 +28,11 @@ class ShareOptions(Options):
 
     @property
     def round_share(self) -> float:
+        """The option `share`."""
         return self.share
 
     def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
+        """Check as for any scheme, and refuse codecs: each round has other parameters."""
         super().check_plan(policy, policy_options, codec)
         if codec != "fp32":
             raise Misfit(

@@ -22,8 +22,12 @@ LONG = (8, 16, 32, 64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """A way for members to train together. The module that declares it has a function `build(options, training)`, and
-    `assign(options, setting)` where members are told something beside the options."""
+    """A way for members to train together.
+
+    The module that declares it has a function `build(options, training)`, and `assign(options, setting)` where members
+    are
+    told something beside the options.
+    """
 
     #: The name in files (`sync.strategy`) and on command lines.
     name: str
@@ -68,8 +72,10 @@ class Scheme:
 
     @property
     def regraphs(self) -> bool:
-        """True if its members can change to another graph during a run: they survive losses and have an option
-        `graph`."""
+        """True if its members can change to another graph during a run.
+
+        They survive losses and have an option `graph`.
+        """
         return self.survives and "graph" in self.fields
 
     @property

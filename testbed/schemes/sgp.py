@@ -65,12 +65,14 @@ class PushSumMember(TrainingMember):
         return numerator, self._mass + sum(share.mass for share in waiting)
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Keep a neighbour's share of its mass for its iteration."""
         if not isinstance(message, MassShare):
             raise self.unexpected(sender, message)
         self._shares[message.iteration].append(message)
         return ()
 
     def program(self) -> Steps[None]:
+        """Yield a local step, the shares that go out, and the wait for those that come in, in each iteration."""
         for iteration in range(self._iterations):
             change = yield from self.local_step(iteration)
             self._numerator = self._numerator + change

@@ -52,9 +52,11 @@ class SparseLoCoOptions(LocalSteps):
 
     @property
     def among_all(self) -> bool:
+        """True: rounds average changes, so that a difference between groups would stay for good."""
         return True
 
     def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
+        """Check as for any scheme, and refuse codecs that leave something out a second time."""
         super().check_plan(policy, policy_options, codec)
         if codec not in ("sparse", "fp32"):
             raise Misfit("codec", f"{codec} leaves something out a second time", "`codec: sparse`")
@@ -95,6 +97,7 @@ class SparseLoCo(Strategy):
         self._rounds = 0
 
     def after_step(self) -> None:
+        """Count a step, and reduce what changed after `every` steps."""
         self._steps += 1
         if self._steps == self._options.every:
             self._step_out()
@@ -106,9 +109,11 @@ class SparseLoCo(Strategy):
 
     @property
     def together(self) -> bool:
+        """True if no step was taken since the last round."""
         return not self._steps
 
     def over(self, rounds: int, taken: int) -> bool:
+        """Return whether the rounds of the run are done."""
         return self._rounds >= rounds
 
     @contextmanager

@@ -36,6 +36,7 @@ class SpartaOptions(ShareOptions):
 
     @property
     def round_share(self) -> float:
+        """The option `share`; with DiLoCo, the mean over a period's steps and its round of the whole model."""
         return self.share if self.every is None else (self.every * self.share + 1) / (self.every + 1)
 
 
@@ -62,6 +63,7 @@ class Sparta(RandomShare):
             self._diloco = DiLoCo(training.reducer, training.parameters, None, options.every, outer)
 
     def after_step(self) -> None:
+        """Average a share of the parameters, drawn again for each step, and pass the step to DiLoCo if it runs."""
         self._steps += 1
         values = self._gather()
         places = self._draw(values)
@@ -90,8 +92,10 @@ class Sparta(RandomShare):
         return taken > 0 and taken + more >= rounds
 
     def agreed(self) -> AbstractContextManager[None]:
-        """Show the parameters of DiLoCo's last round. Without DiLoCo members agree only at the end; until then the
-        member's own parameters stay."""
+        """Show the parameters of DiLoCo's last round.
+
+        Without DiLoCo members agree only at the end; until then the member's own parameters stay.
+        """
         return self._diloco.agreed() if self._diloco is not None else super().agreed()
 
     def watch(self, loss: Loss, every: int) -> None:
@@ -100,6 +104,7 @@ class Sparta(RandomShare):
             self._diloco.watch(loss, every)
 
     def drift(self) -> tuple[FragmentDrift, ...]:
+        """Return the drift in DiLoCo's rounds; empty without DiLoCo."""
         return self._diloco.drift() if self._diloco is not None else ()
 
     def state_dict(self) -> dict[str, Any]:

@@ -197,7 +197,7 @@ def take_probes(asked: Iterable[set[Pair]]) -> set[Pair]:
 def transfers(
     network: View, plan: Plan, chance: random.Random, at_s: float = 0.0, probes: Collection[Pair] = ()
 ) -> tuple[dict[Pair, PeerSample], dict[Pair, tuple[Train, ...]]]:
-    """What each edge's sender and receiver see in a round of `plan` over `network` from `at_s` on, and of `probes`."""
+    """Return each edge's sample and trains in a round of `plan` over `network` from `at_s` on, and of `probes`."""
     sent: dict[Pair, float] = {}
     for source, target, tree in plan.edges():
         share = plan.trees[tree].share * network.model_bytes

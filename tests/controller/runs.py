@@ -41,7 +41,7 @@ def mesh(**slower: float) -> View:
 
 
 def spec_of(view: View, **changes: Any) -> ControllerSpec:
-    """Of members that reduce by plans for the view; `changes` are of the spec or of its planning."""
+    """Return the spec of members that reduce by plans for the view; `changes` are of the spec or of its planning."""
     own = {name: changes.pop(name) for name in set(changes) & ControllerSpec.model_fields.keys()}
     planning = PlanningSpec(**{"view": view, "policy": "mst", "period_s": 0.0, **changes})
     values = {"members": view.names, "secret": "secret", "jobs": dict.fromkeys(view.names, JOB), "planning": planning}

@@ -1,4 +1,4 @@
-"""What is said of a controller that does not answer as it should."""
+"""Errors about a controller that does not answer as it should."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.local
 ROUNDS = 60
 STEP_S = 0.04
 
-#: All that there will be, and those with whom a run begins.
+#: The members at the end, and those with which a run begins.
 WHOLE = mesh()
 NEW = "d-w0"
 FIRST = WHOLE.among(set(WHOLE.names) - {NEW})

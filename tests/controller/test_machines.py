@@ -82,7 +82,7 @@ def machines() -> Iterator[tuple[Machine, Machine]]:
 
 
 def installed(folder: Path) -> str:
-    """What tells a Python of this package's entry points, as containers have it, in a folder for PYTHONPATH."""
+    """Write this package's entry points, as containers have them, into a folder, and return a PYTHONPATH with it."""
     for name, text in _metadata().items():
         file = folder / Path(name).relative_to("metadata")
         file.parent.mkdir(exist_ok=True)

@@ -24,7 +24,7 @@ preload("testbed.controller.serve")
 
 
 def command(tmp_path: Path, spec: Path) -> list[str]:
-    """What stands after `python` to start a controller."""
+    """Return the arguments of `python` that start a controller."""
     options = {"sockets": tmp_path / "run/control", "owner": tmp_path / "run/owner.sock", "spec": spec}
     words = [word for name, path in options.items() for word in (f"--{name}", str(path))]
     return ["-m", "testbed.controller", *words, "--out", str(tmp_path / "out")]

@@ -35,7 +35,7 @@ def answers(controller: ApiClient) -> bool:
 
 
 def of_controller(folder: Path, port: int, *others: str) -> list[str]:
-    """What stands after `python` to start one."""
+    """Return the arguments of `python` that start a controller."""
     words = ["--members", "paris,tokyo", "--listen", f"127.0.0.1:{port}", "--secrets", str(folder / "secrets")]
     more = ["--model-bytes", "5000", "--codec", "int8", "--out", str(folder / "run")]
     return ["-m", "testbed.controller.standalone", *words, *more, *others]
@@ -46,12 +46,12 @@ def controller(stack: ExitStack, folder: Path, port: int, *others: str) -> Forke
 
 
 def of_member(folder: Path, name: str, address: str, identity: str) -> list[str]:
-    """What stands after `python` to run the program that is in the folder, with its own `identity` there."""
+    """Return the arguments of `python` that run the folder's program, with the member's own `identity`."""
     return [str(folder / "train.py"), address, name, "127.0.0.1", str(folder / identity.format(name))]
 
 
 def trained(*members: Popen[str] | ForkedProgram) -> set[str]:
-    """What they say at last, when all have ended."""
+    """Return the programs' last lines, once all have ended."""
     outputs = [member.communicate(timeout=PATIENCE_S) for member in members]
     assert not any(member.wait() for member in members), outputs
     return {out.splitlines()[-1] for out, _ in outputs}
@@ -169,7 +169,7 @@ def test_a_controller_that_is_started_again_gives_out_the_same_tokens(tmp_path: 
 
 
 def refused(*changed: str, start: Callable[..., Popen[str] | ForkedProgram] = ForkedProgram) -> str:
-    """What a controller says that ends with 2."""
+    """Return the errors of a controller that ends with 2."""
     words = ["--members", "a,b", "--listen", "127.0.0.1:7000", "--model-bytes", "1", "--out", "/nonexistent", *changed]
     with start("-m", "testbed.controller.standalone", *words) as program:
         _, errors = program.communicate(60)

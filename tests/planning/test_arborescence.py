@@ -32,7 +32,7 @@ def reference(costs: np.ndarray, root: int) -> float:
 
 
 def leads_back(parents: Mapping[int, int]) -> bool:
-    """Whether every node's parents end at the one that is its own, and no other is."""
+    """Return whether every node's parents lead to the root, the only node that is its own parent."""
     ends = set()
     for node in parents:
         for _ in parents:

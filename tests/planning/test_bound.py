@@ -112,7 +112,7 @@ def test_members_that_nothing_connects_have_none() -> None:
 @settings(max_examples=30)
 @given(views(), st.floats(0.5, 2.0))
 def test_begun_from_the_bound_of_another_view_it_is_the_same(view: View, faster: float) -> None:
-    """Of one whose links are otherwise, and of one with other members."""
+    """The earlier view has links of other rates, or other members."""
     alone, links = bound(view), dict(view.links)
     for name in sorted(links)[::2]:
         links[name] = replace(links[name], rate_bps=links[name].rate_bps * faster)
@@ -168,7 +168,7 @@ def test_two_members_compute_then_the_model_crosses() -> None:
 
 
 def test_two_trees_come_within_a_delay_of_it() -> None:
-    """What is reduced at the other end goes out while the other's mean comes: nothing waits there and back for all."""
+    """A tree's sums go out while the other tree's means come in, so that nothing waits for a whole round trip."""
     view = view_of(sites(("a", "b", 20), delay=0.05), {}, model_bytes=4_000_000)
     trees = tuple(replace(star(view.names, root), share=0.5) for root in view.names)
     compute_s = dict.fromkeys(view.names, 0.3)

@@ -1,4 +1,4 @@
-"""What the schemes' plans look like, on networks small enough to draw."""
+"""The plans of the policies, on networks small enough to draw."""
 
 from __future__ import annotations
 

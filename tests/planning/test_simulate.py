@@ -110,7 +110,7 @@ def test_an_auxiliary_route_takes_over_what_waits() -> None:
 
 
 def test_an_auxiliary_route_that_is_full_beyond_its_first_hop_takes_no_more() -> None:
-    """Of a's two ways to b each carries its part: the one over c what the slow link behind c lets through."""
+    """Each of a's two ways to b carries its part: the way over c carries what the slow link behind c lets through."""
     graph = sites(("a", "b", 4), ("a", "c", 400), ("c", "b", 2), delay=0.0)
     view = view_of(graph, {}, model_bytes=64 * CHUNK)
     direct = replace(view, routes={**view.routes, **_direct(view)})

@@ -57,17 +57,21 @@ class AllReduceCoordinator(Coordinator):
 
     @property
     def present(self) -> frozenset[str]:
+        """The members of the current generation."""
         return self.group.membership.present
 
     def start(self) -> None:
+        """Make the first plan. Raises PolicyError if the run's policy has none."""
         self.group.plans.begin(self.planner.first_plan())
 
     def close(self) -> None:
+        """Close the decision log."""
         self.planner.close()
 
     # Members
 
     def begin(self, hellos: Mapping[str, Hello]) -> Actions:
+        """Begin the run: send each member the plan, and its job, and start the checks of leases."""
         self.group.plans.epochs.begin()
         membership = self.group.membership
         membership.roster = {member: hello.address for member, hello in hellos.items()}
@@ -76,8 +80,14 @@ class AllReduceCoordinator(Coordinator):
         yield from self._start_training()
 
     def rejoin(self, hello: Hello, rejoin: Rejoin) -> Actions:
-        """Take back a reconnected member. Its state is not trusted: each epoch and plan is checked against the records
-        of this controller and the one before it."""
+        """Take back a reconnected member.
+
+        Its state is not trusted: each epoch and plan is checked against the records of this controller and of the one
+        before it.
+
+        Raises:
+            Contradiction: The member's state is impossible, or this run takes no members back.
+        """
         restarted = not self.running
         if self.spec.elastic is None or (restarted and not self.group.plans.epochs.resumed):
             raise Contradiction(
@@ -106,12 +116,18 @@ class AllReduceCoordinator(Coordinator):
             yield from self.group.abort("a member was lost while the controller was down")
 
     def join(self, hello: Hello) -> Actions:
+        """Request a plan with a member that connects during the run. A present member lost its state by a restart."""
         if hello.member in self.present:
             yield from self._remove_members({hello.member: "it was restarted"})
         self.group.membership.roster[hello.member] = hello.address
         self.planner.request_join(hello.member)
 
     def receive(self, message: ControlMessage) -> Actions:
+        """Handle a member's message, and renew the member's lease.
+
+        Raises:
+            Contradiction: The message contradicts earlier ones or the state of the run.
+        """
         membership, now = self.group.membership, self.clocks.monotonic()
         membership.renew(getattr(message, "member", ""), now)  # any message proves that the member is alive
         match message:
@@ -133,6 +149,15 @@ class AllReduceCoordinator(Coordinator):
                 yield from self._handle_goodbye(message)
 
     def died(self, member: str, why: str, for_good: bool = False) -> Actions:
+        """Handle the end of a member's connection before its goodbye.
+
+        A member of an elastic run may reconnect within its lease. In other runs the run fails.
+
+        Args:
+            member: The member.
+            why: The reason.
+            for_good: The member is excluded, and lost at once.
+        """
         if not (self.spec.elastic and self.running):
             yield Fail(f"{member}: {why}")
             return
@@ -144,13 +169,16 @@ class AllReduceCoordinator(Coordinator):
         yield from self.swaps.abandon_join(member, why)
 
     def proceed(self) -> Actions:
+        """Consider the requested plans, one at a time."""
         yield from self.planner.proceed()
 
     def finish(self) -> Actions:
+        """Release the members of an elastic run, which stay for each other after their goodbyes."""
         if self.spec.elastic:
             yield TellAll(Stop("done"))
 
     def end(self) -> None:
+        """Stop checking leases, and drop a reconfiguration that is under way."""
         super().end()
         self.group.phase = "over"
         self.group.membership.end()
@@ -246,9 +274,11 @@ class AllReduceCoordinator(Coordinator):
         self.maker.follow(spec.planning, self.clocks.unix())
 
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
+        """Take another declared network, and request a plan for it. Raises ViewError if it contradicts itself."""
         self.planner.change_network(links, routes)
 
     def do(self, request: Request) -> Actions:
+        """Carry out a ForcePolicy or ForcePlan request. Raises NotForMembers for other requests, PolicyError."""
         match request:
             case ForcePolicy():
                 self.planner.force(make_policy(request.policy, request.options))
@@ -267,9 +297,11 @@ class GroupProgress(Progress):
         self._maker = maker
 
     def rounds(self, since: int) -> list[dict[str, Any]]:
+        """Return summaries of the kept complete rounds from number `since` on."""
         return [done.to_json() for done in self._group.rounds.complete if done.number >= since]
 
     def status(self) -> dict[str, Any]:
+        """Return the last round, the plan in force, the newest metrics, the estimates of links, and the swaps."""
         last, pending, plan = self._group.rounds.last, self._group.plans.pending, self._group.plans.plan
         estimates = self._maker.knowledge.estimates(self._group.clocks.unix())
         metrics: dict[str, float | None] = {}
@@ -289,6 +321,7 @@ class GroupProgress(Progress):
         }
 
     def final(self) -> dict[str, Any]:
+        """Return the counts of rounds and of lost and duplicated updates, and the swaps."""
         rounds, plans = self._group.rounds, self._group.plans
         return {
             "rounds": rounds.count,

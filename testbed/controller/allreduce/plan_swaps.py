@@ -55,7 +55,6 @@ class PlanSwaps:
         """
         plans, running = self._group.plans, self._group.phase == "running"
         plan = plan.with_epoch(plans.next_epoch() if running else plans.plan.epoch)
-        log.info("plan %d (%s) adopted: %s", plan.epoch, plan.policy, reason)
         if running:
             yield from self._prepare(plan, reason, joins)
         else:

@@ -61,6 +61,7 @@ class GossipCoordinator(Coordinator):
 
     @property
     def present(self) -> frozenset[str]:
+        """The members in the graph."""
         return frozenset(self.iterations.members)
 
     def start(self) -> None:
@@ -72,6 +73,7 @@ class GossipCoordinator(Coordinator):
     # Members
 
     def begin(self, hellos: Mapping[str, Hello]) -> Actions:
+        """Begin the run: send each member its job and the addresses of its peers."""
         self.running = True
         self._roster = {member: hellos[member].address for member in self.spec.members}
         for member, job in self.spec.jobs.items():
@@ -84,6 +86,11 @@ class GossipCoordinator(Coordinator):
         self._joining[hello.member] = hello.address
 
     def receive(self, message: ControlMessage) -> Actions:
+        """Handle a member's message.
+
+        Raises:
+            Contradiction: The message contradicts earlier ones or the state of the run.
+        """
         match message:
             case Report():
                 self._check_report(message)
@@ -99,6 +106,7 @@ class GossipCoordinator(Coordinator):
                 yield Announce()
 
     def died(self, member: str, why: str, for_good: bool = False) -> Actions:
+        """Handle the end of a connection: the others go on without the member, or the run fails."""
         if self._survives and self.running:
             yield from self._remove_member(member, why)
             yield Announce()
@@ -129,6 +137,7 @@ class GossipCoordinator(Coordinator):
         """Do nothing: members gossip over their graph, whatever the network is."""
 
     def do(self, request: Request) -> Actions:
+        """Carry out a ChangeGraph request. Raises NotForMembers for other requests, GraphError."""
         if not isinstance(request, ChangeGraph):
             raise NotForMembers("this run's members gossip over a graph; it takes ChangeGraph", request)
         if not self.running:
@@ -215,9 +224,11 @@ class GossipProgress(Progress):
         self._topology = topology
 
     def rounds(self, since: int) -> list[dict[str, Any]]:
+        """Return nothing: members that gossip have no common rounds."""
         return []
 
     def status(self) -> dict[str, Any]:
+        """Return the newest iteration that all members have entered, and the newest metrics."""
         return {
             "round": self._iterations.lowest,
             "epoch": 0,
@@ -231,6 +242,7 @@ class GossipProgress(Progress):
         }
 
     def final(self) -> dict[str, Any]:
+        """Return the iterations, the gaps between members, and the swaps of the graph."""
         return {
             "rounds": self._iterations.lowest,
             "gaps": self._iterations.to_json(),

@@ -28,12 +28,15 @@ class SystemClocks:
     """The machine's clocks."""
 
     def unix(self) -> float:
+        """Return Unix time."""
         return time.time()
 
     def monotonic(self) -> float:
+        """Return the time since the machine booted."""
         return time.monotonic()
 
     def processor(self) -> float:
+        """Return the processor time that this thread has used."""
         return time.thread_time()
 
 

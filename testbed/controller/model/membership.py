@@ -24,7 +24,9 @@ CHECKS = 8
 
 
 class Leases:
-    """Decides which members are gone. A member is gone when one of these holds:
+    """The leases of members, by which a lost member is found.
+
+    A member is lost when one of these holds:
 
     - it has not renewed its lease for `lease_s` seconds;
     - its connection to the controller ended, and a peer's connection to it broke;
@@ -90,7 +92,7 @@ class Leases:
             by.pop(member, None)
 
     def extend_for_stall(self, now: float) -> float:
-        """Extend all leases by the time for which the controller was stalled. To be called before `gone`.
+        """Extend all leases by the time for which the controller was stalled. To be called before `lost_members`.
 
         Returns:
             The seconds of the stall. No member could renew its lease or report progress in that time.
@@ -104,11 +106,11 @@ class Leases:
         return stall_s
 
     def lost_members(self, now: float) -> dict[str, str]:
-        """Return the members that are gone, each with the reason."""
+        """Return the lost members, each with the reason."""
         return {member: why for member in self._renewed_s if (why := self._loss_reason(member, now))}
 
     def broken_connection(self, now: float) -> str:
-        """Return which connection must be made again, and why; empty if there is none.
+        """Return which connection between two members must be made again, and why; empty if there is none.
 
         Such a connection broke more than a lease ago, both its members are alive, and the member that reported it has
         finished no round since.
@@ -221,7 +223,10 @@ class AllReduceMembership:
             self.leases.report_peer(lost.member, lost.peer, lost.why, lost.broken, now)
 
     def lost_members(self, now: float) -> dict[str, str]:
-        """Return the members that are gone, each with the reason. The caller must `remove` them."""
+        """Return the lost members, each with the reason. The caller must `remove` them.
+
+        During a reconfiguration a member is also lost if it did not report what it holds in time.
+        """
         stall_s = self.leases.extend_for_stall(now)
         gone = self.leases.lost_members(now)
         change = self.reconfiguration

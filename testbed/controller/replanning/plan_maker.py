@@ -1,4 +1,4 @@
-"""What plans are made from: the run's options for planning, the known network, and how members train."""
+"""The maker of plans: the run's options for planning, the known network, and how members train."""
 
 from __future__ import annotations
 

@@ -277,10 +277,13 @@ class Planner:
         self._budget.spend(proposal.seconds)
         adopted, decision, policy = None, proposal.decision, request.policy or self.policy
         if proposal.plan is None:
-            log.warning("%s: no plan: %s", policy.name, decision.why)
+            log.warning("the policy %s has no plan: %s", policy.name, decision.why)
         elif decision.adopt and group.phase != "over":
             reason = request.reason if request.policy else f"{request.reason}: {decision.why}"
             adopted = yield from self._adopt(proposal.plan, reason, request.joins)
+            before = "" if decision.current_s is None else f"{decision.current_s:.2f} s -> "
+            saving = f"{'steps' if policy.measure else 'rounds'} {before}{decision.proposed_s:.2f} s predicted"
+            log.info("plan %d (%s) adopted: %s; %s", adopted.epoch, adopted.policy, saving, reason)
             of_rounds = policy.measure is None and adopted.training == last.training
             self._track.adopted(adopted, last, decision, request, of_rounds)
         yield from self._record(request, proposal, last, adopted)

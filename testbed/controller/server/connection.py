@@ -106,7 +106,7 @@ class UnauthenticatedConnections:
 
     @contextmanager
     def counted(self, connection: Connection) -> Iterator[None]:
-        """Count a connection as a stranger within this context."""
+        """Count a connection as not authenticated within this context."""
         if len(self._waiting) >= MOST_UNAUTHENTICATED:
             next(iter(self._waiting)).cut(
                 f"it sent no hello, and {MOST_UNAUTHENTICATED} other connections wait for theirs"

@@ -25,6 +25,7 @@ def gap_bounds(
     path i -> j. Each hop adds to the bound of its path; the bound is the smaller one, infinite if there is neither.
 
     Args:
+        graph: The communication graph.
         max_ig: The tokens' limit: each hop i -> j adds `max_ig`. None for no tokens.
         backup: Backup workers; if there are any, i need not wait for updates.
         staleness: Each hop j -> i adds 1 + `staleness`.

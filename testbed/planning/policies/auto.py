@@ -51,9 +51,11 @@ class Auto(Policy):
     also: tuple[str, ...] = ()
 
     def plan(self, view: View) -> Plan:
+        """Return the plan with the shortest round of those that the policies make."""
         return self._ranked(view, None)[0]
 
     def replan(self, view: View, last: Plan) -> Plan:
+        """Return the plan with the shortest round, where policies may begin their searches from plan `last`."""
         return self.proposals(view, last)[0]
 
     def proposals(self, view: View, last: Plan) -> list[Plan]:

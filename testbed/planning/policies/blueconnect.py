@@ -29,6 +29,7 @@ class BlueConnect(Policy):
         check_choice(self, "order", self.order, ORDERS)
 
     def plan(self, view: View) -> Plan:
+        """Return rings inside the sites, and rings of one member of each site."""
         return self._plan(view, nested_rings(view, list(view.sites().values()), self.order))
 
 

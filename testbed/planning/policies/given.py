@@ -28,6 +28,11 @@ class GivenPlan(Policy):
         self._written()
 
     def plan(self, view: View) -> Plan:
+        """Return the plan in the document, or a plan of `auto` for other members than the document's.
+
+        Raises:
+            PolicyError: The view lacks an edge of the plan.
+        """
         written = self._written()
         if set(view.names) != set(written.members):
             return make_policy("auto").plan(view)
@@ -36,6 +41,7 @@ class GivenPlan(Policy):
         return replace(written, epoch=0, members=view.names, policy=self.name)
 
     def check(self, view: View) -> None:
+        """Raise PolicyError if the document's members are not the view's, or the view lacks an edge of the plan."""
         written = set(self._written().members)
         if strange := sorted(written ^ set(view.names)):
             raise PolicyError(

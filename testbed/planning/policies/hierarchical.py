@@ -24,6 +24,7 @@ class Hierarchical(Policy):
     """
 
     def plan(self, view: View) -> Plan:
+        """Return the tree over the sites' gateways whose root gives the shortest predicted round."""
         sites = view.sites()
         gateways = {site: _gateway(view, members) for site, members in sites.items()}
         between = graph(view, set(gateways.values()))

@@ -27,6 +27,7 @@ class Hips(Policy):
         check_whole(self, "period", self.period, least=1)
 
     def plan(self, view: View) -> Plan:
+        """Return two levels of stars, with the global server that gives the shortest predicted round."""
         sites = view.sites()
         local = {member: members[0] for members in sites.values() for member in members[1:]}
         servers = tuple(members[0] for members in sites.values())

@@ -26,6 +26,7 @@ class Mlnet(Policy):
         check_whole(self, "arity", self.arity, least=1)
 
     def plan(self, view: View) -> Plan:
+        """Return the balanced tree in member order from the option `root` on."""
         names = view.names
         if self.root is not None:
             check_member(self, "root", self.root, view)

@@ -29,6 +29,7 @@ class Mst(Policy):
     """
 
     def plan(self, view: View) -> Plan:
+        """Return the spanning tree with the root that gives the shortest predicted round."""
         tree = _spanning_tree(view)
         best = best_tree(view, (_rooted(tree, root) for root in _central(tree, ROOTS)))
         assert best is not None, "the view has the tree's edges in both directions"

@@ -34,6 +34,7 @@ class Netstorm(Policy):
         check_switch(self, "auxiliary", self.auxiliary)
 
     def plan(self, view: View) -> Plan:
+        """Return the trees of the best roots, with shares by score, and the routes beside them."""
         edges = graph(view, set(view.names))
         trees = [tree for root in view.names if (tree := fastest_tree(edges, root)) is not None]
         if not trees:

@@ -44,6 +44,7 @@ class Packing(Policy):
                 check_number(self, name, rate, above=True)
 
     def plan(self, view: View) -> Plan:
+        """Return the plan of the trees that together carry the highest rate."""
         return self._packed(view, None)
 
     def replan(self, view: View, last: Plan) -> Plan:

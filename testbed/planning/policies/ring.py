@@ -35,6 +35,7 @@ class Ring(Policy):
         check_choice(self, "order", self.order, ORDERS)
 
     def plan(self, view: View) -> Plan:
+        """Return the ring in the order that the option `order` names."""
         return self._plan(view, ring_trees(ordered(view, view.names, self.order)))
 
 

@@ -76,6 +76,7 @@ class Star(Policy):
             )
 
     def plan(self, view: View) -> Plan:
+        """Return a star around each server, with the share of the arrays that the server holds."""
         names = self._placed(view)
         arrays = KEYS[self.keys] if isinstance(self.keys, str) else tuple(self.keys)
         if not arrays:

@@ -45,6 +45,7 @@ class Tsengine(Policy):
         check_whole(self, "seed", self.seed, least=0)
 
     def plan(self, view: View) -> Plan:
+        """Return the trees that the online scheduler's choices lead to, drawn by the seed and the view's time."""
         server = view.names[0] if self.server is None else self.server
         check_member(self, "server", server, view)
         arrivals = view.names if self.arrivals is None else tuple(self.arrivals)

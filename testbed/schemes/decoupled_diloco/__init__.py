@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from testbed.schemes.assignment import GossipAssignment, Setting, best_reached, star_around
-from testbed.schemes.options import NESTEROV, Misfit, Options, OuterOptions, limited
+from testbed.schemes.options import NESTEROV, LocalSteps, Misfit, OuterOptions, limited
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import GossipTraining
 from testbed.sync.gossip.effects import Participant
 
 
 @dataclass(frozen=True)
-class DecoupledOptions(Options):
+class DecoupledOptions(LocalSteps):
     """Options of Decoupled DiLoCo.
 
     Defaults are those of arXiv 2604.21428 as others report them (H = P = 24, τ = 2, K = 1). The margin, which they do
@@ -64,11 +64,8 @@ class DecoupledOptions(Options):
         return self.codec == "bins4"
 
     @property
-    def local_steps(self) -> int:
-        return self.every
-
-    @property
     def parts(self) -> int:
+        """The number of fragments."""
         return self.fragments
 
 

@@ -71,6 +71,7 @@ class DecoupledLearner(ServedMember):
         self._fragments = [_Held(start, stop, NOTHING if first else 0) for start, stop in bounds]
 
     def program(self) -> Steps[None]:
+        """Yield steps until the run's merges are taken. A member that joins late begins with the syncer's model."""
         yield Advance(self._first)
         if self._first:
             yield Send(self._syncer, LearnerCame())
@@ -91,6 +92,7 @@ class DecoupledLearner(ServedMember):
         self.parameters = self._agreed
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Answer the syncer's request for a fragment, or take a merged fragment."""
         match message:
             case FragmentWanted(number, merge) if number < len(self._fragments):
                 self._fragments[number].wanted = merge
@@ -183,9 +185,11 @@ class SyncingLearner(DecoupledLearner):
         return {"changes_per_merge": self.syncer.changes / self.syncer.merged} if self.syncer.merged else {}
 
     def forget(self, gone: str) -> Iterable[Send]:
+        """Tell the syncer that a learner is lost."""
         return tuple(self.syncer.forget(gone))
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Pass messages for the syncer to it, and others to the learner."""
         match message:
             case FragmentDue():
                 return tuple(self.syncer.due(sender))

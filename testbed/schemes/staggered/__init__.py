@@ -32,9 +32,11 @@ class StaggeredOptions(LocalSteps):
     @property
     def for_planning(self) -> Mapping[str, Any]:
         # The codec applies between groups, not to what members of a group send each other.
+        """The options of any scheme, with a period of its own for each group, and sites as groups."""
         return {**super().for_planning, "temporal": True, "groups": "sites"}
 
     def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
+        """Refuse any policy but cpn, and codecs that are for changes: parameters travel here."""
         if policy != "cpn":
             raise Misfit("policy", f"{policy} plans no periods for single groups", "`policy: cpn`")
         if codec not in CODECS:
@@ -102,8 +104,12 @@ def _rules(options: StaggeredOptions, setting: Setting) -> dict[str, Any]:
 
 
 def graph_of_teams(rules: Mapping[str, Any]) -> Graph:
-    """Return the graph of such rules: a group's members and its owners are neighbours, and all owners and the holders
-    of the global model, which are every group's first owner."""
+    """Return the graph of the rules' teams.
+
+    A group's members and its owners are neighbours, and so are all owners and the holders of the global model, which
+    are
+    every group's first owner.
+    """
     from testbed.planning.graphs import Graph
 
     teams = rules["teams"]

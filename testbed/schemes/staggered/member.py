@@ -46,6 +46,7 @@ class StaggeredMember(TrainingMember):
         return max(team.period for team in self._rules.teams)
 
     def program(self) -> Steps[None]:
+        """Yield the rounds: local steps, the exchange inside the group, and the group's exchange when it is due."""
         done = 0
         for number in range(1, self._rules.rounds + 1):
             yield Advance(number - 1)
@@ -66,6 +67,7 @@ class StaggeredMember(TrainingMember):
         yield Advance(self._rules.rounds)
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Take what others of the group send, and what the holders of the global model send back."""
         match message:
             case Local(number, values) if _fits(values, self._shards.get(self.name)):
                 self._local.setdefault(number, {})[sender] = values

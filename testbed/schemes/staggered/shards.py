@@ -45,8 +45,10 @@ class OwnedShard:
         self.values = self.values + sum(others, first)
 
     def move(self, number: int) -> Tensor:
-        """Return the group's change since its last exchange, as the codec decodes it, and await the exchange of round
-        `number`."""
+        """Return the group's change since its last exchange, as the codec decodes it.
+
+        The shard then awaits what comes back from the exchange of round `number`.
+        """
         exact = self.values - self._anchor + self._residual
         moved = self._rules.rounded(exact)
         self._residual = exact - moved

@@ -169,9 +169,9 @@ def test_a_plan_is_dropped_at_once_when_who_has_yet_to_say_that_it_holds_it_was_
         told.hear(Held(name, 1))
     told.force("c-w0")
     told.take(Prepare)
-    told.do(told.coordinator.rejoin(*standing("a-w0", told.plan, 1)))
+    told.do(told.coordinator.rejoin(*reconnection("a-w0", told.plan, 1)))
     assert told.take(Prepare) == {}, "this one has said so"
-    told.do(told.coordinator.rejoin(*standing(LOST, told.plan, 1)))
+    told.do(told.coordinator.rejoin(*reconnection(LOST, told.plan, 1)))
     prepared = told.take(Prepare)
     assert {Plan.from_json(its.plan).epoch for its in prepared.values()} == {2} and prepared.keys() == set(NAMES)
 
@@ -379,14 +379,14 @@ def test_one_that_does_not_say_where_it_stands_did_not_come_back(told: Told) -> 
         assert (caught.value.rule, caught.value.field, caught.value.member) == (*broken, "a-w0")
 
 
-def standing(name: str, plan: Plan, newest: int) -> tuple[Hello, Rejoin]:
-    """What a member says that was there before."""
+def reconnection(name: str, plan: Plan, newest: int) -> tuple[Hello, Rejoin]:
+    """Return the messages of a member that reconnects under a plan."""
     return hello(name), Rejoin(name, plan.to_json(), ROSTER, 0, False, newest)
 
 
 def test_a_member_can_t_claim_an_epoch_that_was_never_handed_out(told: Told) -> None:
     with pytest.raises(Contradiction) as caught:
-        told.do(told.coordinator.rejoin(*standing("a-w0", told.plan, 2**31)))
+        told.do(told.coordinator.rejoin(*reconnection("a-w0", told.plan, 2**31)))
     assert (caught.value.rule, caught.value.member, caught.value.epoch) == ("unknown-epoch", "a-w0", 2**31)
     told.force("b-w0")
     assert told.take(Prepare)["a-w0"].plan["epoch"] == 1
@@ -395,7 +395,7 @@ def test_a_member_can_t_claim_an_epoch_that_was_never_handed_out(told: Told) -> 
 def test_nobody_comes_back_to_a_run_that_has_not_begun_or_whose_members_do_not_come_back(tmp_path: Path) -> None:
     for made in (Told(tmp_path / "new", begins=False), Told(tmp_path / "static", elastic=False)):
         with pytest.raises(Contradiction) as caught:
-            made.do(made.coordinator.rejoin(*standing("a-w0", made.plan, 0)))
+            made.do(made.coordinator.rejoin(*reconnection("a-w0", made.plan, 0)))
         assert (caught.value.rule, caught.value.member) == ("not-begun", "a-w0")
         made.coordinator.close()
 
@@ -407,13 +407,13 @@ def test_a_controller_that_is_started_anew_believes_no_epoch_but_those_before_it
     again = Told(tmp_path, begins=False)
     plan = first.plan
     with pytest.raises(Contradiction) as caught:
-        again.do(again.coordinator.rejoin(*standing("a-w0", plan, 2)))
+        again.do(again.coordinator.rejoin(*reconnection("a-w0", plan, 2)))
     assert (caught.value.rule, caught.value.member, caught.value.epoch) == ("unknown-epoch", "a-w0", 2)
     stranger = Plan.from_json(json.loads(json.dumps(plan.to_json()).replace("c-w0", "x-w0")))
     with pytest.raises(Contradiction) as caught:
-        again.do(again.coordinator.rejoin(*standing("a-w0", stranger, 1)))
+        again.do(again.coordinator.rejoin(*reconnection("a-w0", stranger, 1)))
     assert (caught.value.rule, caught.value.given) == ("unknown-member", "x-w0")
-    again.do(again.coordinator.rejoin(*standing("a-w0", plan, 1)))
+    again.do(again.coordinator.rejoin(*reconnection("a-w0", plan, 1)))
     assert again.coordinator.running and again.plan == plan
     again.lose("b-w0")
     assert {abort.epoch for abort in again.take(Abort).values()} == {2}
@@ -429,7 +429,7 @@ def test_a_plan_that_members_agreed_on_while_the_controller_was_away_is_in_force
     first.coordinator.close()
     again = Told(tmp_path, begins=False)
     for name in NAMES:
-        again.do(again.coordinator.rejoin(*standing(name, first.plan, 1)))
+        again.do(again.coordinator.rejoin(*reconnection(name, first.plan, 1)))
     again.go_round(2, epoch=0)
     assert again.plan.epoch == 0
     again.go_round(3, epoch=1)

@@ -52,7 +52,7 @@ DIES = VIEW.names[2]
 
 
 class Crash(Exception):
-    """What a member dies of."""
+    """The cause of a member's death."""
 
 
 def hop_spec(view: View = VIEW) -> ControllerSpec:
@@ -68,8 +68,11 @@ def hop_spec(view: View = VIEW) -> ControllerSpec:
 
 
 class Runner(threading.Thread):
-    """A member's whole life. It begins at `value`; `crash` says in which iteration it dies, and `silent` that it does
-    not say so. Until somebody `came` its second half goes slowly, half a second an iteration: who comes has time."""
+    """A member's whole life, from the parameters `value` on.
+
+    It dies in the iteration `crash`, and with `silent` without a goodbye. Until somebody `came`, an iteration of its
+    second half takes half a second, so that a member that joins has time.
+    """
 
     def __init__(
         self,

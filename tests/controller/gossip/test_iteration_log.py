@@ -85,7 +85,7 @@ def test_metrics_are_means_of_the_newest() -> None:
 
 
 def whole(reports: list[tuple[Report, float]], tmp_path: Path, dying: tuple[str, ...] = ()) -> dict[str, object]:
-    """What the controller writes at the end of a run with these reports."""
+    """Return the outcome that the controller writes at the end of a run with these reports."""
 
     async def scenario() -> None:
         view = mesh()
@@ -93,7 +93,7 @@ def whole(reports: list[tuple[Report, float]], tmp_path: Path, dying: tuple[str,
         async with running(spec, tmp_path) as controller:
             members = {name: await connect(tmp_path / "s", name) for name in view.names}
             for member in members.values():
-                assert isinstance(await member.read(), Welcome)  # who dies before all are there ends the run
+                assert isinstance(await member.read(), Welcome)  # a death before all are there ends the run
             for report, _ in reports:
                 members[report.member].send(report)
             for name in dying:

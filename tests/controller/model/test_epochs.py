@@ -1,4 +1,4 @@
-"""Epochs are handed out once, also by a controller that is started anew."""
+"""Epochs are handed out once, also by a controller that is started again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who counts as gone: pure, by a clock that the test turns."""
+"""Leases: which members count as lost, by a clock that the test sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who takes part in an all-reduce group: what members are told when one is lost or comes. No sockets, no threads."""
+"""The members of an all-reduce group: what members are told when one is lost or comes. No sockets, no threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the controller keeps of rounds, and which reports it takes."""
+"""The rounds that the controller keeps, and the reports that it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What members, and who only says that it is one, can do to a controller: each ends by name, and nobody else does."""
+"""Members, and programs that pretend to be one, that send wrong messages: each is excluded by name, and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who of a machine's users comes to a member's socket."""
+"""The users of a machine that can connect to a member's socket."""
 
 from __future__ import annotations
 

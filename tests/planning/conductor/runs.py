@@ -44,7 +44,7 @@ class Truth:
         return {codec: self.exchange_s * part for codec, part in PARTS.items()}
 
     def worth(self, candidate: Candidate) -> float:
-        """What a step is worth beside one of flat all-reduce."""
+        """Return the worth of a step beside one of flat all-reduce."""
         coded = 1.0 if candidate.scheme == "sparseloco" else self.coded.get(candidate.codec, 1.0)
         if candidate.scheme == FLAT.scheme:
             return coded
@@ -74,7 +74,7 @@ class Conducted:
 
 
 def conduct(truth: Truth, steps: int, seed: int = 0) -> Conducted:
-    """A run of so many steps, in which the conductor is asked after each round of several steps, or each fourth."""
+    """Run N steps. The conductor chooses after each round of several steps, and after each fourth of one step."""
     draw = np.random.default_rng(seed)
     history, done, current, rounds = TrainedHistory(), Conducted([(0, FLAT)]), FLAT, 0
     while done.steps < steps:

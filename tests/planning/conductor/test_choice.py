@@ -23,7 +23,7 @@ def test_where_rounds_cost_nothing_it_stays_with_gradients(seed: int) -> None:
 
 @pytest.mark.parametrize("horizon", [300.0, 4.0])
 def test_a_slow_network_has_members_send_less_within_the_limit_of_the_loss(horizon: float) -> None:
-    """Whether what members learn by themselves agrees or conflicts."""
+    """The limit holds where members' own progress agrees (horizon 300) and where it conflicts (4)."""
     truth = Truth(compute_s=0.1, exchange_s=2.0, horizon=horizon)
     done = conduct(truth, STEPS)
     assert done.seconds < STEPS * (truth.compute_s + truth.exchange_s) / 3

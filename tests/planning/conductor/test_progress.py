@@ -1,4 +1,4 @@
-"""What steps are worth, learned from losses."""
+"""The worth of steps, learned from losses."""
 
 from __future__ import annotations
 

@@ -55,5 +55,5 @@ def test_what_is_no_plan_is_refused_at_once_and_what_has_no_edges_where_it_plans
 
 
 def without_edges(view: View) -> View:
-    """The same members, none of whom reaches another."""
+    """The same members, without an edge between any two."""
     return View(view.members, {}, {}, {}, view.model_bytes, view.at_s, view.knowledge)

@@ -87,6 +87,7 @@ class Cpn(Policy):
         check_whole(self, "seed", self.seed, least=0)
 
     def plan(self, view: View) -> Plan:
+        """Return the plan of the groups that the option `groups` asks for, at their best period."""
         return self._best(view, ())
 
     def replan(self, view: View, last: Plan) -> Plan:
@@ -121,6 +122,7 @@ class Cpn(Policy):
 
     @property
     def measure(self) -> Callable[[View, Plan], float]:
+        """The cost J by which swaps are judged; see `cost`."""
         return self.cost
 
     def cost(self, view: View, plan: Plan) -> float:

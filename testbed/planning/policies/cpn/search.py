@@ -62,7 +62,11 @@ def search(
     500 members take 5 s, a dozen 0.7 s.
 
     Args:
+        problem: The members, the network between them, and their work.
+        prices: The prices of skew, staleness and drift.
         temporal: Whether each group has a period and a phase of its own.
+        spatial: Where a group exchanges with the others: see `Spatial`.
+        seed: The seed of the search's random choices.
         begin: Groups to begin from, in place of all numbers of groups; the search is then local, and takes less time.
     """
     return _GroupingSearch(problem, prices, temporal, spatial, seed).best(begin)

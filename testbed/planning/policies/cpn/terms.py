@@ -62,6 +62,7 @@ class Problem:
         """Return the problem of a view.
 
         Args:
+            view: The network.
             step_s: Seconds of a local step at speed 1.
             every: Steps of the fastest member in a round. The others take as many as they can in that time, at least
                 one: h_i = clip(round(T·c_i/B), 1, every).

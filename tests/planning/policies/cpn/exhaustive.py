@@ -76,7 +76,7 @@ def _led(problem: Problem, terms: Terms, leader: int, outside: Sequence[int]) ->
 
 
 def _costs(groups: Sequence[Terms], prices: Prices, periods: np.ndarray, meeting: bool) -> np.ndarray:
-    """J for rows of periods; written anew, so that it checks the heuristic's own."""
+    """J for rows of periods; written again, so that it checks the heuristic's own."""
     count = len(groups)
     round_s, rtt_s, transfer_s, steps = (
         np.array([getattr(g, name) for g in groups]) for name in ("round_s", "rtt_s", "transfer_s", "steps")

@@ -86,7 +86,7 @@ def test_replanning_keeps_what_is_good_and_leaves_what_got_slow() -> None:
 
 
 def slowed(view: View, factor: float) -> View:
-    """The view with the link from a to b so many times as slow."""
+    """The view with the link from a to b slower by a factor."""
     links = {
         name: replace(link, rate_bps=link.rate_bps / factor) if name == "a->b" else link
         for name, link in view.links.items()
