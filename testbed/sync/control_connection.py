@@ -1,15 +1,22 @@
-"""A member's connection to the controller: it renews the member's lease, and connects again after an outage."""
+"""A member's connection to the controller, and the base of members that have one.
+
+The connection renews the member's lease, and connects again after an outage.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Self
 
-from testbed.protocol import ControlMessage, Renew
+from testbed.protocol import ControlMessage, Goodbye, Renew, Stop
 from testbed.sync.clock import SYSTEM, Clock
 from testbed.sync.control_channel import ControlChannel
-from testbed.sync.errors import SyncError
+from testbed.sync.errors import Stopped, SyncError
+from testbed.sync.transport import CLOSE_S
 
 #: Renewals within a lease: one may be late, and one lost with a connection.
 RENEWALS = 3
@@ -143,3 +150,92 @@ class ControlConnection:
         """Wait for some seconds. Returns True as soon as the connection is closed, or with `leaving` after `leave`."""
         with self._changed:
             return self._clock.wait_for(self._changed, lambda: self._closed or (leaving and self._leaving), seconds)
+
+
+class ControlledMember(ABC):
+    """One member's part in a run. A context manager; leaving it ends the member's part in the run."""
+
+    def __init__(self, name: str, connection: ControlConnection) -> None:
+        """Take over the connection; a subclass calls `_start` once it can handle messages."""
+        self.name = name
+        self._connection = connection
+        self._leaving = False  # the Goodbye was sent
+        self._released = threading.Event()  # the controller has answered the Goodbye, or closed the connection
+        self._control = threading.Thread(target=self._handle_all, name="control", daemon=True)
+
+    @property
+    @abstractmethod
+    def rounds(self) -> int:
+        """The number of the last completed round, or of the iteration entered last."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Leave the run, after the peers have read all that was sent to them."""
+
+    @abstractmethod
+    def _handle(self, message: ControlMessage) -> None:
+        """Handle a message other than Stop. An error that it raises ends the member's training."""
+
+    @abstractmethod
+    def _fail(self, error: SyncError) -> None:
+        """End the member's training with the error."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Close the connections to peers at once, and end this member's threads."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Call `finish`, unless it was called; report an error to the controller instead.
+
+        Raises:
+            SyncError: A peer did not read all that was sent to it within a round's timeout.
+        """
+        try:
+            if not self._leaving and error is None:
+                self.finish()
+        except BaseException as undelivered:
+            error = undelivered
+            raise
+        finally:
+            if not self._leaving:
+                self._connection.leave()
+                text = f"{type(error).__name__ if error else ''}: {error}"
+                self._goodbye(Goodbye.with_error(self.name, self.rounds, text))
+            # The controller closes the connection once it has read the Goodbye. If it were closed here before, a
+            # message that the controller is sending would fail, and the unread Goodbye would be lost with it.
+            self._released.wait(CLOSE_S)
+            self._close()
+            self._connection.close()
+            self._control.join(CLOSE_S)
+
+    def _start(self) -> None:
+        """Start to handle the controller's messages."""
+        self._control.start()
+
+    def _goodbye(self, message: Goodbye) -> None:
+        self._leaving = True
+        self._connection.tell(message)
+
+    def _handle_all(self) -> None:
+        """Handle messages until the connection ends."""
+        try:
+            for message in self._messages():
+                if not isinstance(message, Stop):
+                    self._handle(message)
+                elif self._leaving:
+                    self._released.set()
+                else:
+                    self._fail(Stopped(message.reason, message.again))
+        except Exception as error:  # without this thread a member would miss swaps, lost members and the end
+            if not isinstance(error, SyncError):  # a bug: log where it comes from
+                log.exception("%s: failed to handle a message of the controller", self.name)
+            self._fail(SyncError(f"failed to handle a message of the controller: {error}", rule="controller"))
+        self._released.set()
+
+    def _messages(self) -> Iterator[ControlMessage]:
+        with suppress(OSError):  # closed at this end: the member leaves
+            while (message := self._connection.receive()) is not None:
+                yield message

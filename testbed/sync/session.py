@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 
 from testbed.plan import Plan
-from testbed.protocol import Arrived, FragmentDrift, Goodbye, checked_metrics
+from testbed.protocol import Arrived, ControlMessage, FragmentDrift, Goodbye, checked_metrics
 from testbed.sockets import Tls
 from testbed.sync.allreduce import ELEMENT_TYPES, AllReduceEngine, AllReduceGroup, ElasticGroup, RoundResult
-from testbed.sync.allreduce.control import AllReduceControl
 from testbed.sync.buffers import PinnedBuffers
 from testbed.sync.checkpoint import StateDictFns, Stateful, save
 from testbed.sync.codecs import Residual
-from testbed.sync.control_connection import ControlConnection
-from testbed.sync.control_loop import ControlledMember
+from testbed.sync.control_connection import ControlConnection, ControlledMember
+from testbed.sync.engine_control import EngineControl
 from testbed.sync.errors import SyncError
 from testbed.sync.executor import AsyncExecutor, Work
 from testbed.sync.progress_reporter import ProgressReporter
@@ -48,21 +47,21 @@ class Session(ControlledMember, StrategyMethods):
     """
 
     def __init__(self, met: Rendezvous, connection: ControlConnection, engine: AllReduceEngine) -> None:
-        self.name = met.name
+        super().__init__(met.name, connection)
         self.job = met.job
-        self._connection = connection
         self._engine = engine
         self._listener = Listener(met.accepting, met.settings(), engine)
         self._pinned = PinnedBuffers()
         self._executor = AsyncExecutor(f"{self.name}: rounds")
         self._registered: dict[str, Stateful] = {}
         self._shares = False
-        self._control = AllReduceControl(self.name, connection, engine, met.keys)
+        self._engine_control = EngineControl(self.name, connection, engine, met.keys)
         self._reports = RoundReports(
             self.name, lambda: engine.current.outbox.samples(), self._listener.arrivals, connection.tell
         )
         self._progress = ProgressReporter(self._tell_arrivals)
         self._progress.start(self.name)
+        self._start()
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -303,13 +302,13 @@ class Session(ControlledMember, StrategyMethods):
         self._reports.tell()
         goodbye = Goodbye(self.name, self.rounds, digest, checked_metrics(metrics or {}))
         if isinstance(self._engine, ElasticGroup):
-            self._control.goodbye(goodbye)
+            self._goodbye(goodbye)
             # Members that miss means because another was lost may still fetch them here.
-            self._control.released.wait(self.job.round_timeout_s)
+            self._released.wait(self.job.round_timeout_s)
             self._engine.current.drain()
         else:
             self._engine.current.drain()
-            self._control.goodbye(goodbye)
+            self._goodbye(goodbye)
 
     def abort(self, reason: str) -> None:
         """End the current and all later rounds with a SyncError. Any thread may call it.
@@ -318,6 +317,12 @@ class Session(ControlledMember, StrategyMethods):
             reason: The error's text.
         """
         self._engine.fail(SyncError(reason))
+
+    def _handle(self, message: ControlMessage) -> None:
+        self._engine_control.handle(message)
+
+    def _fail(self, error: SyncError) -> None:
+        self._engine.fail(error)
 
     def _close(self) -> None:
         self._progress.close()

@@ -32,12 +32,11 @@ from testbed.sockets import Tls
 from testbed.sync import flat
 from testbed.sync.codecs import PLAIN, Codec, by_name
 from testbed.sync.control_channel import ControlChannel
-from testbed.sync.control_connection import ControlConnection
-from testbed.sync.control_loop import ControlledMember, ControlLoop
+from testbed.sync.control_connection import ControlledMember
 from testbed.sync.errors import SyncError
 from testbed.sync.gossip.driver import Driver, LocalStep
 from testbed.sync.gossip.effects import Participant
-from testbed.sync.gossip.inbox import GraphCommitted, GraphPrepared, Inbox, MemberFailed
+from testbed.sync.gossip.inbox import GraphCommitted, GraphPrepared, MemberFailed
 from testbed.sync.gossip.iteration_reporter import IterationReporter, StepFigures
 from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.gossip.message_queue import Mailbox
@@ -74,7 +73,8 @@ class Membership(ControlledMember):
         Raises:
             ValueError: The assignment is malformed.
         """
-        self.name, self.job = met.name, met.job
+        super().__init__(met.name, met.connection())
+        self.job = met.job
         roster, node = met.welcome.roster, met.node
         settings = met.settings(generation=node.first)
         messages = MessageCodec(tuple(roster), len(participant.model), codec)
@@ -82,13 +82,12 @@ class Membership(ControlledMember):
         self._partners = node.partners
         self._survives = survives
         self._mailbox = Mailbox(settings, messages, roster, participant.stale)
-        connection = met.connection()
         self._reporter = IterationReporter(
-            self.name, node.first, self._mailbox, lambda: _with_metrics(figures(), participant), connection.tell
+            self.name, node.first, self._mailbox, lambda: _with_metrics(figures(), participant), self._connection.tell
         )
         self._driver: Driver | None = None
         self._listener = Listener(met.accepting, settings, self._mailbox.inbox)
-        self._control = GossipControl(self.name, connection, self._mailbox.inbox)
+        self._start()
 
     @property
     def rounds(self) -> int:
@@ -151,37 +150,28 @@ class Membership(ControlledMember):
             SyncError: A peer did not read all that was sent to it within a round's timeout.
         """
         self._mailbox.queue.drain(self.job.round_timeout_s)
-        self._control.goodbye(Goodbye(self.name, self.job.rounds, digest, checked_metrics(metrics or {})))
+        self._goodbye(Goodbye(self.name, self.job.rounds, digest, checked_metrics(metrics or {})))
+
+    def _handle(self, message: ControlMessage) -> None:
+        inbox = self._mailbox.inbox
+        match message:
+            case Died(gone):
+                inbox.cut(gone)
+            case PrepareGraph(ahead):
+                inbox.put(GraphPrepared(ahead))
+            case CommitGraph(iteration, place, roster):
+                neighbours = Neighbours(self.name, place.sources, place.targets, place.weights)
+                inbox.turn(GraphCommitted(iteration, neighbours, roster))
+            case AbortGraph():
+                inbox.put(GraphCommitted(0, None))
+
+    def _fail(self, error: SyncError) -> None:
+        self._mailbox.inbox.put(MemberFailed(error))
 
     def _close(self) -> None:
         self._mailbox.queue.close()
         self._mailbox.inbox.close()
         self._listener.close()
-
-
-class GossipControl(ControlLoop):
-    """Hands the controller's messages over to the driver, through its inbox."""
-
-    def __init__(self, member: str, connection: ControlConnection, inbox: Inbox) -> None:
-        """Start to handle messages."""
-        super().__init__(member, connection)
-        self._inbox = inbox
-        self.start()
-
-    def _fail(self, error: SyncError) -> None:
-        self._inbox.put(MemberFailed(error))
-
-    def _handle(self, message: ControlMessage) -> None:
-        match message:
-            case Died(gone):
-                self._inbox.cut(gone)
-            case PrepareGraph(ahead):
-                self._inbox.put(GraphPrepared(ahead))
-            case CommitGraph(iteration, place, roster):
-                neighbours = Neighbours(self._member, place.sources, place.targets, place.weights)
-                self._inbox.turn(GraphCommitted(iteration, neighbours, roster))
-            case AbortGraph():
-                self._inbox.put(GraphCommitted(0, None))
 
 
 def join(

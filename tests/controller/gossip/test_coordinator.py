@@ -108,7 +108,7 @@ class Runner(threading.Thread):
                 self.entered.append(iteration)
                 if iteration == self._crash:
                     if self._silent:
-                        membership._control._connection.close()
+                        membership._connection.close()
                     raise Crash
                 slow_until = time.monotonic() + 0.5
                 while iteration > ROUNDS // 2 and not self._came() and time.monotonic() < slow_until:

@@ -12,7 +12,6 @@ from testbed.protocol import Abort, Confirm, ControlMessage, Held, Prepare, Prob
 from testbed.schema import brief
 from testbed.sync.allreduce import AllReduceEngine, ElasticGroup
 from testbed.sync.control_connection import ControlConnection
-from testbed.sync.control_loop import ControlLoop
 from testbed.sync.errors import SyncError
 from testbed.sync.executor import start
 from testbed.sync.rendezvous import keys_of
@@ -21,36 +20,33 @@ from testbed.sync.transport import CLOSE_S
 log = logging.getLogger(__name__)
 
 
-class AllReduceControl(ControlLoop):
-    """Handles the controller's messages for one member's engine until the connection ends."""
+class EngineControl:
+    """Handles the controller's messages for one member's engine."""
 
     def __init__(
         self, member: str, connection: ControlConnection, engine: AllReduceEngine, keys: dict[str, bytes]
     ) -> None:
-        """Start to handle messages.
+        """Prepare to handle messages.
 
         Args:
             member: The member's name.
-            connection: The connection to the controller.
+            connection: The connection to the controller, for answers.
             engine: The engine that the messages are for.
             keys: The keys shared with other members, by name. Keys of members that join later are added.
         """
-        super().__init__(member, connection)
+        self._member = member
+        self._connection = connection
         self._engine = engine
         self._keys = keys
         self._beside: list[threading.Thread] = []
-        self.start()
 
     def close(self) -> None:
-        """Close the connection, and wait for the threads to end."""
-        super().close()
+        """Wait for the threads to end, after the connection was closed."""
         for thread in self._beside:
             thread.join(CLOSE_S)
 
-    def _fail(self, error: SyncError) -> None:
-        self._engine.fail(error)
-
-    def _handle(self, message: ControlMessage) -> None:
+    def handle(self, message: ControlMessage) -> None:
+        """Handle a message other than Stop. What takes long is done on other threads."""
         engine = self._engine
         match message:
             case Prepare():
