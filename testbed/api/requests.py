@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, StrictBool, field_validator
 
@@ -152,6 +152,15 @@ class ChangeGraph(HttpRequest):
     kind: str = Field(min_length=1, description="Kind of graph, such as ring.")
 
 
+class RecordLaunch(HttpRequest):
+    """Add an event to those of a network that is up: a command was started on its workers, or has ended there."""
+
+    ROUTE = ("POST", "/launches")
+
+    kind: Literal["launch", "launch ended"] = Field(description="What happened.")
+    target: str = Field(min_length=1, max_length=1000, description="The launch, and its command.")
+
+
 class Stop(HttpRequest):
     """Stop the run, or take the network down."""
 
@@ -171,6 +180,7 @@ REQUESTS: tuple[type[HttpRequest], ...] = (
     ForcePolicy,
     ForcePlan,
     ChangeGraph,
+    RecordLaunch,
     Stop,
 )
 

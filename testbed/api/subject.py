@@ -11,8 +11,20 @@ from testbed.api.requests import NOT_HERE, ApiProblem, Request
 from testbed.api.stream import State
 
 #: The sections of a state. Each maps names or numbers to JSON values of the model with the section's name; `training`
-#: holds the controller's account of its run.
-Section = Literal["network", "sites", "hosts", "links", "traffic", "events", "training", "plans", "rounds", "decisions"]
+#: holds the controller's account of its run, `curves` the figures that a command's programs printed.
+Section = Literal[
+    "network",
+    "sites",
+    "hosts",
+    "links",
+    "traffic",
+    "events",
+    "training",
+    "plans",
+    "rounds",
+    "decisions",
+    "curves",
+]
 
 
 class Subject(ABC):

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -102,7 +102,7 @@ def run(
             renew_images([Experiment.load(experiment, changes)], display)
         outcome = execute(experiment, changes, strict, page, display, run_on(hosts_file, strict))
     if json_ or quiet:
-        _tell(outcome, json_)
+        tell(outcome, json_)
     if not outcome.finished or outcome.page is None or (strict and outcome.verdict != "trusted"):
         raise typer.Exit(FAILED)
 
@@ -130,16 +130,24 @@ def simulate(
         raise typer.Exit(FAILED)
 
 
-def _tell(outcome: Executed, as_json: bool) -> None:
+def tell(outcome: Executed, as_json: bool) -> None:
     """Print a run's result: the whole summary as JSON, or the verdict with its reasons."""
-    file = outcome.directory / "summary.json"  # not there where the disk is full
-    summary = json.loads(file.read_text()) if file.exists() else {"verdict": outcome.verdict, "reasons": []}
     if as_json:
-        print(json.dumps({**summary, "directory": str(outcome.directory)}))
+        print(json.dumps({**_summary(outcome), "directory": str(outcome.directory)}))
         return
-    for reason in summary["reasons"]:
-        err.print(f"{'suspect' if outcome.finished else 'failed'}: {reason}", markup=False)
+    tell_reasons(outcome)
     out.print(f"{outcome.verdict}: {outcome.page or outcome.directory}", markup=False)
+
+
+def tell_reasons(outcome: Executed) -> None:
+    """Print the reasons of a run's verdict on the error output."""
+    for reason in _summary(outcome)["reasons"]:
+        err.print(f"{'suspect' if outcome.finished else 'failed'}: {reason}", markup=False)
+
+
+def _summary(outcome: Executed) -> dict[str, Any]:
+    file = outcome.directory / "summary.json"  # not there where the disk is full
+    return json.loads(file.read_text()) if file.exists() else {"verdict": outcome.verdict, "reasons": []}
 
 
 def page(run: Path) -> Path:
@@ -150,18 +158,22 @@ def page(run: Path) -> Path:
 
 
 @contextmanager
-def interruptible_run() -> Iterator[None]:
-    """Let signals interrupt a run; the program then ends with a text that names the run's records."""
+def interruptible_run(undone: str = "the network was taken down") -> Iterator[None]:
+    """Let signals interrupt a run; the program then ends with a text that names the run's records.
+
+    Args:
+        undone: What was undone of an interrupted run.
+    """
     try:
         with interruptible():
             yield
     except Interrupted as signal_:
-        raise fail(INTERRUPTED, _interrupted(signal_)) from None
+        raise fail(INTERRUPTED, _interrupted(signal_, undone)) from None
 
 
-def _interrupted(signal_: Interrupted) -> str:
+def _interrupted(signal_: Interrupted, undone: str) -> str:
     """Return the text for a run that a signal ended: where its records and their page are."""
     if signal_.records is None:
         return f"interrupted ({signal_}): no records were written"
     page = f", their page is {signal_.page}" if signal_.page else ""
-    return f"interrupted ({signal_}): the network was taken down; records are in {signal_.records}{page}"
+    return f"interrupted ({signal_}): {undone}; records are in {signal_.records}{page}"

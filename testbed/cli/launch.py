@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
@@ -12,14 +15,21 @@ from testbed.cli.console import (
     BAD_INPUT,
     FAILED,
     TOPOLOGY,
+    Open,
+    Port,
     Quiet,
+    api_port,
     fail,
-    interruptible_verb,
     need_root,
     progress_display,
 )
-from testbed.cli.container_options import OUT, SHM, TMP, Files, Image, Out, Renew, Shm, Tmp, program_containers
+from testbed.cli.container_options import OUT, SHM, TMP, Files, Image, Out, Renew, Shm, Tmp
+from testbed.cli.experiment import Strict, interruptible_run, page, tell, tell_reasons
 from testbed.cli.network import Name, chosen_network
+
+if TYPE_CHECKING:
+    from testbed.run.execute import MakeRun
+    from testbed.spec.errors import Fault
 
 #: The key of the context's `meta` that holds the words after `--`.
 COMMAND = "command"
@@ -29,9 +39,11 @@ class CommandAtEnd(TyperCommand):
     """A command whose line ends in `-- CMD…`; the arguments before it may be left out."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the pieces of the usage line."""
         return [*super().collect_usage_pieces(ctx), "-- CMD…"]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the words after `--` in the context, and parse the others."""
         end = args.index("--") if "--" in args else len(args)
         ctx.meta[COMMAND] = args[end + 1 :]
         return super().parse_args(ctx, args[:end])
@@ -72,17 +84,20 @@ def launch(
     tmp: Tmp = TMP,
     shm: Shm = SHM,
     out: Out = OUT,
+    strict: Strict = False,
     quiet: Quiet = False,
+    json_: Annotated[
+        bool,
+        typer.Option("--json", help="print the run's summary as one JSON object; all else goes to the error output"),
+    ] = False,
+    open_: Open = False,
+    port: Port = None,
 ) -> None:
     """Start a program on every worker of a network at once, with the environment variables that torchrun sets.
 
     With TOPOLOGY, its network is built first, and the containers see the current folder, or that of --files.
-    Without TOPOLOGY, the program starts on a network that is up.
+    Without TOPOLOGY, the program starts on a network that is up. Either way it is a run, with a report and a verdict.
     """
-    from testbed.launch.command import Command
-    from testbed.run.programs.launch import launch_on, launch_over
-    from testbed.spec.topology import Topology
-
     words = context.meta[COMMAND]
     if not words:
         raise fail(BAD_INPUT, "launch: no command was given\n    write instead: testbed launch … -- python train.py")
@@ -94,16 +109,73 @@ def launch(
             BAD_INPUT,
             f"--files and --image: can't change the containers of a network that is up\n    write instead: {remedy}",
         )
-    display = progress_display(quiet)
-    command = Command(words, workers.split(",") if workers else None, nproc, on_host, backend, scheme)
-    with interruptible_verb(": every program was ended"):
-        if topology is None:
-            finished = launch_on(chosen_network(name), command, display)
-        else:
-            wanted = Topology.load(topology.absolute())
+    if topology is None and port is not None:
+        remedy = "--open, which opens the network's page, or TOPOLOGY"
+        raise fail(BAD_INPUT, f"--port {port}: a network that is up has its own port\n    write instead: {remedy}")
+    from testbed.run.execute import execute_experiment
+    from testbed.run.programs.run import run_of
+    from testbed.run.programs.standing import StandingRun, standing_experiment
+    from testbed.spec.experiment import Experiment
+    from testbed.spec.topology import Topology
+
+    train = {
+        "command": words,
+        "workers": workers.split(",") if workers else None,
+        "nproc": nproc,
+        "on_host": on_host,
+        "backend": backend,
+        "scheme": scheme,
+        "files": str(files or Path.cwd()),
+        "image": image,
+        "renew_image": renew,
+        **{room: f"{size:.0f}B" for room, size in (("tmp", tmp), ("shm", shm), ("out", out))},
+    }
+    with interruptible_run("every program was ended"), _faults_of_options():
+        if topology is not None:
+            experiment = Experiment.of_program(Topology.load(topology.absolute()), train)
             need_root()
-            finished = launch_over(
-                wanted, command, program_containers(files or Path.cwd(), image, renew, tmp, shm, out), display
-            )
-    if not finished:
+            make_run: MakeRun = run_of
+        else:
+            network = chosen_network(name)
+            experiment = standing_experiment(network, train)
+            make_run = partial(StandingRun, network=network)
+        display = progress_display(quiet, beside_output=json_, port=api_port(open_, port))
+        if topology is None and open_:
+            display.say(_shown_page(network))
+        outcome = execute_experiment(experiment, "launch", strict, page, display, make_run)
+    if json_:
+        tell(outcome, as_json=True)
+    elif quiet:
+        tell_reasons(outcome)
+    if not outcome.finished or (strict and outcome.verdict != "trusted"):
         raise typer.Exit(FAILED)
+
+
+def _shown_page(network: str) -> str:
+    """Open the page of a network that is up, and return the line to print. Exit with bad input if it has none."""
+    from testbed.api.entry import PAGE, ApiPort, show_in_browser
+    from testbed.emulation.label import state_folder
+
+    file = state_folder(network) / PAGE
+    if not file.exists():
+        raise fail(BAD_INPUT, f"--open: {network} has no page\n    write instead: `testbed up TOPOLOGY --open` first")
+    return show_in_browser(file, ApiPort(shown=True))
+
+
+@contextmanager
+def _faults_of_options() -> Iterator[None]:
+    """Name options where faults name the fields of an experiment's `train`, which is made of them. Exit with 2."""
+    from testbed.spec.errors import SpecError
+
+    try:
+        yield
+    except SpecError as error:
+        if not all(field.startswith("train.") for field in error.fields):
+            raise
+        raise fail(BAD_INPUT, "\n".join(map(_of_option, error.faults))) from None
+
+
+def _of_option(fault: Fault) -> str:
+    field = fault.field.split(".")[1].replace("_", "-")
+    place = "the command" if field == "command" else f"--{field}"
+    return f"{place}: {fault.problem}\n    write instead: {fault.remedy}"

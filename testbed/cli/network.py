@@ -183,11 +183,12 @@ def chosen_network(name: str | None) -> str:
 
 
 def chosen_network_or_run(name: str | None) -> str:
-    """Return the same as `chosen_network`; the name may also be that of a run under way."""
+    """Return the same as `chosen_network`, or a run under way: of this name, or the only one if no network is up."""
     from testbed.emulation.daemon.discovery import networks_of_runs, networks_up
 
     need_root()
-    return name if name is not None and name in networks_of_runs() else _chosen(name, networks_up())
+    up, runs = networks_up(), networks_of_runs()
+    return name if name is not None and name in runs else _chosen(name, up or runs)
 
 
 def _chosen(name: str | None, names: list[str]) -> str:

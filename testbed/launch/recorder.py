@@ -1,6 +1,6 @@
-"""Records a network while programs run: each state of its links, the events, and the traffic of each second.
+"""Records a network that is up while programs run: each state of its links, the events, and the traffic of each second.
 
-It asks the process that keeps the network up, which may be this one.
+The process that keeps the network up answers over its API.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from testbed.api.client import RequestFailed
+from testbed.api.client import RequestFailed, RequestRefused
+from testbed.api.requests import RecordLaunch
 from testbed.emulation.daemon.discovery import client
 from testbed.emulation.network.node import received_bytes
 from testbed.launch import LaunchFailed
@@ -22,13 +23,17 @@ PERIOD_S = 1.0
 
 T = TypeVar("T")
 
-#: Told of a record: for which file, and what it is.
+#: Called with a file's name and a record for it.
 Append = Callable[[str, Mapping[str, Any]], None]
 
 
 class Recorder:
-    """Records a network into `links.jsonl`, `events.jsonl` and `traffic.jsonl` from a thread of its own, from `start`
-    to `stop`."""
+    """Records a network from a thread, between `start` and `stop`.
+
+    Args:
+        network: The network's name.
+        append: Called with each record of `links.jsonl`, `events.jsonl` and `traffic.jsonl`.
+    """
 
     def __init__(self, network: str, append: Append) -> None:
         self._network = client(network)
@@ -51,20 +56,25 @@ class Recorder:
             raise LaunchFailed(f"the emulation broke: {status['failure']}")
         return status
 
+    def tell(self, kind: str, target: str) -> None:
+        """Add an event of the launch to those of the network, which its page shows."""
+        with suppress(RequestFailed, RequestRefused):  # it is going down, or an earlier version keeps it up
+            self._network.do(RecordLaunch(kind=kind, target=target))
+
     def start(self) -> None:
-        """Begin; what is the case now is recorded when this returns. What happened earlier is no event of this time."""
+        """Record the present state, and start the thread. Earlier events of the network are not recorded."""
         self._told_s = time.time()
         self._record()
         self._thread.start()
 
     def stop(self) -> None:
-        """Record a last time, and end."""
+        """Record a last time, and end the thread."""
         self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     def check(self) -> None:
-        """Raise what ended the recording before its time: LaunchFailed when the network did."""
+        """Raise the error that ended the recording early, if there is one: LaunchFailed if the network has ended."""
         if self._failure is not None:
             raise self._failure
 
@@ -98,7 +108,7 @@ class Recorder:
 
 
 def arrived(status: Mapping[str, Any]) -> dict[str, int]:
-    """Link → bytes that the kernel has counted where it ends, of a network with this status."""
+    """Return the bytes that the kernel counted at the end of each link, of a network with this status."""
     received = {}
     for host in status["hosts"].values():
         if host["kind"] == "router":

@@ -141,7 +141,8 @@ def _trained(record: RunRecord) -> str:
     training = record.section("training")
     took = text.seconds(training.get("wall_seconds", record.end_s or None))
     if record.summary.get("not_judged"):
-        return f"A command ran on the workers for {took}."
+        rounds = f", and made {text.count(len(record.rounds), 'round')} by plans" if record.rounds else ""
+        return f"A command ran on the workers for {took}{rounds}."
     workers = f"{text.count(len(record.members), 'worker')} at {text.count(len(record.sites), 'site')}"
     model = f" {train['model']} on {train['dataset']}" if train.get("model") and train.get("dataset") else ""
     rounds = text.count(training.get("rounds", len(record.rounds)), "round")
@@ -281,9 +282,15 @@ def key_figures(record: RunRecord) -> list[KeyFigure]:
     """Return the key figures of a run, of its summary or, where that is missing, of its records."""
     training, sync = record.section("training"), record.section("sync")
     swaps = Counter(mark.kind for mark in record.marks)
-    if record.summary.get("not_judged"):  # nothing is known of a command's rounds
+    if record.summary.get("not_judged"):
+        median_s = median_round_s(record)
+        by_plans = [
+            KeyFigure("rounds by plans", str(len(record.rounds)), f"{text.count(len(record.members), 'member')}"),
+            KeyFigure("median round", text.seconds(median_s), text.count(swaps["plan"], "plan swap")),
+        ]
         return [
             KeyFigure("run time of the command", text.seconds(training.get("wall_seconds")), "wall time"),
+            *(by_plans if record.rounds else ()),  # nothing is known of the rounds of other commands
             KeyFigure("over the WAN", text.size(sync.get("wan_bytes")), "rendezvous included"),
             KeyFigure("network swaps", str(swaps["network"])),
         ]

@@ -103,6 +103,7 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
         "traffic_s": [sample.at_s - began for sample in samples],
         "bytes": _by_link(samples),
         "rounds": rounds,
+        "curves": _thinned(sorted(_since(path / "curves.jsonl", began), key=lambda record: record["at_s"])),
         "events": sorted([*events, *_steps(links, samples, began, events)], key=lambda event: event["at_s"]),
         "decisions": _since(path / "decisions.jsonl", began),
         "plans": _plans(path, summary, rounds),
@@ -295,6 +296,11 @@ def _one_a_step(samples: Sequence[TrafficLine], step_s: float) -> list[TrafficLi
 def _by_link(samples: Sequence[TrafficLine]) -> dict[str, list[int | None]]:
     names = {name for sample in samples for name in sample.bytes}
     return {name: [sample.bytes.get(name) for sample in samples] for name in sorted(names)}
+
+
+def _thinned(records: Sequence[T]) -> Sequence[T]:
+    """Return MOST records at most, evenly spread."""
+    return records[:: max(1, ceil(len(records) / MOST))]
 
 
 def _since(file: Path, began: float) -> list[dict[str, Any]]:

@@ -136,9 +136,9 @@ class _Reader:
             raise NotARun(f"{file}: not JSON ({error}); {remedy}", rule="json", file=file) from error
         if not isinstance(manifest, dict):
             raise NotARun(f"{file}: not a manifest, since it holds no JSON object; {remedy}", rule="json", file=file)
-        if "launch" in manifest:
+        if "launch" in manifest and "spec" not in manifest:
             raise NotARun(
-                f"{self._path}: a run of `testbed launch` has no page; give the directory of an experiment's run",
+                f"{self._path}: `testbed launch` of an earlier version wrote no records for a page; launch again",
                 rule="launch",
                 file=self._path,
             )

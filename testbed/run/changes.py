@@ -77,6 +77,7 @@ class Changes:
         tell: Called after each change.
         before_routes: Called in a swap with the names of its new links, once they are built and before any traffic
             passes them.
+        planner: The controller that plans for a command's programs, or None.
     """
 
     def __init__(
@@ -87,11 +88,13 @@ class Changes:
         workers: WorkerPrograms | None,
         tell: ChangeListener,
         before_routes: Callable[[set[str]], None],
+        planner: ControllerClient | None = None,
     ) -> None:
         self._experiment = experiment
         self._testbed = testbed
         self._network = testbed.network
         self._controller = controller
+        self._planner = controller or planner
         self._workers = workers
         self._tell = tell
         self._before_routes = before_routes
@@ -126,16 +129,18 @@ class Changes:
             case RestartWorker():
                 self._restart(request.worker, by)
             case ForcePolicy():
-                self._controlled().do(request)
+                self._planned().do(request)
                 self._tell("policy", request.policy, by)
             case ForcePlan():
-                self._controlled().do(request)
+                self._planned().do(request)
                 self._tell("plan", "given", by)
             case ChangeGraph():
                 self._controlled().do(request)
                 self._tell("graph", request.kind, by)
             case Stop():
                 self._stop(request, by)
+            case _:
+                raise ApiProblem(NOT_HERE, "this network is a run's; only one that stays up takes other commands")
         return {}
 
     def change_links(self, changes: Iterable[LinkChange], pairs: Iterable[tuple[str, str, bool]], by: By) -> None:
@@ -214,8 +219,14 @@ class Changes:
     def _controlled(self) -> ControllerClient:
         """Return the controller. Raises ApiProblem in a run whose command trains."""
         if self._controller is None:
-            raise ApiProblem(NOT_HERE, "a command trains in this run, so its workers and plans can't be changed")
+            raise ApiProblem(NOT_HERE, "a command trains in this run, so its workers can't be changed")
         return self._controller
+
+    def _planned(self) -> ControllerClient:
+        """Return the controller that plans. Raises ApiProblem in a run without plans."""
+        if self._planner is None:
+            raise ApiProblem(NOT_HERE, "nothing in this run goes by plans: its command has no `backend` or `scheme`")
+        return self._planner
 
     def _checked(self, worker: str) -> WorkerPrograms:
         """Return the workers' programs. Raises ApiProblem if a command trains, or the run has no such `worker`."""

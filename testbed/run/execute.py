@@ -74,8 +74,19 @@ def execute(
     """
     experiment = Experiment.load(file, overrides)
     check_policy(experiment)
+    return execute_experiment(experiment, experiment.name, strict, publish, display, make_run)
+
+
+def execute_experiment(
+    experiment: Experiment, title: str, strict: bool, publish: Publish, display: Display, make_run: MakeRun = run_of
+) -> Executed:
+    """Run an experiment as `execute` does, whose other arguments and errors are the same.
+
+    Args:
+        title: What is run, as the terminal says it.
+    """
     directory = RunDirectory(experiment.name)
-    display.say(f"[bold]{experiment.name}[/] in {directory.path}")
+    display.say(f"[bold]{title}[/] in {directory.path}")
     try:
         if short := shortage([directory.path]):
             raise CannotRun(short)
@@ -100,8 +111,9 @@ def execute(
 
 def _execute(run: AnyRun, strict: bool, publish: Publish) -> Executed:
     experiment, directory, display = run.experiment, run.directory, run.display
+    program = experiment.spec.program
     try:
-        with removed_at_end(directory.id):
+        with removed_at_end(directory.id, containers=program is None or not program.on_host):
             outcome = run.execute(strict)
     except RunFailed as error:
         text = in_full(error)

@@ -84,7 +84,7 @@ class LiveRun(Subject):
         changes: Carries out the requests.
         run_log: The events, plans and status so far.
         executor: Runs the requests in the run's own thread.
-        controller: The controller, or None where a command trains.
+        controller: Knows the rounds and plans; None if a command trains without a controller.
     """
 
     def __init__(
@@ -112,6 +112,7 @@ class LiveRun(Subject):
             "plans": {str(epoch): plan for epoch, plan in sorted(dict(run_log.plans).items())},
             "rounds": self._rounds.until(run_log.status.get("round")),
             "decisions": self._rounds.decisions(),
+            "curves": dict(run_log.curves),
         }
 
     def status(self) -> NetworkStatus:
@@ -151,6 +152,7 @@ class RunControl:
         before_routes: As for Changes.
         controller: The controller, or None where a command trains.
         workers: The workers' programs, or None where a command trains.
+        records: The controller of a command's backend or scheme, whose rounds and plans the API shows.
     """
 
     def __init__(
@@ -161,11 +163,12 @@ class RunControl:
         before_routes: Callable[[set[str]], None],
         controller: ControllerClient | None = None,
         workers: WorkerPrograms | None = None,
+        records: ControllerClient | None = None,
     ) -> None:
-        self.changes = Changes(experiment, testbed, controller, workers, run_log.happened, before_routes)
+        self.changes = Changes(experiment, testbed, controller, workers, run_log.happened, before_routes, records)
         self._events = EventPlayer(experiment, self.changes)
         self._executor = LoopExecutor()
-        self._run = LiveRun(testbed, self.changes, run_log, self._executor, controller)
+        self._run = LiveRun(testbed, self.changes, run_log, self._executor, controller or records)
         self._run_log = run_log
         self._folder = testbed.folder
 

@@ -94,14 +94,14 @@ class MeasuredNetwork:
 
 
 def build_and_measure(
-    experiment: Experiment, testbed: Testbed, image: str, directory: RunDirectory, display: Display, strict: bool
+    experiment: Experiment, testbed: Testbed, image: str | None, directory: RunDirectory, display: Display, strict: bool
 ) -> MeasuredNetwork:
     """Open the testbed, which the caller closes, build its network, and measure the idle links.
 
     Args:
         experiment: The experiment.
         testbed: The experiment's testbed, not open yet.
-        image: The image of the workers, for the manifest.
+        image: The image of the workers, for the manifest; None without containers.
         directory: The run's directory.
         display: Shows the steps, and a warning if the experiment exceeds the host's budget.
         strict: Refuse an experiment that exceeds the host's budget, before anything is built.

@@ -28,6 +28,7 @@ class RunLog:
         events: The events so far, in the form of `events.jsonl`, with the rate steps found in traces.
         plans: Each plan that was seen and the swap that brought it, by epoch.
         status: The controller's newest status.
+        curves: The figures that a command's programs printed, by number, in the form of `curves.jsonl`.
         announce: Called after each addition.
     """
 
@@ -41,6 +42,7 @@ class RunLog:
         self.events: list[dict[str, Any]] = []
         self.plans: dict[int, dict[str, Any]] = {}
         self.status: Mapping[str, Any] = {}
+        self.curves: Mapping[str, Mapping[str, Any]] = {}
         self.announce: Callable[[], None] = lambda: None
         self._swaps_logged = 0
         self._passages_logged = 0
@@ -104,8 +106,18 @@ class RunLog:
         """The events that people asked for; the run's files do not have them."""
         return [event for event in self.events if event.get("by") == "hand"]
 
+    def show(self, status: Mapping[str, Any]) -> None:
+        """Show a status on the page, of a training without a controller."""
+        self.status = status
+        self.announce()
+
     def follow(self, status: Mapping[str, Any], states: Mapping[str, LinkState]) -> None:
         """Log what is new in the controller's status, and show it with the links' states."""
+        self.keep(status)
+        self.display.show(self._snapshot(status, states))
+
+    def keep(self, status: Mapping[str, Any]) -> None:
+        """Log what is new in the controller's status, and show it on the page."""
         self.status = status
         self._keep_plans(status)
         for swap in status["swaps"][self._swaps_logged :]:
@@ -117,7 +129,6 @@ class RunLog:
         for event in status["passages"][self._passages_logged :]:
             self._passages_logged += 1
             self.happened(event["kind"], event["member"], at_s=event["at_s"])
-        self.display.show(self._snapshot(status, states))
         self.announce()
 
     def _keep_plans(self, status: Mapping[str, Any]) -> None:

@@ -54,6 +54,10 @@ class Outcome:
     host_reasons: list[str] = field(default_factory=list)
     #: Parts of the emulation that were asked for and not used.
     idle: list[str] = field(default_factory=list)
+    #: Changes that people made before the run began and that held during it, in words.
+    by_hand: list[str] = field(default_factory=list)
+    #: What the verdict can't judge, beside what it never can where a command trains.
+    not_judged: list[str] = field(default_factory=list)
 
 
 class Training:

@@ -181,6 +181,28 @@ class Experiment:
             raise SpecError(file, faults)
         return cls(spec, topology, networks, file, spec.compute.read_speeds(topology, file), shortened)
 
+    @classmethod
+    def of_program(cls, topology: Topology, train: Mapping[str, Any], name: str | None = None) -> Self:
+        """Return the experiment, without a file of its own, in which a program trains on a network.
+
+        Args:
+            topology: The network, whose file stands in for the experiment's.
+            train: The fields of a ProgramSection. Relative paths begin in the current folder.
+            name: The experiment's name; None is the topology's.
+
+        Raises:
+            SpecError: A field is wrong.
+        """
+        value = {"name": name or topology.name, "topology": str(topology.file), "train": train}
+        spec, folder = validate(ExperimentFile, value, topology.file), Path.cwd()
+        program = spec.program
+        assert program is not None
+        if faults := [*check_parts(spec, topology, {}, None), *program.check(topology, folder)]:
+            raise SpecError(topology.file, faults)
+        paths = {"files": str(folder / program.files), "image": program.image_from(folder)}
+        spec = spec.model_copy(update={"train": program.model_copy(update=paths)})
+        return cls(spec, topology, {}, topology.file)
+
     @property
     def name(self) -> str:
         """The experiment's name."""

@@ -41,10 +41,16 @@ class ProgramSection(Strict):
 
     command: Words | dict[str, Words]
     """The command and its arguments, as a list; or worker → command, for those workers alone."""
+    workers: Words | None = None
+    """The workers that run the command, in the order of their ranks; by default all."""
+    on_host: bool = False
+    """Run a program of this machine in each worker's network, and not one of an image in its container."""
     files: str = "."
     """The folder that containers see as /work."""
     image: str | None = None
     """An image that the engine has, a Dockerfile or its folder, or a requirements file."""
+    renew_image: bool = False
+    """Build the image of the Dockerfile or requirements file again, with the newest packages."""
     nproc: int = Field(default=1, ge=1, le=1024)
     """How many processes each worker runs."""
     backend: Literal["wan"] | None = None
@@ -67,10 +73,11 @@ class ProgramSection(Strict):
         return {name: value for name, value in named.items() if value}
 
     def commands(self, topology: Topology) -> Mapping[str, Sequence[str]]:
-        """Return worker → command, for each worker that has one."""
+        """Return worker → command in the order of ranks, for each worker that has one."""
+        names = [worker.name for worker in topology.workers]
         if isinstance(self.command, dict):
-            return self.command
-        return {worker.name: self.command for worker in topology.workers}
+            return {name: self.command[name] for name in names if name in self.command}
+        return dict.fromkeys(self.workers or names, self.command)
 
     def image_from(self, folder: Path) -> str | None:
         """Return the image; where it is a file or folder, as a path that begins in `folder`."""
@@ -88,6 +95,16 @@ class ProgramSection(Strict):
             if name not in workers:
                 rule = f"{topology.file} has no worker {name!r}"
                 faults.append(Fault(f"train.command.{name}", rule, f"some of {', '.join(workers[:12])}"))
+        for name in self.workers or ():
+            if name not in workers:
+                rule = f"{topology.file} has no worker {name!r}"
+                faults.append(Fault("train.workers", rule, f"some of {', '.join(workers[:12])}"))
+        if self.workers and isinstance(self.command, dict):
+            rule = "`command` already names its workers"
+            faults.append(Fault("train.workers", rule, "nothing, or one command for all of them"))
+        if self.renew_image and self.image is None:
+            remedy = "a Dockerfile or requirements file as `image`; `make update` renews the worker image"
+            faults.append(Fault("train.renew_image", "there is no image to build again", remedy))
         if self.planned and self.nproc > 1:
             rule = f"each worker runs {self.nproc} processes, and a backend or a scheme takes one"
             faults.append(Fault("train.nproc", rule, "1, or no `backend` or `scheme`"))

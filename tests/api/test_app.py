@@ -187,6 +187,7 @@ def test_what_happened_was_done_by_hand(site: Site) -> None:
         ("POST", "/workers", {"site": ""}, 422),
         ("POST", "/workers", {"site": "paris", "speed": 2}, 422),
         ("POST", "/workers", None, 422),
+        ("POST", "/launches", {"kind": "party", "target": "x"}, 422),
         ("POST", "/workers/paris-w0/kill", None, 409),
         ("POST", "/workers/paris-w0/restart", None, 409),
         ("GET", "/history?since=x", None, 422),

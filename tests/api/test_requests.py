@@ -20,6 +20,7 @@ from testbed.api.requests import (
     ForcePolicy,
     KillWorker,
     PauseReplay,
+    RecordLaunch,
     Request,
     RestartWorker,
     Stop,
@@ -41,11 +42,12 @@ EXECUTORS = {
     ForcePolicy: {"run/changes.py", "controller/allreduce/coordinator.py"},
     ForcePlan: {"run/changes.py", "controller/allreduce/coordinator.py"},
     ChangeGraph: {"run/changes.py", "controller/gossip/coordinator.py"},
+    RecordLaunch: {"emulation/daemon/subject.py"},
     Stop: {"run/changes.py", "emulation/daemon/subject.py", "controller/service.py"},
 }
 
-#: What makes requests: commands and the experiment's events.
-ASKERS = ("cli/", "run/event_player.py")
+#: What makes requests: commands, the experiment's events, and a launch.
+ASKERS = ("cli/", "run/event_player.py", "launch/recorder.py")
 
 EACH: list[tuple[Request, dict[str, Any]]] = [
     (
@@ -60,6 +62,10 @@ EACH: list[tuple[Request, dict[str, Any]]] = [
     (ForcePolicy(policy="mst"), {"request": "ForcePolicy", "policy": "mst"}),
     (ForcePlan(plan={"epoch": 1}), {"request": "ForcePlan", "plan": {"epoch": 1}}),
     (ChangeGraph(kind="ring"), {"request": "ChangeGraph", "kind": "ring"}),
+    (
+        RecordLaunch(kind="launch", target="pair-1: python train.py"),
+        {"request": "RecordLaunch", "kind": "launch", "target": "pair-1: python train.py"},
+    ),
     (Stop(reason="enough"), {"request": "Stop", "reason": "enough"}),
 ]
 

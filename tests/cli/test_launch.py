@@ -25,6 +25,8 @@ from testbed.cli import app
 from testbed.emulation import label
 from testbed.emulation.containers.image import hash_of
 from testbed.emulation.daemon.discovery import client
+from testbed.report.record import RunRecord
+from testbed.run.directory import past_runs
 from tests.cli.standing import ROOT, Standing, command, environment, left_of, testbed, up, write
 from tests.waiting import until
 
@@ -114,7 +116,7 @@ class Launching:
         return self.process.wait(SILENT_S), said
 
     def _lines(self) -> Iterator[str]:
-        """What it prints from now on. AssertionError, with that, where nothing came for long and it goes on."""
+        """Yield the lines printed from now on. AssertionError, with the lines so far, if none comes for SILENT_S."""
         passed = ""
         while True:
             try:
@@ -129,7 +131,7 @@ class Launching:
 
     @property
     def nothing_waits(self) -> bool:
-        """Whether no line was printed since."""
+        """True if no line was printed since."""
         return self._printed.empty()
 
     def _read(self) -> None:
@@ -159,7 +161,7 @@ def ended() -> Iterator[None]:
 
 
 def step_s(launching: Launching) -> float:
-    """What rank 0 says of its next step."""
+    """Return the seconds that rank 0 prints for its next step."""
     return float(launching.line(r"oslo-w0   \| .* step_seconds=([\d.]+)")[1])
 
 
@@ -245,16 +247,15 @@ def test_a_ddp_script_trains_over_the_network_and_its_steps_follow_a_link(fjords
     assert {50e6, 4e6} <= set(rates)
     traffic = [json.loads(line)["bytes"] for line in (run / "traffic.jsonl").read_text().splitlines()]
     assert traffic[-1]["oslo->bergen"] - traffic[0]["oslo->bergen"] > 5 * GRADIENT_BYTES
-    assert launching.summary()["reason"] == "the launch was interrupted"
+    assert launching.summary()["reasons"] == ["the run was interrupted"]
     changes = [("change", "oslo->bergen")] * 2
-    assert [(event["kind"], event["target"]) for event in launching.summary()["events"]] == changes
     by_hand = json.loads((run / "manifest.json").read_text())["by_hand"]
     assert [(event["kind"], event["target"]) for event in by_hand] == changes
 
 
 @pytest.mark.system
 def test_an_unchanged_script_goes_by_plans_also_over_a_link_that_was_away(fjords: Standing, tmp_path: Path) -> None:
-    """Of a network that is up; the controller goes with the launch, and another may follow."""
+    """The network stays up; the controller ends with the launch, and another launch may follow."""
     steps = 30
     network = client(fjords.name)
     # A step takes 0.26 s at 16 Mbit/s: 7 s are left after the third, for a busy host to come to cut the link in.
@@ -269,42 +270,43 @@ def test_an_unchanged_script_goes_by_plans_also_over_a_link_that_was_away(fjords
     network.change_link("oslo->bergen", {"up": True})
     said = [launching.line(rf"oslo-w0   \| step={step} .* step_seconds=([\d.]+)") for step in range(4, steps)]
     assert max(float(line[1]) for line in said) >= AWAY_S
-    assert launching.end()[0] == 0
+    code, last = launching.end()
+    assert code == 0
     kinds = [event["kind"] for event in launching.summary()["events"]]
     assert kinds == ["down", "up"]
     run = tmp_path / "runs/latest"
     manifest = json.loads((run / "manifest.json").read_text())
-    assert manifest["launch"]["backend"] == "wan"
+    assert manifest["spec"]["train"]["backend"] == "wan"
     assert manifest["environments"]["bergen-w0"]["TESTBED_MEMBER"] == "bergen-w0"
     planned = launching.summary()["wan"]
     assert (planned["state"], planned["joined"]) == ("done", ["bergen-w0", "oslo-w0"])
-    reports = [json.loads(line) for line in (run / "wan/rounds.jsonl").read_text().splitlines()]
+    reports = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     assert {report["member"] for report in reports} == {"oslo-w0", "bergen-w0"}
-    assert planned["round"] == steps
-    assert launching.summary()["idle"] == []
+    assert planned["round"] == launching.summary()["training"]["rounds"] == steps
+    assert f"{steps} rounds by plans" in last
+    assert 0 in RunRecord.read(run).plans
     assert not list(label.state_folder(fjords.name).glob("controller.json"))
     network.change_link("oslo->bergen", {"rate": "50mbit"})
 
 
 @pytest.mark.system
-def test_a_launch_that_used_no_link_or_made_no_round_says_so_at_last(fjords: Standing, tmp_path: Path) -> None:
+def test_a_launch_that_used_no_link_or_made_no_round_is_suspect(fjords: Standing, tmp_path: Path) -> None:
     alone = "import os, socket; socket.create_server(('localhost', 5000)); print('alone')"
     launching = Launching(tmp_path, "--name", fjords.name, "--", "python", "-c", alone)
     code, said = launching.end()
     assert code == 0
-    assert said.splitlines()[-1].startswith("WARNING: no link was used, so nothing was emulated")
+    assert "verdict: suspect" in said
     summary = launching.summary()
-    assert summary["wan_bytes"] == 0
-    assert len(summary["idle"]) == 1
+    assert summary["sync"]["wan_bytes"] == 0
+    assert any(reason.startswith("no link was used, so nothing was emulated") for reason in summary["reasons"])
 
     scheme = ("--name", fjords.name, "--scheme", "diloco:every=32", "--", "python", "ddp.py", "--steps", "13")
     launching = Launching(tmp_path, *scheme)
     code, said = launching.end()
     assert code == 0
-    assert said.splitlines()[-1].startswith("WARNING: scheme diloco:every=32: 0 rounds"), said
     summary = launching.summary()
-    assert summary["wan_bytes"] > 0
-    assert len(summary["idle"]) == 1
+    assert summary["sync"]["wan_bytes"] > 0
+    assert any(reason.startswith("scheme diloco:every=32: 0 rounds") for reason in summary["reasons"]), said
 
 
 @pytest.mark.system
@@ -381,7 +383,7 @@ def test_a_launch_whose_controller_has_gone_fails_and_says_so(fjords: Standing, 
     assert code == 1
     assert "the controller was ended by signal 9" in said
     summary = launching.summary()
-    assert (summary["finished"], summary["scheme"]["state"]) == (False, "failed")
+    assert (summary["training"]["wall_seconds"], summary["scheme"]["state"]) == (None, "failed")
     assert "signal 9" in summary["scheme"]["failure"]
 
 
@@ -434,7 +436,7 @@ def test_what_is_left_is_taken_and_no_more_and_a_folder_that_programs_change_sta
     (folder / "sub").mkdir()
     for name in ("notes.txt", "gone.txt"):
         (folder / name).write_text("old")
-    for path in (folder, folder / "sub", folder / "notes.txt"):  # of whom this machine knows nothing
+    for path in (folder, folder / "sub", folder / "notes.txt"):  # an owner that this machine does not know
         os.chown(path, 4321, 4321)
     before = names_in(folder)
     for _ in range(2):  # what the first left is not in the way of the second
@@ -557,13 +559,69 @@ def test_ctrl_c_ends_programs_in_containers(fjords: Standing, tmp_path: Path) ->
 @pytest.mark.tour
 @pytest.mark.system
 def test_a_network_of_its_own_goes_with_it(pair: Path, folder: Path) -> None:
-    launching = Launching(folder, pair, "--on-host", "--nproc", "2", "--", sys.executable, "waits.py")
+    words = ("--on-host", "--nproc", "2", "--port", "0", "--", sys.executable, "waits.py")
+    launching = Launching(folder, pair, *words)
+    assert Path(launching.line(r"page: (\S+);")[1]).is_file()
     launching.line(r"bergen-w0\.1 \| SAYS 3")
     assert len(launching.programs) == 4
+    run = (folder / "runs/latest").resolve().name
+    assert client(run).status()["kind"] == "run"
     launching.process.send_signal(signal.SIGTERM)
     assert launching.end()[0] == 130
     assert launching.programs == []
-    assert left_of((folder / "runs/latest").resolve().name) == []
+    assert left_of(run) == []
+    assert "was interrupted" in (folder / "runs/latest/report.html").read_text()
+
+
+#: Prints two losses, and sends something over the network.
+LEARNS = """
+import os, socket, time
+addresses = [peer.partition("=")[2] for peer in os.environ["TESTBED_PEERS"].split(",")]
+if os.environ["RANK"] == "0":
+    listener = socket.create_server(("", 5000))
+    listener.accept()[0].recv(1 << 20)
+else:
+    while True:
+        try:
+            socket.create_connection((addresses[0], 5000)).sendall(bytes(10_000))
+            break
+        except OSError:
+            time.sleep(0.1)
+for step in range(2):
+    print(f"step={step} loss={2 - step}")
+"""
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("where", ["its own", "up"])
+def test_a_launch_is_a_run_with_a_verdict_curves_and_a_report(
+    fjords: Standing, pair: Path, folder: Path, tmp_path: Path, where: str
+) -> None:
+    (folder / "learns.py").write_text(LEARNS)
+    network = [pair, "--files", folder] if where == "its own" else ["--name", fjords.name]
+    launching = Launching(tmp_path, *network, "--", "python", "learns.py")
+    code, said = launching.end()
+    assert code == 0, said
+    assert "verdict: " in said
+    run = tmp_path / "runs/latest"
+    summary = launching.summary()
+    assert summary["verdict"] in ("trusted", "suspect")
+    assert not any("no link was used" in reason for reason in summary["reasons"])
+    assert (summary["links"]["oslo->bergen"]["rtt_error_ms"] is None) == (where == "up")
+    assert any("measured on a new network only" in what for what in summary["not_judged"]) == (where == "up")
+    assert (run / "report.html").is_file()
+    assert RunRecord.read(run).curves["loss"]["oslo-w0"][1] == [2.0, 1.0]
+    (listed,) = past_runs(tmp_path / "runs")
+    assert listed.state == summary["verdict"]
+    if where == "up":
+        name = run.resolve().name
+        events = [event for event in client(fjords.name).events() if name in event["target"]]
+        told = [(event["kind"], event["target"], event["by"]) for event in events]
+        assert told == [
+            ("launch", f"{name} on 2 workers: python learns.py", None),
+            ("launch ended", name, None),
+        ]
+        assert not (run / "events.jsonl").exists()
 
 
 @pytest.mark.system
@@ -573,6 +631,7 @@ def test_a_network_of_its_own_goes_with_it(pair: Path, folder: Path) -> None:
         ([], "-- python train.py"),
         (["pair.yaml", "--name", "pair", "--", "true"], "one of them"),
         (["--image", "other:1", "--", "true"], "TOPOLOGY, or `testbed up"),
+        (["--port", "0", "--", "true"], "--open"),
     ],
 )
 def test_a_line_that_cannot_be_is_refused(words: list[str], remedy: str) -> None:
@@ -591,7 +650,7 @@ def test_what_cannot_be_is_refused(fjords: Standing, pair: Path, tmp_path: Path)
     for words, remedy in (
         (["--workers", "rome-w0", "--", "python"], "some of oslo-w0, bergen-w0"),
         (["--", "no-such-program"], "a program that its image has"),
-        (["--backend", "wan", "--nproc", "2", "--", "python"], "--nproc 1"),
+        (["--backend", "wan", "--nproc", "2", "--", "python"], "1, or no `backend`"),
     ):
         launching = Launching(tmp_path, "--name", fjords.name, *words)
         code, said = launching.end()

@@ -1,4 +1,4 @@
-"""What is recorded of a network while programs run."""
+"""The records of a network while programs run."""
 
 from __future__ import annotations
 
@@ -40,6 +40,11 @@ def test_what_people_do_meanwhile_is_recorded_once_and_what_they_did_before_is_n
         network.change_link("paris->tokyo", {"delay": "7ms"})
         recording.stop()
         recording.check()
+        recording.tell("launch ended", "three-1")
+        assert [(event["kind"], event["target"], event["by"]) for event in network.events()][-1:] == [
+            ("launch ended", "three-1", None)
+        ]
+    recording.tell("launch ended", "three-1")  # the network is gone, which no launch fails of
     told = [(event["kind"], event["target"], event["by"]) for event in records["events.jsonl"]]
     assert told == [("change", "tokyo->paris", "hand"), ("change", "paris->tokyo", "hand")]
 

@@ -46,6 +46,17 @@ def test_a_recording_says_what_was_when(run: Path) -> None:
     assert recording["verdict"] == {"verdict": "trusted", "reasons": []}
 
 
+@pytest.mark.pure
+def test_what_programs_printed_is_in_the_order_of_its_times(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=3)
+    lines = [
+        {"at_s": ZERO_S + at_s, "program": "tokyo-w0", "step": None, "values": {"loss": 3 - at_s}} for at_s in (2, 1)
+    ]
+    (run / "curves.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    curves = recording_of(run)["curves"]
+    assert [(record["at_s"], record["values"]) for record in curves] == [(1.0, {"loss": 2}), (2.0, {"loss": 1})]
+
+
 TOPOLOGY = """
 name: quickstart
 sites:

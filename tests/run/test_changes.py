@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from testbed.api.requests import AddWorker, ApiProblem
+from testbed.api.requests import AddWorker, ApiProblem, ForcePolicy, RecordLaunch
 from testbed.cli.tables import print_swap
 from testbed.controller.client import ControllerClient, ControllerError
 from testbed.controller.model.spec import Newcomer
@@ -129,6 +129,11 @@ def test_where_members_are_not_ours_none_is_added(experiment: Experiment, tmp_pa
     growing = Growing(experiment.topology)
     run_log = cast(RunLog, SimpleNamespace(directory=SimpleNamespace(path=tmp_path)))
     run = LiveRun(cast(Testbed, growing), changes_of(experiment, growing, ours=False), run_log, LoopExecutor(), None)
-    with pytest.raises(ApiProblem) as caught:
-        run.do(AddWorker(site="tokyo"))
-    assert caught.value.status == 409
+    for request in (
+        AddWorker(site="tokyo"),
+        RecordLaunch(kind="launch", target="three-1"),
+        ForcePolicy(policy="mst"),
+    ):
+        with pytest.raises(ApiProblem) as caught:
+            run.do(request)
+        assert caught.value.status == 409

@@ -133,7 +133,7 @@ def test_a_command_that_uses_no_link_is_not_trusted_and_its_curves_are_those_of_
     assert any(reason.startswith("no link was used, so nothing was emulated") for reason in reasons)
     said = capsys.readouterr().out
     assert "no link was used" in said
-    assert "lima-w0 | 100%|########## | 100/100" in said
+    assert "lima-w0  | 100%|########## | 100/100" in said
     found: dict[str, list[float]] = {}
     for line in records(done.directory / "curves.jsonl"):
         for name, value in line["values"].items() if line["program"] == "lima-w0" else ():

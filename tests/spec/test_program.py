@@ -42,6 +42,10 @@ def test_each_worker_may_have_its_own(tmp_path: Path) -> None:
         ("train.files", "nowhere", "train.files", ""),
         ("train.files", "x" * 300, "train.files", ""),
         ("train.nproc", "0", "train.nproc", "1"),
+        ("train.workers", "[rome-w0]", "train.workers", "paris-w0"),
+        ("train", "{command: {paris-w0: [a]}, workers: [paris-w0]}", "train.workers", "one command"),
+        ("train.renew_image", "true", "train.renew_image", "Dockerfile"),
+        ("train", "{command: [a], backend: wan, scheme: diloco}", "train.scheme", "one of the two"),
         ("train", "{command: [python], backend: wan, nproc: 2}", "train.nproc", "`backend`"),
         ("train.scheme", "'diloco:every=0'", "train.scheme", "1"),
         ("train.scheme", "hop", "train.scheme", "gradients"),
@@ -57,3 +61,45 @@ def test_what_cannot_be_is_said(key: str, value: str, field: str, remedy: str) -
     with pytest.raises(SpecError) as error:
         Experiment.load(DDP, {key: value})
     assert any(fault.field.startswith(field) and remedy in fault.remedy for fault in error.value.faults), error.value
+
+
+def test_the_workers_of_a_command_are_in_the_order_of_their_ranks() -> None:
+    chosen = Experiment.load(DDP, {"train.workers": "[madrid-w0, paris-w0]"})
+    each = Experiment.load(DDP, {"train.command": "{madrid-w0: [a], paris-w0: [b]}"})
+    for experiment, names in ((chosen, ["madrid-w0", "paris-w0"]), (each, ["paris-w0", "madrid-w0"])):
+        assert experiment.spec.program is not None
+        assert list(experiment.spec.program.commands(experiment.topology)) == names
+
+
+def test_a_program_trains_on_a_network_without_a_file_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    topology = Experiment.load(DDP).topology
+    (tmp_path / "requirements.txt").touch()
+    experiment = Experiment.of_program(topology, {"command": ["python", "x.py"], "image": "requirements.txt"}, "mine")
+    program = experiment.spec.program
+    assert program is not None
+    assert (experiment.name, experiment.topology) == ("mine", topology)
+    assert (program.files, program.image) == (str(tmp_path), str(tmp_path / "requirements.txt"))
+    assert program.image_from(experiment.file.parent) == str(tmp_path / "requirements.txt")
+    with pytest.raises(SpecError) as error:
+        Experiment.of_program(topology, {"command": [], "nproc": 0})
+    assert set(error.value.fields) == {"train.command", "train.nproc"}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "backend", "variables"),
+    [
+        (None, None, {}),
+        (None, "wan", {"TESTBED_BACKEND": "wan"}),
+        ("local_sgd:every=4", None, {"TESTBED_SCHEME": "local_sgd:every=4"}),
+    ],
+)
+def test_a_backend_or_a_scheme_is_told_to_processes(
+    scheme: str | None, backend: str | None, variables: dict[str, str]
+) -> None:
+    train = {"command": ["python"], "scheme": scheme, "backend": backend}
+    program = Experiment.of_program(Experiment.load(DDP).topology, train).spec.program
+    assert program is not None
+    assert program.planned == variables

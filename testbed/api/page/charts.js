@@ -1,9 +1,13 @@
-// Curves over time: seconds per round, loss and accuracy, and the traffic of the network and of one link.
+// Curves over time: seconds per round, loss and accuracy, what programs print, and the traffic of the network and of
+// one link.
 
 import { named, onScheme } from "./colors.js";
 import { at, element } from "./dom.js";
 
 const HEIGHT = 150, LINK_HEIGHT = 96, MOST_POINTS = 2000;
+
+/** The number of figures that programs print which are shown, those with the most values. */
+const MOST_CURVES = 4;
 
 /** The charts share one cursor. */
 const SYNC = { key: "time" };
@@ -44,6 +48,8 @@ function chart(box, title, labels, format, height = HEIGHT) {
 
 const brief = value => value.toFixed(value < 10 ? 1 : 0);
 
+const figure = value => Number(value.toPrecision(3)).toString();
+
 const newBox = () => at("charts").appendChild(element("div", "", "chart"));
 
 /** Thin out a list to at most MOST_POINTS entries, more than can be seen. */
@@ -57,14 +63,35 @@ export class Charts {
   #rounds = null;
   #learned = null;
   #passed = null;
+  #printed = {}; // the chart of each figure that programs print
   #shown = "";
 
   /** `passed` holds the times since `zero`, and the traffic over all links in bit/s. */
   show(state, zero, passed) {
     const rounds = Object.values(state.rounds ?? {});
     if (rounds.length) this.#showRounds(rounds, zero);
+    this.#showPrinted(Object.values(state.curves ?? {}), zero);
     this.#passed ??= chart(newBox(), "Traffic over all links, Mbit/s", ["traffic"], brief);
     this.#passed.setData([passed[0], passed[1].map(bps => bps / 1e6)]);
+  }
+
+  /** Each figure as the first program that printed it did. */
+  #showPrinted(records, zero) {
+    const curves = {};
+    for (const { at_s, program, values } of records) {
+      for (const [name, value] of Object.entries(values)) {
+        const curve = curves[name] ??= { program, points: [] };
+        if (curve.program === program) curve.points.push([at_s - zero, value]);
+      }
+    }
+    const drawn = Object.entries(curves).filter(([, { points }]) => points.length > 1)
+      .sort(([, one], [, other]) => other.points.length - one.points.length)
+      .slice(0, MOST_CURVES);
+    for (const [name, { program, points }] of drawn) {
+      this.#printed[name] ??= chart(newBox(), `${name}, printed by ${program}`, [name], figure);
+      const some = thinned(points);
+      this.#printed[name].setData([some.map(([at]) => at), some.map(([, value]) => value)]);
+    }
   }
 
   #showRounds(rounds, zero) {

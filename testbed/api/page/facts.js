@@ -38,11 +38,13 @@ function ofTraining(state, elapsed_s) {
 function ofNetwork(state, elapsed_s) {
   const links = Object.values(state.links ?? {}), down = links.filter(link => !link.up).length;
   const workers = Object.values(state.hosts ?? {}).filter(host => host.kind === "worker").length;
+  const printed = Object.entries(state.training?.metrics ?? {}).filter(([, value]) => value != null);
   return [
     ["time", clock(elapsed_s)],
     ["sites", Object.keys(state.sites ?? {}).length],
     ["workers", workers],
     ["links", links.length, down ? `${down} down` : "all up"],
+    ...printed.slice(0, 2).map(([name, value]) => [name, Number(value.toPrecision(4))]),
     ["traffic, all links", rate(total())],
   ];
 }

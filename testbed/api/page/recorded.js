@@ -35,6 +35,7 @@ export function stateAt(recording, seconds) {
     events: upTo(recording.events, seconds, event => event.at_s),
     decisions: upTo(recording.decisions, seconds, decision => decision.at_s),
     rounds,
+    curves: upTo(recording.curves, seconds, record => record.at_s),
     training: recording.rounds.length ? trainingAt(recording, rounds) : {},
     verdict: recording.verdict,
   };

@@ -23,6 +23,7 @@ from testbed.api.requests import (
     ChangeLinks,
     HttpRequest,
     PauseReplay,
+    RecordLaunch,
     Request,
     Stop,
     SwapNetwork,
@@ -100,6 +101,9 @@ class NetworkSubject(Subject):
                 return self._add_worker(request)
             case PauseReplay():
                 return self._pause(request)
+            case RecordLaunch():
+                self._happened(request.kind, request.target, by=None)
+                return {}
             case Stop():
                 self._happened("stop", request.reason)
                 os.kill(os.getpid(), signal.SIGTERM)  # as `down` ends it

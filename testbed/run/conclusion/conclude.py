@@ -16,6 +16,7 @@ from testbed.run.conclusion.summary import RoundFigures
 from testbed.run.conclusion.unused import unused_links
 from testbed.run.conclusion.verdict import Evidence, LinkEvidence, Verdict, judge
 from testbed.run.directory import RunDirectory
+from testbed.run.programs.program_controller import POLICY
 from testbed.run.training import Outcome
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
@@ -33,19 +34,21 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     """Write `summary.json`, and return its value."""
     reports = directory.read("rounds.jsonl")
     traffic = directory.read("traffic.jsonl")
-    members = len(experiment.topology.workers)
+    program = experiment.spec.program
+    members = len(experiment.topology.workers if program is None else program.commands(experiment.topology))
     rounds = summary.rounds_of(reports, summary.fewest(members, outcome.status["passages"]))
     began = outcome.training_started_s
     identical = _identical(directory)
     states = directory.read("links.jsonl")
     events = [{**event, "at_s": event["at_s"] - began} for event in directory.read("events.jsonl")]
     evidence = replace(
-        _evidence(experiment, outcome, reports, traffic, states, rounds, identical), by_hand=_by_hand(events)
+        _evidence(experiment, outcome, reports, traffic, states, rounds, identical),
+        by_hand=[*outcome.by_hand, *_by_hand(events)],
     )
     verdict = judge(evidence)
     sync = experiment.spec.sync
     centred = sync.scheme.exchange == "all-reduce"
-    bounded = members <= MOST_BOUNDED
+    bounded = program is None and members <= MOST_BOUNDED  # a program's rounds are of tensors of any size
     bounds = bounds_of(experiment, states, outcome.network_swaps, rounds) if centred and bounded else {}
     ratios = [r.seconds / bounds[r.number] for r in rounds if bounds.get(r.number)]
     proven = bounded and provable(experiment, directory) and not outcome.status["passages"]
@@ -77,14 +80,21 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
         final = directory.read_whole("final.json") or {}
         value["training"] |= summary.gossip_training(final, reports)
         value["sync"] |= summary.gossip_sync(final, reports, experiment.spec.own_train.batch)
-    if experiment.spec.program is not None:
+    if program is not None:
         value["training"]["identical_parameters"] = None
         value["training"]["start_seconds"] = summary.start_seconds(traffic, began)
-        value["sync"] |= {"policy": None, "strategy": None}
-        value["not_judged"] = list(NOT_JUDGED)
+        value["sync"] |= {"policy": POLICY if program.planned else None, "strategy": program.scheme}
+        value["not_judged"] = [*NOT_JUDGED, *outcome.not_judged]
+        value |= _of_programs(directory)
     directory.use_reserve()
     directory.write("summary.json", value)
     return value
+
+
+def _of_programs(directory: RunDirectory) -> dict[str, Any]:
+    """Return what the manifest says of programs that have ended: exit codes, files, and what came of a controller."""
+    manifest = directory.read_whole("manifest.json") or {}
+    return {name: manifest[name] for name in ("exit_codes", "kept", "wan", "scheme") if name in manifest}
 
 
 def _topology(experiment: Experiment, outcome: Outcome) -> Topology:
@@ -119,6 +129,7 @@ def failed(directory: RunDirectory, reason: str) -> None:
         "swaps": [],
         "events": [],
         "links": {},
+        **_of_programs(directory),
     }
     try:
         directory.use_reserve()
@@ -165,23 +176,24 @@ def _evidence(
             replay_late_p99_s=summary.percentile(late, 99) if late else None,
             traced=name in traced,
             rate_resolution=worst[1],
-            unshaped_bytes=sum(sample["unshaped_bytes"].get(name, 0) for sample in traffic),
+            unshaped_bytes=sum(sample.get("unshaped_bytes", {}).get(name, 0) for sample in traffic),
         )
     declared = {w.name: experiment.spec.compute.step_seconds(w) for w in _topology(experiment, outcome).workers}
-    started_s = outcome.training_started_s
-    if experiment.spec.program is not None:
+    started_s, program = outcome.training_started_s, experiment.spec.program
+    if program is not None:
         started_s += summary.start_seconds(traffic, started_s)
+        declared = dict.fromkeys(declared, 0.0)
     return Evidence(
         backend=outcome.backend,
         links=links,
-        cpu=[sample["cpu"] for sample in traffic if experiment.spec.program is None or sample["at_s"] > started_s],
+        cpu=[sample["cpu"] for sample in traffic if program is None or sample["at_s"] > started_s],
         overruns=[1 + r["late_s"] / declared[r["member"]] for r in reports if declared[r["member"]] > 0],
         lost_updates=sum(r.lost for r in rounds),
         duplicated_updates=sum(r.duplicated for r in rounds),
         identical_parameters=identical,
         missed_events=outcome.missed_events,
         shortened_from=experiment.shortened_from,
-        alike=experiment.spec.program is None and experiment.spec.sync.scheme.alike,
+        alike=program is None and experiment.spec.sync.scheme.alike,
         hosts=outcome.host_reasons,
         idle=[why for why in (*outcome.idle, _unused_links(experiment, outcome, traffic)) if why],
     )

@@ -223,7 +223,8 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
         took = f"the command ended on all workers after {training['wall_seconds']:.0f} s"
         if (start_s := training.get("start_seconds") or 0.0) >= 1.0:
             took += f", {start_s:.0f} s of them before the first byte went over a link"
-        return [f"{took}; {count(swaps, 'network swap')}", *(f"not judged: {what}" for what in summary["not_judged"])]
+        figures = [took, *_planned(summary), count(swaps, "network swap")]
+        return ["; ".join(figures), *(f"not judged: {what}" for what in summary["not_judged"])]
     training, sync, swaps = summary["training"], summary["sync"], summary["swaps"]
     loss, accuracy = training["final_loss"], training["final_accuracy"]
     learned = [f"loss {loss:.4f}"] if loss is not None else []
@@ -249,3 +250,12 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
         f"{count(kinds.count('plan'), 'plan swap')}, {count(kinds.count('network'), 'network swap')}, "
         f"{count(lost, 'update')} lost or doubled",
     ]
+
+
+def _planned(summary: Mapping[str, Any]) -> list[str]:
+    """Return the rounds that a command's programs made by a controller's plans, in words; empty if none."""
+    rounds, seconds = summary["training"]["rounds"], summary["sync"]["seconds_per_round"]
+    if not rounds:
+        return []
+    swaps = sum(swap["kind"] == "plan" for swap in summary["swaps"])
+    return [f"{count(rounds, 'round')} by plans, {seconds['p50']:.2f} s at the median", count(swaps, "plan swap")]

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -65,16 +66,21 @@ class Guard(UndoStack):
 
 
 @contextmanager
-def removed_at_end(network: str) -> Iterator[None]:
+def removed_at_end(network: str, containers: bool = True) -> Iterator[None]:
     """On leaving, remove everything that carries the network's label: an interrupted clean-up may have missed some.
+
+    Args:
+        network: The network.
+        containers: Whether the run starts containers, for which a Docker engine must answer.
 
     Raises:
         EngineError: No Docker engine answers on entry, so nothing is started.
         RunFailed: The engine no longer answers on leaving.
     """
-    engine.connect()
+    if containers:
+        engine.connect()
     with UndoStack() as stack:
-        stack.callback(_remove_leftovers, network)
+        stack.callback(_remove_leftovers if containers else partial(cleanup.sweep, None), network)
         yield
 
 

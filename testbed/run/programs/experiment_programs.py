@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any, Self
 
 import docker
 
 from testbed.emulation.containers import engine
-from testbed.emulation.containers.fleet import ContainerRequest, Fleet, ProgramContainers, ScratchSpace
-from testbed.emulation.network.holders import idle_requests
-from testbed.emulation.network.node import ContainerHost
+from testbed.emulation.containers.fleet import Fleet, ProgramContainers, ScratchSpace
+from testbed.emulation.label import state_folder
+from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.testbed import Testbed
+from testbed.emulation.undo import UndoStack
 from testbed.launch import BadCommand, LaunchFailed
-from testbed.launch.program import ContainerStarter
+from testbed.launch.program import ContainerStarter, HostStarter, Starter
 from testbed.launch.programs import Programs
-from testbed.launch.ranks import Peer, Rank, alone, ranks_of
-from testbed.launch.result_files import CopiedFiles, copy_results, describe_copied
+from testbed.launch.ranks import Peer, alone, ranks_of
+from testbed.launch.result_files import CopiedFiles, clear_results, copy_results, describe_copied
 from testbed.launch.working_folder import make_writable
+from testbed.link import LinkState
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import RunFailed
 from testbed.run.programs.program_controller import ProgramController
+from testbed.run.terminal.display import Display
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
 from testbed.telemetry.printed_metrics import Figures, figures_in
@@ -31,16 +38,21 @@ from testbed.telemetry.tensorboard import EVENTS, read_figures
 
 def check_command(experiment: Experiment) -> None:
     """Raise SpecError if the command would make each worker train alone."""
-    program, workers = experiment.spec.program, experiment.topology.workers
+    program = experiment.spec.program
     assert program is not None
     words = [] if isinstance(program.command, dict) else program.command
+    workers = list(program.commands(experiment.topology))
     if len(workers) > 1 and (option := alone(words)):
         rule = f"torchrun {option} starts a separate training on each of the {len(workers)} workers"
-        raise SpecError(experiment.file, [Fault("train.command", rule, f"torchrun without {option}")])
+        remedy = f"torchrun without {option}, or {workers[0]} alone in `workers`"
+        raise SpecError(experiment.file, [Fault("train.command", rule, remedy)])
 
 
 #: The file of the figures that programs printed or logged.
 CURVES = "curves.jsonl"
+
+#: The most records of figures that the page of a running command shows: some 200 KB of JSON.
+MOST_SHOWN = 2000
 
 
 class ProgramFigures:
@@ -48,16 +60,25 @@ class ProgramFigures:
 
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory
+        #: The last value of each figure, whichever program printed it.
+        self.newest: dict[str, float] = {}
+        self._records: deque[tuple[int, Mapping[str, Any]]] = deque(maxlen=MOST_SHOWN)
+        self._numbers = count(1)
+
+    @property
+    def curves(self) -> dict[str, Mapping[str, Any]]:
+        """The last MOST_SHOWN records by number, for the page."""
+        return {str(number): record for number, record in list(self._records)}
 
     def hear(self, program: str, line: str) -> None:
         """Record the figures in a line that a program printed, if it has any."""
         if (figures := figures_in(line)) is not None:
             self._keep(program, figures)
 
-    def take(self, worker: str, node: ContainerHost) -> CopiedFiles:
+    def take(self, worker: str, container: ProcessIdentity) -> CopiedFiles:
         """Copy the files that a worker's programs left, record the figures in them, and return the copied files."""
         target = self._directory.path / "out" / worker
-        kept = copy_results(node.holder, target)
+        kept = copy_results(container, target)
         for file in sorted(target.rglob(EVENTS)):
             for figures in read_figures(file):
                 self._keep(worker, figures)
@@ -67,71 +88,119 @@ class ProgramFigures:
         at_s = time.time() if figures.at_s is None else figures.at_s
         record: Mapping[str, Any] = {"at_s": at_s, "program": name, "step": figures.step, "values": figures.values}
         self._directory.append(CURVES, record)
+        self._records.append((next(self._numbers), record))
+        known = {name: value for name, value in figures.values.items() if value is not None}
+        self.newest = {**self.newest, **known}  # a new dict, since other threads read the old one
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramNetwork:
+    """A network whose workers run a command: a run's own, or one that is up."""
+
+    name: str
+    #: Worker -> its IPv4 address.
+    addresses: Mapping[str, str]
+    #: Worker -> the process that holds its network namespace, which is the first of its container.
+    holders: Mapping[str, ProcessIdentity]
+    #: The links' states; None for the declared ones.
+    states: Mapping[str, LinkState] | None = None
+
+    @classmethod
+    def of(cls, testbed: Testbed) -> Self:
+        """Return the network of a testbed with running workers."""
+        network = testbed.network
+        workers = network.topology.workers
+        return cls(
+            testbed.name,
+            {worker.name: network.address(worker) for worker in workers},
+            {worker.name: network.container(worker.name).holder for worker in workers},
+        )
+
+    @classmethod
+    def standing(cls, status: Mapping[str, Any]) -> Self:
+        """Return the network with this status, which is up."""
+        hosts = {name: host for name, host in status["hosts"].items() if host["kind"] == "worker"}
+        return cls(
+            status["name"],
+            {name: host["address"] for name, host in hosts.items()},
+            {name: ProcessIdentity(host["pid"], host["start_ticks"]) for name, host in hosts.items()},
+            {name: LinkState(at["rate_bps"], at["delay_s"], up=at["up"]) for name, at in status["links"].items()},
+        )
 
 
 class ExperimentPrograms:
-    """The command of an experiment on a testbed's running workers. The caller of `start` also calls `end`.
+    """The command of an experiment on a network's workers. The caller of `start` also calls `end`.
 
     Args:
         experiment: The experiment.
-        testbed: Its testbed, with the workers' containers.
-        client: The Docker client.
+        network: The network, with the workers' containers or namespaces.
+        client: The Docker client; None if the command runs on the host.
         directory: The run's directory.
-        tell: Called with each line that a program prints, after its name.
+        display: Shows each line that a program prints, after its name.
 
     Attributes:
-        ranks: The processes.
-        kept: The files copied from each worker, after `end`.
         controller: The controller of the backend `wan` or of a scheme, or None.
+        figures: Collects the figures that the programs print.
     """
 
     def __init__(
         self,
         experiment: Experiment,
-        testbed: Testbed,
-        client: docker.DockerClient,
+        network: ProgramNetwork,
+        client: docker.DockerClient | None,
         directory: RunDirectory,
-        tell: Callable[[str], None],
+        display: Display,
     ) -> None:
-        self._file = experiment.file
-        self._network = testbed.network
-        self._figures = ProgramFigures(directory)
-        self._ends = ExitStack()
-        self._say = tell
         program = experiment.spec.program
         assert program is not None
+        self._file = experiment.file
+        self._display = display
+        self.figures = ProgramFigures(directory)
+        self._controller_context = ExitStack()
         commands = program.commands(experiment.topology)
-        workers = [worker for worker in experiment.topology.workers if worker.name in commands]
-        peers = [Peer(worker.name, worker.site, testbed.network.address(worker)) for worker in workers]
-        self.ranks = [
-            Rank(rank.worker, rank.name, rank.environment | program.environment)
+        sites = {worker.name: worker.site for worker in experiment.topology.workers}
+        peers = [Peer(name, sites[name], network.addresses[name]) for name in commands]
+        self._ranks = [
+            replace(rank, environment=rank.environment | program.environment)
             for rank in ranks_of(commands, peers, program.nproc)
         ]
-        self.kept: dict[str, CopiedFiles] = {}  # what was copied from each worker, once all has ended
-        self._workers = sorted({rank.worker for rank in self.ranks})
+        #: Worker -> its container's first process; empty if the command runs on the host.
+        self._containers = {} if program.on_host else {name: network.holders[name] for name in commands}
+        self._kept: dict[str, CopiedFiles] = {}
         self._out = directory.path / "out"
         self.controller: ProgramController | None = None
         if program.planned:
             self.controller = ProgramController(
-                experiment.topology, None, self.ranks, testbed.folder, directory.path, program.planned
+                experiment.topology,
+                network.states,
+                self._ranks,
+                state_folder(network.name),
+                directory.path,
+                program.planned,
             )
-            self.ranks = [self.controller.with_environment(rank) for rank in self.ranks]
-        starter = ContainerStarter(client, testbed.name, directory.id, commands)
-        logs = directory.path / "logs"
-        self._programs = Programs(starter, self.ranks, directory.id, logs, self._tell, self._figures.hear)
+            self._ranks = [self.controller.with_environment(rank, program.on_host) for rank in self._ranks]
+        starter: Starter
+        if client is None:
+            starter = HostStarter(network.name, directory.id, commands, network.holders)
+        else:
+            starter = ContainerStarter(client, network.name, directory.id, commands)
+        logs, self._width = directory.path / "logs", max(len(rank.name) for rank in self._ranks)
+        self._programs = Programs(starter, self._ranks, directory.id, logs, self._tell, self.figures.hear)
 
     def start(self) -> None:
         """Start the command on all workers.
 
         Raises:
-            SpecError: The image has no such program.
+            SpecError: There is no such program, or another command uses the network's controller.
             RunFailed: A container or the engine failed.
         """
-        if self.controller is not None:
-            self._ends.enter_context(self.controller)
-        for note in make_writable(self._network.container(worker).holder for worker in self._workers):
-            self._say(f"WARNING: {note}")
+        for container in self._containers.values():
+            clear_results(container)
+        for note in make_writable(self._containers.values()):
+            self._display.warn(note)
         try:
+            if self.controller is not None:
+                self._controller_context.enter_context(self.controller)
             self._programs.start()
         except BadCommand as error:
             rule, _, remedy = str(error).partition("\n    write instead: ")
@@ -163,24 +232,47 @@ class ExperimentPrograms:
 
     def end(self) -> None:
         """End the processes that still run, and copy the files that they left."""
-        self._programs.end()
-        for worker in self._workers:
-            self.kept[worker] = self._figures.take(worker, self._network.container(worker))
-        for line in describe_copied(self.kept, self._out):
-            self._say(f"  {line}")
-        self._ends.close()
+        with UndoStack() as stack:
+            stack.callback(self._controller_context.close)
+            stack.callback(self._keep_files)
+            stack.callback(self._programs.end)
 
     def check(self) -> None:
         """Raise RunFailed if the controller failed; for after `end`."""
         if self.controller is not None and self.controller.failure:
             raise RunFailed(self.controller.failure)
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """The manifest's entries on the programs; all are there after `end`.
+
+        The exit code of a process that was ended because of another one is None.
+        """
+        return {
+            "environments": {rank.name: rank.environment for rank in self._ranks},
+            "exit_codes": {rank.name: self._programs.codes.get(rank.name) for rank in self._ranks},
+            "kept": {worker: each.record() for worker, each in self._kept.items()},
+            **({} if self.controller is None else {self.controller.name: self.controller.outcome}),
+        }
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The last status of the controller; without one, that of no rounds."""
+        return {"swaps": [], "passages": []} if self.controller is None else self.controller.status
+
+    @property
     def idle(self) -> list[str]:
-        """Return why the controller was not used, as a list of at most one reason; for after `end`."""
+        """Why the controller was not used, as a list of at most one reason; for after `end`."""
         return [self.controller.idle] if self.controller is not None and self.controller.idle else []
 
+    def _keep_files(self) -> None:
+        for worker, container in self._containers.items():
+            self._kept[worker] = self.figures.take(worker, container)
+        for line in describe_copied(self._kept, self._out):
+            self._display.pass_on(f"  {line}")
+
     def _tell(self, name: str, line: str) -> None:
-        self._say(f"{name} | {line}")
+        self._display.pass_on(f"{name:<{self._width}} | {line}")
 
 
 class ExperimentContainers:
@@ -195,16 +287,19 @@ class ExperimentContainers:
         assert program is not None
         scratch = ScratchSpace(tmp_bytes=int(program.tmp), shm_bytes=int(program.shm), out_bytes=int(program.out))
         self._workers = experiment.topology.workers
-        self._containers = ProgramContainers(folder / program.files, program.image_from(folder), scratch)
+        self._containers = ProgramContainers(
+            folder / program.files, program.image_from(folder), scratch, program.renew_image
+        )
         self._containers.check()
 
     def fleet(self, testbed: Testbed) -> Fleet:
         """Return the fleet of a testbed's workers. Raises EngineError, ImageError, or SpecError for a missing image."""
         return Fleet.connected(testbed.name, testbed.control, self._containers)
 
-    def requests(self) -> Iterator[ContainerRequest]:
-        """Yield the request of each worker's container, in which nothing runs yet."""
-        return idle_requests(self._workers, self._containers.files)
+    @property
+    def files(self) -> Path | None:
+        """The folder that programs see as FILES."""
+        return self._containers.files
 
     def record(self, fleet: Fleet) -> dict[str, Any]:
         """Return the image and the limits for the manifest, once the containers are started."""

@@ -14,7 +14,6 @@ from typing import Any
 from testbed.controller.client import ControllerError
 from testbed.controller.model.spec import ControllerSpec, PlanningSpec
 from testbed.controller.server.member_server import SOCKET
-from testbed.emulation.label import state_folder
 from testbed.emulation.network.routing import Routes
 from testbed.launch import BadCommand
 from testbed.launch.ranks import Rank
@@ -35,8 +34,12 @@ POLICY = "auto"
 class ProgramController:
     """The controller of a command's processes. A context manager: it runs while the context is open.
 
-    Its records are in the folder `wan` or `scheme` of the run's directory. Afterwards `outcome` has its last status for
-    the summary: who joined, the last round, and the plan swaps.
+    Its records are in the run's directory, as those of an experiment's own training are: rounds, plans, decisions.
+
+    Attributes:
+        client: Makes requests to it while it runs.
+        status: Its whole last status, which `__exit__` reads.
+        outcome: The part of its last status for the summary: who joined, the last round, and the plan swaps.
 
     Args:
         topology: The network's topology.
@@ -69,18 +72,12 @@ class ProgramController:
         self._folder = folder
         self.name = "wan" if "TESTBED_BACKEND" in variables else "scheme"
         self._variables = variables
-        self._out = directory / self.name
+        self._logs = directory / "logs"
+        self._controller = ControllerProcess(self._spec, folder, directory)
+        self.client = self._controller.client
         self._stack = ExitStack()
+        self.status: dict[str, Any] = {"swaps": [], "passages": []}
         self.outcome: dict[str, Any] = {"state": "not started", "joined": [], "round": None}
-
-    @classmethod
-    def standing(
-        cls, status: Mapping[str, Any], ranks: Sequence[Rank], directory: Path, variables: Mapping[str, str]
-    ) -> ProgramController:
-        """Return the controller for a network that is up, with the links' states of its `status`."""
-        states = {name: LinkState(at["rate_bps"], at["delay_s"], up=at["up"]) for name, at in status["links"].items()}
-        topology, folder = Topology.load(Path(status["file"])), state_folder(status["name"])
-        return cls(topology, states, ranks, folder, directory, variables)
 
     def __enter__(self) -> ProgramController:
         with ExitStack() as stack:
@@ -92,15 +89,15 @@ class ProgramController:
                     "another launch on this network uses its controller\n"
                     "    write instead: the command without --backend or --scheme, or wait until that launch has ended"
                 ) from None
-            (self._out / "logs").mkdir(parents=True)
+            self._logs.mkdir(exist_ok=True)
             stack.callback((self._folder / "controller.json").unlink, missing_ok=True)  # it has the secret
-            self._controller = stack.enter_context(ControllerProcess(self._spec, self._folder, self._out))
+            stack.enter_context(self._controller)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         try:
-            status = self._controller.client.status()
+            status = self.status = self.client.status()
             self.outcome = {name: status[name] for name in ("state", "failure", "joined", "round", "epoch", "swaps")}
         except ControllerError as error:
             self.outcome |= {"state": "failed", "failure": self._why_gone() or str(error)}

@@ -8,10 +8,13 @@ summary, verdict, report  <-  everything removed, in the reverse order    <'
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
+from testbed.controller.client import ControllerError
+from testbed.emulation.containers.fleet import Fleet
 from testbed.emulation.errors import EmulationError
+from testbed.emulation.network.holders import Namespaces, expected_to_start, idle_requests
 from testbed.emulation.testbed import Testbed
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import RunFailed
@@ -19,12 +22,18 @@ from testbed.run.guards.guard import Guard
 from testbed.run.guards.watchdog import check_room
 from testbed.run.live_run import RunControl
 from testbed.run.measured_network import MeasuredNetwork, build_and_measure
-from testbed.run.programs.experiment_programs import ExperimentContainers, ExperimentPrograms, check_command
+from testbed.run.programs.experiment_programs import (
+    ExperimentContainers,
+    ExperimentPrograms,
+    ProgramNetwork,
+    check_command,
+)
+from testbed.run.programs.standing import StandingRun
 from testbed.run.run import BUILD_S, IMAGE_S, START_S, Run
 from testbed.run.run_log import RunLog
 from testbed.run.sampler import Sampler
 from testbed.run.terminal.display import Display
-from testbed.run.training import LOOK, LOOK_S, Outcome
+from testbed.run.training import LOOK, LOOK_S, STATUS_S, Outcome
 from testbed.spec.experiment import Experiment
 from testbed.spec.units import count
 
@@ -46,7 +55,9 @@ class ProgramTraining:
         self._fidelity = measured.fidelity
         self._sampler = Sampler(testbed.network, run_log.sampled, tcp=True)
         self._run_log = run_log
-        self._control = RunControl(experiment, testbed, run_log, self._fidelity.follow_swap)
+        records = None if programs.controller is None else programs.controller.client
+        self._control = RunControl(experiment, testbed, run_log, self._fidelity.follow_swap, records=records)
+        self._asked = 0.0
 
     def execute(self, guard: Guard, directory: Path) -> Outcome:
         """Run the command until it has ended on all workers, and return the outcome.
@@ -69,6 +80,7 @@ class ProgramTraining:
             guard.allow(LOOK_S, LOOK)
             self._control.wait(0.0)
             self._control.play(replay.elapsed_s, 0)
+            self._show_progress()
             self._run_log.tell()
             if broken := network.shaper.failure() or replay.failure or self._sampler.failure:
                 raise RunFailed(f"the emulation broke: {broken}")
@@ -80,6 +92,7 @@ class ProgramTraining:
             replay.start(network.topology.links.values())
             self._sampler.start()
             stack.enter_context(self._control)
+            stack.callback(lambda: self._manifest.add(**self._programs.record, by_hand=self._run_log.by_hand))
             stack.callback(self._programs.end)
             self._programs.start()
             self._programs.wait(look)
@@ -88,11 +101,8 @@ class ProgramTraining:
             ended_s=ended,
             offload=network.offload,
             transport=network.transport.record(),
-            by_hand=self._run_log.by_hand,
-            kept={worker: each.record() for worker, each in self._programs.kept.items()},
+            passages=self._programs.status["passages"],
         )
-        if self._programs.controller is not None:
-            self._manifest.add(**{self._programs.controller.name: self._programs.controller.outcome})
         self._programs.check()
         self._fidelity.keep()
         return Outcome(
@@ -102,15 +112,30 @@ class ProgramTraining:
             training_ended_s=ended,
             lateness=network.links_in_force.lateness(),
             rate_errors=self._fidelity.rate_errors,
-            status={"swaps": [], "passages": []},
+            status=self._programs.status,
             network_swaps=self._control.changes.swaps,
             missed_events=self._control.missed,
-            idle=self._programs.idle(),
+            idle=self._programs.idle,
         )
+
+    def _show_progress(self) -> None:
+        """Pass the controller's status and the figures that the programs printed on to the page, every STATUS_S."""
+        if time.monotonic() - self._asked < STATUS_S:
+            return
+        self._asked = time.monotonic()
+        printed = {"metrics": self._programs.figures.newest}
+        self._run_log.curves = self._programs.figures.curves
+        if self._programs.controller is None:
+            self._run_log.show(printed)
+            return
+        with suppress(ControllerError):  # it is busy; a controller that has ended fails the wait
+            status = self._programs.controller.client.status()
+            # The programs decide how many rounds there are, so none is known to be the last.
+            self._run_log.keep({**status, "rounds": status["round"] or 0, **printed})
 
 
 class ProgramRun:
-    """The execution of an experiment whose command trains, which writes into its directory.
+    """The execution of an experiment whose command trains, on a network of its own. It writes into its directory.
 
     Raises:
         SpecError: One command would make each worker train alone, or the command's files can't be read.
@@ -123,7 +148,9 @@ class ProgramRun:
         #: Whether the experiment fits the host's budget; None until that was checked.
         self.fits: bool | None = None
         check_command(experiment)
-        self._containers = ExperimentContainers(experiment)
+        program = experiment.spec.program
+        assert program is not None
+        self._containers = None if program.on_host else ExperimentContainers(experiment)
 
     def execute(self, strict: bool = False) -> Outcome:
         """Execute the whole run as `Run.execute` does."""
@@ -141,23 +168,33 @@ class ProgramRun:
             observer=run_log.put_in_force,
             step=display.step,
         )
-        guard.allow(IMAGE_S, "making the image")
-        with display.step("Docker engine and image"):
-            fleet = self._containers.fleet(testbed)
+        fleet: Fleet | None = None
+        containers = self._containers
+        if containers is not None:
+            guard.allow(IMAGE_S, "making the image")
+            with display.step("Docker engine and image"):
+                fleet = containers.fleet(testbed)
         guard.allow(BUILD_S, "building the network")
         guard.enter_context(closing(testbed))
-        measured = build_and_measure(experiment, testbed, fleet.image, directory, display, strict)
+        measured = build_and_measure(experiment, testbed, fleet.image if fleet else None, directory, display, strict)
         self.fits = measured.fits
-        guard.allow(START_S, "starting the containers")
-        with display.step(f"{count(len(experiment.topology.workers), 'worker')} in containers"):
-            testbed.start(fleet, self._containers.requests())
-        measured.manifest.add(transport=testbed.network.transport.record(), **self._containers.record(fleet))
-        programs = ExperimentPrograms(experiment, testbed, fleet.client, directory, display.pass_on)
+        guard.allow(START_S, "starting the workers")
+        workers, where = experiment.topology.workers, "containers" if fleet else "namespaces"
+        requests = idle_requests(workers, containers.files if containers else None)
+        with display.step(f"{count(len(workers), 'worker')} in {where}"), expected_to_start():
+            testbed.start(fleet or Namespaces(), requests)
+        measured.manifest.add(transport=testbed.network.transport.record())
+        if containers is not None and fleet is not None:
+            measured.manifest.add(**containers.record(fleet))
+        programs = ExperimentPrograms(
+            experiment, ProgramNetwork.of(testbed), fleet.client if fleet else None, directory, display
+        )
+        display.say(f"  {testbed.name} is up: `testbed link 'A->B' --rate 5mbit` changes it, `testbed exec` enters it")
         return ProgramTraining(experiment, testbed, measured, run_log, programs).execute(guard, directory.path)
 
 
-#: Either kind of execution.
-AnyRun = Run | ProgramRun
+#: Any kind of execution.
+AnyRun = Run | ProgramRun | StandingRun
 
 
 def run_of(experiment: Experiment, directory: RunDirectory, display: Display) -> AnyRun:

@@ -104,8 +104,15 @@ def hash_of(experiment: Experiment) -> str:
     return hashed.hexdigest()
 
 
+#: Fields of `train` that earlier versions lacked. They count only where they are given, so that a sweep of an earlier
+#: version goes on.
+ADDED = ("workers", "on_host", "renew_image")
+
+
 def _values(experiment: Experiment) -> dict[str, Any]:
-    return experiment.spec.model_dump(mode="json", exclude={"seed"})
+    values = experiment.spec.model_dump(mode="json", exclude={"seed"})
+    values["train"] = {name: value for name, value in values["train"].items() if name not in ADDED or value}
+    return values
 
 
 def _program_files(experiment: Experiment) -> Iterator[Path]:

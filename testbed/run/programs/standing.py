@@ -1,0 +1,164 @@
+"""A command on a network that is up, and stays up: `testbed launch` without a topology.
+
+The process that keeps the network up replays its traces and carries out what people ask of it, so a run of this kind
+records what that process says.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from testbed.emulation.containers import engine
+from testbed.emulation.containers.fleet import images_of
+from testbed.emulation.daemon.discovery import client
+from testbed.emulation.links.probe import LinkFidelity
+from testbed.emulation.undo import UndoStack
+from testbed.launch import LaunchFailed
+from testbed.launch.recorder import Recorder
+from testbed.run.directory import RunDirectory
+from testbed.run.errors import RunFailed
+from testbed.run.guards.watchdog import check_room
+from testbed.run.manifest import Manifest
+from testbed.run.programs.experiment_programs import ExperimentPrograms, ProgramNetwork, check_command
+from testbed.run.terminal.display import Display
+from testbed.run.training import Outcome
+from testbed.spec.experiment import Experiment
+from testbed.spec.topology import Topology
+from testbed.spec.units import count
+
+#: The most characters of a command that the network's events show.
+MOST_SHOWN = 200
+
+#: What the verdict can't judge, beside what it never can where a command trains.
+NOT_JUDGED = "rates and round trips of the links, which are measured on a new network only, while they are idle"
+
+
+def standing_experiment(network: str, train: Mapping[str, Any]) -> Experiment:
+    """Return the experiment in which a program trains on the workers of a network that is up.
+
+    Args:
+        network: The network's name.
+        train: The fields of a ProgramSection.
+
+    Raises:
+        SpecError: A field is wrong, or the network's file is gone or wrong by now.
+        RequestFailed: The network does not answer.
+    """
+    status = client(network).status()
+    topology = Topology.load(Path(status["file"]))
+    sites = {name: host["site"] for name, host in status["hosts"].items() if host["kind"] == "worker"}
+    added = sites.keys() - {worker.name for worker in topology.workers}  # by `testbed worker add`
+    for name in sorted(added):
+        topology = topology.with_worker(sites[name])
+    return Experiment.of_program(topology, {**train, "workers": train.get("workers") or list(sites)}, network)
+
+
+class StandingRun:
+    """The execution of an experiment whose command trains, on a network that is up. It writes into its directory.
+
+    Args:
+        experiment: The experiment, with the network's topology.
+        directory: The run's directory.
+        display: The terminal.
+        network: The network's name.
+
+    Raises:
+        SpecError: One command would make each worker train alone.
+    """
+
+    #: Nothing is known of the host's budget, which the network was checked against when it was built.
+    fits: bool | None = None
+
+    def __init__(self, experiment: Experiment, directory: RunDirectory, display: Display, network: str) -> None:
+        self.experiment = experiment
+        self.directory = directory
+        self.display = display
+        check_command(experiment)
+        self._recorder = Recorder(network, directory.append)
+
+    def execute(self, strict: bool = False) -> Outcome:
+        """Run the command until it has ended on all its workers, and return the outcome.
+
+        No process that it started is left, also after an exception.
+
+        Args:
+            strict: Changes nothing here; see `Run.execute`.
+
+        Raises:
+            RunFailed: The command failed on a worker, the network went down, or the disk is full.
+            SpecError: The command can't be run.
+            EngineError: The command needs containers and no engine answers.
+        """
+        try:
+            return self._execute()
+        except LaunchFailed as error:
+            raise RunFailed(str(error)) from error
+
+    def _execute(self) -> Outcome:
+        experiment, directory, recorder = self.experiment, self.directory, self._recorder
+        program = experiment.spec.program
+        assert program is not None
+        began = recorder.status()
+        docker_client = None if program.on_host else engine.connect()
+        manifest = Manifest(
+            directory,
+            experiment,
+            network=began,
+            backend=began["backend"],
+            switch=began["switch"],
+            transport=began["transport"],
+            docker_client=None if docker_client is None else engine.CLIENT_RECORD,
+            images=[] if docker_client is None else images_of(docker_client, began["name"]),
+        )
+        programs = ExperimentPrograms(
+            experiment, ProgramNetwork.standing(began), docker_client, directory, self.display
+        )
+        commands = program.commands(experiment.topology)
+        words = shlex.join(next(iter(commands.values())))[:MOST_SHOWN]
+        started = time.time()
+        manifest.add(training_started_s=started)
+        with UndoStack() as stack:
+            recorder.tell("launch", f"{directory.id} on {count(len(commands), 'worker')}: {words}")
+            stack.callback(recorder.tell, "launch ended", directory.id)
+            stack.callback(lambda: manifest.add(by_hand=self._by_hand()))
+            stack.callback(recorder.stop)
+            recorder.start()
+            stack.callback(lambda: manifest.add(**programs.record))
+            stack.callback(programs.end)
+            programs.start()
+            programs.wait(self._look)
+            ended = time.time()
+        manifest.add(ended_s=ended, passages=programs.status["passages"])
+        programs.check()
+        late_ms = recorder.status()["replay"]["late_ms_p99"]
+        return Outcome(
+            fidelity={name: LinkFidelity(None, None) for name in began["links"]},
+            backend=began["backend"],
+            training_started_s=started,
+            training_ended_s=ended,
+            # The network says how late the traces of all links together were in the last minute.
+            lateness={} if late_ms is None else {name: [late_ms / 1e3] for name in began["links"]},
+            rate_errors={},
+            status=programs.status,
+            network_swaps=[],
+            missed_events=[],
+            idle=programs.idle,
+            by_hand=[f"{name} before the command began" for name, at in began["links"].items() if _is_changed(at)],
+            not_judged=[NOT_JUDGED],
+        )
+
+    def _look(self) -> None:
+        self._recorder.check()
+        check_room([self.directory.path])
+
+    def _by_hand(self) -> list[dict[str, Any]]:
+        return [event for event in self.directory.read("events.jsonl") if event.get("by") == "hand"]
+
+
+def _is_changed(link: Mapping[str, Any]) -> bool:
+    """Return whether a link has other values than its file or trace says, or is down."""
+    return not link["up"] or any(value is not None for value in link["changed"].values())

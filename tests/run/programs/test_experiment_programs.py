@@ -1,0 +1,45 @@
+"""The figures of a command's programs, and what keeps a command from being run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed.run.directory import RunDirectory
+from testbed.run.programs.experiment_programs import CURVES, MOST_SHOWN, ProgramFigures, check_command
+from testbed.spec.errors import SpecError
+from testbed.spec.experiment import Experiment
+from testbed.spec.topology import Topology
+
+TOPOLOGY = Topology.load(Path(__file__).parents[3] / "topologies/smoke.yaml")
+
+
+@pytest.mark.local
+def test_printed_figures_are_recorded_and_the_last_ones_are_shown(tmp_path: Path) -> None:
+    directory = RunDirectory("figures", tmp_path)
+    figures = ProgramFigures(directory)
+    figures.hear("paris-w0", "nothing of note")
+    assert (figures.curves, figures.newest) == ({}, {})
+    for step in range(MOST_SHOWN + 1):
+        figures.hear("paris-w0", f"step={step} loss={1 / (1 + step)}")
+    figures.hear("london-w0", "accuracy: 0.5")
+    assert len(figures.curves) == MOST_SHOWN
+    assert list(figures.curves)[-1] == str(MOST_SHOWN + 2)
+    assert figures.newest == {"loss": 1 / (1 + MOST_SHOWN), "accuracy": 0.5}
+    assert len(directory.read(CURVES)) == MOST_SHOWN + 2
+    directory.close()
+
+
+@pytest.mark.pure
+def test_a_torchrun_of_its_own_may_be_on_one_worker() -> None:
+    def check(*words: str, workers: list[str] | None = None) -> None:
+        check_command(Experiment.of_program(TOPOLOGY, {"command": list(words), "workers": workers}))
+
+    with pytest.raises(SpecError) as caught:
+        check("torchrun", "--standalone", "train.py")
+    assert caught.value.fields == ("train.command",)
+    with pytest.raises(SpecError):
+        check("bash", "-c", "torchrun --nnodes=1 x.py", workers=["paris-w0", "paris-w1"])
+    check("torchrun", "--standalone", "train.py", workers=["paris-w0"])
+    check("torchrun", "train.py", "--standalone")
