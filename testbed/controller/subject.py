@@ -73,7 +73,7 @@ class ControllerSubject(Subject):
 
     def _state(self) -> State:
         told = finite(self._controller.status())
-        plan, events = told.pop("plan", None), told.pop("passages")
+        plan, events = told.pop("plan", None), told.pop("membership_events")
         if plan:
             self._plans[str(plan["epoch"])] = plan
         members, newest = self._members(told), told["round"]

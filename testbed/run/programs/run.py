@@ -102,7 +102,7 @@ class ProgramTraining:
             training_ended_s=ended,
             lateness=network.links_in_force.lateness(),
             rate_errors=self._fidelity.rate_errors,
-            status={"swaps": [], "passages": []},
+            status={"swaps": [], "membership_events": []},
             network_swaps=self._control.changes.swaps,
             missed_events=self._control.missed,
             idle=self._programs.idle(),
