@@ -26,7 +26,7 @@ ROOT = DOCS.parent
 OUTSIDE = re.compile(r"\[([^\]]*)\]\((\.\./[^)#]*)\)")
 
 API = """\
-What is asked with which body, and what is answered. What it means stands in [Over HTTP](../python.md#over-http)."""
+Each request with its body and its answer. [Over HTTP](../python.md#over-http) explains how to use them."""
 
 OLDER = "`--help` does not list these forms. Scripts may go on using them; they do the same."
 
@@ -81,7 +81,7 @@ def _named(link: re.Match[str], folder: Path) -> str:
 
 
 def commands() -> str:
-    """Each verb with its arguments and options."""
+    """Return each command with its arguments and options."""
     made = subprocess.run(
         [sys.executable, "-m", "typer", "testbed.cli", "utils", "docs", "--name", "testbed"],
         cwd=ROOT, capture_output=True, text=True, check=True,
@@ -105,14 +105,15 @@ def older_forms() -> str:
 
 
 def requests(document: Mapping[str, Any]) -> str:
-    """Each path with what it takes and answers, and the values that these are made of."""
-    rows = ["| request | body | answer | refused with |", "|---|---|---|---|"]
+    """Return each path with its requests and answers, and the values that these are made of."""
+    rows = ["| request | does | body | answer | refused with |", "|---|---|---|---|---|"]
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             answers = operation["responses"]
             refused = ", ".join(sorted(status for status in answers if status >= "400"))
             body = _content(operation.get("requestBody", {}))
-            rows.append(f"| `{method.upper()} {path}` | {body} | {_content(answers['200'])} | {refused} |")
+            does, answer = _in_a_cell(operation), _content(answers["200"])
+            rows.append(f"| `{method.upper()} {path}` | {does} | {body} | {answer} | {refused} |")
     parts = ["# API", API, "\n".join(rows)]
     for name, schema in document["components"]["schemas"].items():
         parts += [f"## {name}", *_section(schema)]
@@ -120,19 +121,21 @@ def requests(document: Mapping[str, Any]) -> str:
 
 
 def _content(of: Mapping[str, Any]) -> str:
-    """What a body or an answer holds."""
+    """Return the kind of value that a body or an answer holds."""
     schema = of.get("content", {}).get("application/json", {}).get("schema")
     return _kind(schema).replace("a section: ", "") if schema else ""
 
 
 def fields(schemas: Mapping[str, Mapping[str, Any]]) -> str:
-    """Each kind of file with its sections, and their fields."""
+    """Return each kind of file with its sections, and their fields."""
     parts = ["# Files", FILES]
     for kind, schema in schemas.items():
         parts += [f"## {kind.capitalize()}", *_section(schema)]
         for name, section in schema["$defs"].items():
             parts += [f"### {kind}: {name}", *_section(section)]
     for section in schemas["experiment"]["properties"]["sync"]["anyOf"]:
+        if "const" not in section["properties"]["strategy"]:  # a scheme from a file
+            continue
         parts += [f"### experiment: sync, strategy {section['properties']['strategy']['const']}", *_section(section)]
     return "\n\n".join(parts) + "\n"
 
@@ -143,9 +146,14 @@ def _section(schema: Mapping[str, Any]) -> Iterator[str]:
     rows = []
     for name, field in schema.get("properties", {}).items():
         needed = "needed" if name in schema.get("required", ()) else _code(field.get("default"))
-        rows.append(f"| `{name}` | {_kind(field)} | {needed} |")
+        rows.append(f"| `{name}` | {_in_a_cell(field)} | {_kind(field)} | {needed} |")
     if rows:
-        yield "\n".join(("| field | value | by default |", "|---|---|---|", *rows))
+        yield "\n".join(("| field | is | value | by default |", "|---|---|---|---|", *rows))
+
+
+def _in_a_cell(described: Mapping[str, Any]) -> str:
+    """Return the description of a field or a request, on one line of a table."""
+    return " ".join(described.get("description", "").split()).replace("|", "\\|")
 
 
 def _code(value: Any) -> str:
@@ -153,7 +161,7 @@ def _code(value: Any) -> str:
 
 
 def _kind(field: Mapping[str, Any]) -> str:
-    """What a field may hold, in words that fit a table."""
+    """Return the values that a field may have, in words that fit a table."""
     if any("strategy" in each.get("properties", ()) for each in field.get("anyOf", ())):
         return "a section, by its strategy"
     if "anyOf" in field:

@@ -123,8 +123,8 @@ class Job(Struct, frozen=True, forbid_unknown_fields=True):
     rounds: Number
     #: The seed of everything that is drawn at random.
     seed: int = 0
-    #: The scheme by which members train together, a name of testbed.schemes, and its options.
-    scheme: Annotated[str, Meta(max_length=64)] = "gradients"
+    #: The scheme by which members train together, a name of testbed.schemes or a file, and its options.
+    scheme: Annotated[str, Meta(max_length=4096)] = "gradients"
     options: Document = {}
     #: The scheme's values for this member alone; for a member that gossips, its NodeConfiguration.
     assignment: Document = {}

@@ -1,5 +1,6 @@
-"""Files that lead from a terminal to the page. Only the user can read them, so that no process list, log or shell
-history holds the token.
+"""Files that lead from a terminal to the page.
+
+Only the user can read them, so that no process list, log or shell history holds the token.
 
 api.token   for programs: Authorization: Bearer $(cat api.token)
 page.html   leads a browser to http://127.0.0.1:PORT/#token=…

@@ -1,5 +1,6 @@
-"""The values that the API takes and returns. Times are Unix seconds unless a name says otherwise; rates are bit/s of
-frames.
+"""The values that the API takes and returns.
+
+Times are Unix seconds unless a name says otherwise; rates are bit/s of frames.
 """
 
 from __future__ import annotations
@@ -128,8 +129,9 @@ class EventResource(ApiModel):
 
 
 class LinkPatch(ApiModel):
-    """New values of a directed link, written as in a file. A field that is left out keeps its value; null returns it to
-    the link's file or trace.
+    """New values of a directed link, written as in a file.
+
+    A field that is left out keeps its value; null returns it to the link's file or trace.
     """
 
     rate: str | None = Field(None, description="New rate, such as 5mbit.")

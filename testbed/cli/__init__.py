@@ -105,6 +105,7 @@ class Commands(Verbs):
     """All commands, in the order of their panels; the older forms are not listed."""
 
     def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands that `--help` lists."""
         return [name for commands in PANELS.values() for name in commands]
 
 

@@ -112,6 +112,7 @@ class Verbs(TyperGroup):
     """The group of all commands. An error that leaves a command is printed, and its exit code ends the program."""
 
     def invoke(self, ctx: Any) -> Any:
+        """Run the command, and turn its error into a text and an exit code."""
         try:
             # This fails if the current folder was deleted; PyTorch's MKL would end the process without a text.
             Path.cwd()

@@ -20,7 +20,7 @@ def new(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"one of {', '.join(KINDS)}")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="the name of the file to write, without its ending")],
 ) -> None:
-    """Write a commented example that runs: an experiment, a topology, a scheme, a policy or a trace format.
+    """Write a commented example that runs: an experiment, a topology, a scheme, a policy or a form of traces.
 
     Its first lines say how to run it.
     """

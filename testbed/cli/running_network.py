@@ -26,11 +26,13 @@ class LinkCommands(TyperGroup):
     """The group `link`. It also reads the older form, in which the link's name or an option follows `link`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse a command line, after naming the hidden command where the line is of the older form."""
         if args and args[0] not in (*self.commands, *ctx.help_option_names):
             args = [OLDER_LINK, *args]
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands without the hidden one."""
         return [name for name in super().list_commands(ctx) if name != OLDER_LINK]
 
 

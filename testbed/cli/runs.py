@@ -89,13 +89,18 @@ def export(
 
 
 @app.callback(invoke_without_command=True)
-def list_runs(context: typer.Context, json_: Json = False) -> None:
-    """List the runs in `runs/`, newest last, with start time, verdict and size; `runs rm` removes some."""
+def runs(context: typer.Context, json_: Json = False) -> None:
+    """List the runs in `runs/`, or remove some; without a command, list them."""
+    if context.invoked_subcommand is None:
+        list_runs(json_)
+
+
+@app.command("list")
+def list_runs(json_: Json = False) -> None:
+    """List the runs in `runs/`, newest last, with start time, verdict and size."""
     from testbed.cli.tables import print_runs
     from testbed.run.directory import past_runs
 
-    if context.invoked_subcommand is not None:
-        return
     found = past_runs()
     if json_:
         typer.echo(json.dumps([{**asdict(run), "path": str(run.path)} for run in found]))

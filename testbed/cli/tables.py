@@ -173,8 +173,10 @@ def print_plan(plan: Plan, figures: Mapping[str, Any]) -> None:
 
 
 def _print_reasons(why: Mapping[str, Any]) -> None:
-    """Print the predicted round of each policy; or the groups that a grouping policy chose, and its cost by term, in
-    milliseconds of a round or an exchange."""
+    """Print the predicted round of each policy, or the groups that a grouping policy chose.
+
+    Groups come with their cost by term, in milliseconds of a round or an exchange.
+    """
     if "round_s" in why:
         rounds = _table("policy", "seconds a round")
         for name, seconds in why["round_s"].items():

@@ -61,7 +61,7 @@ def with_(
     files: Files,
     folder: Folder = HERE,
 ) -> None:
-    """Texts of a form of your own: a function `read(text)` makes a trace of each (`testbed new form NAME`)."""
+    """Import texts of a form of your own: its function `read(text)` makes a trace of each (`testbed new form NAME`)."""
     from testbed.plugins import form_named
 
     read = form_named(form)
@@ -79,6 +79,6 @@ def pcap(
         typer.Option(metavar="A->B", help="of this flow alone: 10.0.0.1:443->10.0.0.2, *->[2001:db8::2]:443"),
     ] = None,
 ) -> None:
-    """A capture, pcap or pcapng, of Ethernet or raw IP: the rate of all its packets, or of a flow."""
+    """Import a capture, pcap or pcapng, of Ethernet or raw IP: the rate of all its packets, or of a flow."""
     wanted = None if flow is None else Flow.parse(flow)
     _import(files, folder, partial(import_capture, step_s=step, flow=wanted))

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from testbed.controller.model.coordinator import Coordinator
 from testbed.controller.model.spec import ControllerSpec
 from testbed.protocol import Hello
-from testbed.telemetry.store import write_json
+from testbed.telemetry.store import FORMAT, write_json
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def status(controller: Controller) -> dict[str, Any]:
         "members": list(controller.spec.members),
         "joined": sorted(controller.hellos),
         "left": sorted(controller.coordinator.goodbyes),
-        "passages": _events(controller),
+        "membership_events": _events(controller),
         "rounds": controller.spec.rounds,
         **controller.coordinator.progress.status(),
     }
@@ -59,10 +59,11 @@ def final(controller: Controller) -> dict[str, Any]:
     goodbyes, present = controller.coordinator.goodbyes, controller.coordinator.present
     digests = {goodbye.digest for goodbye in goodbyes.values()}
     return {
+        "format": FORMAT,
         "state": controller.state,
         "failure": controller.failure,
         "identical": None if digests == {""} else len(digests) == 1 and goodbyes.keys() >= present,
-        "passages": _events(controller),
+        "membership_events": _events(controller),
         "members": {
             member: {
                 "device": controller.hellos[member].device,

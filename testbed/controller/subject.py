@@ -93,7 +93,7 @@ class ControllerSubject(Subject):
         """Return the training's state. Never called on the event loop, which would wait for itself."""
         snapshot = self._snapshot()
         training = finite(snapshot.status)
-        plan, events, newest = training.pop("plan", None), training.pop("passages"), training["round"]
+        plan, events, newest = training.pop("plan", None), training.pop("membership_events"), training["round"]
         training.pop("swaps")
         if plan:
             self._plans[str(plan["epoch"])] = plan

@@ -44,6 +44,7 @@ class RunRecord(RunFiles):
 
     @property
     def id(self) -> str:
+        """The run's id in its manifest, or the directory's name where the manifest has none."""
         return str(self.manifest.get("id") or self.path.resolve().name)
 
     @property
@@ -114,7 +115,7 @@ class RunRecord(RunFiles):
     def rounds(self) -> tuple[RoundFigures, ...]:
         """The rounds that all present members reported. Their times are Unix seconds; see `since`."""
         added = {its["worker"] for its in self.manifest.get("added_workers") or []}
-        members = fewest(len(set(self.members) - added), self.manifest.get("passages") or [])
+        members = fewest(len(set(self.members) - added), self.manifest.get("membership_events") or [])
         return tuple(rounds_of([asdict(report) for report in self.reports], members))
 
     def since(self, unix_s: float) -> float:

@@ -25,18 +25,23 @@ class RecordedRun(Subject):
         self._recording = msgspec.json.encode(recording)
 
     def state(self) -> State:
+        """Return the network, its sites and hosts; a recording has no live links."""
         return self._known | {"links": {}}
 
     def status(self) -> NetworkStatus:
+        """Return the run's overview, without hosts and links."""
         return NetworkStatus(**self._known["network"], hosts={}, links={})
 
     def recording(self) -> bytes:
+        """Return the recording as JSON."""
         return self._recording
 
     def history(self, since: int | None) -> LinkHistory:
+        """Refuse: the recording itself has the states of links."""
         raise self._refusal()
 
     def do(self, request: Request) -> dict[str, Any]:
+        """Refuse: a recording cannot be changed."""
         raise self._refusal()
 
     def _refusal(self) -> ApiProblem:

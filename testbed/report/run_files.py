@@ -14,7 +14,7 @@ from testbed.plan import Plan
 from testbed.protocol import Report
 from testbed.report import text
 from testbed.schema import ProtocolError, convert_to
-from testbed.telemetry.store import read_lines
+from testbed.telemetry.store import in_newest_format, read_lines
 
 F = TypeVar("F", bound="RunFiles")
 
@@ -142,7 +142,7 @@ class _Reader:
                 rule="launch",
                 file=self._path,
             )
-        return manifest
+        return in_newest_format(manifest)
 
     def _summary(self) -> Mapping[str, Any]:
         try:
@@ -150,7 +150,7 @@ class _Reader:
         except (FileNotFoundError, ValueError):
             self._gaps.append("summary.json is missing or cut short")
             return {}
-        return summary if isinstance(summary, dict) else {}
+        return in_newest_format(summary) if isinstance(summary, dict) else {}
 
     def _zero(self, manifest: Mapping[str, Any], reports: tuple[Report, ...]) -> float:
         """Return when training began (Unix seconds), or the earliest known time of it."""

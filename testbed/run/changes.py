@@ -44,9 +44,8 @@ class ChangeListener(Protocol):
     For a changed link, `changed` has all values that then override its file or trace.
     """
 
-    def __call__(
-        self, kind: str, target: str, by: By, *, changed: Mapping[str, float | None] | None = None
-    ) -> None: ...
+    def __call__(self, kind: str, target: str, by: By, *, changed: Mapping[str, float | None] | None = None) -> None:
+        """Hear of a change."""
 
 
 class WorkerPrograms(Protocol):

@@ -18,7 +18,7 @@ from typing import Any
 from testbed.emulation.process import ProcessIdentity
 from testbed.errors import ending_of
 from testbed.run.errors import CannotRun
-from testbed.telemetry.store import Records, read_records, write_json
+from testbed.telemetry.store import FORMAT, Records, read_records, write_json
 
 RUNS = Path("runs")
 
@@ -55,7 +55,8 @@ class RunDirectory:
             self.id = fresh.name[1:]
             self.path = root / self.id
             try:
-                manifest = {"id": self.id, "experiment": experiment, "started_s": began_s, "process": _own_process()}
+                manifest = {"format": FORMAT, "id": self.id, "experiment": experiment, "started_s": began_s}
+                manifest |= {"process": _own_process()}
                 _fill(fresh, manifest)
                 fresh.rename(self.path)
                 _point_latest_at(self.path)

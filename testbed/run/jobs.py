@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from testbed.controller.model.spec import ControllerSpec, Elasticity, Newcomer, PlanningSpec
-from testbed.emulation.containers.fleet import ContainerRequest
+from testbed.emulation.containers.fleet import FILES, ContainerRequest
 from testbed.emulation.network.routing import Routes
 from testbed.emulation.testbed import Testbed
 from testbed.protocol import Job
 from testbed.run import view
 from testbed.run.assignments import assignment_of, graph_of, policy_options, site_period
 from testbed.run.controller_process import ADDRESS, ControllerProcess
+from testbed.schemes import is_file
 from testbed.schemes.assignment import GossipAssignment
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology, Worker
@@ -33,12 +34,19 @@ PATIENCE_S = 2 * JOIN_DEADLINE_S
 class Jobs:
     """The jobs of an experiment's members, and the spec of their controller.
 
+    Args:
+        experiment: The experiment.
+        in_containers: Whether members run in containers, which have a scheme's file elsewhere than this process.
+
     Raises:
         SpecError: The scheme does not take the experiment's workers or graphs.
     """
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, in_containers: bool = True) -> None:
         self._experiment = experiment
+        strategy = experiment.spec.sync.strategy
+        self._scheme_file = Path(strategy) if in_containers and is_file(strategy) else None
+        self._scheme = strategy if self._scheme_file is None else f"{FILES}/{self._scheme_file.name}"
         self._assignment = assignment_of(experiment)
         self._secret = secrets.token_hex(32)
 
@@ -60,7 +68,8 @@ class Jobs:
 
     def _request(self, worker: Worker, address: str) -> ContainerRequest:
         where = ("--control", ADDRESS, "--address", address)
-        return ContainerRequest(worker, ("--name", worker.name, *where, "--patience", str(PATIENCE_S)))
+        folder = None if self._scheme_file is None else self._scheme_file.parent
+        return ContainerRequest(worker, ("--name", worker.name, *where, "--patience", str(PATIENCE_S)), files=folder)
 
     def newcomer(self, topology: Topology, worker: Worker, address: str) -> tuple[ContainerRequest, Newcomer]:
         """Return the container request of a worker that is added while the others train, and its controller entry.
@@ -124,7 +133,7 @@ class Jobs:
         return Job(
             rounds=spec.own_train.rounds,
             seed=spec.seed,
-            scheme=spec.sync.strategy,
+            scheme=self._scheme,
             options=asdict(spec.sync.own),
             assignment=self._assignment.of(worker.name),
             workload=work.to_json(),

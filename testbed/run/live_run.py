@@ -103,8 +103,10 @@ class LiveRun(Subject):
         self._rounds = RunRecords(run_log.directory.path, controller)
 
     def state(self) -> dict[str, dict[str, Any]]:
+        """Return the network and the training, section by section, as `api.subject.Section` names them."""
         run_log = self._run_log
-        shown = {name: value for name, value in run_log.status.items() if name not in ("plan", "swaps", "passages")}
+        apart = ("plan", "swaps", "membership_events")
+        shown = {name: value for name, value in run_log.status.items() if name not in apart}
         return {
             **status.sections(self._testbed, "run"),
             "events": {str(number): event for number, event in enumerate(list(run_log.events), start=1)},
@@ -116,12 +118,15 @@ class LiveRun(Subject):
         }
 
     def status(self) -> NetworkStatus:
+        """Return the network's status with hosts and links."""
         return status.status(self._testbed, "run")
 
     def metrics(self) -> bytes:
+        """Return the network's metrics, and those of the training where a controller runs, in Prometheus' format."""
         return status.metrics(self.status(), self._run_log.status if self._controller else None)
 
     def history(self, since: int | None) -> LinkHistory:
+        """Refuse: the run's directory has the history of links."""
         raise ApiProblem(NOT_HERE, f"the history of a run's links is in {self._run_log.directory.path}/links.jsonl")
 
     def do(self, request: Request) -> dict[str, Any]:

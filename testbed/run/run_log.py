@@ -45,7 +45,7 @@ class RunLog:
         self.curves: Mapping[str, Mapping[str, Any]] = {}
         self.announce: Callable[[], None] = lambda: None
         self._swaps_logged = 0
-        self._passages_logged = 0
+        self._membership_logged = 0
 
     def live(self, rounds: int) -> AbstractContextManager[None]:
         """Return a context in which the terminal shows the progress of training."""
@@ -126,8 +126,8 @@ class RunLog:
             self._swaps_logged += 1
             why = escape(swap["reason"])
             self._lines.append(f"plan {swap['epoch']} in force from round {swap['active_round']}: {why}")
-        for event in status["passages"][self._passages_logged :]:
-            self._passages_logged += 1
+        for event in status["membership_events"][self._membership_logged :]:
+            self._membership_logged += 1
             self.happened(event["kind"], event["member"], at_s=event["at_s"])
         self.announce()
 

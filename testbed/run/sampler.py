@@ -44,6 +44,7 @@ class Sampler:
         self._last: CounterReading | None = None
 
     def start(self) -> None:
+        """Start sampling in a thread."""
         self._thread.start()
 
     def stop(self) -> None:

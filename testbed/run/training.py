@@ -120,7 +120,7 @@ class Training:
             ended_s=ended,
             offload=testbed.network.offload,
             transport=testbed.network.transport.record(),
-            passages=self._status.get("passages", []),
+            membership_events=self._status.get("membership_events", []),
             **testbed.record(),
             by_hand=self._run_log.by_hand,
             added_workers=self._control.changes.added,

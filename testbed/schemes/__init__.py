@@ -69,6 +69,11 @@ TRAITS: Mapping[str, SchemeTraits] = {name: its.traits for name, its in SCHEMES.
 _GROUP = "testbed.schemes"
 
 
+def is_file(name: str) -> bool:
+    """Return whether a scheme is named by its file."""
+    return name.endswith(".py")
+
+
 def named(name: str) -> Scheme:
     """Return the scheme of a name, of a file, `./mine.py`, or of an installed package's entry point.
 
@@ -79,7 +84,7 @@ def named(name: str) -> Scheme:
     """
     if name in SCHEMES:
         return SCHEMES[name]
-    if name.endswith(".py"):
+    if is_file(name):
         return _plugged_in(name, lambda: _module(Path(name).resolve()))
     for entry in entry_points(group=_GROUP, name=name):
         return _plugged_in(entry.value, entry.load)
@@ -102,10 +107,12 @@ def _plugged_in(origin: str, load: Callable[[], ModuleType]) -> Scheme:
 @cache
 def _module(file: Path) -> ModuleType:
     """Run a file as a module, once."""
-    spec = spec_from_file_location(f"testbed_scheme_{file.stem}", file)
+    number = _module.cache_info().misses  # two folders may have a file of this name
+    spec = spec_from_file_location(f"testbed_scheme_{file.stem}_{number}", file)
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
     sys.modules[module.__name__] = module  # dataclasses look themselves up there
+    sys.path.append(str(file.parent))  # for modules beside the file
     spec.loader.exec_module(module)
     return module
 
@@ -118,4 +125,4 @@ def __getattr__(name: str) -> Any:
     return wrap
 
 
-__all__ = ["SCHEMES", "TRAITS", "Scheme", "named", "wrap"]
+__all__ = ["SCHEMES", "TRAITS", "Scheme", "is_file", "named", "wrap"]

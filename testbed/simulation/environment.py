@@ -199,7 +199,7 @@ class Environment:
             routes: The network's routes at the start.
         """
         queue = EventQueue(SimulatedClocks(time.time()))
-        spec = Jobs(experiment).controller_spec(routes, queue.clocks.unix())
+        spec = Jobs(experiment, in_containers=False).controller_spec(routes, queue.clocks.unix())
         return cls(SimulatedNetwork(experiment, routes), queue, SimulatedController(spec, out, queue))
 
 

@@ -92,7 +92,7 @@ class RunRecorder:
         """Write the manifest, with the name of the model that simulates the training."""
         how = {"model": model, "congestion": congestion_control(experiment), "gradients": gradients}
         self._manifest = Manifest(self._directory, experiment, backend=SIMULATED, simulated=how)
-        self._manifest.add(training_started_s=self._environment.queue.clocks.zero_s, passages=[])
+        self._manifest.add(training_started_s=self._environment.queue.clocks.zero_s, membership_events=[])
 
     def end(self, at_s: float) -> None:
         """Record that training ended `at_s` seconds after it began."""

@@ -10,17 +10,11 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from testbed.link import LinkState, NoSuchLink, find_link, link_ends, written_link
 from testbed.schemes.options import GraphKind
-from testbed.spec.model import Strict
+from testbed.spec.model import LINK_SCHEMA, Strict
 from testbed.spec.units import Delay, Duration, Loss, Rate
 
 #: A link's name: `paris->tokyo`, also where the file has `paris-tokyo` or [paris, tokyo].
-LinkName = Annotated[
-    str,
-    BeforeValidator(written_link),
-    WithJsonSchema(
-        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2}]}
-    ),
-]
+LinkName = Annotated[str, BeforeValidator(written_link), WithJsonSchema(LINK_SCHEMA)]
 
 
 class LinkChange(Strict):

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from testbed.link import NoSuchLink, find_link, link_name
 from testbed.resources import preset_or_file
+from testbed.schemes import is_file
 from testbed.spec.compute import ComputeSection
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.event import Event
@@ -168,6 +169,7 @@ class Experiment:
         written = _rounds_in(value)
         for key, text in overrides.items():
             _override(value, key, text, file)
+        _name_scheme_file(value, Path() if "sync.strategy" in overrides else file.parent)
         spec = validate(ExperimentFile, value, file, overrides)
         topology = _scaled(Topology.load(file.parent / spec.topology), spec.scale, file)
         swaps = [event.swap for event in spec.events if event.swap]
@@ -238,12 +240,13 @@ class Experiment:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Every file that the experiment is made of, with its traces and policies."""
+        """Every file that the experiment is made of, with its traces, policies and scheme."""
         topologies = (self.topology, *self.networks.values())
         networks = (file for topology in topologies for file in (topology.file, *topology.trace_files))
         also = self.spec.sync.options.get("also")
-        policies = (self.spec.sync.policy, *(also if isinstance(also, list) else ()))
-        plugins = (Path(name) for name in policies if str(name).endswith(".py"))
+        sync = self.spec.sync
+        named = (sync.strategy, sync.policy, *(also if isinstance(also, list) else ()))
+        plugins = (Path(name) for name in named if is_file(str(name)))
         return (
             self.file,
             *networks,
@@ -277,6 +280,13 @@ def _override(value: dict[str, Any], key: str, text: str, file: Path) -> None:
         raise SpecError(file, [Fault(key, f"{text!r} is not a YAML value", "a number, a word or a list")]) from None
 
 
+def _name_scheme_file(value: Any, folder: Path) -> None:
+    """Write the absolute path of a scheme that is named by its file, whose path begins in a folder."""
+    sync = value.get("sync") if isinstance(value, Mapping) else None
+    if isinstance(sync, dict) and isinstance(strategy := sync.get("strategy"), str) and is_file(strategy):
+        sync["strategy"] = str((folder / strategy).absolute())
+
+
 def _scaled(topology: Topology, factor: float, file: Path) -> Topology:
     """Return the network at the experiment's scale. SpecError where a link can't have its new rate."""
     try:
@@ -299,7 +309,7 @@ def _with_policy_files(spec: ExperimentFile, file: Path, overrides: Mapping[str,
 
     def whole(name: str, field: str) -> str:
         folder = Path() if field in overrides else file.parent
-        return str((folder / name).absolute()) if name.endswith(".py") else name
+        return str((folder / name).absolute()) if is_file(name) else name
 
     policy, options = whole(spec.sync.policy, "sync.policy"), dict(spec.sync.options)
     if isinstance(also := options.get("also"), str | list):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from testbed.schemes import SCHEMES
+from testbed.schemes import SCHEMES, is_file
 from testbed.schemes.options import Misfit
 from testbed.spec.errors import Fault
 from testbed.spec.event import Event
@@ -107,7 +107,10 @@ def _check_elastic(spec: ExperimentFile, topology: Topology) -> list[Fault]:
 
 
 def _check_hosts(spec: ExperimentFile, topologies: Sequence[Topology]) -> list[Fault]:
-    """Check that the sites which are assigned to hosts exist."""
+    """Check that the sites which are assigned to hosts exist, and that the other hosts have the scheme."""
+    if spec.hosts is not None and is_file(spec.sync.strategy):
+        rule = f"the other hosts do not have the scheme's file {spec.sync.strategy}"
+        return [Fault("sync.strategy", rule, "a scheme of the testbed, or no `hosts`")]
     if not isinstance(spec.hosts, dict):
         return []
     known = list(dict.fromkeys(site for topology in topologies for site in topology.sites))

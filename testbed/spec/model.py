@@ -20,6 +20,11 @@ M = TypeVar("M", bound=BaseModel)
 #: Two values as a YAML list.
 Pair = Annotated[tuple[T, T], Field(strict=False)]
 
+#: The JSON Schema of a link in a file: `paris->tokyo`, `paris-tokyo` or [paris, tokyo].
+LINK_SCHEMA = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2}]
+}
+
 
 class Strict(BaseModel):
     """A model in which an unknown field is an error that names the known fields, and `"3"` or `yes` is no number.

@@ -16,13 +16,20 @@ from testbed.spec.topology import TopologyFile
 from testbed.spec.units import INSIDE, written
 
 NULL = {"type": "null"}
+#: The schema of `sync` with a scheme from a file, whose options are not known here.
+SCHEME_FILE = {
+    "description": "How members train together, by a scheme of your own. Its options are further fields.",
+    "type": "object",
+    "properties": {"strategy": {"type": "string", "pattern": r"\.py$"}},
+    "required": ["strategy"],
+}
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def experiment_schema() -> dict[str, Any]:
     """Return the schema of experiment files, in which the fields of `sync` follow from its strategy."""
     found = _described(ExperimentFile.model_json_schema(), ExperimentFile)
-    found["properties"]["sync"] = {"anyOf": [_sync_schema(name, found["$defs"]) for name in SCHEMES]}
+    found["properties"]["sync"] = {"anyOf": [*(_sync_schema(name, found["$defs"]) for name in SCHEMES), SCHEME_FILE]}
     found["$defs"].pop(SyncSection.__name__, None)
     return _schema(found)
 

@@ -49,10 +49,10 @@ def _label(value: Any) -> str:
 
 
 def as_yaml(value: Any) -> str:
-    """Return a value as text that YAML reads as the same value: what `--set` takes.
+    r"""Return a value as text that YAML reads as the same value: what `--set` takes.
 
     Note:
-        JSON will not do: its 1e-05 is a word in YAML 1.1. Nor will PyYAML's text with `allow_unicode`: its key "\\x85"
+        JSON will not do: its 1e-05 is a word in YAML 1.1. Nor will PyYAML's text with `allow_unicode`: its key "\x85"
         is read as " ".
     """
     text = yaml.safe_dump(value, default_flow_style=True, width=inf)

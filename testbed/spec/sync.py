@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self, Union, get_args, get_origin, get_type_h
 from pydantic import BeforeValidator, Field, SerializeAsAny, create_model, model_validator
 
 from testbed.plan import CODEC_BYTES, TOPK, codec_bytes
-from testbed.schemes import SCHEMES, Scheme
+from testbed.schemes import SCHEMES, Scheme, is_file, named
 from testbed.schemes.options import C, Checked, Misfit, Options, read
 from testbed.spec.model import Strict, misfit
 from testbed.spec.units import Duration
@@ -31,7 +31,7 @@ class SyncSection(Strict):
     """
 
     strategy: str = "gradients"
-    """The scheme by which members train together."""
+    """The scheme by which members train together, by its name or its file."""
     codec: str = "fp32"
     """The codec of what members send: fp32, fp16, bf16, int8, bins4, bins2, sparse, or topk with a share: topk:0.01."""
     link_codecs: dict[str, str] = Field(default_factory=dict)
@@ -51,9 +51,10 @@ class SyncSection(Strict):
     @classmethod
     def _fields_of_the_scheme(cls, value: Any) -> Any:
         scheme = _scheme_of(value)
-        for name in value if isinstance(value, Mapping) else ():
+        own = {*scheme.fields, *_planned_fields(scheme)}
+        for name in (name for name in value if name not in own) if isinstance(value, Mapping) else ():
             owners = [other for other in SCHEMES if other in _owners().get(name, ())]  # the best known first
-            if owners and scheme.name not in owners:
+            if owners:
                 raise misfit(name, f"the strategy {scheme.name} has no such field", f"`strategy: {owners[0]}`")
         return {"codec": scheme.codec, **value} if isinstance(value, Mapping) and scheme.planned else value
 
@@ -75,7 +76,7 @@ class SyncSection(Strict):
     @property
     def scheme(self) -> Scheme:
         """The scheme of the section."""
-        return SCHEMES[self.strategy]
+        return named(self.strategy)
 
     @cached_property
     def own(self) -> Options:
@@ -91,9 +92,14 @@ class SyncSection(Strict):
 def _scheme_of(value: Any) -> Scheme:
     """Return the scheme that a file's value of `sync` names."""
     name = value.get("strategy", "gradients") if isinstance(value, Mapping) else "gradients"
+    if isinstance(name, str) and is_file(name):
+        try:
+            return named(name)
+        except ValueError as error:
+            raise misfit("strategy", str(error), "a scheme's file as docs/schemes.md describes it, ./mine.py") from None
     if not isinstance(name, str) or name not in SCHEMES:
         expected = ", ".join(map(repr, SCHEMES))
-        raise misfit("strategy", f"there is no strategy {name!r:.60}", f"one of {expected}")
+        raise misfit("strategy", f"there is no strategy {name!r:.60}", f"one of {expected}, or a file, ./mine.py")
     return SCHEMES[name]
 
 

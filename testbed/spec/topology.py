@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import networkx as nx
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from testbed.link import GilbertElliott, LinkState, Queue, link_name
+from testbed.link import GilbertElliott, LinkState, Queue, link_ends, link_name, pair_name, written_link
 from testbed.resources import preset_or_file
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.load import Source, read_kind
-from testbed.spec.model import Pair, Strict, misfit, validate
+from testbed.spec.model import LINK_SCHEMA, Pair, Strict, misfit, validate
 from testbed.spec.units import BurstyLoss, CardRate, Delay, Duration, QueueLimit, Rate, Size, Step
 from testbed.trace.read import TraceFile, read_trace
 from testbed.trace.trace import End, Trace, TraceError, naming_file
@@ -139,8 +139,8 @@ class LinkProperties(Strict):
 class LinkEntry(LinkProperties):
     """A physical pair of links. Its properties are those of both directions, unless a direction has its own."""
 
-    between: Pair[SiteName]
-    """The two sites."""
+    between: Annotated[Pair[SiteName], WithJsonSchema(LINK_SCHEMA)]
+    """The two sites, as [paris, tokyo], `paris->tokyo` or `paris-tokyo`."""
     forward: LinkProperties = LinkProperties()
     """The direction from the first site to the second."""
     backward: LinkProperties = LinkProperties()
@@ -210,6 +210,17 @@ class TopologyFile(Strict):
     switch: SwitchChoice = "auto"
     """The switch of each site's LAN; auto takes Open vSwitch where the kernel has it, else a Linux bridge."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _ends_of_links(cls, value: Any) -> Any:
+        """Return the value of a file with the two sites of each link that is written in one text."""
+        links = value.get("links") if isinstance(value, Mapping) else None
+        if not isinstance(links, list):
+            return value
+        sites = value.get("sites")
+        ends = [_ends(entry, f"links.{number}.between", sites) for number, entry in enumerate(links)]
+        return {**value, "links": ends}
+
     @model_validator(mode="after")
     def _a_network(self) -> Self:
         if not self.sites or len(self.sites) > MAX_SITES:
@@ -232,6 +243,25 @@ class TopologyFile(Strict):
             parts = " and ".join("{" + ", ".join(part) + "}" for part in islands[:3])
             raise misfit("links", f"no link joins {parts}, so the network is not connected", "a link between them")
         return self
+
+
+def _ends(entry: Any, field: str, sites: Any) -> Any:
+    """Return a link's entry with its two sites in `between`, which may be a link's name."""
+    if not isinstance(entry, Mapping) or not isinstance(written := entry.get("between"), str):
+        return entry
+    try:
+        name = written_link(written)
+    except ValueError as error:
+        raise misfit(field, *str(error).split(" | ")) from None
+    if "->" in name:
+        return {**entry, "between": list(link_ends(name))}
+    names = [site for site in sites if isinstance(site, str)] if isinstance(sites, Mapping) else []
+    found = [(a, b) for a in names for b in names if pair_name(a, b) == name]
+    if len(found) != 1:
+        several = " or ".join(link_name(*pair) for pair in found)
+        rule = f"{name} may be {several}" if found else f"no two sites of the file make {name}"
+        raise misfit(field, rule, "the two sites, [a, b]")
+    return {**entry, "between": list(found[0])}
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +355,7 @@ class Topology:
 
     @cached_property
     def workers(self) -> tuple[Worker, ...]:
-        """All workers, site by site: `paris-w0`, `paris-w1`, …"""
+        """All workers, site by site: `paris-w0`, `paris-w1` and so on."""
         return tuple(
             Worker(f"{name}-w{i}", name, site.speed, site.cpus, site.gpus, int(site.memory) if site.memory else None)
             for name, site in self.sites.items()

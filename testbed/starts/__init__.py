@@ -1,8 +1,7 @@
-"""Commented starts of what a user writes: an experiment, a topology, a scheme, a policy, a form of
-traces. Each runs as it is.
+"""Commented starts of what a user writes: an experiment, a topology, a scheme, a policy, a form of traces.
 
-The files beside this one are the starts; `$name` in them is what the user calls it. An experiment, a topology, a
-policy and a form are written into the folder where the user is, a scheme into the checkout that this package is of.
+Each runs as it is. The files beside this one are the starts; `$name` in them is the user's name for it. All are written
+into the current folder, except for a scheme that is begun in a checkout: the checkout's package gets it.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ MODULE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 
 class StartError(ValueError):
-    """A start that cannot be written; the text says why, and what to write instead."""
+    """The start cannot be written; the text says why, and what to write instead."""
 
     exit_code = BAD_INPUT
 
 
 def new_topology(name: str, folder: Path) -> list[Path]:
-    """`topologies/NAME.yaml` in the folder. StartError where it is there already, or could not have such a name."""
+    """Write `topologies/NAME.yaml` in the folder. Raises StartError if it is there, or the name is not allowed."""
     _check(name, FILE_NAME, "small letters, digits and dashes, at most 31")
     return _write({folder / "topologies" / f"{name}.yaml": _start("topology.yaml", name)})
 
 
 def new_experiment(name: str, folder: Path) -> list[Path]:
-    """`experiments/NAME.yaml`, and the topology of that name that it needs, unless there is one."""
+    """Write `experiments/NAME.yaml`, and the topology of that name that it needs, unless there is one."""
     _check(name, FILE_NAME, "small letters, digits and dashes, at most 31")
     files = {folder / "experiments" / f"{name}.yaml": _start("experiment.yaml", name)}
     topology = folder / "topologies" / f"{name}.yaml"
@@ -46,7 +45,7 @@ def new_experiment(name: str, folder: Path) -> list[Path]:
 
 
 def new_policy(name: str, folder: Path) -> list[Path]:
-    """`NAME.py` in the folder. StartError where it is there already, or a policy of the project's has the name."""
+    """Write `NAME.py` in the folder. Raises StartError if it is there, or a policy of the project has the name."""
     _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
     policies = PACKAGE / "planning" / "policies"
     if keyword.iskeyword(name) or (policies / f"{name}.py").exists() or (policies / name).exists():
@@ -55,32 +54,47 @@ def new_policy(name: str, folder: Path) -> list[Path]:
 
 
 def new_form(name: str, folder: Path) -> list[Path]:
-    """`NAME.py` in the folder: a form of traces."""
+    """Write `NAME.py` in the folder: a form of traces."""
     _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
     return _write({folder / f"{name}.py": _start("form.template", name)})
 
 
-def new_scheme(name: str, folder: Path = PACKAGE) -> list[Path]:
-    """`schemes/NAME.py` in the package, and its line in the list of schemes."""
-    registry = folder / "schemes" / "__init__.py"
-    _check_module(name, folder / "schemes", registry)
+def new_scheme(name: str, folder: Path, package: Path = PACKAGE) -> list[Path]:
+    """Write `NAME.py` in a folder, or where that is in a checkout, `schemes/NAME.py` and its line in the schemes' list.
+
+    Args:
+        name: The scheme's name.
+        folder: The current folder.
+        package: The package that would get the scheme.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        StartError: The file is there already, or a scheme of the project has the name.
+    """
+    registry = package / "schemes" / "__init__.py"
+    _check_module(name, package / "schemes", registry)
+    checkout = package.parent
+    if not (checkout / "pyproject.toml").exists() or not folder.resolve().is_relative_to(checkout.resolve()):
+        return _write({folder / f"{name}.py": _start("scheme.template", name, scheme=f"./{name}.py")})
     text = _with_line(registry, r"_NAMES = \(\n((?:    \"\w+\",\n)+)\)", f'    "{name}",\n')
-    return _write({folder / "schemes" / f"{name}.py": _start("scheme.template", name)}, {registry: text})
+    return _write({package / "schemes" / f"{name}.py": _start("scheme.template", name, scheme=name)}, {registry: text})
 
 
 #: Kind → what writes it, given a name and the folder where the user is.
 KINDS: Mapping[str, Callable[[str, Path], list[Path]]] = {
     "experiment": new_experiment,
     "topology": new_topology,
-    "scheme": lambda name, _: new_scheme(name),
+    "scheme": new_scheme,
     "policy": new_policy,
     "form": new_form,
 }
 
 
-def _start(file: str, name: str) -> str:
+def _start(file: str, name: str, **more: str) -> str:
     class_name = "".join(part.capitalize() for part in name.split("_"))
-    return Template((HERE / file).read_text(encoding="utf-8")).substitute(name=name, class_name=class_name)
+    return Template((HERE / file).read_text(encoding="utf-8")).substitute(name=name, class_name=class_name, **more)
 
 
 def _check(name: str, pattern: re.Pattern[str], remedy: str) -> None:
@@ -90,17 +104,13 @@ def _check(name: str, pattern: re.Pattern[str], remedy: str) -> None:
 
 def _check_module(name: str, room: Path, registry: Path) -> None:
     _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
-    if not (registry.parents[2] / "pyproject.toml").exists():
-        raise StartError(
-            f"{room}: is of an installed package\n    write instead: call it by a checkout's .venv/bin/testbed"
-        )
     taken = (room / name).exists() or (room / f"{name}.py").exists()
     if taken or keyword.iskeyword(name) or f'"{name}"' in registry.read_text(encoding="utf-8"):
         raise StartError(f"{name!r} means something else in {room}\n    write instead: another name")
 
 
 def _with_line(file: Path, list_of: str, line: str) -> str:
-    """The file's text with another line at the end of the list that the pattern's group has."""
+    """Return the file's text with another line at the end of the list that the pattern's group has."""
     text = file.read_text(encoding="utf-8")
     found = re.search(list_of, text)
     if found is None:

@@ -62,7 +62,7 @@ def _of_run(run: Status) -> Iterator[Metric]:
     yield _counter("duplicated_updates", "Updates that plan swaps counted twice.", doubled)
     joined = {(member,): member in run["joined"] for member in run["members"]}
     yield _gauge("member_joined", "Whether a member has joined.", joined, "member")
-    kinds = [event["kind"] for event in run["passages"]]
+    kinds = [event["kind"] for event in run["membership_events"]]
     events = {(kind,): kinds.count(kind) for kind in ("left", "came")}
     yield _counter("membership_events", "Members that left or joined while the run was on.", events, "kind")
     newest = {(name,): value for name, value in run["metrics"].items()}

@@ -15,6 +15,26 @@ from testbed.atomic_file import write_text
 
 log = logging.getLogger(__name__)
 
+#: The version of `manifest.json`, `summary.json` and the controller's `final.json`, which they have as `format`.
+#: Files of version 1 lack the field, and say `passages` for `membership_events` and `breaches` for `violations`.
+FORMAT = 2
+
+
+def in_newest_format(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a manifest, a summary or an outcome with the names of today's version, whichever version wrote it."""
+    if record.get("format", 1) != 1:
+        return dict(record)
+    newest = {("membership_events" if name == "passages" else name): value for name, value in record.items()}
+    if isinstance(sync := record.get("sync"), dict) and isinstance(sync.get("gap"), dict):
+        newest["sync"] = {**sync, "gap": _of_gaps(sync["gap"])}
+    if isinstance(record.get("gaps"), dict):
+        newest["gaps"] = _of_gaps(record["gaps"])
+    return newest
+
+
+def _of_gaps(gaps: Mapping[str, Any]) -> dict[str, Any]:
+    return {("violations" if name == "breaches" else name): value for name, value in gaps.items()}
+
 
 class Records:
     """Appends records to a file, one per line.

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from testbed import sync
-from testbed.schemes import SCHEMES, named
+from testbed.schemes import SCHEMES, is_file, named
 from testbed.schemes.training import RoundTraining
 from testbed.sync import Strategy
 from testbed.sync.rendezvous import Rendezvous
@@ -26,7 +26,8 @@ from testbed.workload import Workload
 
 def work_at(meeting: Rendezvous, folder: Path) -> None:
     """Do the job that a member was given at the rendezvous: over a session, or by gossip."""
-    scheme = SCHEMES.get(meeting.job.scheme)
+    job = meeting.job
+    scheme = named(job.scheme) if job.scheme in SCHEMES or is_file(job.scheme) else None
     if scheme is not None and scheme.exchange == "gossip":
         gossip.train(meeting, scheme, folder)
         return

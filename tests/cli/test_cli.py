@@ -128,6 +128,10 @@ def test_runs_are_listed_and_removed(folder: Path) -> None:
     assert "trusted" in listed.stdout
     (run,) = json.loads(CliRunner().invoke(app, ["runs", "--json"]).stdout)
     assert (run["state"], run["path"]) == ("trusted", "runs/one")
+    for words in ([], ["--json"]):
+        assert (
+            CliRunner().invoke(app, ["runs", "list", *words]).stdout == CliRunner().invoke(app, ["runs", *words]).stdout
+        )
     for wrong in (["runs", "rm", "two"], ["runs", "rm", "runs"]):
         result = CliRunner().invoke(app, wrong)
         assert (result.exit_code, result.stdout) == (BAD_INPUT, "")

@@ -354,7 +354,7 @@ def test_who_says_hello_as_another_does_not_evict_it_from_an_elastic_run(tmp_pat
             assert "certificate of 'a-w0'" in (impostor.stopped or "")
             await fleet.run(2)
             assert fleet.members["b-w0"].stopped is None
-            assert controller.status()["passages"] == [] and controller.state == "running"
+            assert controller.status()["membership_events"] == [] and controller.state == "running"
             impostor.writer.close()
 
     asyncio.run(scene())

@@ -58,7 +58,7 @@ def test_a_worker_that_is_added_takes_part_in_rounds(tmp_path: Path) -> None:
     changed = ("change", "quito->lima")
     assert [(its["kind"], its["target"]) for its in manifest["by_hand"]] == [changed, ("add", ADDED), changed]
     assert any("changed by hand" in its and f"add {ADDED} at" in its for its in summary["reasons"])
-    (came,) = manifest["passages"]
+    (came,) = manifest["membership_events"]
     assert (came["kind"], came["member"]) == ("came", ADDED)
     reports = list(read_records(running.directory / "rounds.jsonl"))
     own = {its["round"]: its for its in reports if its["member"] == ADDED}

@@ -53,7 +53,7 @@ def test_a_worker_that_dies_comes_back_in_a_container_of_its_own(tmp_path: Path)
     summary = json.loads((running.directory / "summary.json").read_text())
     manifest = json.loads((running.directory / "manifest.json").read_text())
     assert summary["training"]["identical_parameters"]
-    assert [(its["kind"], its["member"]) for its in manifest["passages"]] == [
+    assert [(its["kind"], its["member"]) for its in manifest["membership_events"]] == [
         ("left", "london-w0"),
         ("came", "london-w0"),
     ]

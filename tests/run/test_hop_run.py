@@ -44,7 +44,7 @@ def test_the_others_finish_when_two_die(tmp_path: Path) -> None:
     assert (tmp_path / told.pop("directory")).resolve() == running.directory and told == summary
     gap = summary["sync"]["gap"]
     assert sorted(death["member"] for death in gap["deaths"]) == ["rack-w2", "rack-w5"]
-    assert all(0 < death["iteration"] < 40 for death in gap["deaths"]) and gap["breaches"] == []
+    assert all(0 < death["iteration"] < 40 for death in gap["deaths"]) and gap["violations"] == []
     assert summary["training"]["rounds"] == 40
     assert [event["target"] for event in summary["events"] if event["kind"] == "kill"] == ["rack-w2", "rack-w5"]
     left = {path.name for path in running.directory.iterdir()}
@@ -67,6 +67,6 @@ def test_one_that_dies_comes_again_at_the_iteration_of_the_others(tmp_path: Path
     summary = json.loads((running.directory / "summary.json").read_text())
     [swap] = json.loads((running.directory / "final.json").read_text())["graph_swaps"]
     assert swap["joins"] == "london-w0" and 8 < swap["first"] < 80
-    assert summary["sync"]["gap"]["breaches"] == [] and summary["training"]["rounds"] == 80
+    assert summary["sync"]["gap"]["violations"] == [] and summary["training"]["rounds"] == 80
     happened = [event["kind"] for event in summary["events"] if event["target"] == "london-w0"]
     assert happened[0] == "kill" and sorted(happened) == ["came", "kill", "left", "restart"]

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.local
 
 STATUS = {
     **{"round": 1, "rounds": 9, "metrics": {}, "round_seconds": 0.1, "plan": None, "epoch": 0},
-    **{"swaps": [], "passages": []},
+    **{"swaps": [], "membership_events": []},
 }
 
 

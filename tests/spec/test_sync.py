@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from testbed.emulation.network.routing import Routes
+from testbed.run.jobs import Jobs
 from testbed.schemes import SCHEMES
 from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
@@ -88,6 +90,62 @@ def test_a_file_s_defaults_are_the_scheme_s(tmp_path: Path) -> None:
     assert load(tmp_path, {"strategy": "halos"}).spec.sync.own == SCHEMES["halos"].options()
     written = load(tmp_path, {"strategy": "halos", "overall": {"buffer": 3}}).spec.sync.own
     assert written == SCHEMES["halos"].read({"overall": {"buffer": 3}})
+
+
+SCHEME = """
+from dataclasses import dataclass
+from testbed.schemes.options import Options, limited
+from testbed.schemes.scheme import Scheme
+
+@dataclass(frozen=True)
+class Own(Options):
+    every: int = limited(8, ge=1)
+    colour: str = "red"
+
+SCHEME = Scheme(name="own", options=Own, exchange="all-reduce", planned=True, source="nowhere")
+
+def build(options, training):
+    raise NotImplementedError
+"""
+
+
+def test_a_scheme_from_a_file_has_its_own_options(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(SCHEME)
+    experiment = load(tmp_path, {"strategy": "./own.py", "every": 3, "policy": "mst"})
+    sync = experiment.spec.sync
+    assert (sync.scheme.name, sync.policy, vars(sync.own)) == ("own", "mst", {"every": 3, "colour": "red"})
+    assert tmp_path / "own.py" in experiment.files
+    jobs = Jobs(experiment)
+    (job, *_) = jobs.controller_spec(Routes.over(experiment.topology), 0.0).jobs.values()
+    assert (job.scheme, job.options) == ("/work/own.py", {"every": 3, "colour": "red"})
+    request = jobs.newcomer(experiment.topology, experiment.topology.workers[0], "10.0.0.2")[0]
+    assert request.files == tmp_path, "a container sees the folder of the file as /work"
+
+
+@pytest.mark.parametrize(
+    ("sync", "field"),
+    [
+        ({"strategy": "./none.py"}, "sync.strategy"),
+        ({"strategy": "./empty.py"}, "sync.strategy"),
+        ({"strategy": "./own.py", "every": 0}, "sync.every"),
+        ({"strategy": "./own.py", "speed": 1}, "sync.speed"),
+        ({"strategy": "./own.py", "max_ig": 4}, "sync.max_ig"),
+    ],
+)
+def test_a_scheme_from_a_file_that_does_not_fit_is_named(sync: dict[str, Any], field: str, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(SCHEME)
+    (tmp_path / "empty.py").write_text("")
+    with pytest.raises(SpecError) as caught:
+        load(tmp_path, sync)
+    assert caught.value.fields == (field,)
+    assert caught.value.faults[0].remedy
+
+
+def test_a_scheme_from_a_file_stays_on_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(SCHEME)
+    with pytest.raises(SpecError) as caught:
+        Experiment.load(write(tmp_path, experiment=EXPERIMENT | {"sync": {"strategy": "./own.py"}, "hosts": "all"}))
+    assert caught.value.fields == ("sync.strategy",)
 
 
 def test_slow_workers_have_their_times(tmp_path: Path) -> None:

@@ -224,7 +224,9 @@ def test_scaling_touches_wan_rates_alone(traced: Path) -> None:
         (spoilt(TOPOLOGY, "links", 0, "between", to=["paris", "rome"]), "links.0.between", "paris"),
         (spoilt(TOPOLOGY, "links", 0, "between", to=["paris", "paris"]), "links.0", ""),
         (spoilt(TOPOLOGY, "links", 0, "between", to=["paris"]), "links.0.between.1", ""),
-        (spoilt(TOPOLOGY, "links", 0, "between", to="paris"), "links.0.between", "[a, b]"),
+        (spoilt(TOPOLOGY, "links", 0, "between", to="paris"), "links.0.between", "[paris, tokyo]"),
+        (spoilt(TOPOLOGY, "links", 0, "between", to="paris-rome-x"), "links.0.between", "[a, b]"),
+        (spoilt(TOPOLOGY, "links", 0, "between", to="paris->rome"), "links.0.between", "paris"),
         (
             spoilt(TOPOLOGY, "links", 1, "between", to=["tokyo", "paris"]),
             "links.1.between",
@@ -250,6 +252,22 @@ def test_what_breaks_a_rule_is_named(value: Any, field: str, remedy: str) -> Non
     error = refused(value)
     assert (error.file.name, error.faults[0].field) == ("topology.yaml", field)
     assert remedy in error.faults[0].remedy
+
+
+@pytest.mark.parametrize("written", ["paris->tokyo", "paris-tokyo", "[paris, tokyo]", " paris -> tokyo "])
+def test_a_link_s_sites_may_be_written_as_its_name(written: str) -> None:
+    assert load(spoilt(TOPOLOGY, "links", 0, "between", to=written)).links == load(TOPOLOGY).links
+
+
+def test_a_pair_of_sites_with_dashes_is_found_among_the_sites() -> None:
+    sites = {name: {"workers": 1} for name in ("new-york", "york-new", "york", "new")}
+    links = [{"between": pair, "rate": "9mbit", "delay": "1ms"} for pair in ("new-york-new", "york-new-york")]
+    value = {"name": "dashes", "sites": sites, "links": links}
+    (fault,) = refused(value).faults
+    assert fault.field == "links.0.between"
+    assert "new-york->new or new->york-new" in fault.problem
+    del sites["york-new"]
+    assert [*load(value).links][::2] == ["new-york->new", "york->new-york"]
 
 
 @pytest.mark.parametrize(

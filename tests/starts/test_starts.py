@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from testbed.cli import BAD_INPUT, app
 from testbed.run.assignments import check_policy
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
-from testbed.starts import KINDS, StartError, new_policy, new_scheme
+from testbed.starts import KINDS, new_policy, new_scheme
 
 ROOT = Path(testbed.__file__).parents[1]
 
@@ -115,13 +116,32 @@ def test_what_is_there_is_not_written_over(kind: str, folder: Path) -> None:
 
 
 @pytest.mark.local
+def test_a_scheme_begun_outside_of_a_checkout_is_a_file_that_an_experiment_names(folder: Path) -> None:
+    result = new("scheme", "mine")
+    assert (result.exit_code, result.stdout) == (0, "mine.py\n")
+    assert "sync.strategy=./mine.py" in (folder / "mine.py").read_text()
+    assert "mine.py" in new("scheme", "mine").stderr, "a file that is there stays"
+    for where in (folder, folder / "experiments"):
+        new("experiment", "own")
+        changes = {"sync.strategy": "./mine.py", "sync.every": "4"}
+        file = folder / "experiments" / "own.yaml"
+        if where != folder:  # the file names it, from its own folder on
+            (folder / "mine.py").rename(where / "mine.py")
+            file.write_text(re.sub(r"strategy: \w+", "strategy: ./mine.py\n  every: 4", file.read_text(), count=1))
+            changes = {}
+        sync = Experiment.load(file, changes).spec.sync
+        assert (sync.strategy, sync.scheme.name, sync.own.local_steps) == (str(where / "mine.py"), "mine", 4)
+    result = CliRunner().invoke(app, ["simulate", str(file), "--rounds", "3"])
+    assert result.exit_code == 0, result.output
+    assert "3 rounds" in result.output
+
+
+@pytest.mark.local
 def test_a_scheme_and_a_policy_run_as_they_are(tmp_path: Path) -> None:
     for name in ("testbed", "topologies", "experiments", "traces"):
         copytree(ROOT / name, tmp_path / name)  # with what is compiled of it, which takes two seconds
-    with pytest.raises(StartError, match=r".venv/bin/testbed"):
-        new_scheme("my_scheme", tmp_path / "testbed")
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
-    made = [*new_policy("my_policy", tmp_path), *new_scheme("my_scheme", tmp_path / "testbed")]
+    made = [*new_policy("my_policy", tmp_path), *new_scheme("my_scheme", tmp_path, tmp_path / "testbed")]
     assert len(made) == 3
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     subprocess.run([sys.executable, "-c", USES_BOTH], cwd=tmp_path, env=environment, check=True)

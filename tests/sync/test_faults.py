@@ -43,7 +43,7 @@ def test_each_member_dies_and_comes_back_and_all_end_with_the_same_bits() -> Non
         final = made.end(left_out=["m1"])
         made.check()
     assert final["state"] == "done" and final["identical"]
-    assert [(passage["kind"], passage["member"]) for passage in final["passages"]] == [("left", "m1")]
+    assert [(passage["kind"], passage["member"]) for passage in final["membership_events"]] == [("left", "m1")]
 
 
 @pytest.mark.physics
@@ -58,7 +58,7 @@ def test_who_freezes_loses_its_lease_and_is_told_so_when_it_wakes() -> None:
         final = made.end(left_out=["m2"])
         made.check()
     assert final["identical"]
-    (left,) = final["passages"]
+    (left,) = final["membership_events"]
     assert left["member"] == "m2" and "did not renew its lease" in left["why"]
 
 
@@ -73,7 +73,7 @@ def test_a_connection_that_carries_garbage_is_made_anew_and_nobody_is_lost() -> 
             made.await_round(before + 20)
         final = made.end()
         made.check()
-    assert final["identical"] and final["passages"] == []
+    assert final["identical"] and final["membership_events"] == []
 
 
 @pytest.mark.local

@@ -21,7 +21,7 @@ RUN: dict[str, Any] = {
     "state": "running",
     "members": ["paris-w0", "tokyo-w0"],
     "joined": ["paris-w0"],
-    "passages": [{"kind": "left"}, {"kind": "came"}, {"kind": "left"}],
+    "membership_events": [{"kind": "left"}, {"kind": "came"}, {"kind": "left"}],
     "rounds": 180,
     "round": 12,
     "round_seconds": 0.53,

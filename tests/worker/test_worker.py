@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from testbed.plan import Plan
 from testbed.protocol import Goodbye, Hello, Job, Report
+from testbed.starts import new_scheme
 from tests.program import ForkedProgram, preload, spawn
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, star
@@ -104,6 +105,16 @@ def test_every_scheme_has_its_rounds_and_ends_agreed(tmp_path: Path, scheme: str
     assert {goodbye.rounds for goodbye in controller.goodbyes()} == {6}
     assert sorted(report.round for report in controller.reports()) == sorted([*range(1, 7)] * 2)
     assert [(r.member, r.round) for r in controller.reports() if "accuracy" in r.metrics] == [("m0", 6)]
+
+
+def test_a_scheme_from_a_file_trains(tmp_path: Path) -> None:
+    (file,) = new_scheme("mine", tmp_path)
+    members = names(2)
+    sgd = {"batch": 8, "optimizer": "sgd", "learning_rate": 1e-3}
+    work = replace(trains(3, model="cnn", evaluate_every=100, **sgd), scheme=str(file), options={"every": 2})
+    controller = train(tmp_path, work, Plan(0, members, (chain(members),)))
+    assert len({goodbye.digest for goodbye in controller.goodbyes()}) == 1
+    assert {goodbye.rounds for goodbye in controller.goodbyes()} == {3}
 
 
 def test_a_declared_step_time_is_kept(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ class IterationLog:
         return {
             "widest": max(self._monitor.widest.values(), default=0),
             "deaths": self.deaths,
-            "breaches": self._violations,
+            "violations": self._violations,
             "pairs": [
                 {
                     "since": period.first,

@@ -1,4 +1,4 @@
-"""Compares a run with an earlier one, for continuous integration: is it trusted, and no slower?"""
+"""The comparison of a run with an earlier one, for continuous integration: whether it is trusted, and no slower."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from testbed.run.programs.program_controller import POLICY
 from testbed.run.training import Outcome
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
+from testbed.telemetry.store import FORMAT
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     traffic = directory.read("traffic.jsonl")
     program = experiment.spec.program
     members = len(experiment.topology.workers if program is None else program.commands(experiment.topology))
-    rounds = summary.rounds_of(reports, summary.fewest(members, outcome.status["passages"]))
+    rounds = summary.rounds_of(reports, summary.fewest(members, outcome.status["membership_events"]))
     began = outcome.training_started_s
     identical = _identical(directory)
     states = directory.read("links.jsonl")
@@ -51,10 +52,10 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     bounded = program is None and members <= MOST_BOUNDED  # a program's rounds are of tensors of any size
     bounds = bounds_of(experiment, states, outcome.network_swaps, rounds) if centred and bounded else {}
     ratios = [r.seconds / bounds[r.number] for r in rounds if bounds.get(r.number)]
-    proven = bounded and provable(experiment, directory) and not outcome.status["passages"]
+    proven = bounded and provable(experiment, directory) and not outcome.status["membership_events"]
     seconds = [r.seconds for r in rounds]
     value: dict[str, Any] = {
-        **_verdict(verdict),
+        **_opening(verdict),
         "training": {
             "rounds": len(rounds),
             "final_loss": summary.last_metric(reports, "loss"),
@@ -119,7 +120,7 @@ def failed(directory: RunDirectory, reason: str) -> None:
     if (directory.path / "summary.json").exists():
         return
     value = {
-        **_verdict(Verdict("suspect", (reason,))),
+        **_opening(Verdict("suspect", (reason,))),
         "training": dict.fromkeys(("rounds", "final_loss", "final_accuracy", "wall_seconds")),
         "sync": {
             **dict.fromkeys(("policy", "strategy", "wan_bytes")),
@@ -138,8 +139,9 @@ def failed(directory: RunDirectory, reason: str) -> None:
         log.error("summary.json can't be written: %s", error)
 
 
-def _verdict(verdict: Verdict) -> dict[str, Any]:
-    return {"verdict": verdict.verdict, "reasons": list(verdict.reasons), "notes": list(verdict.notes)}
+def _opening(verdict: Verdict) -> dict[str, Any]:
+    reasons, notes = list(verdict.reasons), list(verdict.notes)
+    return {"format": FORMAT, "verdict": verdict.verdict, "reasons": reasons, "notes": notes}
 
 
 def _identical(directory: RunDirectory) -> bool | None:

@@ -58,16 +58,16 @@ def _figures(number: int, reports: Sequence[Record]) -> RoundFigures:
     )
 
 
-def fewest(members: int, passages: Sequence[Record]) -> int:
+def fewest(members: int, membership_events: Sequence[Record]) -> int:
     """Return the smallest number of members at any time: a lost member reports no rounds.
 
     Args:
         members: The number of members at the beginning.
-        passages: The membership events, in order.
+        membership_events: The departures and arrivals, in order.
     """
     there = [members]
-    for passage in passages:
-        there.append(there[-1] + (1 if passage["kind"] == "came" else -1))
+    for event in membership_events:
+        there.append(there[-1] + (1 if event["kind"] == "came" else -1))
     return min(there)
 
 

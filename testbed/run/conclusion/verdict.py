@@ -83,7 +83,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
+    """The verdict on the emulation: did it do what the files asked? `simulated` where nothing was emulated."""
+
     verdict: Literal["trusted", "suspect", "simulated"]
+    #: Why the figures are in doubt, one sentence each.
     reasons: tuple[str, ...]
     #: Remarks that cast no doubt on the figures.
     notes: tuple[str, ...] = ()

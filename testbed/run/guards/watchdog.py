@@ -39,7 +39,7 @@ LONGEST_STEP_S = 10.0
 LEAST_QUIET_S = 60.0
 
 #: The fields of a controller's status that change as training progresses.
-SIGNS = ("state", "round", "epoch", "round_seconds", "metrics", "joined", "left", "passages")
+SIGNS = ("state", "round", "epoch", "round_seconds", "metrics", "joined", "left", "membership_events")
 
 
 def longest_quiet_s(experiment: Experiment) -> float:

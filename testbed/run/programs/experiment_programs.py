@@ -258,7 +258,7 @@ class ExperimentPrograms:
     @property
     def status(self) -> dict[str, Any]:
         """The last status of the controller; without one, that of no rounds."""
-        return {"swaps": [], "passages": []} if self.controller is None else self.controller.status
+        return {"swaps": [], "membership_events": []} if self.controller is None else self.controller.status
 
     @property
     def idle(self) -> list[str]:

@@ -76,7 +76,7 @@ class ProgramController:
         self._controller = ControllerProcess(self._spec, folder, directory)
         self.client = self._controller.client
         self._stack = ExitStack()
-        self.status: dict[str, Any] = {"swaps": [], "passages": []}
+        self.status: dict[str, Any] = {"swaps": [], "membership_events": []}
         self.outcome: dict[str, Any] = {"state": "not started", "joined": [], "round": None}
 
     def __enter__(self) -> ProgramController:

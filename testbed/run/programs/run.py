@@ -101,7 +101,7 @@ class ProgramTraining:
             ended_s=ended,
             offload=network.offload,
             transport=network.transport.record(),
-            passages=self._programs.status["passages"],
+            membership_events=self._programs.status["membership_events"],
         )
         self._programs.check()
         self._fidelity.keep()

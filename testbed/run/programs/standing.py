@@ -132,7 +132,7 @@ class StandingRun:
             programs.start()
             programs.wait(self._look)
             ended = time.time()
-        manifest.add(ended_s=ended, passages=programs.status["passages"])
+        manifest.add(ended_s=ended, membership_events=programs.status["membership_events"])
         programs.check()
         late_ms = recorder.status()["replay"]["late_ms_p99"]
         return Outcome(

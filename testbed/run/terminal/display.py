@@ -43,8 +43,12 @@ class Snapshot:
 
 @dataclass
 class Display:
-    """Prints steps, and shows snapshots in place on a terminal or as lines elsewhere; a browser reaches the API at
-    `api_port`, if there is any."""
+    """Prints steps, and shows snapshots in place on a terminal or as lines elsewhere.
+
+    Attributes:
+        console: Where the display prints.
+        api_port: The port at which a browser reaches the API, or None without one.
+    """
 
     console: Console = field(default_factory=Console)
     api_port: ApiPort | None = None

@@ -135,7 +135,7 @@ def test_a_member_that_died_comes_again_at_its_neighbours_iteration(tmp_path: Pa
                 )
                 for name in VIEW.names
             ]
-            await reaches(controller, lambda: bool(controller.status()["passages"]))
+            await reaches(controller, lambda: bool(controller.status()["membership_events"]))
             came.append(Runner(tmp_path / "s", DIES, 0.0))
             members += came
             await reaches(controller, lambda: controller.state == "done")
@@ -145,10 +145,10 @@ def test_a_member_that_died_comes_again_at_its_neighbours_iteration(tmp_path: Pa
 
     *_, again = members = asyncio.run(scene())
     final = json.loads((tmp_path / "out" / "final.json").read_text())
-    assert [(its["kind"], its["member"]) for its in final["passages"]] == [("left", DIES), ("came", DIES)]
+    assert [(its["kind"], its["member"]) for its in final["membership_events"]] == [("left", DIES), ("came", DIES)]
     [swap] = final["graph_swaps"]
     assert swap["joins"] == DIES and again.entered[0] == swap["first"] > 20
-    assert final["gaps"]["breaches"] == [] and final["rounds"] == ROUNDS
+    assert final["gaps"]["violations"] == [] and final["rounds"] == ROUNDS
     assert {pair["since"] for pair in final["gaps"]["pairs"]} == {0, swap["first"]}
     # It begins with what its neighbours have, and what it brought counts nowhere.
     assert all(torch.allclose(its.result, torch.ones(3)) for its in members if its.result is not None)
@@ -161,7 +161,7 @@ def test_who_comes_when_training_is_at_its_end_is_told_so(tmp_path: Path) -> Non
             members = [
                 Runner(tmp_path / "s", name, 1.0, crash=ROUNDS - 3 if name == DIES else None) for name in VIEW.names
             ]
-            await reaches(controller, lambda: bool(controller.status()["passages"]))
+            await reaches(controller, lambda: bool(controller.status()["membership_events"]))
             while not any(ROUNDS - 3 in member.entered for member in members if member.name != DIES):
                 await asyncio.sleep(0.005)  # until then it could still take part
             members.append(Runner(tmp_path / "s", DIES, 0.0))

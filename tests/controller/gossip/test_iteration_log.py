@@ -53,7 +53,7 @@ def test_a_broken_bound_is_known_when_nothing_older_can_come() -> None:
     assert not iterations.add(*entered("a", 2, 10.1))
     (breach, *_) = iterations.add(*entered("a", 3, 10.1 + REORDERED_S))
     assert breach == Violation("a", "b", 2, 1)
-    assert iterations.to_json()["breaches"]
+    assert iterations.to_json()["violations"]
 
 
 @pytest.mark.pure
@@ -115,7 +115,7 @@ def test_a_run_within_its_bounds_is_done(tmp_path: Path) -> None:
     names = mesh().names
     final = whole([entered(name, k, 10.0 + k / 10) for name in names for k in (1, 2, 3)], tmp_path)
     assert final["state"] == "done" and final["rounds"] == 3
-    assert isinstance(final["gaps"], dict) and final["gaps"]["widest"] == 1 and final["gaps"]["breaches"] == []
+    assert isinstance(final["gaps"], dict) and final["gaps"]["widest"] == 1 and final["gaps"]["violations"] == []
 
 
 @pytest.mark.local

@@ -126,7 +126,7 @@ def test_members_that_report_nothing_new_end_the_run(tmp_path: Path, monkeypatch
     saying = Saying(state="running", round=7, joined=["a-w0", "b-w0"], left=["a-w0"])
     dog = Watchdog(smoke(), saying, tmp_path)  # type: ignore[arg-type]
     dog.status()
-    for name, value in (("round", 8), ("metrics", {"loss": 1.0}), ("passages", [{"kind": "left"}])):
+    for name, value in (("round", 8), ("metrics", {"loss": 1.0}), ("membership_events", [{"kind": "left"}])):
         saying.said[name] = value
         dog.status()
     why = failure_of(dog)
