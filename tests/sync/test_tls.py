@@ -1,4 +1,4 @@
-"""Members over TLS: the same rounds, nobody under another's name, and nothing to read on the way."""
+"""Members over TLS: the same rounds, nobody under another member's name, and nothing readable on the path."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings_of(member: str, folder: Path, shows: str = "") -> TransportSettings:
-    """Those of a member, that shows the certificate of another one if told so."""
+    """Return a member's settings, with its own certificate or that of another member."""
     return TransportSettings(member, keys(member, MEMBERS), 10.0, tls=Tls(folder / (shows or member)))
 
 
@@ -69,7 +69,7 @@ def test_rounds_are_exact_whatever_way_they_go(tmp_path: Path, folder: Path, ele
 
 
 def test_what_paths_carry_is_measured(tmp_path: Path, folder: Path) -> None:
-    """By when it was read, since records hide when their packets came."""
+    """The times are those of reading, because records hide the arrival of their packets."""
     members = names(3)
     plan = Plan(0, members, (star(members, "m1"),), 64 * 1024)
 
@@ -95,7 +95,7 @@ def test_nothing_is_to_be_read_on_the_way(folder: Path, secured: bool) -> None:
     with closing(Listener(accepting, own["b"], inward)), Proxy(accepting.getsockname, 1) as proxy:
         sending = Sender("b", proxy.address, own["a"], WIRE, lambda *what: pytest.fail(str(what)))
         sending.queue.put((1,), Frame(b"x", len(secret)), memoryview(secret))
-        assert inward.came.get(timeout=PATIENCE_S) == ("a", secret)
+        assert inward.payloads.get(timeout=PATIENCE_S) == ("a", secret)
         sending.finish()
         sending.join(PATIENCE_S)
         assert inward.ended.get(timeout=PATIENCE_S) == ("a", "")
@@ -119,7 +119,7 @@ def met(address: Address, greeting: Greeting, peer: str, settings: TransportSett
 
 
 def test_keys_alone_let_nobody_in_as_another(address: tuple[Address, Listener], folder: Path) -> None:
-    """mallory has come by all the keys of a, and has a certificate of its own."""
+    """mallory has stolen all keys of a, and has its own certificate."""
     where, listener = address
     with pytest.raises(OSError):
         met(where, Greeting("a"), "b", settings_of("a", folder, shows="mallory"))
@@ -128,7 +128,7 @@ def test_keys_alone_let_nobody_in_as_another(address: tuple[Address, Listener], 
 
 
 def test_nobody_is_taken_for_another(address: tuple[Address, Listener], folder: Path) -> None:
-    """mallory said that it listens where b does."""
+    """mallory gave b's address as its own."""
     where, _ = address
     with pytest.raises(ImpostorError) as caught:
         met(where, Greeting("a"), "mallory", settings_of("a", folder))

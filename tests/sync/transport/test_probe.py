@@ -1,4 +1,4 @@
-"""Probes over the loopback, and trains of made-up times: what a path carries shows whatever is lost."""
+"""Probes over the loopback, and trains of artificial times: losses do not change the measured rate."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.waiting import until
 
 MEMBERS = names(3)
 PLAN = Plan(0, MEMBERS, (chain(MEMBERS),))
-#: Between rounds: who asks all reports about each one that comes must be done before the next.
+#: Seconds between rounds: the test's condition, which reads all reports after each new one, must keep up.
 PAUSE_S = 0.01
 
 KEY = b"k" * 32
@@ -48,7 +48,7 @@ PROBE = Probe("b", BYTES, BYTES / PACE)
 
 @dataclass
 class Hearing:
-    """A member `b` that hears probes."""
+    """The member `b`, which receives probes."""
 
     address: tuple[str, int]
     arrivals: Arrivals
@@ -56,7 +56,7 @@ class Hearing:
     trains: list[Train]
 
     def heard(self, count: int) -> bool:
-        """Whether so many trains of `a` came by now."""
+        """Return whether `count` trains of `a` have come."""
         self.trains += self.arrivals.take().get("a", ())
         return len(self.trains) >= count
 
@@ -66,7 +66,7 @@ class Hearing:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sender on a busy host may pause in the midst of a train."""
+    """Allow a sender on a busy host to pause inside a train."""
     monkeypatch.setattr(probe, "SILENCE_S", 3.0)
 
 
@@ -80,14 +80,14 @@ def hearing() -> Iterator[Hearing]:
 
 
 def left_us(number: int, pace: float = PACE) -> int:
-    """When a packet left."""
+    """Return the microseconds from the train's begin to a packet."""
     return int(1e6 * number * COUNTED_BYTES / pace)
 
 
 @pytest.mark.pure
 @given(st.floats(1e5, 1e8), st.integers(LEAST_PACKETS, 200), st.integers(1, 3))
 def test_a_train_goes_at_the_link_s_rate_whatever_is_lost_before_it(rate: float, came: int, step: int) -> None:
-    """A queue that runs over loses packets, and the link sends what is left without a pause."""
+    """A full queue loses packets, and the link sends the rest without a pause."""
     coming = ProbeTrain(0, 0, 1000.0)
     for number in range(1, came):
         coming.add(step * number, left_us(step * number), 1000.0 + number * COUNTED_BYTES / rate)
@@ -99,7 +99,7 @@ def test_a_train_goes_at_the_link_s_rate_whatever_is_lost_before_it(rate: float,
 @pytest.mark.pure
 @given(st.integers(0, LEAST_PACKETS - 2), st.floats(0.001, 10.0))
 def test_a_sender_that_had_no_processor_says_so(number: int, paused_s: float) -> None:
-    """What comes as slowly as it left says what the path carries at least, however fast it should have left."""
+    """A train that came as slowly as it left shows a lower bound of the path's rate."""
     coming = ProbeTrain(0, 0, 1000.0)
     for after in range(1, LEAST_PACKETS):
         at_s = left_us(after) / 1e6 + paused_s * (after > number)
@@ -154,14 +154,14 @@ def test_garbage_is_passed_over(hearing: Hearing) -> None:
 
 
 def packets(train: int, upto: int = PACKETS) -> list[bytes]:
-    """Those of a train of `a`'s."""
+    """Return the first `upto` packets of a train of `a`."""
     sender = ProbeSender(TransportSettings("a", {}, 5.0), {})
     return [sender._packet(KEY, probe._Packet("a", train, PACKETS, number, left_us(number))) for number in range(upto)]
 
 
 @pytest.mark.local
 def test_nothing_counts_that_was_heard_before(hearing: Hearing) -> None:
-    """Sent again as they are, all of them or one amidst others, or out of turn."""
+    """Packets are sent again unchanged: a whole train, one packet inside another train, and an old train later."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
         sending.connect(hearing.address)
         old, new, last = packets(1), packets(2), packets(3)
@@ -218,7 +218,7 @@ def test_a_member_whose_port_another_program_has_says_that_it_hears_nothing(capl
 
 
 def reduce_until_swapped(controller: Controller, member: str) -> torch.Tensor:
-    """Rounds under the plan and one under the next; what that came to."""
+    """Run rounds under the plan and one under the next. Returns the mean of the last one."""
     with sync.join(controller.address, member, "127.0.0.1", timeout=20) as session:
         while True:
             done = session.allreduce(torch.full((5,), float(MEMBERS.index(member))))
@@ -244,6 +244,6 @@ def test_a_probe_reaches_a_peer_that_no_plan_sends_to_and_disturbs_no_round(tmp_
             controller.probe(source, "nobody", PROBE.bytes, PROBE.seconds)
             controller.await_condition(lambda: len(came()) >= PROBE_TRAINS)
         finally:
-            controller.prepare(replace(PLAN, epoch=1))  # else the rounds would never end
+            controller.prepare(replace(PLAN, epoch=1))  # the members' rounds end with it
         assert all(torch.equal(result.result(20), torch.ones(5)) for result in results)
         assert not any(goodbye.error for goodbye in controller.goodbyes())
