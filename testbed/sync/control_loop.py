@@ -59,7 +59,7 @@ class ControlLoop:
         try:
             for message in self._messages():
                 self._handle(message)
-        except Exception as error:  # without this thread a member would miss swaps, lost members and the end
+        except Exception as error:  # without this thread the member would miss swaps, lost members and the run's end
             if not isinstance(error, SyncError):  # a bug: log where it comes from
                 log.exception("%s: failed to handle a message of the controller", self._member)
             self._engine.fail(SyncError(f"failed to handle a message of the controller: {error}", rule="controller"))
