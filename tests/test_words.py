@@ -40,7 +40,7 @@ INSTEAD: Mapping[str, tuple[str, ...]] = {
 }
 
 #: The rooms whose sentences are still to be written again.
-LEFT = ("testbed/sync", "benchmarks/support")
+LEFT = ("testbed/sync/gossip", "benchmarks/support")
 
 #: Post-local SGD is an algorithm's published name (Lin et al. 2020).
 PUBLISHED = ("post_local", "PostLocal")

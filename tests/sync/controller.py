@@ -1,4 +1,4 @@
-"""A small controller for tests of the library alone: gathers Hellos, hands out plans, keeps what members say."""
+"""A small controller for tests of the library alone: it welcomes members, sends plans, and keeps members' messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.waiting import PATIENCE_S
 
 
 def job(rounds: int = 1, **changes: object) -> Job:
-    """A job with what tests don't care about filled in."""
+    """Return a job with defaults for tests."""
     return Job(rounds, **{"round_timeout_s": 20.0, **changes})  # type: ignore[arg-type]
 
 
@@ -44,12 +44,12 @@ class Controller:
         self.work = work
         self.identities = Identities(plan.members, "a secret")
         self.roster: dict[str, tuple[str, int]] = {}
-        self.misled: dict[str, dict[str, tuple[str, int]]] = {}  # member → addresses it is told instead
+        self.false_rosters: dict[str, dict[str, tuple[str, int]]] = {}  # member → addresses in place of the right ones
         self.messages: list[ControlMessage] = []
-        self.in_force: set[int] = set()  # epochs that rounds went by
-        self.confirms_to: Iterable[str] | None = None  # whom it tells that all hold a plan, before it dies; None: all
+        self.in_force: set[int] = set()  # epochs of reported rounds
+        self.confirms_to: Iterable[str] | None = None  # members that get Confirm before the controller dies; None: all
         self.at_goodbye: Callable[[str], None] = lambda member: None  # called before a member's connection is closed
-        self.changed = threading.Condition()  # a reentrant lock, so conditions may ask what was said
+        self.changed = threading.Condition()  # a reentrant lock, because conditions read the messages
         self._path = directory / "control.sock"
         self._connections: dict[str, socket.socket] = {}
         self._holders: dict[int, set[str]] = {}
@@ -73,7 +73,7 @@ class Controller:
         self.say(member, encode(Stop(reason)))
 
     def say(self, member: str, line: bytes) -> None:
-        """Say what may be no message. Whoever was welcomed first may have it said while others are being welcomed."""
+        """Send a line, which need not be a message. A member may get it while others are still welcomed."""
         with self.changed:
             self._connections[member].sendall(line)
 
@@ -91,12 +91,12 @@ class Controller:
         self.await_condition(lambda: sum(isinstance(m, kind) for m in self.messages) >= number, timeout_s)
 
     def await_condition(self, holds: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-        """Wait for something that is true only after a message."""
+        """Wait for a condition that becomes true only with a message."""
         with self.changed:
-            assert self.changed.wait_for(holds, timeout_s), "it did not come to hold in time"
+            assert self.changed.wait_for(holds, timeout_s), "the condition did not become true in time"
 
     def die(self) -> None:
-        """As a process does that is killed: nobody listens any more, and every member's line ends."""
+        """End like a killed process: close the listener and every member's connection."""
         sockets.close_now(self._listener)
         for connection in self._connections.values():
             sockets.close_now(connection)
@@ -151,6 +151,6 @@ class Controller:
         for shard, member in enumerate(self.plan.members):
             share = {"shard": shard, "shards": len(self.plan.members)} if self.work.workload else {}
             work = replace(self.work, workload={**self.work.workload, **share})
-            roster = self.roster | self.misled.get(member, {})
+            roster = self.roster | self.false_rosters.get(member, {})
             line = encode(Welcome(work, roster, self.plan.to_json(), self.identities.keys(member)))
             self._connections[member].sendall(line)

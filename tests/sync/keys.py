@@ -1,4 +1,4 @@
-"""The keys of members in tests, as a controller derives them."""
+"""The keys of members in tests, derived as a controller does."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from testbed.controller.model.identity import Identities
 
 
 def keys(member: str, members: Sequence[str]) -> dict[str, bytes]:
-    """What `member` has in common with each other one."""
+    """Return the keys that `member` shares with each other member, by name."""
     return {peer: bytes.fromhex(key) for peer, key in Identities(members, "a secret").keys(member).items()}

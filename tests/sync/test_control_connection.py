@@ -23,7 +23,7 @@ MEMBERS = ("a", "b", "c")
 
 
 class Channel:
-    """A connection to a controller; `hear` takes what is sent."""
+    """The controller's end of a channel; `hear` is called with each message."""
 
     def __init__(self, hear: Any) -> None:
         self.open = True
@@ -60,7 +60,7 @@ def test_who_freezes_for_a_lease_loses_it_and_is_told_so_when_it_wakes(frozen_s:
         nonlocal frozen
         if time.now_s >= freezes_s and not frozen:
             frozen = True
-            with connection._changed:  # as a process that is stopped: the world goes on
+            with connection._changed:  # like a stopped process, while time goes on
                 time.wait_for(connection._changed, lambda: False, frozen_s)
         assert isinstance(message, Renew)
         membership.renewed(message.member, time.now_s)

@@ -1,4 +1,4 @@
-"""The controller that rank 0 starts, as long as there are members."""
+"""The controller that rank 0 starts lives as long as there are members."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def test_members_that_are_not_done_when_it_ends_go_on_without_it(monkeypatch: py
         sessions = list(pool.map(join, MEMBERS))
         controller.close()
         for session in sessions:
-            session._control._thread.join()  # it has heard all that the controller said
+            session._control._thread.join()  # all messages of the controller were handled
         assert list(pool.map(add, sessions)) == [100_000, 100_000]

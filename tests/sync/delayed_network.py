@@ -1,4 +1,4 @@
-"""A transport inside one process that delays and reorders what members send to each other."""
+"""A transport inside one process that delays and reorders the frames and messages between members."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from testbed.sync.transport.send_queue import Priority
 from testbed.sync.transport.sender import CLOSE_S, Sender
 from testbed.sync.transport.settings import TransportSettings
 
-#: Carriers from each member to each other one. One may be held up while the other brings what was sent later.
-CARRIERS = 2
-#: Most letters arrive at once; one of so many takes its time.
+#: The connections from each member to each other one. One may be slow while the other delivers later frames.
+CONNECTIONS = 2
+#: One frame in SLOW_ONE_OF takes up to SLOW_S seconds; the others arrive at once.
 SLOW_ONE_OF, SLOW_S = 40, 0.003
-#: A plan's root can't reach one of so many members, and does not hear from one.
+#: A plan's root can't reach one member in this many, and gets no answer from another one in this many.
 UNREACHED_ONE_OF = 40
 
 
-class Letter(NamedTuple):
-    """A frame on its way, how urgent it is, and what to call when its payload may change again."""
+class DelayedFrame(NamedTuple):
+    """A frame in flight. `sent` is called when its payload may change again."""
 
     priority: Priority
     frame: Frame
@@ -39,8 +39,8 @@ class Letter(NamedTuple):
     sent: Callable[[], None]
 
 
-class Carrier:
-    """Brings one letter after the other from `source` to a member: any of the oldest round's that are there."""
+class DelayedConnection:
+    """Delivers frames from `source` to a member in order of rounds; within a round the order is random."""
 
     def __init__(self, source: str, target: AllReduceGroup, wire: FrameFormat, draw: random.Random) -> None:
         self._source = source
@@ -48,14 +48,14 @@ class Carrier:
         self._wire = wire
         self._draw = draw
         self._filled = threading.Condition()
-        self._letters: list[Letter] = []
+        self._frames: list[DelayedFrame] = []
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name=f"carrier of {source}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"delayed frames of {source}", daemon=True)
         self._thread.start()
 
-    def put(self, letter: Letter) -> None:
+    def put(self, delayed: DelayedFrame) -> None:
         with self._filled:
-            self._letters.append(letter)
+            self._frames.append(delayed)
             self._filled.notify()
 
     def close(self) -> None:
@@ -67,76 +67,80 @@ class Carrier:
         self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
-        while (letter := self._next()) is not None:
+        while (delayed := self._next()) is not None:
             if not self._draw.randrange(SLOW_ONE_OF):
                 time.sleep(self._draw.uniform(0, SLOW_S))
             try:
-                self._bring(letter)
+                self._deliver(delayed)
             except SyncError as error:
                 self._target.fail(error)
                 return
 
-    def _next(self) -> Letter | None:
+    def _next(self) -> DelayedFrame | None:
         with self._filled:
-            self._filled.wait_for(lambda: self._letters or self._closed)
+            self._filled.wait_for(lambda: self._frames or self._closed)
             if self._closed:
                 return None
-            oldest = min(letter.priority[0] for letter in self._letters)
-            chosen = self._draw.choice([i for i, letter in enumerate(self._letters) if letter.priority[0] == oldest])
-            return self._letters.pop(chosen)
+            oldest = min(delayed.priority[0] for delayed in self._frames)
+            chosen = self._draw.choice([i for i, delayed in enumerate(self._frames) if delayed.priority[0] == oldest])
+            return self._frames.pop(chosen)
 
-    def _bring(self, letter: Letter) -> None:
-        """What a listener does with what it reads."""
-        head = self._wire.unpack(memoryview(self._wire.pack(letter.frame.sealed(letter.payload))))
-        payload = memoryview(bytearray(letter.payload))
-        letter.sent()
+    def _deliver(self, delayed: DelayedFrame) -> None:
+        """Pass a frame to the target, as its listener does."""
+        head = self._wire.unpack(memoryview(self._wire.pack(delayed.frame.sealed(delayed.payload))))
+        payload = memoryview(bytearray(delayed.payload))
+        delayed.sent()
         head.verify(payload)
         hello = Greeting(self._source)
         hand_on(self._target.receiver(hello), hello, Received(self._source, head, payload, len(payload), 0.0))
 
 
-class Conversation:
-    """One end of a talk between a plan's root and another member: what either says takes its time.
+class DelayedSwapPeer:
+    """One end of a connection between a plan's root and another member, with delays.
 
-    With `deaf`, the first word of the other end is not heard in time.
+    With `deaf`, the first message of the other end does not arrive in time.
     """
 
     def __init__(
-        self, said: SimpleQueue[SwapMessage | None], heard: SimpleQueue[SwapMessage | None], slow_s: float, deaf: bool
+        self,
+        outgoing: SimpleQueue[SwapMessage | None],
+        incoming: SimpleQueue[SwapMessage | None],
+        slow_s: float,
+        deaf: bool,
     ) -> None:
-        self._said = said
-        self._heard = heard
+        self._outgoing = outgoing
+        self._incoming = incoming
         self._slow_s = slow_s
         self._deaf = deaf
 
     def send(self, message: SwapMessage) -> None:
-        self._said.put(message)
+        self._outgoing.put(message)
 
     def receive(self) -> SwapMessage:
         time.sleep(self._slow_s)
         if self._deaf:
             self._deaf = False
             raise TimeoutError("nothing came")
-        if (message := self._heard.get()) is None:
+        if (message := self._incoming.get()) is None:
             raise ConnectionError("closed")
         return message
 
     def close(self) -> None:
-        self._said.put(None)
+        self._outgoing.put(None)
 
 
-class Post:
-    """All carriers among members. `outbox` is what a group's `make_outbox` takes."""
+class DelayedNetwork:
+    """All connections among members. `outbox` is for a group's `make_outbox`, `connect` for its `swaps.connect`."""
 
     def __init__(self, seed: int) -> None:
         self._draw = random.Random(seed)
         self._guard = threading.Lock()
         self._members: dict[str, AllReduceGroup] = {}
-        self._carriers: dict[tuple[str, str], list[Carrier]] = {}
-        self._talks: list[threading.Thread] = []
+        self._connections: dict[tuple[str, str], list[DelayedConnection]] = {}
+        self._serving: list[threading.Thread] = []
 
-    def admit(self, group: AllReduceGroup) -> None:
-        """From now on it gets its letters."""
+    def add(self, group: AllReduceGroup) -> None:
+        """Deliver frames to a member's group from now on."""
         self._members[group.settings.member] = group
 
     def outbox(
@@ -146,35 +150,35 @@ class Post:
         roster: Mapping[str, tuple[str, int]],
         on_failure: Callable[[str, str], None],
     ) -> Outbox:
-        return _Letterbox(self, settings, header_bytes, roster, on_failure)
+        return _DelayedOutbox(self, settings, header_bytes, roster, on_failure)
 
-    def send(self, source: str, target: str, wire: FrameFormat, letter: Letter) -> None:
+    def send(self, source: str, target: str, wire: FrameFormat, delayed: DelayedFrame) -> None:
         with self._guard:
-            carriers = self._carriers.setdefault((source, target), [])
-            if not carriers:
-                draws = [random.Random(self._draw.random()) for _ in range(CARRIERS)]
-                carriers += [Carrier(source, self._members[target], wire, draw) for draw in draws]
-            carrier = self._draw.choice(carriers)
-        carrier.put(letter)
+            connections = self._connections.setdefault((source, target), [])
+            if not connections:
+                draws = [random.Random(self._draw.random()) for _ in range(CONNECTIONS)]
+                connections += [DelayedConnection(source, self._members[target], wire, draw) for draw in draws]
+            connection = self._draw.choice(connections)
+        connection.put(delayed)
 
     def connect(self, member: str, given_up: threading.Event) -> SwapPeer:
-        """What a group's `swaps` connect with: now and then a member can't be reached, or is not heard."""
+        """Connect to a member for an early commit; see UNREACHED_ONE_OF."""
         with self._guard:
             fails, deaf = (not self._draw.randrange(UNREACHED_ONE_OF) for _ in range(2))
             slow_s = [self._draw.choice([0, self._draw.uniform(0, SLOW_S)]) for _ in range(2)]
         if fails or given_up.is_set():
             raise ConnectionRefusedError(f"{member} can't be reached")
         there, back = SimpleQueue[SwapMessage | None](), SimpleQueue[SwapMessage | None]()
-        serving = Conversation(back, there, slow_s[0], False)
+        serving = DelayedSwapPeer(back, there, slow_s[0], False)
         thread = threading.Thread(target=self._serve, args=(self._members[member], serving), daemon=True)
         thread.start()
         with self._guard:
-            self._talks = [talk for talk in self._talks if talk.is_alive()] + [thread]
-        return Conversation(there, back, slow_s[1], deaf)
+            self._serving = [other for other in self._serving if other.is_alive()] + [thread]
+        return DelayedSwapPeer(there, back, slow_s[1], deaf)
 
     @staticmethod
-    def _serve(group: AllReduceGroup, root: Conversation) -> None:
-        with suppress(OSError):  # a root that gives up before it asks for something
+    def _serve(group: AllReduceGroup, root: DelayedSwapPeer) -> None:
+        with suppress(OSError):  # the root gave up before its first message
             group.swaps.serve(root)
 
     def draw_crowded(self) -> bool:
@@ -182,30 +186,30 @@ class Post:
             return not self._draw.randrange(2)
 
     def close(self) -> None:
-        """Bring nothing more."""
-        carriers = [carrier for carriers in self._carriers.values() for carrier in carriers]
-        for carrier in carriers:
-            carrier.close()
-        for carrier in carriers:
-            carrier.join()
-        for talk in self._talks:
-            talk.join(CLOSE_S)
+        """Stop delivering."""
+        connections = [connection for connections in self._connections.values() for connection in connections]
+        for connection in connections:
+            connection.close()
+        for connection in connections:
+            connection.join()
+        for thread in self._serving:
+            thread.join(CLOSE_S)
 
 
-class _Letterbox(Outbox):
-    """What a member sends, by post."""
+class _DelayedOutbox(Outbox):
+    """An outbox that sends through a DelayedNetwork."""
 
     def __init__(
         self,
-        post: Post,
+        network: DelayedNetwork,
         settings: TransportSettings,
         header_bytes: int,
         roster: Mapping[str, tuple[str, int]],
         on_failure: Callable[[str, str], None],
     ) -> None:
         super().__init__(settings, header_bytes, roster, on_failure)
-        self._post = post
-        self._me = settings.member
+        self._network = network
+        self._member = settings.member
         self._format = FrameFormat(header_bytes)
 
     def connect(self, table: RouteTable) -> list[Sender]:
@@ -215,8 +219,8 @@ class _Letterbox(Outbox):
         return
 
     def crowded(self, peer: str) -> bool:
-        """Now and then, as on a path."""
-        return self._post.draw_crowded()
+        """Return a random answer."""
+        return self._network.draw_crowded()
 
     def put(
         self,
@@ -228,4 +232,6 @@ class _Letterbox(Outbox):
         table: int | None = None,
     ) -> None:
         for peer in peers:
-            self._post.send(self._me, peer, self._format, Letter(priority, frame, payload, partial(sent, peer)))
+            self._network.send(
+                self._member, peer, self._format, DelayedFrame(priority, frame, payload, partial(sent, peer))
+            )
