@@ -93,21 +93,21 @@ class SiteLeader(Participant):
         self._changes[message.iteration][sender] = message.change
         return ()
 
-    def forget(self, gone: str) -> Iterable[Send]:
+    def remove(self, gone: str) -> Iterable[Send]:
         """Go on without a worker of the site, or without another site's leader."""
         if gone not in self._workers:
-            return self.member.forget(gone)
+            return self.member.remove(gone)
         self._workers.remove(gone)
         return ()
 
     def promise(self, ahead: int) -> int:
         return self.member.promise(ahead)
 
-    def turn(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
-        return self.member.turn(iteration, neighbours)
+    def commit(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
+        return self.member.commit(iteration, neighbours)
 
-    def release(self) -> None:
-        self.member.release()
+    def abort(self) -> None:
+        self.member.abort()
 
     def stale(self, to: str, message: Message, later: Sequence[Message]) -> bool:
         return self.member.stale(to, message, later)
@@ -151,7 +151,7 @@ class SiteWorker(TrainingMember):
                 yield Send(self._leader, SiteChange(iteration, change))
         yield Advance(iteration)
 
-    def forget(self, gone: str) -> Iterable[Send]:
+    def remove(self, gone: str) -> Iterable[Send]:
         if gone == self._leader:
             raise ValueError(f"{self.name} can't go on without {gone}, which stands for its site")
         return ()

@@ -19,7 +19,7 @@ protocols ensure that, each for a case that the others can't serve:
    Code: elastic.py, generations.py, recovery.py.
 4. Change of the gossip graph. Gossip has no rounds: members are in different iterations. The controller asks all
    members for the first iteration that they have not promised to enter, and commits the graph from the largest one.
-   Code: `Participant.promise` and `turn` in testbed/sync/gossip, testbed/controller/gossip.
+   Code: `Participant.promise` and `commit` in testbed/sync/gossip, testbed/controller/gossip.
 
 Why not fewer: 2 would also serve where 1 does, but it holds up members for a round trip or two, and members that have
 promised depend on the root. 3 can't wait for a member that is dead. 2 and 4 share an idea (each member promises its

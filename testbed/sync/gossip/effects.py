@@ -124,21 +124,21 @@ class Participant(ABC):
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
         """Takes a message in and says what to send at once in answer; goes on after the program has ended."""
 
-    def forget(self, gone: str) -> Iterable[Send]:
+    def remove(self, gone: str) -> Iterable[Send]:
         """Another has died: go on without it; what to send at once. ValueError when the protocol, or this participant,
         can't."""
         raise ValueError(f"{self.name} can't go on without {gone}: its protocol counts on everybody")
 
     def promise(self, ahead: int) -> int:
-        """Enter `ahead` - 1 more iterations at most until `turn` or `release`; the one that it will not enter."""
+        """Enter `ahead` - 1 more iterations at most until `commit` or `abort`; the one that it will not enter."""
         raise ValueError(f"{self.name} can't go over to another graph: its protocol has one")
 
-    def turn(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
+    def commit(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
         """After a promise: from `iteration` on it stands in another graph. What to send at once; ValueError when its
         place there is none for it."""
         raise ValueError(f"{self.name} can't go over to another graph: its protocol has one")
 
-    def release(self) -> None:
+    def abort(self) -> None:
         """After a promise: the graph stays as it is."""
         raise ValueError(f"{self.name} promised nothing: its protocol has one graph")
 
@@ -201,7 +201,7 @@ class ServedMember(TrainingMember):
         self._entered = first
         self._end = inf  # of the iterations that it may say it has entered
 
-    def forget(self, gone: str) -> Iterable[Send]:
+    def remove(self, gone: str) -> Iterable[Send]:
         """Nobody waits for who has died: nobody goes on without a server on which others hang."""
         return ()
 
@@ -209,11 +209,11 @@ class ServedMember(TrainingMember):
         self._end = self._entered + ahead
         return self._entered + ahead
 
-    def turn(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
-        self.release()
+    def commit(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
+        self.abort()
         return ()
 
-    def release(self) -> None:
+    def abort(self) -> None:
         self._end = inf
 
     def may_enter(self, iteration: int) -> bool:

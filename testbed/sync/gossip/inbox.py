@@ -161,13 +161,13 @@ class Inbox:
                 del self._open[key]
             self.put(PeerCut(peer))
 
-    def turn(self, turned: GraphCommitted) -> None:
+    def commit(self, committed: GraphCommitted) -> None:
         """The controller's word of another graph, and of who comes with it."""
         with self._guard:
-            for peer in turned.roster:
-                self._newest[peer] = max(self._newest[peer], turned.iteration)
+            for peer in committed.roster:
+                self._newest[peer] = max(self._newest[peer], committed.iteration)
             self._guard.notify_all()
-            self.put(turned)
+            self.put(committed)
 
     def close(self) -> None:
         """Let go of who waits to be told of."""

@@ -142,7 +142,7 @@ class Membership:
                 self._mailbox.inbox.put(GraphPrepared(ahead))
             case CommitGraph(iteration, place, roster):
                 neighbours = Neighbours(self.name, place.sources, place.targets, place.weights)
-                self._mailbox.inbox.turn(GraphCommitted(iteration, neighbours, roster))
+                self._mailbox.inbox.commit(GraphCommitted(iteration, neighbours, roster))
             case AbortGraph():
                 self._mailbox.inbox.put(GraphCommitted(0, None))
 
