@@ -275,13 +275,13 @@ class Cluster:
     def ended(self, name: str) -> bool:
         return not self._members[name].is_alive()
 
-    def kill(self, name: str, phase: str, comes_back: bool = True, recovers: bool = True) -> Kill | None:
+    def kill(self, name: str, phase: str, restart: bool = True, recovers: bool = True) -> Kill | None:
         """Let a member die in a phase of a round, and wait for its return to a round.
 
         Args:
             name: The member.
             phase: A key of PHASES.
-            comes_back: Start the member again.
+            restart: Start the member again.
             recovers: Wait until the others complete the round; if not, return None.
         """
         note = self.folder / f"{name}.died"
@@ -297,7 +297,7 @@ class Cluster:
         self.await_round(before + 2, others)
         after = [record for record in self.records(others[0]) if record["round"] > before]
         back_s = 0.0
-        if comes_back:
+        if restart:
             began = time.time()
             self.start(name)
             self.until(lambda: self.last_round(name) > before + 1)

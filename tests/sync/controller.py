@@ -64,28 +64,28 @@ class Controller:
 
     def prepare(self, plan: Plan, only: Iterable[str] | None = None) -> None:
         for member in self.plan.members if only is None else only:
-            self.say(member, encode(Prepare(plan.to_json())))
+            self.send_line(member, encode(Prepare(plan.to_json())))
 
     def probe(self, member: str, peer: str, most: int, seconds: float) -> None:
-        self.say(member, encode(Probe(peer, most, seconds)))
+        self.send_line(member, encode(Probe(peer, most, seconds)))
 
     def stop(self, member: str, reason: str) -> None:
-        self.say(member, encode(Stop(reason)))
+        self.send_line(member, encode(Stop(reason)))
 
-    def say(self, member: str, line: bytes) -> None:
+    def send_line(self, member: str, line: bytes) -> None:
         """Send a line, which need not be a message. A member may get it while others are still welcomed."""
         with self.changed:
             self._connections[member].sendall(line)
 
-    def said(self, kind: type[ControlMessage]) -> list[ControlMessage]:
+    def received(self, kind: type[ControlMessage]) -> list[ControlMessage]:
         with self.changed:
             return [message for message in self.messages if isinstance(message, kind)]
 
     def reports(self) -> list[Report]:
-        return [message for message in self.said(Report) if isinstance(message, Report)]
+        return [message for message in self.received(Report) if isinstance(message, Report)]
 
     def goodbyes(self) -> list[Goodbye]:
-        return [message for message in self.said(Goodbye) if isinstance(message, Goodbye)]
+        return [message for message in self.received(Goodbye) if isinstance(message, Goodbye)]
 
     def await_messages(self, kind: type[ControlMessage], number: int, timeout_s: float = PATIENCE_S) -> None:
         self.await_condition(lambda: sum(isinstance(m, kind) for m in self.messages) >= number, timeout_s)

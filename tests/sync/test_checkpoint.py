@@ -78,7 +78,7 @@ def test_rounds_go_on_counting(tmp_path: Path) -> None:
 
 
 class Nasty:
-    """Return the call that unpickling makes."""
+    """An object that prints `executed` when it is unpickled."""
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return print, ("executed",)

@@ -30,7 +30,7 @@ def spoil(connection: socket.socket) -> bool:
 
 @pytest.mark.long
 @pytest.mark.local
-def test_each_member_dies_and_comes_back_and_all_end_with_the_same_bits() -> None:
+def test_each_member_dies_and_restart_and_all_end_with_the_same_bits() -> None:
     with cluster(MEMBERS, 0.02) as made:
         for name, phase in zip(made.names, PHASES, strict=False):
             made.kill(name, phase)
@@ -39,7 +39,7 @@ def test_each_member_dies_and_comes_back_and_all_end_with_the_same_bits() -> Non
         made.await_round(before + 20)
         made.start_controller()
         made.until(lambda: bool(reported(made)))
-        made.kill("m1", list(PHASES)[-1], comes_back=False)
+        made.kill("m1", list(PHASES)[-1], restart=False)
         final = made.end(left_out=["m1"])
         made.check()
     assert final["state"] == "done" and final["identical"]
@@ -79,7 +79,7 @@ def test_a_connection_that_carries_garbage_is_made_anew_and_nobody_is_lost() -> 
 @pytest.mark.local
 def test_below_the_quorum_the_run_stops_with_the_reason() -> None:
     with cluster(3, 0.02, quorum=3) as made:
-        made.kill("m1", next(iter(PHASES)), comes_back=False, recovers=False)
+        made.kill("m1", next(iter(PHASES)), restart=False, recovers=False)
         written = made.folder / "out" / "final.json"  # written by the controller, which may end after the members
         made.until(lambda: all(made.ended(name) for name in made.names) and written.exists())
         final = json.loads(written.read_text())

@@ -200,7 +200,7 @@ def test_a_refused_plan_never_comes_into_force_where_it_is_held(tmp_path: Path) 
 
         in_step = threading.Barrier(len(members))
         results = run_with(controller, work)
-        held = [message for message in controller.said(Held) if isinstance(message, Held)]
+        held = [message for message in controller.received(Held) if isinstance(message, Held)]
     assert [(h.member, h.epoch) for h in held if h.refusal] == [("m0", 1)]
     assert "m2" in next(h.refusal for h in held if h.refusal)
     assert set(map(tuple, results.values())) == {(0,) * 10 + (2,) * 2}  # type: ignore[arg-type]
@@ -217,7 +217,7 @@ def test_a_plan_for_others_is_refused(tmp_path: Path) -> None:
             return [session.allreduce(torch.ones(10)).epoch for _ in range(3)][-1]
 
         assert set(run_with(controller, work).values()) == {0}
-        assert all("other members" in message.refusal for message in controller.said(Held))  # type: ignore[attr-defined]
+        assert all("other members" in message.refusal for message in controller.received(Held))  # type: ignore[attr-defined]
 
 
 def test_garbage_does_not_harm_a_round(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_what_the_controller_says_that_is_no_message_ends_the_member_and_is_told
 
         def work(session: sync.Session) -> None:
             if session.name == "m1":
-                controller.say("m0", line)
+                controller.send_line("m0", line)
                 controller.await_messages(Goodbye, 1)
                 return
             with pytest.raises(sync.SyncError) as caught:
@@ -302,7 +302,7 @@ def test_who_could_not_join_listens_no_more(tmp_path: Path) -> None:
             sync.join(controller.address, "m0", "127.0.0.1", timeout=0.3)
         assert failure.value.rule == "timeout"
         controller.await_messages(Hello, 1)
-        with pytest.raises(ConnectionRefusedError):  # although the error still refers to its frames
+        with pytest.raises(ConnectionRefusedError):  # although the error's traceback still refers to the listener
             socket.create_connection(controller.roster["m0"])
         assert failure.tb is not None
 

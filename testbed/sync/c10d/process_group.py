@@ -114,14 +114,14 @@ class WanGroup(dist.ProcessGroup):
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         if not isinstance(opts, AllreduceOptions):
             opts = _reducing_by(ReduceOp.SUM if opts is None else opts)
-        if len(tensors) == 1 and self._goes_by_plans(tensors[0], opts.reduceOp):
+        if len(tensors) == 1 and self._is_planned(tensors[0], opts.reduceOp):
             return self._sum(tensors[0], opts.reduceOp, lambda: [tensors[0]])
         return self._over_gloo(self._plain.allreduce(tensors, opts), tensors)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
         """Sum several tensors at once. Tensors of different types or devices go over gloo."""
         opts = opts or AllreduceCoalescedOptions()
-        if not all(self._goes_by_plans(tensor, opts.reduceOp) for tensor in tensors):
+        if not all(self._is_planned(tensor, opts.reduceOp) for tensor in tensors):
             return self._over_gloo(self._plain.allreduce_coalesced(tensors, opts), tensors)
         if len({(tensor.dtype, tensor.device) for tensor in tensors}) > 1:
             return self._over_gloo(self._plain.allreduce_coalesced(tensors, opts), tensors)
@@ -144,7 +144,7 @@ class WanGroup(dist.ProcessGroup):
     recv = _as_gloo("recv")
     barrier = _as_gloo("barrier")
 
-    def _goes_by_plans(self, tensor: torch.Tensor, op: Any) -> bool:
+    def _is_planned(self, tensor: torch.Tensor, op: Any) -> bool:
         """Return whether the session reduces a tensor. All ranks decide alike, by shape, type and operation."""
         return (
             self.size() > 1

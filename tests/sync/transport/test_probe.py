@@ -47,7 +47,7 @@ PROBE = Probe("b", BYTES, BYTES / PACE)
 
 
 @dataclass
-class Hearing:
+class ProbedMember:
     """The member `b`, which receives probes."""
 
     address: tuple[str, int]
@@ -55,7 +55,7 @@ class Hearing:
     listener: ProbeListener
     trains: list[Train]
 
-    def heard(self, count: int) -> bool:
+    def has_trains(self, count: int) -> bool:
         """Return whether `count` trains of `a` have come."""
         self.trains += self.arrivals.take().get("a", ())
         return len(self.trains) >= count
@@ -71,12 +71,12 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def hearing() -> Iterator[Hearing]:
+def probed() -> Iterator[ProbedMember]:
     arrivals = Arrivals()
     with sockets.listen("127.0.0.1", 5) as accepting:
         listener = ProbeListener(accepting, TransportSettings("b", {"a": KEY}, 5.0), arrivals)
         with closing(listener):
-            yield Hearing(accepting.getsockname(), arrivals, listener, [])
+            yield ProbedMember(accepting.getsockname(), arrivals, listener, [])
 
 
 def left_us(number: int, pace: float = PACE) -> int:
@@ -118,39 +118,39 @@ def test_few_packets_say_nothing_however_often_they_come() -> None:
 
 
 @pytest.mark.local
-def test_a_probe_is_trains_that_came_no_faster_than_they_left(hearing: Hearing) -> None:
-    with closing(hearing.prober()) as prober:
+def test_a_probe_is_trains_that_came_no_faster_than_they_left(probed: ProbedMember) -> None:
+    with closing(probed.prober()) as prober:
         prober.probe(PROBE)
-        until(lambda: hearing.heard(PROBE_TRAINS))
-    assert [train.bytes for train in hearing.trains] == [int((PACKETS - 1) * COUNTED_BYTES)] * PROBE_TRAINS
+        until(lambda: probed.has_trains(PROBE_TRAINS))
+    assert [train.bytes for train in probed.trains] == [int((PACKETS - 1) * COUNTED_BYTES)] * PROBE_TRAINS
     # They leave in time, or later; a late first one makes the others look faster.
-    assert sorted(train.allowed_bytes_s for train in hearing.trains)[0] <= 1.5 * PACE
-    assert sorted(train.bytes / train.seconds for train in hearing.trains)[0] <= 1.5 * PACE
+    assert sorted(train.allowed_bytes_s for train in probed.trains)[0] <= 1.5 * PACE
+    assert sorted(train.bytes / train.seconds for train in probed.trains)[0] <= 1.5 * PACE
 
 
 @pytest.mark.local
-def test_who_has_not_the_key_is_not_heard(hearing: Hearing) -> None:
-    with closing(hearing.prober(key=b"x" * 32)) as stranger, closing(hearing.prober(member="c")) as unknown:
+def test_who_has_not_the_key_is_not_heard(probed: ProbedMember) -> None:
+    with closing(probed.prober(key=b"x" * 32)) as stranger, closing(probed.prober(member="c")) as unknown:
         stranger.probe(PROBE)
         unknown.probe(PROBE)
-        with closing(hearing.prober()) as prober:
+        with closing(probed.prober()) as prober:
             prober.probe(PROBE)
-            until(lambda: hearing.heard(PROBE_TRAINS))
-    assert not hearing.heard(PROBE_TRAINS + 1)
+            until(lambda: probed.has_trains(PROBE_TRAINS))
+    assert not probed.has_trains(PROBE_TRAINS + 1)
 
 
 @pytest.mark.local
-def test_garbage_is_passed_over(hearing: Hearing) -> None:
+def test_garbage_is_passed_over(probed: ProbedMember) -> None:
     random = Random(1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
-        sending.connect(hearing.address)
+        sending.connect(probed.address)
         for garbage in (b"", b"tbp2", bytes(PACKET_BYTES), b"\xff" * PACKET_BYTES, bytes(2 * PACKET_BYTES)):
             sending.send(garbage)
         for _ in range(100):
             sending.send((b"tbp2" + random.randbytes(random.randrange(64))).ljust(PACKET_BYTES, random.randbytes(1)))
-    with closing(hearing.prober()) as prober:
+    with closing(probed.prober()) as prober:
         prober.probe(PROBE)
-        until(lambda: hearing.heard(PROBE_TRAINS))
+        until(lambda: probed.has_trains(PROBE_TRAINS))
 
 
 def packets(train: int, upto: int = PACKETS) -> list[bytes]:
@@ -160,53 +160,53 @@ def packets(train: int, upto: int = PACKETS) -> list[bytes]:
 
 
 @pytest.mark.local
-def test_nothing_counts_that_was_heard_before(hearing: Hearing) -> None:
+def test_nothing_counts_that_was_heard_before(probed: ProbedMember) -> None:
     """Packets are sent again unchanged: a whole train, one packet inside another train, and an old train later."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
-        sending.connect(hearing.address)
+        sending.connect(probed.address)
         old, new, last = packets(1), packets(2), packets(3)
         for packet in [*old, *old, *new[:20], old[3], *new[20:], *new, *last]:
             sending.send(packet)
             time.sleep(0.0001)
-    until(lambda: hearing.heard(3))
-    assert [train.bytes for train in hearing.trains] == [int((PACKETS - 1) * COUNTED_BYTES)] * 3
+    until(lambda: probed.has_trains(3))
+    assert [train.bytes for train in probed.trains] == [int((PACKETS - 1) * COUNTED_BYTES)] * 3
 
 
 @pytest.mark.local
-def test_a_train_whose_end_is_lost_is_over_in_time_whatever_strangers_send(hearing: Hearing) -> None:
+def test_a_train_whose_end_is_lost_is_over_in_time_whatever_strangers_send(probed: ProbedMember) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
-        sending.connect(hearing.address)
+        sending.connect(probed.address)
         for packet in packets(1, PACKETS - 1):
             sending.send(packet)
             time.sleep(0.0001)
 
-        def heard_beside_garbage() -> bool:
+        def has_train_beside_garbage() -> bool:
             sending.send(b"garbage")
-            return hearing.heard(1)
+            return probed.has_trains(1)
 
-        until(heard_beside_garbage)
-    assert [train.bytes for train in hearing.trains] == [int((PACKETS - 2) * COUNTED_BYTES)]
+        until(has_train_beside_garbage)
+    assert [train.bytes for train in probed.trains] == [int((PACKETS - 2) * COUNTED_BYTES)]
 
 
 @pytest.mark.local
-def test_what_can_not_be_sent_ends_nothing(hearing: Hearing) -> None:
-    with closing(hearing.prober()) as prober:
+def test_what_can_not_be_sent_ends_nothing(probed: ProbedMember) -> None:
+    with closing(probed.prober()) as prober:
         prober.probe(Probe("nobody", PROBE.bytes, PROBE.seconds))
         prober.probe(Probe("b", 0, 0.0))
         prober.probe(Probe("b", 2**53, 0.0))
         prober.probe(PROBE)
-        until(lambda: hearing.heard(PROBE_TRAINS))
+        until(lambda: probed.has_trains(PROBE_TRAINS))
 
 
 @pytest.mark.local
-def test_closing_ends_a_probe_that_would_take_long(hearing: Hearing) -> None:
-    prober = hearing.prober()
+def test_closing_ends_a_probe_that_would_take_long(probed: ProbedMember) -> None:
+    prober = probed.prober()
     prober.probe(Probe("b", PROBE.bytes, 3600.0))
     began = time.monotonic()
     prober.close()
     assert time.monotonic() - began < 60
     prober.probe(PROBE)
-    assert not hearing.heard(1)
+    assert not probed.has_trains(1)
 
 
 @pytest.mark.local
@@ -233,7 +233,7 @@ def test_a_probe_reaches_a_peer_that_no_plan_sends_to_and_disturbs_no_round(tmp_
     source, target = MEMBERS[0], MEMBERS[2]  # both ends of the chain
     with ThreadPoolExecutor(len(MEMBERS)) as pool, Controller(tmp_path, PLAN, job()) as controller:
 
-        def came() -> list[Train]:
+        def arrived() -> list[Train]:
             reports = [report for report in controller.reports() if report.member == target]
             return [train for report in reports for train in report.arrivals.get(source, ())]
 
@@ -242,7 +242,7 @@ def test_a_probe_reaches_a_peer_that_no_plan_sends_to_and_disturbs_no_round(tmp_
             controller.await_condition(lambda: bool(controller.reports()))
             controller.probe(source, target, PROBE.bytes, PROBE.seconds)
             controller.probe(source, "nobody", PROBE.bytes, PROBE.seconds)
-            controller.await_condition(lambda: len(came()) >= PROBE_TRAINS)
+            controller.await_condition(lambda: len(arrived()) >= PROBE_TRAINS)
         finally:
             controller.prepare(replace(PLAN, epoch=1))  # the members' rounds end with it
         assert all(torch.equal(result.result(20), torch.ones(5)) for result in results)
