@@ -21,7 +21,8 @@ Three limits keep enough on the way, and a chunk is held back only beyond all of
 - The time that a mean takes to come back, which is measured. Over round trips of 100 to 250 ms, rounds of 0.7 to 0.9 s
   took 0.2 s longer without this limit.
 
-No chunk waits forever: the first chunk without a mean at any member is the first one at every member.
+No chunk waits forever: a member never holds the first chunk for which it has no mean. So every member sends the first
+of the chunks whose mean exists nowhere yet, as soon as the earlier means have reached the member.
 """
 
 from __future__ import annotations
