@@ -15,7 +15,7 @@ from testbed.sync.allreduce.early_swaps import SwapMessage, SwapPeer
 from testbed.sync.allreduce.group import AllReduceGroup
 from testbed.sync.errors import SyncError
 from testbed.sync.transport.frame import Frame, FrameFormat, Greeting
-from testbed.sync.transport.listener import Received, hand_on
+from testbed.sync.transport.listener import Received, dispatch
 from testbed.sync.transport.outbox import Outbox
 from testbed.sync.transport.routes import RouteTable
 from testbed.sync.transport.send_queue import Priority
@@ -92,7 +92,7 @@ class DelayedConnection:
         delayed.sent()
         head.verify(payload)
         hello = Greeting(self._source)
-        hand_on(self._target.receiver(hello), hello, Received(self._source, head, payload, len(payload), 0.0))
+        dispatch(self._target.receiver(hello), hello, Received(self._source, head, payload, len(payload), 0.0))
 
 
 class DelayedSwapPeer:

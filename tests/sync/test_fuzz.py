@@ -20,7 +20,7 @@ from testbed.sync.allreduce.group import AllReduceGroup
 from testbed.sync.errors import FrameError
 from testbed.sync.transport import handshake
 from testbed.sync.transport.frame import Frame, FrameFormat, Greeting
-from testbed.sync.transport.listener import Listener, Received, hand_on
+from testbed.sync.transport.listener import Listener, Received, dispatch
 from testbed.sync.transport.settings import TransportSettings
 from tests.sync.keys import keys
 from tests.sync.plans import names, star
@@ -106,7 +106,7 @@ def test_ten_thousand_frames_are_taken_or_refused_in_bounded_memory(root: AllRed
             if frame.length > receiver.most_bytes:
                 raise FrameError("too long, as a listener says")
             frame.verify(payload[: frame.length])
-            hand_on(receiver, hello, Received("m1", frame, payload[: frame.length], frame.length, 0.0))
+            dispatch(receiver, hello, Received("m1", frame, payload[: frame.length], frame.length, 0.0))
             taken += 1
         except FrameError:
             refused += 1

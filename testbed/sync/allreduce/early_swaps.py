@@ -204,7 +204,7 @@ log = logging.getLogger(__name__)
 class EarlySwaps:
     """A member's part in early commits: it promises, and as the root of a plan it commits.
 
-    `connect` reaches another member. Callers of `may_begin`, `epoch`, `follow` and `awaited` hold the lock of
+    `connect` reaches another member. Callers of `may_begin`, `epoch`, `follow` and `pending` hold the lock of
     `progress`; any thread may call the other methods.
     """
 
@@ -243,7 +243,7 @@ class EarlySwaps:
             self._plans.advance(self.epoch(self._rounds.number + 1, self._plans.agreed))
             self._agreement.forget(self._plans.agreed)
 
-    def awaited(self) -> str:
+    def pending(self) -> str:
         """Return the decisions that this member's next round waits for, in words; empty if there are none."""
         return ", ".join(f"the commit decision on the plan of epoch {epoch}" for epoch in self._agreement.open)
 

@@ -185,7 +185,7 @@ class AllReduceGroup:
         started_s, began, sending_s = time.time(), time.monotonic(), self.outbox.sending_s()
         followed = self._rounds.current
         with self._progress.changed:
-            epoch = self._await_turn((len(values), values.dtype), began + self.settings.timeout_s)
+            epoch = self._await_start((len(values), values.dtype), began + self.settings.timeout_s)
             current = self._rounds.begin(epoch, values)
             self._progress.changed.notify_all()
         if followed is None or followed.epoch != current.epoch:
@@ -247,7 +247,7 @@ class AllReduceGroup:
             tally=tally,
         )
 
-    def _await_turn(self, shape: Shape, deadline: float) -> int:
+    def _await_start(self, shape: Shape, deadline: float) -> int:
         """Wait until the next round may begin. Return the epoch that it uses."""
         rounds = self._rounds
         while True:
@@ -260,8 +260,8 @@ class AllReduceGroup:
                 if plan is not None and self.swaps.epoch(number, plan.epoch) == plan.epoch:
                     return plan.epoch
             if (left := deadline - time.monotonic()) <= 0:
-                if awaited := self.swaps.awaited():
-                    raise SyncError(f"round {number}: timed out, waiting for {awaited}", rule="timeout", round=number)
+                if decisions := self.swaps.pending():
+                    raise SyncError(f"round {number}: timed out, waiting for {decisions}", rule="timeout", round=number)
                 assert rounds.current is not None
                 raise _out_of_time(rounds.current)
             self._progress.changed.wait(left)

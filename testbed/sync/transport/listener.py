@@ -269,12 +269,12 @@ class Listener:
                 sockets.receive_timed(connection, payload, timing.note)
                 head.verify(payload)
                 seconds = time.monotonic() - began
-                hand_on(receiver, hello, Received(hello.member, head, payload, wire.size + head.length, seconds))
+                dispatch(receiver, hello, Received(hello.member, head, payload, wire.size + head.length, seconds))
                 if hello.channel != DIRECT:
                     connection.sendall(frame.TAKEN)
 
 
-def hand_on(receiver: Receiver, hello: Greeting, received: Received) -> None:
+def dispatch(receiver: Receiver, hello: Greeting, received: Received) -> None:
     """Pass a frame to its receiver, or forward it to the next member on its route.
 
     Args:

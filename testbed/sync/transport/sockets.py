@@ -191,7 +191,7 @@ def send_all(connection: socket.socket, head: bytes, payload: memoryview) -> Non
 
 
 def receive_or_end(connection: socket.socket, into: memoryview) -> bool:
-    """Fill `into`.
+    """Receive exactly as many bytes as `into` has room for, or none.
 
     Returns:
         False if the peer closed the connection before the first byte.
@@ -305,7 +305,7 @@ def _stamped(ancillary: list[tuple[int, int, bytes]]) -> tuple[float, int]:
 
 
 def receive(connection: socket.socket, into: memoryview) -> None:
-    """Fill `into`.
+    """Receive exactly as many bytes as `into` has room for.
 
     Raises:
         ConnectionError: The peer closed the connection before `into` was full.
