@@ -27,11 +27,14 @@ def run(
         return run_with(controller, work, after_round)
 
 
-def run_with(controller: Controller, work: Callable[[sync.Session], T], after_round: int = 0) -> dict[str, T]:
+def run_with(
+    controller: Controller, work: Callable[[sync.Session], T], after_round: int = 0, certificates: Path | None = None
+) -> dict[str, T]:
     """Run `work` at every member of a controller, on a thread each. Returns the results by member."""
 
     def member(name: str) -> T:
-        with sync.join(controller.address, name, "127.0.0.1", timeout=20, after_round=after_round) as session:
+        tls = certificates and certificates / name
+        with sync.join(controller.address, name, "127.0.0.1", timeout=20, after_round=after_round, tls=tls) as session:
             return work(session)
 
     members = controller.plan.members

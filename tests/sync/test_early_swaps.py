@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -27,13 +26,13 @@ from testbed.sync.transport import TransportSettings
 from tests.sync.controller import Controller, job
 from tests.sync.plans import names, random_groups, random_plan, star
 from tests.sync.swaps import Over
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.local
 
 MEMBERS = names(4)
 #: A period so long that no test reaches a round among all.
 FAR = 1000
-PATIENCE_S = 20.0
 
 
 def halves(epoch: int, first: tuple[str, ...], period: int = FAR, root: str = "m0") -> Plan:
@@ -55,13 +54,6 @@ def together(controller: Controller, work: Callable[[sync.Session], Any]) -> dic
         return dict(zip(members, pool.map(member, members), strict=True))
 
 
-def await_true(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, "the condition did not become true in time"
-        time.sleep(0.005)
-
-
 def epochs_used(controller: Controller, plan: Plan, before: Mapping[str, int], rounds: int) -> dict[str, list[int]]:
     """Run rounds with a swap. Returns the epochs that each member's rounds used.
 
@@ -74,7 +66,7 @@ def epochs_used(controller: Controller, plan: Plan, before: Mapping[str, int], r
         epochs = [session.allreduce(torch.ones(100)).epoch for _ in range(before[session.name])]
         ready.wait(PATIENCE_S)
         epochs += [session.allreduce(torch.ones(100)).epoch for _ in range(newest - len(epochs))]
-        await_true(lambda: session.plan.epoch == plan.epoch)
+        until(lambda: session.plan.epoch == plan.epoch)
         return epochs + [session.allreduce(torch.ones(100)).epoch for _ in range(rounds - newest)]
 
     return together(controller, work)

@@ -13,18 +13,12 @@ import pytest
 from testbed.sync.errors import FrameError, ImpostorError
 from testbed.sync.transport import handshake
 from testbed.sync.transport.frame import FETCH, NONCE_BYTES, Greeting
-from testbed.sync.transport.settings import TransportSettings
-from tests.sync.keys import keys
+from tests.sync.keys import MEMBERS, keys, settings_of
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
-MEMBERS = ("a", "b", "mallory")
 ANSWER_BYTES = NONCE_BYTES + 32
-
-
-def settings_of(member: str) -> TransportSettings:
-    return TransportSettings(member, keys(member, MEMBERS), PATIENCE_S)
 
 
 def soon() -> float:

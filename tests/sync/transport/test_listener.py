@@ -17,20 +17,14 @@ from testbed.sync.transport import handshake, sockets
 from testbed.sync.transport.frame import FETCH, Frame, FrameFormat, Greeting
 from testbed.sync.transport.listener import MAX_STRANGERS, MOST_OF_A_STREAM, Listener, Received, Receiver
 from testbed.sync.transport.outbox import Outbox
-from testbed.sync.transport.settings import TransportSettings
-from tests.sync.keys import keys
+from tests.sync.keys import settings_of
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
-MEMBERS = ("a", "b", "mallory")
 WIRE = FrameFormat(1)
 #: Connections of strangers, more than the listener allows at once.
 CROWD = 2 * MAX_STRANGERS
-
-
-def settings_of(member: str) -> TransportSettings:
-    return TransportSettings(member, keys(member, MEMBERS), PATIENCE_S)
 
 
 class Inward:
