@@ -104,7 +104,7 @@ def launch(
     if topology is not None and name is not None:
         raise fail(BAD_INPUT, f"{topology} and --name {name}: can't be given together\n    write instead: one of them")
     if topology is None and (files or image or renew):
-        remedy = "TOPOLOGY, or `testbed up TOPOLOGY --files DIR --image IMAGE` first"
+        remedy = "TOPOLOGY, or `testbed network up TOPOLOGY --files DIR --image IMAGE` first"
         raise fail(
             BAD_INPUT,
             f"--files and --image: can't change the containers of a network that is up\n    write instead: {remedy}",
@@ -158,7 +158,9 @@ def _shown_page(network: str) -> str:
 
     file = state_folder(network) / PAGE
     if not file.exists():
-        raise fail(BAD_INPUT, f"--open: {network} has no page\n    write instead: `testbed up TOPOLOGY --open` first")
+        raise fail(
+            BAD_INPUT, f"--open: {network} has no page\n    write instead: `testbed network up TOPOLOGY --open` first"
+        )
     return show_in_browser(file, ApiPort(shown=True))
 
 

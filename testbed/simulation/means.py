@@ -126,7 +126,7 @@ class _Member:
         self._encoder = Encoder(sums, given.residual)
 
     def add_local(self, number: int) -> Sequence[OutgoingChunk]:
-        return self.reduction.add_local(number, self._encoder.owed(self.reduction.layout.chunks[number]))
+        return self.reduction.add_local(number, self._encoder.take_residual(self.reduction.layout.chunks[number]))
 
     def encoded(self, send: OutgoingChunk) -> tuple[memoryview, torch.Tensor, float]:
         """Return a chunk's bytes, its values as receivers decode them, and the factor on those values."""

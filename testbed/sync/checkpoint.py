@@ -67,8 +67,8 @@ class Checkpoint:
         """
         if missing := sorted(set(parts) ^ set(self.parts)):
             raise CheckpointError(
-                f"the checkpoint holds {sorted(self.parts)}, and {sorted(parts)} are to be restored: give exactly the "
-                f"parts that were saved (these differ: {missing})",
+                f"the checkpoint has the parts {sorted(self.parts)}, and {sorted(parts)} were given: give exactly the "
+                f"saved parts (these differ: {missing})",
                 rule="parts",
                 given=sorted(parts),
             )

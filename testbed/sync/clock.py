@@ -1,4 +1,4 @@
-"""The clock by which members read time and wait: the machine's by default, a simulated one in tests."""
+"""The clock of members, by which they read time and wait: the machine's, or a simulated one in tests."""
 
 from __future__ import annotations
 
@@ -34,15 +34,19 @@ class SystemClock:
     """The machine's clocks. A timer thread makes each later call."""
 
     def unix(self) -> float:
+        """Return Unix time in seconds."""
         return time.time()
 
     def monotonic(self) -> float:
+        """Return seconds since the machine's start."""
         return time.monotonic()
 
     def wait_for(self, changed: threading.Condition, holds: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Wait until `holds()` is true, and return its last result."""
         return changed.wait_for(holds, timeout_s)
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call `call` after `seconds` on a thread of its own."""
         timer = threading.Timer(seconds, call)
         timer.daemon = True
         timer.start()

@@ -17,7 +17,8 @@ from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.transport.sockets import close_now
 
 _POLL_S = 0.1
-#: A controller that works accepts a connection within this time. If its host drops packets, another attempt is made.
+#: The longest attempt to connect in seconds. A working controller accepts at once; if its host drops packets, another
+#: attempt is made.
 _CONNECT_S = 5.0
 
 
@@ -75,7 +76,7 @@ class ControlChannel:
             timeout_s: The longest wait in seconds; the controller answers once all members have come.
 
         Raises:
-            SyncError: The answer is another message, or none comes in time.
+            SyncError: The answer is another message, or no answer comes in time.
             Stopped: The controller tells this member to stop.
         """
         self._connection.settimeout(timeout_s)
@@ -152,7 +153,7 @@ def _connect(endpoint: Endpoint, timeout_s: float, tls: Tls | None) -> socket.so
         except ssl.SSLError as error:
             raise SyncError(
                 f"the TLS handshake with {endpoint} failed: {error}. Start the controller and all its members with "
-                "--tls and folders of one authority, or all of them without --tls",
+                "--tls and certificates of one authority, or all of them without --tls",
                 rule="tls",
             ) from error
         except OSError as error:
@@ -169,7 +170,7 @@ def _try(endpoint: Endpoint, tls: Tls | None) -> socket.socket:
         if tls is not None:
             connection = _secured(tls.opened(connection))
         connection.settimeout(None)
-        # Without keepalive a controller whose host vanished would be waited for without end.
+        # Without keep-alive probes the member would wait forever for a controller whose host has vanished.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return connection
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -18,7 +18,7 @@ from testbed.sync.control_channel import ControlChannel
 from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.transport import CLOSE_S
 
-#: Renewals within a lease: one may be late, and one lost with a connection.
+#: The renewals within a lease: one may be late, and one lost with a connection.
 RENEWALS = 3
 #: Seconds between two attempts to reach the controller.
 RETRY_S = 0.5
@@ -49,8 +49,8 @@ class ControlConnection:
             channel: The channel over which this member was welcomed.
             member: The member's name.
             rejoin: Returns the messages with which the member introduces itself to a controller that is back.
-            lease_s: Seconds for which the controller keeps a silent member; 0 where members have no leases.
-            connect: Makes another channel, or raises OSError or SyncError where the controller is away.
+            lease_s: Seconds for which the controller keeps a silent member; 0 if members have no leases.
+            connect: Makes another channel, or raises OSError or SyncError while the controller is away.
             clock: Measures the time between renewals, and between attempts to reach the controller.
         """
         self._member = member
@@ -81,7 +81,7 @@ class ControlConnection:
         try:
             self.send(message)
         except OSError as error:
-            log.warning("%s: the controller did not get a %s: %s", self._member, message.kind, error)
+            log.warning("%s: a %s did not reach the controller: %s", self._member, message.kind, error)
 
     def receive(self) -> ControlMessage | None:
         """Wait for the next message. Returns None when the connection has ended for good.
@@ -123,7 +123,7 @@ class ControlConnection:
     def _reconnect(self) -> bool:
         """Try until there is a channel to the controller. Returns False after `close` or `leave`."""
         if not self._closed:
-            log.warning("%s: the controller is away", self._member)
+            log.warning("%s: lost the controller; trying to reconnect each %g s", self._member, RETRY_S)
         self._channel.close()
         while not self._ends_within(RETRY_S, leaving=True):
             try:

@@ -1,20 +1,19 @@
 """Communication hooks for DistributedDataParallel (DDP): one reduces by a session, one leaves gradients local.
 
-This module does without postponed annotations: DDP compares a hook's annotations with the types themselves.
+This module has no postponed annotations, because DDP compares a hook's annotations with the types themselves.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch.distributed import GradBucket  # type: ignore[attr-defined]  # public, but not declared so
+from torch.distributed import GradBucket  # type: ignore[attr-defined]  # public, but not declared as such
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from testbed.sync.codecs import Residual
-from testbed.sync.errors import SyncError
 from testbed.sync.executor import Work
-from testbed.sync.strategies.strategy import Reduced, Reducer
+from testbed.sync.strategies.strategy import Reduced, Reducer, check_whole
 
 Hook = Callable[[object, GradBucket], torch.futures.Future[torch.Tensor]]
 
@@ -26,8 +25,8 @@ def hook_of(reducer: Reducer) -> Hook:
     which backward fills them. The model determines this order, so it is the same at every member. Two buckets overlap
     once DDP has settled on its buckets' sizes.
 
-    What codecs leave out is kept for each bucket. DDP rearranges its buckets after the first step; the residuals of
-    the old buckets are then dropped.
+    Each bucket has a residual. DDP rearranges its buckets after the first step; the residuals of the old buckets are
+    then dropped.
 
     A failed round makes `backward` raise a RuntimeError with the SyncError's text. So does a round inside a group,
     because DDP's copies of the model would diverge.
@@ -46,8 +45,8 @@ def hook_of(reducer: Reducer) -> Hook:
 
         def finish(work: Work[Reduced]) -> None:
             try:
-                _check_whole(work.wait())
-            except Exception as error:  # any error must come out where DDP waits
+                check_whole(work.wait())
+            except Exception as error:  # any error must be raised where DDP waits
                 future.set_exception(error)  # type: ignore[arg-type]  # PyTorch's own annotation is wrong
             else:
                 future.set_result(values)
@@ -56,17 +55,6 @@ def hook_of(reducer: Reducer) -> Hook:
         return future
 
     return session_hook
-
-
-def _check_whole(reduced: Reduced) -> None:
-    if not reduced.whole:
-        raise SyncError(
-            f"round {reduced.round}, epoch {reduced.epoch}: the plan has groups, whose members differ between global "
-            "rounds; DistributedDataParallel needs a plan without groups. Train with session.local_sgd instead",
-            rule="groups",
-            round=reduced.round,
-            epoch=reduced.epoch,
-        )
 
 
 class LocalGradients:
@@ -84,7 +72,7 @@ class LocalGradients:
             model.register_comm_hook(self, local_hook)
         except RuntimeError as error:
             raise ValueError(
-                f"this DistributedDataParallel has a communication hook of its own, and takes no second: {error}. "
+                f"this DistributedDataParallel has a communication hook already: {error}. "
                 "Leave out its register_comm_hook, and wrap a model once"
             ) from error
         self._model = model
@@ -96,8 +84,8 @@ class LocalGradients:
         text = "DistributedDataParallel exchanges no gradients and no buffers"
         if self._model.find_unused_parameters:
             text += (
-                "; but find_unused_parameters=True has it ask all ranks in each backward pass which parameters were "
-                "used, 4 bytes for each and a round trip: leave it out where all are"
+                "; but find_unused_parameters=True makes it ask all ranks in each backward pass which parameters were "
+                "used, which costs 4 bytes a parameter and a round trip: leave it out if all are used"
             )
         return text
 

@@ -1,12 +1,12 @@
 """Joining a run with the address, name and secret that environment variables give.
 
-TESTBED_CONTROLLER   tcp:HOST:PORT or unix:PATH
-TESTBED_MEMBER       the member's name; by default the worker's name, TESTBED_WORKER, with `.0`, `.1`, … if several
-                     processes run on the worker
-TESTBED_TLS          the folder with the member's certificate; or
-TESTBED_TOKEN_FILE   the file with the member's token; a Unix socket needs neither
-TESTBED_LISTEN       the IPv4 address at which peers reach the member; by default the address of the interface that
-                     leads to the controller
+    TESTBED_CONTROLLER   tcp:HOST:PORT or unix:PATH
+    TESTBED_MEMBER       the member's name; by default the worker's name, TESTBED_WORKER, with `.0`, `.1`, … if several
+                         processes run on the worker
+    TESTBED_TLS          the folder with the member's certificate; or
+    TESTBED_TOKEN_FILE   the file with the member's token; a Unix socket needs neither
+    TESTBED_LISTEN       the IPv4 address at which peers reach the member; by default the address of the interface that
+                         leads to the controller
 
 A value may contain other variables, such as those that torchrun and Slurm set for each process:
 `TESTBED_MEMBER=w{RANK}`, `TESTBED_TLS=tls/w{SLURM_PROCID}`.
@@ -115,7 +115,7 @@ def _of(environ: Mapping[str, str], variable: str) -> str:
         return value.format_map(environ)
     except (KeyError, ValueError, IndexError, AttributeError) as error:
         raise SyncError(
-            f"{variable}={value}: {error} can't be put in; write names of variables that are set in braces",
+            f"{variable}={value}: can't replace {error}; in braces write only names of variables that are set",
             field=variable,
             given=value,
         ) from error

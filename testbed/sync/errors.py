@@ -22,7 +22,7 @@ class Stopped(SyncError):
 
 
 class CheckpointError(SyncError):
-    """A file is not a checkpoint, or a checkpoint of other parts."""
+    """A file is not a checkpoint, or holds other parts than were asked for."""
 
 
 class Halted(SyncError):

@@ -1,4 +1,4 @@
-"""Threads of a member: started with a clear error, and two of them that run rounds while the caller does other work."""
+"""Threads of a member: a start with a clear error, and an executor of rounds while the caller does other work."""
 
 from __future__ import annotations
 

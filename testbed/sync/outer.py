@@ -1,4 +1,4 @@
-"""Outer optimizers: how all members step by the mean of their changes. Each works on one flat float32 tensor."""
+"""Outer optimizers, by which all members step by the mean of their changes. Each works on one flat float32 tensor."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from testbed.sync.clock import SYSTEM, Clock
 from testbed.sync.transport import CLOSE_S
 
 #: Seconds between two reports. All members report at multiples of it, as far as their clocks agree, because the
-#: controller compares what members report at one time.
+#: controller compares reports of the same time.
 EACH_S = 0.25
 
 

@@ -1,4 +1,4 @@
-"""How a member joins a run: it sends its address to the controller, and receives its job and the peers' addresses."""
+"""The rendezvous of a member: it sends its address to the controller, and receives its job and the peers' addresses."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from testbed.sync.control_connection import ControlConnection
 from testbed.sync.transport import TransportSettings
 from testbed.sync.transport.sockets import listen as open_listener
 
-#: A controller is started within seconds. If none has answered after this time, none will, however long the member may
-#: wait for the other members.
+#: The longest wait in seconds for the controller to accept the connection. It starts within seconds; the wait for the
+#: other members may be much longer.
 REACH_S = 120.0
 
 
@@ -65,8 +65,8 @@ class Rendezvous:
         """Return the connection to the controller, started.
 
         Args:
-            rejoin: Returns this member's state for a controller that is back after an outage; None where members have
-                no lease, and do not reconnect.
+            rejoin: Returns this member's state for a controller that is back after an outage; None for a member without
+                a lease, which does not reconnect.
         """
         hello = replace(self.hello, returns=True)
         messages = (lambda: ()) if rejoin is None else (lambda: (hello, rejoin()))

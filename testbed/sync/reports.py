@@ -16,7 +16,7 @@ class StepReport:
 
     #: Figures to keep, such as the loss.
     metrics: Mapping[str, float | None] = field(default_factory=dict)
-    #: Seconds for which the steps computed, were held back to a declared speed, and missed the declared speed.
+    #: Seconds for which the steps computed, waited to match a declared speed, and exceeded that speed's time.
     compute_s: float = 0.0
     paced_s: float = 0.0
     late_s: float = 0.0
@@ -29,9 +29,9 @@ class RoundReports:
 
     Args:
         member: The member's name.
-        samples: Returns what the paths to peers carried since its last call.
+        samples: Returns the measurements of the paths to peers since its last call.
         arrivals: Returns the trains that came from each peer since its last call.
-        tell: Sends a report.
+        tell: Sends a report to the controller.
     """
 
     def __init__(
@@ -45,32 +45,32 @@ class RoundReports:
         self._samples = samples
         self._arrivals = arrivals
         self._tell = tell
-        self._untold: list[RoundResult] = []
+        self._unreported: list[RoundResult] = []
         self._guard = threading.Lock()
 
     def add(self, result: RoundResult) -> None:
         """Add a completed round."""
         with self._guard:
-            self._untold.append(result)
+            self._unreported.append(result)
 
     def tell(self, steps: StepReport | None = None, keep: int = 0) -> bool:
         """Send the reports of all but the newest rounds.
 
         Args:
             steps: The steps before the last of the reported rounds.
-            keep: How many of the newest rounds to keep for a later call.
+            keep: The number of the newest rounds to keep for a later call.
 
         Returns:
             True if a round was reported.
         """
         with self._guard:
-            count = max(0, len(self._untold) - keep)
-            untold, self._untold = self._untold[:count], self._untold[count:]
-        for result in untold[:-1]:
+            count = max(0, len(self._unreported) - keep)
+            reported, self._unreported = self._unreported[:count], self._unreported[count:]
+        for result in reported[:-1]:
             self._tell(self._report(result, StepReport(), (), {}))
-        for result in untold[-1:]:
+        for result in reported[-1:]:
             self._tell(self._report(result, steps or StepReport(), self._samples(), self._arrivals()))
-        return bool(untold)
+        return bool(reported)
 
     def _report(
         self,

@@ -34,7 +34,7 @@ from testbed.sync.gossip.message_codec import HEADER_BYTES, MessageCodec, PartHe
 from testbed.sync.transport import Greeting, Outbox, RouteTable, TransportSettings, handshake, probe
 from testbed.sync.transport.arrivals import Arrivals
 from testbed.sync.transport.frame import Frame, FrameFormat, checksum
-from testbed.sync.transport.listener import Received, Receiver, hand_on
+from testbed.sync.transport.listener import Received, Receiver, dispatch
 from testbed.sync.transport.sender import Sender
 from tests.fuzz.messages import without_setup
 from tests.fuzz.target import CLEAN, Feed, Target
@@ -84,7 +84,7 @@ def deliver(receiver: Receiver, sender: str, channel: int, frame: Frame, payload
     """Hand a frame to a receiver, as a listener does."""
     with suppress(SyncError):
         greeting = Greeting(sender, channel, generation=PLAN.epoch)
-        hand_on(receiver, greeting, Received(sender, frame, payload, frame.length, 0.0))
+        dispatch(receiver, greeting, Received(sender, frame, payload, frame.length, 0.0))
 
 
 class Unsent(Outbox):

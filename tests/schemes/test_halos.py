@@ -157,7 +157,7 @@ def test_who_dies_is_missed_by_nobody_and_comes_back_to_the_others_model(gone: s
         simulation.kill(gone)
         for name in NAMES:
             if name != gone:
-                simulation.tell(name, made[name].forget(gone))
+                simulation.tell(name, made[name].remove(gone))
 
     def back() -> None:
         ends = [made[name].promise(3) for name in NAMES if name != gone]
@@ -170,7 +170,7 @@ def test_who_dies_is_missed_by_nobody_and_comes_back_to_the_others_model(gone: s
         simulation.revive(gone, comer)
         for name in NAMES:
             if name != gone:
-                made[name].release()
+                made[name].abort()
                 simulation.tell(name)
         simulation.begin(gone)
         simulation.after(0.3, lambda: begun.append(comer.parameters))

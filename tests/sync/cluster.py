@@ -1,7 +1,7 @@
-"""Members and a controller as processes, over loopback; members die where they are told to, and come back.
+"""Members and a controller as processes over loopback. Members die at given phases of a round, and come back.
 
-Every member checks every mean by the slices that the round says it is made of: its error against those members'
-values in float64, and that the slices cover the tensor. Whoever has a round has the same bits.
+Every member checks every mean by the slices of the round's result: the error against those members' values in float64,
+and that the slices cover the tensor. All members that complete a round must have the same bits.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ preload("tests.sync.cluster", "testbed.controller.serve")
 
 ELEMENTS = 60_000
 CHUNK_ELEMENTS = 16 * 1024
-#: float32 sums of nine numbers around 1.
+#: For float32 sums of nine numbers around 1.
 TOLERANCE = 1e-5
 
 
 def wrapped(original: Callable[..., Any], count: int) -> Callable[[Callable[[], None]], None]:
-    """Return a function that has `then` called after the `count`-th call of a method of Round within a round."""
+    """Return a function that lets a call follow the `count`-th call in a round of a method of Round."""
 
     def arm(then: Callable[[], None]) -> None:
         done: dict[int, int] = {}
@@ -61,19 +61,19 @@ def wrapped(original: Callable[..., Any], count: int) -> Callable[[Callable[[], 
     return arm
 
 
-#: Where in a round a member dies.
+#: The phases of a round in which a member dies.
 PHASES: dict[str, Callable[[Callable[[], None]], None]] = {
-    "its first chunk is on its way": wrapped(Round._send, 1),
+    "its first chunk is queued": wrapped(Round._send, 1),
     "it has added a partial sum": wrapped(Round._take_partial, 2),
     "it has released a mean as a root": wrapped(Round._release, 1),
-    "it has taken and passed on a mean": wrapped(Round._take_mean, 1),
-    "it has taken and passed on several means": wrapped(Round._take_mean, 5),
+    "it has taken and forwarded a mean": wrapped(Round._take_mean, 1),
+    "it has taken and forwarded several means": wrapped(Round._take_mean, 5),
     "the round is over for it": wrapped(Round.finish, 1),
 }
 
 
 class Parameters:
-    """What a member trains: a number an element, moved by every mean."""
+    """A member's parameters, which every mean changes."""
 
     def __init__(self) -> None:
         self.values = torch.zeros(ELEMENTS)
@@ -97,7 +97,7 @@ class Parameters:
 def contribution(member: str, round_number: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(int(member[1:]) * 100_003 + round_number)
     values = torch.randn(ELEMENTS, generator=generator)
-    values[0] = 0  # where members say that they have been asked to end
+    values[0] = 0  # the members' flag to end
     return values
 
 
@@ -106,7 +106,7 @@ def weight(member: str) -> float:
 
 
 def error_of(result: sync.RoundResult) -> float:
-    """The largest error of a mean, by the slices it says it is made of. AssertionError when those have gaps."""
+    """Return the largest error of a mean over its slices. Asserts that the slices have no gaps."""
     cuts = [0, *(part.stop for part in result.slices)]
     assert [part.start for part in result.slices] == cuts[:-1] and cuts[-1] == ELEMENTS, result.slices
     worst = 0.0
@@ -123,16 +123,16 @@ def error_of(result: sync.RoundResult) -> float:
 
 
 def end_with(process: int) -> None:
-    """Watch who started this cluster: without it a member would train on for good, as it should."""
+    """End this process after the process that started the cluster; otherwise a member would train on forever."""
     while Path(f"/proc/{process}").exists():
         time.sleep(1.0)
     os._exit(1)
 
 
 def member(folder: Path, name: str, step_s: float, orders: Path, owner: int) -> None:
-    """A member's life: rounds until all were asked to end. What each round came to goes into a file, a line each.
+    """Run a member: rounds until all are asked to end. Writes a record of each round.
 
-    `orders` may come to hold a phase: it then dies there, in the round that follows.
+    When a phase is written into the file `orders`, the member dies in that phase of the next round.
     """
     threading.Thread(target=end_with, args=(owner,), daemon=True).start()
     torch.set_num_threads(1)
@@ -173,7 +173,7 @@ def die(note: Path) -> None:
 
 
 def view_of(names: Sequence[str], seed: int) -> View:
-    """A full mesh of uneven rates, so that plans have relays."""
+    """Return a full mesh with uneven rates, so that plans have relays."""
     draw = random.Random(seed)
     edges = {(a, b): Edge(draw.uniform(5e6, 155e6), 0.001) for a in names for b in names if a != b}
     sites = tuple(Site(name, site=name, speed=1.0, uplink="", downlink="") for name in names)
@@ -182,12 +182,15 @@ def view_of(names: Sequence[str], seed: int) -> View:
 
 @dataclass
 class Kill:
-    """One member that was killed: how long until the others had that round, and until it was in one again."""
+    """A member's death."""
 
     member: str
     phase: str
-    mended_s: float
+    #: Seconds until the others completed the round.
+    recovered_s: float
+    #: Seconds from the member's restart until it completed a round again.
     back_s: float
+    #: The most slices of the round and the next.
     slices: int
 
 
@@ -248,7 +251,7 @@ class Cluster:
         lines = path.read_text().splitlines() if path.exists() else []
         found = []
         for line in lines:
-            with suppress(ValueError):  # one that is being written
+            with suppress(ValueError):  # the last line, while it is written
                 found.append(json.loads(line))
         return found
 
@@ -271,8 +274,15 @@ class Cluster:
     def ended(self, name: str) -> bool:
         return not self._members[name].is_alive()
 
-    def kill(self, name: str, phase: str, comes_back: bool = True, mended: bool = True) -> Kill | None:
-        """Have a member die in a round's phase; back once it has been in a round again."""
+    def kill(self, name: str, phase: str, restart: bool = True, recovers: bool = True) -> Kill | None:
+        """Let a member die in a phase of a round, and wait for its return to a round.
+
+        Args:
+            name: The member.
+            phase: A key of PHASES.
+            restart: Start the member again.
+            recovers: Wait until the others complete the round; if not, return None.
+        """
         note = self.folder / f"{name}.died"
         note.unlink(missing_ok=True)
         others = [other for other in self.names if other != name]
@@ -280,13 +290,13 @@ class Cluster:
         (self.folder / f"{name}.orders.new").replace(self.folder / f"{name}.orders")
         process = self._members[name]
         self.until(lambda: not process.is_alive())
-        if not mended:
+        if not recovers:
             return None
         died_s, before = float(note.read_text()), self.last_round(name)
         self.await_round(before + 2, others)
         after = [record for record in self.records(others[0]) if record["round"] > before]
         back_s = 0.0
-        if comes_back:
+        if restart:
             began = time.time()
             self.start(name)
             self.until(lambda: self.last_round(name) > before + 1)
@@ -296,7 +306,7 @@ class Cluster:
         return Kill(name, phase, first["at_s"] - died_s, back_s, slices)
 
     def end(self, left_out: Sequence[str] = ()) -> dict[str, Any]:
-        """Let all finish; the controller's last word."""
+        """Let all members finish. Returns the controller's final record."""
         (self.folder / "end").touch()
         self.until(lambda: all(self.ended(name) for name in self.names))
         codes = {name: its.exitcode for name, its in self._members.items() if name not in left_out}
@@ -305,7 +315,7 @@ class Cluster:
         return final
 
     def check(self) -> int:
-        """That whoever has a round has the same bits, of the right mean, none left out; how many rounds there were."""
+        """Assert that all members have the same bits and the right mean of each round. Returns the number of rounds."""
         seen: dict[int, tuple[str, str]] = {}
         for name in self.names:
             records = self.records(name)
@@ -331,7 +341,7 @@ def round_seconds(made: Cluster) -> float:
 
 
 def reported(made: Cluster) -> list[dict[str, Any]]:
-    """The rounds that the controller has seen since it was started."""
+    """Return the rounds that the controller has seen since its start."""
     try:
         return made.client.rounds()
     except ControllerError:

@@ -1,4 +1,4 @@
-"""A small controller for tests of the library alone: gathers Hellos, hands out plans, keeps what members say."""
+"""A small controller for tests of the library alone: it welcomes members, sends plans, and keeps members' messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.waiting import PATIENCE_S
 
 
 def job(rounds: int = 1, **changes: object) -> Job:
-    """A job with what tests don't care about filled in."""
+    """Return a job with defaults for tests."""
     return Job(rounds, **{"round_timeout_s": 20.0, **changes})  # type: ignore[arg-type]
 
 
@@ -44,12 +44,12 @@ class Controller:
         self.work = work
         self.identities = Identities(plan.members, "a secret")
         self.roster: dict[str, tuple[str, int]] = {}
-        self.misled: dict[str, dict[str, tuple[str, int]]] = {}  # member → addresses it is told instead
+        self.false_rosters: dict[str, dict[str, tuple[str, int]]] = {}  # member → addresses in place of the right ones
         self.messages: list[ControlMessage] = []
-        self.in_force: set[int] = set()  # epochs that rounds went by
-        self.confirms_to: Iterable[str] | None = None  # whom it tells that all hold a plan, before it dies; None: all
+        self.in_force: set[int] = set()  # epochs of reported rounds
+        self.confirms_to: Iterable[str] | None = None  # members that get Confirm before the controller dies; None: all
         self.at_goodbye: Callable[[str], None] = lambda member: None  # called before a member's connection is closed
-        self.changed = threading.Condition()  # a reentrant lock, so conditions may ask what was said
+        self.changed = threading.Condition()  # a reentrant lock, because conditions read the messages
         self._path = directory / "control.sock"
         self._connections: dict[str, socket.socket] = {}
         self._holders: dict[int, set[str]] = {}
@@ -64,39 +64,39 @@ class Controller:
 
     def prepare(self, plan: Plan, only: Iterable[str] | None = None) -> None:
         for member in self.plan.members if only is None else only:
-            self.say(member, encode(Prepare(plan.to_json())))
+            self.send_line(member, encode(Prepare(plan.to_json())))
 
     def probe(self, member: str, peer: str, most: int, seconds: float) -> None:
-        self.say(member, encode(Probe(peer, most, seconds)))
+        self.send_line(member, encode(Probe(peer, most, seconds)))
 
     def stop(self, member: str, reason: str) -> None:
-        self.say(member, encode(Stop(reason)))
+        self.send_line(member, encode(Stop(reason)))
 
-    def say(self, member: str, line: bytes) -> None:
-        """Say what may be no message. Whoever was welcomed first may have it said while others are being welcomed."""
+    def send_line(self, member: str, line: bytes) -> None:
+        """Send a line, which need not be a message. A member may get it while others are still welcomed."""
         with self.changed:
             self._connections[member].sendall(line)
 
-    def said(self, kind: type[ControlMessage]) -> list[ControlMessage]:
+    def received(self, kind: type[ControlMessage]) -> list[ControlMessage]:
         with self.changed:
             return [message for message in self.messages if isinstance(message, kind)]
 
     def reports(self) -> list[Report]:
-        return [message for message in self.said(Report) if isinstance(message, Report)]
+        return [message for message in self.received(Report) if isinstance(message, Report)]
 
     def goodbyes(self) -> list[Goodbye]:
-        return [message for message in self.said(Goodbye) if isinstance(message, Goodbye)]
+        return [message for message in self.received(Goodbye) if isinstance(message, Goodbye)]
 
     def await_messages(self, kind: type[ControlMessage], number: int, timeout_s: float = PATIENCE_S) -> None:
         self.await_condition(lambda: sum(isinstance(m, kind) for m in self.messages) >= number, timeout_s)
 
     def await_condition(self, holds: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-        """Wait for something that is true only after a message."""
+        """Wait for a condition that becomes true only with a message."""
         with self.changed:
-            assert self.changed.wait_for(holds, timeout_s), "it did not come to hold in time"
+            assert self.changed.wait_for(holds, timeout_s), "the condition did not become true in time"
 
     def die(self) -> None:
-        """As a process does that is killed: nobody listens any more, and every member's line ends."""
+        """End like a killed process: close the listener and every member's connection."""
         sockets.close_now(self._listener)
         for connection in self._connections.values():
             sockets.close_now(connection)
@@ -151,6 +151,6 @@ class Controller:
         for shard, member in enumerate(self.plan.members):
             share = {"shard": shard, "shards": len(self.plan.members)} if self.work.workload else {}
             work = replace(self.work, workload={**self.work.workload, **share})
-            roster = self.roster | self.misled.get(member, {})
+            roster = self.roster | self.false_rosters.get(member, {})
             line = encode(Welcome(work, roster, self.plan.to_json(), self.identities.keys(member)))
             self._connections[member].sendall(line)

@@ -1,6 +1,6 @@
 """A member that trains five steps under DDP: `python -m tests.sync.ddp_member ADDRESS NAME MODE`.
 
-Where MODE is `failing`, m1 goes before the third. Prints how many rounds there were, and the parameters.
+If MODE is `failing`, m1 leaves before the third step. Prints the number of rounds, and the parameters.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Members that are killed, each in turn at each phase of a round, come back, and must end with the same bits.
+"""Kills each member at each phase of a round; members come back, and all must end with the same bits.
 
-`python -m tests.sync.faults --members 9` kills each of 9 members at each phase of a round, lets it come back each
-time, then takes the controller away for 20 s; `--seed` draws another order. tests/sync/cluster.py says what is checked.
+`python -m tests.sync.faults --members 9` kills each of 9 members at each phase of a round, restarts it each time, and
+then stops the controller for 20 s; `--seed` draws another order. tests/sync/cluster.py describes the checks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, metavar="N", help="how many; by default each member in each phase")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # all that was started ends as well
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the processes of the cluster as well
     kills = []
     with cluster(arguments.members, arguments.step, arguments.seed) as made:
         made.await_round(8)
@@ -36,7 +36,8 @@ def main() -> int:
             assert killed is not None
             kills.append(killed)
             print(
-                f"{name} died as {phase}: mended in {killed.mended_s:.2f} s, back in {killed.back_s:.2f} s", flush=True
+                f"{name} died when {phase}: recovered in {killed.recovered_s:.2f} s, back in {killed.back_s:.2f} s",
+                flush=True,
             )
         before = made.last_round("m0")
         made.kill_controller()
@@ -46,15 +47,15 @@ def main() -> int:
         made.until(lambda: bool(reported(made)))
         final = made.end()
         rounds = made.check()
-    mended = sorted(kill.mended_s for kill in kills)
+    recovered = sorted(kill.recovered_s for kill in kills)
     print(
         f"{len(kills)} kills over {rounds} rounds, all bit-identical, every mean right by its slices; a round took "
-        f"{usual_s:.2f} s, the next one after a death {median(mended):.2f} s at the median and {mended[-1]:.2f} s at "
-        f"worst; {sum(kill.slices > 1 for kill in kills)} rounds have slices of two denominators; {during} rounds "
-        f"while the controller was away for {arguments.away:g} s; at its end: {final['state']}, "
-        f"identical {final['identical']}"
+        f"{usual_s:.2f} s, the next one after a death {median(recovered):.2f} s at the median and "
+        f"{recovered[-1]:.2f} s at worst; {sum(kill.slices > 1 for kill in kills)} rounds have slices of two "
+        f"denominators; {during} rounds while the controller was away for {arguments.away:g} s; at its "
+        f"end: {final['state']}, identical {final['identical']}"
     )
-    return 0 if mended[-1] < 3 * usual_s and final["identical"] else 1
+    return 0 if recovered[-1] < 3 * usual_s and final["identical"] else 1
 
 
 if __name__ == "__main__":

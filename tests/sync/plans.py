@@ -24,7 +24,7 @@ def chain(members: tuple[str, ...]) -> Tree:
 
 
 def random_tree(draw: random.Random, members: tuple[str, ...], share: float = 1.0) -> Tree:
-    """Different random trees for the way up and the way down."""
+    """Return a tree with different random parents for reduce and broadcast."""
     order = draw.sample(members, len(members))
     up = {member: draw.choice(order[:i]) for i, member in enumerate(order) if i}
     rest = draw.sample(order[1:], len(order) - 1)
@@ -33,7 +33,7 @@ def random_tree(draw: random.Random, members: tuple[str, ...], share: float = 1.
 
 
 def random_plan(draw: random.Random, members: tuple[str, ...], epoch: int, chunk_bytes: int = 4096) -> Plan:
-    """One to five trees of unequal shares, every other one with keys."""
+    """Return a plan of one to five trees with unequal shares, every other one with keys."""
     return Plan(epoch, members, random_trees(draw, members), chunk_bytes)
 
 
@@ -48,7 +48,7 @@ def random_shares(draw: random.Random, most: int) -> tuple[float, ...]:
 
 
 def random_groups(draw: random.Random, plan: Plan) -> Plan:
-    """The plan with its members parted into one to three groups."""
+    """Return the plan with its members in one to three groups."""
     order = draw.sample(plan.members, len(plan.members))
     cuts = [0, *sorted(draw.sample(range(1, len(order)), draw.randint(0, min(2, len(order) - 1)))), len(order)]
     parts = [tuple(order[start:stop]) for start, stop in pairwise(cuts)]
@@ -57,7 +57,7 @@ def random_groups(draw: random.Random, plan: Plan) -> Plan:
 
 
 def random_routes(draw: random.Random, members: tuple[str, ...]) -> tuple[Route, ...]:
-    """For every third pair of members one route over one or two others."""
+    """Return a route over one or two others for every third pair of members."""
     if len(members) < 3:
         return ()
     pairs = [(a, b) for a in members for b in members if a != b]
@@ -69,7 +69,7 @@ def random_routes(draw: random.Random, members: tuple[str, ...]) -> tuple[Route,
 
 
 def two_level(groups: list[tuple[str, ...]]) -> Tree:
-    """Members to their group's first, those to the first group's."""
+    """Return the tree in which members send to their group's first member, and these to the first group's."""
     root = groups[0][0]
     parents = {member: group[0] for group in groups for member in group[1:]}
     parents |= {group[0]: root for group in groups[1:]}
@@ -77,7 +77,7 @@ def two_level(groups: list[tuple[str, ...]]) -> Tree:
 
 
 def random_graph(draw: random.Random, members: tuple[str, ...]) -> dict[str, set[str]]:
-    """Who is whose neighbour: connected, a random tree and up to as many pairs more."""
+    """Return each member's neighbours in a connected graph: a random tree, and up to as many pairs more."""
     graph: dict[str, set[str]] = {member: set() for member in members}
     order = draw.sample(members, len(members))
     pairs = [(member, draw.choice(order[:i])) for i, member in enumerate(order) if i]
@@ -89,7 +89,7 @@ def random_graph(draw: random.Random, members: tuple[str, ...]) -> dict[str, set
 
 
 def spanning(draw: random.Random, graph: dict[str, set[str]], root: str) -> dict[str, str]:
-    """A random tree over the graph's edges: each member's parent."""
+    """Return each member's parent in a random tree over the graph's edges."""
     parents: dict[str, str] = {}
     while len(parents) < len(graph) - 1:
         reached = [root, *parents]
@@ -100,7 +100,7 @@ def spanning(draw: random.Random, graph: dict[str, set[str]], root: str) -> dict
 
 
 def plan_over_graph(draw: random.Random, members: tuple[str, ...], epoch: int) -> Plan:
-    """One to four trees of a random connected graph, the way up and the way down drawn apart."""
+    """Return a plan of one to four trees over a random connected graph; reduce and broadcast are drawn separately."""
     graph = random_graph(draw, members)
     trees = []
     for share in random_shares(draw, 4):

@@ -1,4 +1,4 @@
-"""Proxies before members that delay what comes to them, each connection by itself."""
+"""Proxies before members that delay the bytes to them, each connection independently."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Self
 from testbed.sync.transport.sender import CLOSE_S
 from testbed.sync.transport.sockets import close_now
 
-#: Read at once; most pieces go on at once, one of so many takes its time.
+#: Bytes are read in pieces. One piece in SLOW_ONE_OF takes up to SLOW_S seconds; the others are forwarded at once.
 PIECE_BYTES = 4096
 SLOW_ONE_OF, SLOW_S = 40, 0.003
 
 
 class Proxy:
-    """Listens at `address` and passes on to `target()`; `passed` is all that it did so far, as it came."""
+    """Listens at `address` and forwards all bytes to `target()`. `passed` holds the forwarded bytes in order."""
 
     def __init__(self, target: Callable[[], tuple[str, int]], seed: int) -> None:
         self._target = target
@@ -48,7 +48,7 @@ class Proxy:
             thread.join(CLOSE_S)
 
     def _accept(self) -> None:
-        with suppress(OSError):  # how a closed listener tells us
+        with suppress(OSError):  # the listener was closed
             while True:
                 connection, _ = self._listener.accept()
                 onward = socket.create_connection(self._target())
@@ -65,7 +65,7 @@ class Proxy:
 
 
 def _pass_on(source: socket.socket, target: socket.socket, draw: random.Random, passed: bytearray) -> None:
-    """Until the source ends."""
+    """Forward the source's bytes until it closes."""
     with suppress(OSError):
         while data := source.recv(PIECE_BYTES):
             if not draw.randrange(SLOW_ONE_OF):
@@ -78,7 +78,7 @@ def _pass_on(source: socket.socket, target: socket.socket, draw: random.Random, 
 
 
 def _answer(source: socket.socket, target: socket.socket) -> None:
-    """Until the target has read all and closed."""
+    """Forward the target's answers until it closes."""
     with suppress(OSError):
         while data := target.recv(PIECE_BYTES):
             source.sendall(data)

@@ -22,13 +22,23 @@ def run(
     settings: Job | None = None,
     after_round: int = 0,
 ) -> dict[str, T]:
-    """Every member does `work`; what each returned."""
+    """Run `work` at every member of the plan. Returns the results by member."""
+    with Controller(directory, plan, settings or job()) as controller:
+        return run_with(controller, work, after_round)
+
+
+def run_with(
+    controller: Controller, work: Callable[[sync.Session], T], after_round: int = 0, certificates: Path | None = None
+) -> dict[str, T]:
+    """Run `work` at every member of a controller, on a thread each. Returns the results by member."""
 
     def member(name: str) -> T:
-        with sync.join(controller.address, name, "127.0.0.1", timeout=20, after_round=after_round) as session:
+        tls = certificates and certificates / name
+        with sync.join(controller.address, name, "127.0.0.1", timeout=20, after_round=after_round, tls=tls) as session:
             return work(session)
 
-    with Controller(directory, plan, settings or job()) as controller, ThreadPoolExecutor(len(plan.members)) as pool:
-        results = dict(zip(plan.members, pool.map(member, plan.members), strict=True))
-        controller.await_messages(Goodbye, len(plan.members))
+    members = controller.plan.members
+    with ThreadPoolExecutor(len(members)) as pool:
+        results = dict(zip(members, pool.map(member, members), strict=True))
+    controller.await_messages(Goodbye, len(members))
     return results

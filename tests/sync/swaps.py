@@ -1,14 +1,15 @@
-"""Plans swapped at random among members that reduce all the while: `python -m tests.sync.swaps --count 2000`.
+"""Plans swapped at random among members that reduce at the same time: `python -m tests.sync.swaps --count 2000`.
 
-Plans are trees over random connected graphs. They are prepared at any moment, at one member after the other, and at
-times another one before the last is in force; what members send is delayed and reordered at random, by a transport
-inside the process (`post`), or over TCP by proxies before the members (`sockets`). What members contribute tells from
-the mean alone whose updates are in it: member i adds d · 4^i to each element, d from 1 to 3 by member and round, so in
-base 4 the sum's i-th digit is what i contributed, and float32 holds it exactly. `--seed N` replays a case that failed.
+Plans are trees over random connected graphs. Each is prepared at a random moment, at one member after the other, and
+sometimes before the previous plan is in force. Frames are delayed and reordered at random: by a transport inside the
+process (`--transport process`), or by proxies before members that use TCP (`--transport sockets`). The mean alone tells
+whose updates it holds: member i contributes d · 4^i to each element, with d from 1 to 3 by member and round. So the
+i-th digit of the sum in base 4 is member i's contribution, and float32 holds the sum exactly. `--seed N` replays a case
+that failed.
 
-With `--plans grouped` most plans have groups, ever others, and meet among all in each second to ninth round. Most of
-those take force in between; now and then their root can't reach a member, or does not hear from it, and leaves them to
-the next round among all.
+With `--plans grouped` most plans have random groups, and a round among all in each second to ninth round. Most of these
+plans come into force between rounds among all; sometimes their root can't reach a member, or gets no answer from it,
+and leaves the plan to the next round among all.
 """
 
 from __future__ import annotations
@@ -38,26 +39,28 @@ from testbed.sync.allreduce.round import RoundResult
 from testbed.sync.executor import AsyncExecutor, Work
 from testbed.sync.transport.settings import TransportSettings
 from tests.sync.controller import Controller, job
+from tests.sync.delayed_network import DelayedNetwork
 from tests.sync.plans import names, plan_over_graph, random_groups
-from tests.sync.post import Post
 from tests.sync.proxy import Proxy
 
 #: The plan after whose first round all members end.
 LAST = 1_000_000
-#: Of the tensors that are reduced in turns, as a model's buckets are.
+#: The elements of the tensors that are reduced in turn, like a model's buckets.
 ELEMENTS = (1500, 400, 900)
 TIMEOUT_S = 30.0
-#: Plans in force among the same members. Then others meet, as many as may be.
-SWAPS_A_MEETING = 50
+#: The swaps of a case. Each case has other members.
+SWAPS_PER_CASE = 50
 LEAST_MEMBERS, MOST_MEMBERS = 3, 8
-#: How many of the plans are overtaken by the next before all hold them.
+#: The part of the plans after which the next one is prepared before they are in force.
 OVERTAKEN = 0.2
 
 
-class Ledger:
-    """What came out of each round at each member, by the plan of `first` and those that follow. Any thread may call.
+class RoundChecker:
+    """Checks each member's means of all rounds. Any thread may call.
 
-    `early` counts the plans that took force after a round inside groups.
+    Attributes:
+        plans: The plans by epoch.
+        early: The number of plans that came into force after a round inside groups.
     """
 
     def __init__(self, first: Plan, overlaps: bool) -> None:
@@ -73,12 +76,12 @@ class Ledger:
         self._epochs: dict[int, int] = {}
 
     def contribution(self, member: str, number: int) -> torch.Tensor:
-        """What a member adds in a round."""
+        """Return a member's values in a round."""
         elements = ELEMENTS[number % len(ELEMENTS)]
         return torch.full((elements,), float(self._share(self.members.index(member), number)))
 
     def note(self, member: str, number: int, epoch: int, mean: torch.Tensor, lost: int, duplicated: int) -> None:
-        """A member is done with a round."""
+        """Check the result of a round at a member."""
         plan = self.plans[epoch]
         group = plan.group_of(member, number).members
         expected = sum(self._share(self.members.index(one), number) for one in group)
@@ -105,13 +108,13 @@ class Ledger:
             self.early += not self.plans[before].among_all(number - 1)
 
     def await_epoch(self, epoch: int) -> None:
-        """Wait until a round went by a plan. TimeoutError when none does."""
+        """Wait until a round has used the plan of `epoch`. Raises TimeoutError after TIMEOUT_S."""
         with self._changed:
             if not self._changed.wait_for(lambda: epoch in self.in_force or self.wrong, TIMEOUT_S):
                 raise TimeoutError(f"epoch {epoch} did not come into force")
 
     def check(self, swaps: int) -> None:
-        """AssertionError unless all was right."""
+        """Assert that all means were right, and that `swaps` plans came into force."""
         assert not self.wrong, self.wrong[:3]
         assert not self._open, f"rounds {sorted(self._open)} are not over at all members"
         assert len(self.in_force - {0, LAST}) >= swaps
@@ -126,7 +129,7 @@ MakePlan = Callable[[random.Random, tuple[str, ...], int], Plan]
 
 
 def grouped_plan(draw: random.Random, members: tuple[str, ...], epoch: int) -> Plan:
-    """Three of four with groups, whose rounds among all are up to nine rounds apart."""
+    """Return a plan, three of four with groups, whose rounds among all are up to nine rounds apart."""
     plan = plan_over_graph(draw, members, epoch)
     if epoch == LAST or not draw.randrange(4):
         return plan
@@ -136,61 +139,64 @@ def grouped_plan(draw: random.Random, members: tuple[str, ...], epoch: int) -> P
 PLANS: dict[str, MakePlan] = {"whole": plan_over_graph, "grouped": grouped_plan}
 
 
-def plans(draw: random.Random, ledger: Ledger, make: MakePlan, swaps: int) -> Iterator[tuple[Plan, bool]]:
-    """Plans to prepare, the last one included, and whether to wait until each is in force."""
+def plans(draw: random.Random, checker: RoundChecker, make: MakePlan, swaps: int) -> Iterator[tuple[Plan, bool]]:
+    """Yield the plans to prepare, up to the last, and whether to wait until each is in force."""
     epoch = 0
     while swaps:
         epoch += 1
         waits = draw.random() >= OVERTAKEN
         swaps -= waits
-        ledger.plans[epoch] = make(draw, ledger.members, epoch)
-        yield ledger.plans[epoch], waits
-    ledger.plans[LAST] = make(draw, ledger.members, LAST)
-    yield ledger.plans[LAST], True
+        checker.plans[epoch] = make(draw, checker.members, epoch)
+        yield checker.plans[epoch], waits
+    checker.plans[LAST] = make(draw, checker.members, LAST)
+    yield checker.plans[LAST], True
 
 
-def _train(ledger: Ledger, member: str, reduce: Callable[[torch.Tensor], Work[Any] | Over]) -> None:
-    """Rounds until the one after the first under the last plan. Every other member has two on at a time, unless the
-    ledger says that none does: then a plan may be agreed on up to the end of a round."""
-    ahead = ledger.members.index(member) % 2 if ledger.overlaps else 0
+def _train(checker: RoundChecker, member: str, reduce: Callable[[torch.Tensor], Work[Any] | Over]) -> None:
+    """Run rounds up to the second one under the last plan.
+
+    Every other member has two rounds at a time, unless the checker's rounds don't overlap: then the members may agree
+    on a plan up to the end of a round.
+    """
+    ahead = checker.members.index(member) % 2 if checker.overlaps else 0
     begun: deque[tuple[torch.Tensor, Work[Any] | Over]] = deque()
     asked, over, last = 0, 0, sys.maxsize
     while over < last:
         while asked < last and len(begun) <= ahead:
             asked += 1
-            values = ledger.contribution(member, asked)
+            values = checker.contribution(member, asked)
             begun.append((values, reduce(values)))
         values, work = begun.popleft()
         done = work.wait()
         over += 1
-        ledger.note(member, over, done.epoch, values, done.lost, done.duplicated)
+        checker.note(member, over, done.epoch, values, done.lost, done.duplicated)
         if done.epoch == LAST:
             last = min(last, over + 1)
 
 
-def by_post(seed: int, swaps: int, make: MakePlan) -> Ledger:
-    """A meeting whose members are threads, and what they send goes through no socket."""
+def inside_process(seed: int, swaps: int, make: MakePlan) -> RoundChecker:
+    """Run a case whose members are threads and send frames through no socket."""
     draw = random.Random(seed)
     members = names(draw.randint(LEAST_MEMBERS, MOST_MEMBERS))
-    first, post = make(draw, members, 0), Post(seed)
-    ledger = Ledger(first, draw.random() < 0.5)
+    first, network = make(draw, members, 0), DelayedNetwork(seed)
+    checker = RoundChecker(first, draw.random() < 0.5)
     roster = dict.fromkeys(members, ("", 0))
     groups = {
-        member: AllReduceGroup(first, TransportSettings(member, {}, TIMEOUT_S), roster, make_outbox=post.outbox)
+        member: AllReduceGroup(first, TransportSettings(member, {}, TIMEOUT_S), roster, make_outbox=network.outbox)
         for member in members
     }
     for group in groups.values():
-        post.admit(group)
-        group.swaps.connect = post.connect
+        network.add(group)
+        group.swaps.connect = network.connect
 
     def train(member: str) -> None:
         group, executor = groups[member], AsyncExecutor(member)
 
         def reduce(values: torch.Tensor) -> Work[RoundResult]:
-            return executor.begin(lambda: group.begin(values, 1.0, overlaps=ledger.overlaps), lambda end: end())
+            return executor.begin(lambda: group.begin(values, 1.0, overlaps=checker.overlaps), lambda end: end())
 
         try:
-            _train(ledger, member, reduce)
+            _train(checker, member, reduce)
         finally:
             executor.close()
 
@@ -207,18 +213,18 @@ def by_post(seed: int, swaps: int, make: MakePlan) -> Ledger:
     commits: list[Future[None]] = []
     with ThreadPoolExecutor(thread_name_prefix="root") as roots:
         try:
-            _meet(train, plans(draw, ledger, make, swaps), prepare, ledger)
+            _run_case(train, plans(draw, checker, make, swaps), prepare, checker)
             for commit in commits:
                 commit.result(TIMEOUT_S)
         finally:
             for group in groups.values():
                 group.close()
-            post.close()
-    return ledger
+            network.close()
+    return checker
 
 
 class Over(NamedTuple):
-    """A round that was waited for already."""
+    """The work of a round that has ended."""
 
     done: Any
 
@@ -227,16 +233,16 @@ class Over(NamedTuple):
 
 
 def waited_for(session: sync.Session, values: torch.Tensor) -> Over:
-    """A round that the caller waits for before it goes on."""
+    """Run a round to its end."""
     return Over(session.allreduce(values))
 
 
-def over_sockets(seed: int, swaps: int, make: MakePlan) -> Ledger:
-    """A meeting of sessions over TCP, with two connections to each peer and a proxy before each member."""
+def over_sockets(seed: int, swaps: int, make: MakePlan) -> RoundChecker:
+    """Run a case of sessions over TCP, with two connections to each peer and a proxy before each member."""
     draw = random.Random(seed)
     members = names(draw.randint(LEAST_MEMBERS, MOST_MEMBERS))
     first = make(draw, members, 0)
-    ledger = Ledger(first, draw.random() < 0.5)
+    checker = RoundChecker(first, draw.random() < 0.5)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swaps-")))
         controller = stack.enter_context(Controller(folder, first, job(streams=2, round_timeout_s=TIMEOUT_S)))
@@ -244,66 +250,69 @@ def over_sockets(seed: int, swaps: int, make: MakePlan) -> Ledger:
             member: stack.enter_context(Proxy(partial(controller.roster.__getitem__, member), draw.randrange(2**32)))
             for member in members
         }
-        controller.misled = {
+        controller.false_rosters = {
             member: {peer: proxy.address for peer, proxy in proxies.items() if peer != member} for member in members
         }
 
         def train(member: str) -> None:
             with sync.join(controller.address, member, "127.0.0.1", timeout=TIMEOUT_S) as session:
                 overlapping = partial(session.allreduce, async_op=True)
-                _train(ledger, member, overlapping if ledger.overlaps else partial(waited_for, session))
+                _train(checker, member, overlapping if checker.overlaps else partial(waited_for, session))
 
         def prepare(plan: Plan) -> None:
             for member in draw.sample(members, len(members)):
                 controller.prepare(plan, only=[member])
 
-        _meet(train, plans(draw, ledger, make, swaps), prepare, ledger)
-    return ledger
+        _run_case(train, plans(draw, checker, make, swaps), prepare, checker)
+    return checker
 
 
-def _meet(
+def _run_case(
     train: Callable[[str], None],
     swapped: Iterable[tuple[Plan, bool]],
     prepare: Callable[[Plan], None],
-    ledger: Ledger,
+    checker: RoundChecker,
 ) -> None:
-    """Members train while plans are swapped."""
-    with ThreadPoolExecutor(len(ledger.members)) as pool:
-        training = [pool.submit(train, member) for member in ledger.members]
+    """Let all members train while plans are swapped."""
+    with ThreadPoolExecutor(len(checker.members)) as pool:
+        training = [pool.submit(train, member) for member in checker.members]
         try:
-            ledger.await_epoch(0)
+            checker.await_epoch(0)
             for plan, waits in swapped:
                 prepare(plan)
                 if waits:
-                    ledger.await_epoch(plan.epoch)
+                    checker.await_epoch(plan.epoch)
         finally:
             for future in training:
                 future.result(TIMEOUT_S * 2)
 
 
-TRANSPORTS: dict[str, Callable[[int, int, MakePlan], Ledger]] = {"post": by_post, "sockets": over_sockets}
+TRANSPORTS: dict[str, Callable[[int, int, MakePlan], RoundChecker]] = {
+    "process": inside_process,
+    "sockets": over_sockets,
+}
 
 
 class Found(NamedTuple):
-    """How many rounds there were in a campaign, and plans that took force between rounds among all."""
+    """The number of rounds of a campaign, and of plans that came into force between rounds among all."""
 
     rounds: int
     early: int
 
 
 def campaign(transport: str, kind: str, count: int, seed: int, say: Callable[[str], None] = lambda _: None) -> Found:
-    """As many swaps, in meetings of ever other members. AssertionError names the seed."""
+    """Run `count` swaps, in cases with other members each. An AssertionError names the seed."""
     rounds = early = 0
-    for first in range(0, count, SWAPS_A_MEETING):
-        swaps = min(SWAPS_A_MEETING, count - first)
-        case = seed + first // SWAPS_A_MEETING
+    for first in range(0, count, SWAPS_PER_CASE):
+        swaps = min(SWAPS_PER_CASE, count - first)
+        case = seed + first // SWAPS_PER_CASE
         try:
-            ledger = TRANSPORTS[transport](case, swaps, PLANS[kind])
-            ledger.check(swaps)
+            checker = TRANSPORTS[transport](case, swaps, PLANS[kind])
+            checker.check(swaps)
         except Exception as error:
             where = f"{transport}, {kind}, --seed {case} --count {swaps}"
             raise AssertionError(f"{where}: {error}") from error
-        rounds, early = rounds + ledger.rounds, early + ledger.early
+        rounds, early = rounds + checker.rounds, early + checker.early
         say(f"{transport}, {kind}: {first + swaps} swaps in {rounds} rounds, {early} between rounds among all")
     return Found(rounds, early)
 

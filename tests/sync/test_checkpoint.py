@@ -1,4 +1,4 @@
-"""Checkpoints: training goes on from one to the bit, and a file that is none says so."""
+"""Checkpoints: training goes on from one bit by bit, and other files are refused with an error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.sync.strategies.training import flat, model, step
 
 pytestmark = pytest.mark.local
 
-#: Two members: each sum has one order.
+#: Two members, because sums of two have the same bits in either order.
 MEMBERS = names(2)
 PLAN = Plan(0, MEMBERS, (chain(MEMBERS),), codec="int8")
 SAVED_AFTER = 5
@@ -78,7 +78,7 @@ def test_rounds_go_on_counting(tmp_path: Path) -> None:
 
 
 class Nasty:
-    """What runs when it is unpickled."""
+    """An object that prints `executed` when it is unpickled."""
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return print, ("executed",)

@@ -1,7 +1,7 @@
 """A chunk's path, from the training loop of one member to the wire and into the values of another, through real code.
 
-A profiler of every thread notes each call that hands a chunk on, that is, whose arguments hold its elements in whatever
-form, and in which room that call arrives. No room is entered twice on the way out, nor on the way in; CONTRIBUTING.md
+A profiler of every thread records each call that passes a chunk on, whose arguments hold the chunk's elements in any
+form, and the room of the called function. No room is entered twice on the path out, nor on the path in; CONTRIBUTING.md
 has the drawing.
 """
 
@@ -31,12 +31,12 @@ pytestmark = pytest.mark.local
 
 SYNC = Path(sync.__file__).parent
 MEMBERS = names(3)
-#: What holds a chunk's elements.
+#: The types that hold a chunk's elements.
 FORMS = (Tensor, memoryview, LocalValues, PartialSum, Contribution, Received)
 
 
 def room_of(frame: FrameType) -> str | None:
-    """The folder below `sync`, or `sync` itself; None for what lies elsewhere."""
+    """Return the folder below `sync` of a frame's code, or `sync` itself; None for other code."""
     file = Path(frame.f_code.co_filename)
     if not file.is_relative_to(SYNC):
         return None
@@ -45,19 +45,19 @@ def room_of(frame: FrameType) -> str | None:
 
 
 def hands_on(frame: FrameType) -> bool:
-    """Whether the call that this frame is of was given a chunk's elements."""
+    """Return whether the frame's call has a chunk's elements among its arguments."""
     code = frame.f_code
     given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     return any(isinstance(frame.f_locals.get(name), FORMS) for name in given)
 
 
-#: The rooms that a chunk came to on a thread, in order.
+#: The rooms on a chunk's path, in order, by thread.
 Paths = dict[threading.Thread, list[str]]
 
 
 @contextmanager
 def traced() -> Iterator[Paths]:
-    """Have the paths noted of what threads that begin now hand on."""
+    """Record the paths of chunks on threads that begin in this context."""
     paths: Paths = defaultdict(list)
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -76,18 +76,18 @@ def traced() -> Iterator[Paths]:
 
 
 def contributes(session: sync.Session) -> bool:
-    """Whether its own values are in the round that it is in."""
+    """Return whether the session's member has added its values to its current round."""
     current = session._engine.current._rounds.current
     return current is not None and current.reduction.chunk(0).part is not None
 
 
 def test_no_room_is_entered_twice(tmp_path: Path) -> None:
-    """One step of three members in a chain, whose model is one chunk: m0 is the root, m1 adds and passes on."""
+    """One step of three members in a chain, whose model is one chunk: m0 is the root, m1 is a relay."""
 
     there: dict[str, sync.Session] = {}
 
     def await_parent(member: str) -> None:
-        """A sum that comes before its receiver's own values goes on with those, so each waits for the one above it."""
+        """Wait until the parent has added its values; an earlier sum would be sent on by the parent's own thread."""
         for parent in MEMBERS[: MEMBERS.index(member)][-1:]:
             while parent not in there or not contributes(there[parent]):
                 time.sleep(0.001)

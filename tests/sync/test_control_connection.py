@@ -23,17 +23,17 @@ MEMBERS = ("a", "b", "c")
 
 
 class Channel:
-    """A connection to a controller; `hear` takes what is sent."""
+    """The controller's end of a channel; `on_message` is called with each message."""
 
-    def __init__(self, hear: Any) -> None:
+    def __init__(self, on_message: Any) -> None:
         self.open = True
         self.coming: deque[ControlMessage] = deque()
-        self._hear = hear
+        self._on_message = on_message
 
     def send(self, message: ControlMessage) -> None:
         if not self.open:
             raise OSError("closed")
-        self._hear(message)
+        self._on_message(message)
 
     def receive(self) -> ControlMessage | None:
         return self.coming.popleft() if self.coming else None
@@ -56,11 +56,11 @@ def test_who_freezes_for_a_lease_loses_it_and_is_told_so_when_it_wakes(frozen_s:
     gone: dict[str, str] = {}
     frozen = False
 
-    def hear(message: ControlMessage) -> None:
+    def on_message(message: ControlMessage) -> None:
         nonlocal frozen
         if time.now_s >= freezes_s and not frozen:
             frozen = True
-            with connection._changed:  # as a process that is stopped: the world goes on
+            with connection._changed:  # like a stopped process, while time goes on
                 time.wait_for(connection._changed, lambda: False, frozen_s)
         assert isinstance(message, Renew)
         membership.renewed(message.member, time.now_s)
@@ -77,7 +77,7 @@ def test_who_freezes_for_a_lease_loses_it_and_is_told_so_when_it_wakes(frozen_s:
         membership.renewed(member, time.now_s)
         time.call_later(draw.uniform(0.8, 1.2) * LEASE_S / RENEWALS, lambda: renew(member))
 
-    channel = Channel(hear)
+    channel = Channel(on_message)
     connection = connection_of(channel, time)
     for member in ("a", "b"):
         renew(member)

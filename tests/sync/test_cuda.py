@@ -1,4 +1,4 @@
-"""What sessions do with tensors on a GPU: the same as with those on the host. Left out where there is none."""
+"""Sessions reduce tensors on a GPU like those on the host. Skipped without a GPU."""
 
 from __future__ import annotations
 

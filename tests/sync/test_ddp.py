@@ -1,4 +1,4 @@
-"""DistributedDataParallel over sessions: a process a member, an ordinary loop, and one line more."""
+"""DistributedDataParallel over sessions: one process a member, and an ordinary loop with one line more."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ preload("testbed.sync", "torch._dynamo")
 
 
 def run(tmp_path: Path, plan: Plan, mode: str) -> list[tuple[int, str, str]]:
-    """Each member's exit code and what it printed."""
+    """Run the members' processes. Returns each member's exit code and output."""
     with Controller(tmp_path, plan, job()) as controller, ExitStack() as stack:
         processes = [
             stack.enter_context(ForkedProgram("-m", "tests.sync.ddp_member", controller.address, member, mode))

@@ -1,11 +1,10 @@
-"""Plans that take force between rounds among all, over whole sessions: when, with what, and who may die meanwhile."""
+"""Plans that come into force between rounds among all, over whole sessions, with lost controllers and roots."""
 
 from __future__ import annotations
 
 import random
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -27,24 +26,24 @@ from testbed.sync.transport import TransportSettings
 from tests.sync.controller import Controller, job
 from tests.sync.plans import names, random_groups, random_plan, star
 from tests.sync.swaps import Over
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.local
 
 MEMBERS = names(4)
-#: Rounds among all are out of reach.
+#: A period so long that no test reaches a round among all.
 FAR = 1000
-PATIENCE_S = 20.0
 
 
 def halves(epoch: int, first: tuple[str, ...], period: int = FAR, root: str = "m0") -> Plan:
-    """Two groups, of which these members are the first."""
+    """Return a plan of two groups, the members `first` and the others."""
     parts = (first, tuple(member for member in MEMBERS if member not in first))
     groups = tuple(Group(part, (star(part, part[0]),)) for part in parts)
     return Plan(epoch, MEMBERS, (star(MEMBERS, root),), groups=groups, period=period)
 
 
 def together(controller: Controller, work: Callable[[sync.Session], Any]) -> dict[str, Any]:
-    """What each member's work returned, whatever becomes of the controller meanwhile."""
+    """Run `work` at each member, even if the controller dies meanwhile. Returns the results by member."""
 
     def member(name: str) -> Any:
         with sync.join(controller.address, name, "127.0.0.1", timeout=PATIENCE_S) as session:
@@ -55,16 +54,11 @@ def together(controller: Controller, work: Callable[[sync.Session], Any]) -> dic
         return dict(zip(members, pool.map(member, members), strict=True))
 
 
-def awaited(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to hold in time"
-        time.sleep(0.005)
+def epochs_used(controller: Controller, plan: Plan, before: Mapping[str, int], rounds: int) -> dict[str, list[int]]:
+    """Run rounds with a swap. Returns the epochs that each member's rounds used.
 
-
-def tried(controller: Controller, plan: Plan, before: Mapping[str, int], rounds: int) -> dict[str, list[int]]:
-    """The epochs that each member's rounds went by, where the plan is prepared when each has had its number of them,
-    and members go on once it is to be in force."""
+    The plan is prepared when each member has run its number of rounds in `before`. Members go on when the plan is due.
+    """
     ready = threading.Barrier(len(MEMBERS), action=lambda: controller.prepare(plan))
     newest = max(before.values())
 
@@ -72,7 +66,7 @@ def tried(controller: Controller, plan: Plan, before: Mapping[str, int], rounds:
         epochs = [session.allreduce(torch.ones(100)).epoch for _ in range(before[session.name])]
         ready.wait(PATIENCE_S)
         epochs += [session.allreduce(torch.ones(100)).epoch for _ in range(newest - len(epochs))]
-        awaited(lambda: session.plan.epoch == plan.epoch)
+        until(lambda: session.plan.epoch == plan.epoch)
         return epochs + [session.allreduce(torch.ones(100)).epoch for _ in range(rounds - newest)]
 
     return together(controller, work)
@@ -80,20 +74,20 @@ def tried(controller: Controller, plan: Plan, before: Mapping[str, int], rounds:
 
 @pytest.mark.parametrize("behind", [0, 1, 3])
 def test_a_plan_is_in_force_from_the_round_after_the_newest_begun(tmp_path: Path, behind: int) -> None:
-    """One group is behind the other, and comes to that round by the plan before, as the other did."""
+    """One group is behind the other, and runs its rounds up to the commit under the old plan, as the other did."""
     old, new = halves(0, ("m0", "m1")), halves(1, ("m0", "m2"), root="m3")
     before = {member: 4 - behind * (member in ("m2", "m3")) for member in MEMBERS}
     with Controller(tmp_path, old, job()) as controller:
-        epochs = tried(controller, new, before, 7)
+        epochs = epochs_used(controller, new, before, 7)
     assert all(its == [0] * 4 + [1] * 3 for its in epochs.values())
 
 
 def test_training_goes_on_if_the_controller_dies_in_the_middle(tmp_path: Path) -> None:
-    """It has told the plan's root alone that all hold the plan: that is enough."""
+    """The controller has sent Confirm to the plan's root only, which is enough."""
     old, new = halves(0, ("m0", "m1")), halves(1, ("m0", "m2"), root="m3")
     with Controller(tmp_path, old, job()) as controller:
         controller.confirms_to = ["m3"]
-        epochs = tried(controller, new, dict.fromkeys(MEMBERS, 3), 6)
+        epochs = epochs_used(controller, new, dict.fromkeys(MEMBERS, 3), 6)
     assert all(its == [0] * 3 + [1] * 3 for its in epochs.values())
 
 
@@ -116,7 +110,7 @@ def test_a_controller_that_dies_before_it_told_the_root_leaves_a_plan_to_the_nex
 
 
 def test_a_plan_that_is_overtaken_before_it_is_in_force_keeps_nobody_waiting(tmp_path: Path) -> None:
-    """Its root commits it all the same; the newer one follows."""
+    """The root commits the plan nevertheless, and the newer one follows."""
     plans = [halves(epoch, ("m0", MEMBERS[1 + epoch % 3]), root=MEMBERS[epoch % 4]) for epoch in range(12)]
 
     def prepare() -> None:
@@ -137,8 +131,8 @@ def test_a_plan_that_is_overtaken_before_it_is_in_force_keeps_nobody_waiting(tmp
     assert len({tuple(its) for its in epochs.values()}) == 1
 
 
-class Noted:
-    """A session's rounds, one at a time, with the epoch that the newest went by."""
+class EpochReducer:
+    """A reducer that runs a session's rounds one at a time. `epoch` is that of the newest round."""
 
     def __init__(self, session: sync.Session) -> None:
         self._session = session
@@ -153,12 +147,14 @@ class Noted:
 def linear(
     session: sync.Session, name: str, options: Mapping[str, Any], taken: Mapping[str, int], last: int
 ) -> tuple[torch.Tensor, int]:
-    """Steps of a scheme down a slope that is this member's own, until a round went by the last plan; the parameters
-    once all agree, and after how many rounds with steps."""
+    """Train by a scheme down a constant slope of this member's own, until a round has used the last plan.
+
+    Returns the parameters that all members agree on, and the number of rounds with steps.
+    """
     weights = torch.nn.Parameter(torch.zeros(300))
     optimizer = torch.optim.SGD([weights], lr=1 / 64)
     own = float(1 + MEMBERS.index(session.name))
-    rounds, scheme = Noted(session), SCHEMES[name]
+    rounds, scheme = EpochReducer(session), SCHEMES[name]
     steps = {"every": taken[session.name], "steps": tuple(taken.values())} if name == "hybrid" else {}
     strategy = scheme.algorithm.build(scheme.read(options), RoundTraining(rounds, [weights], 1.0, steps))
     while rounds.epoch < last:
@@ -184,7 +180,7 @@ SCHEMES_IN_GROUPS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, int]]] = {
 @pytest.mark.parametrize("dies", [False, True], ids=["", "and the controller dies"])
 @pytest.mark.parametrize("name", SCHEMES_IN_GROUPS)
 def test_each_step_of_a_scheme_counts_once_however_plans_are_swapped(tmp_path: Path, name: str, dies: bool) -> None:
-    """All slopes are constant, so the parameters tell from how many steps of whom they are made."""
+    """All slopes are constant, so the parameters tell how many steps of each member they include."""
     draw, swaps = random.Random(name), 10
     options, taken = SCHEMES_IN_GROUPS[name]
 
@@ -217,19 +213,19 @@ def test_each_step_of_a_scheme_counts_once_however_plans_are_swapped(tmp_path: P
 
 
 class Root:
-    """What a plan's root says to a group, which says the rest; then it is gone."""
+    """The root of a plan as a SwapPeer: it sends the given messages, and then its connection is gone."""
 
-    def __init__(self, *said: SwapMessage) -> None:
-        self.heard: list[SwapMessage] = []
-        self._said = list(said)
+    def __init__(self, *messages: SwapMessage) -> None:
+        self.received: list[SwapMessage] = []
+        self._messages = list(messages)
 
     def send(self, message: SwapMessage) -> None:
-        self.heard.append(message)
+        self.received.append(message)
 
     def receive(self) -> SwapMessage:
-        if not self._said:
+        if not self._messages:
             raise ConnectionError("closed by m3")
-        return self._said.pop(0)
+        return self._messages.pop(0)
 
     def close(self) -> None:
         pass
@@ -237,7 +233,7 @@ class Root:
 
 @pytest.fixture
 def alone() -> Iterator[AllReduceGroup]:
-    """A member's group that nobody answers, whose rounds inside its own group of one are over at once."""
+    """Yield the group of m0, whose peers do not answer. Its rounds inside its plan's group, m0 alone, end at once."""
     plan = halves(0, ("m0",))
     roster = dict.fromkeys(MEMBERS, ("127.0.0.1", 9))
     group = AllReduceGroup(plan, TransportSettings("m0", {}, 0.5), roster)
@@ -251,7 +247,7 @@ def test_a_root_that_is_lost_before_its_last_word_ends_who_has_promised(alone: A
     root = Root(SwapMessage(SwapStep.PREPARE, 1))
     with pytest.raises(ConnectionError):
         alone.swaps.serve(root)
-    assert root.heard == [SwapMessage(SwapStep.PROMISE, 1, 1)]
+    assert root.received == [SwapMessage(SwapStep.PROMISE, 1, 1)]
     with pytest.raises(SyncError) as caught:
         alone.begin(torch.ones(10), 1.0)
     assert (caught.value.rule, caught.value.round, caught.value.epoch) == ("not-decided", 2, 1)
@@ -265,7 +261,7 @@ def test_a_root_that_says_nothing_more_is_waited_for_no_longer_than_for_a_round(
 
 
 @pytest.mark.parametrize(
-    "said",
+    "messages",
     [
         [SwapMessage(SwapStep.COMMIT, 1, 2)],
         [SwapMessage(SwapStep.PREPARE, 7)],
@@ -273,11 +269,11 @@ def test_a_root_that_says_nothing_more_is_waited_for_no_longer_than_for_a_round(
         [SwapMessage(SwapStep.PREPARE, 1), SwapMessage(SwapStep.COMMIT, 1, 1)],
         [SwapMessage(SwapStep.PREPARE, 1), SwapMessage(SwapStep.PREPARE, 1)],
     ],
-    ids=["unasked", "a plan that nobody told of", "another plan", "a round that was begun", "again"],
+    ids=["unasked", "an unknown plan", "another plan", "a round that was begun", "again"],
 )
-def test_what_no_root_would_say_is_refused(alone: AllReduceGroup, said: list[SwapMessage]) -> None:
+def test_what_no_root_would_say_is_refused(alone: AllReduceGroup, messages: list[SwapMessage]) -> None:
     with pytest.raises(FrameError):
-        alone.swaps.serve(Root(*said))
+        alone.swaps.serve(Root(*messages))
     assert alone.plan.epoch == 0
 
 

@@ -1,4 +1,4 @@
-"""Where the environment says that a process joins, and what its variables may name."""
+"""The environment variables that tell a process which run to join."""
 
 from __future__ import annotations
 

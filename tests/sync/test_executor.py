@@ -1,4 +1,4 @@
-"""A limit on threads is named in the error."""
+"""The error of a thread that can't start names the limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.local
 
 NOBODY = 65534
-#: Root may have any number of processes, and others may as many as the limit says.
+#: The limit on processes does not hold for root.
 PROGRAM = f"""
 import os, resource, threading
 from testbed.sync.errors import SyncError

@@ -1,7 +1,7 @@
 """Members that die, freeze and come back, and a controller that is away: real processes over loopback.
 
-tests/sync/faults.py has every member in every phase; here each member dies once, in one phase after the other. Deaths
-at any step of a round (allreduce/test_deaths.py) and leases (test_line.py) are tested on simulated time as well.
+tests/sync/faults.py kills every member in every phase; here each member dies once, each in another phase. Deaths at any
+step of a round (allreduce/test_recovery.py) and leases (test_control_connection.py) are tested without time as well.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tests.connections import connections_of
 from tests.sync.cluster import PHASES, cluster, reported
 
 MEMBERS = 5
-#: Of a lease that is to run out. Renewed each third of it, it outlives a member that a busy machine stops for 8 s.
+#: A lease that expires within the test. It is renewed each third of it, so a busy machine may stop a member for 8 s.
 LEASE_S = 12.0
 
 
 def spoil(connection: socket.socket) -> bool:
-    """Have it carry what is no frame; False where it takes nothing, since it is full."""
+    """Send bytes that are not a frame. Returns False if the connection's buffer is full."""
     try:
         return connection.send(bytes(64), socket.MSG_DONTWAIT) > 0
     except BlockingIOError:
@@ -30,7 +30,7 @@ def spoil(connection: socket.socket) -> bool:
 
 @pytest.mark.long
 @pytest.mark.local
-def test_each_member_dies_and_comes_back_and_all_end_with_the_same_bits() -> None:
+def test_each_member_dies_and_restart_and_all_end_with_the_same_bits() -> None:
     with cluster(MEMBERS, 0.02) as made:
         for name, phase in zip(made.names, PHASES, strict=False):
             made.kill(name, phase)
@@ -39,7 +39,7 @@ def test_each_member_dies_and_comes_back_and_all_end_with_the_same_bits() -> Non
         made.await_round(before + 20)
         made.start_controller()
         made.until(lambda: bool(reported(made)))
-        made.kill("m1", list(PHASES)[-1], comes_back=False)
+        made.kill("m1", list(PHASES)[-1], restart=False)
         final = made.end(left_out=["m1"])
         made.check()
     assert final["state"] == "done" and final["identical"]
@@ -48,7 +48,7 @@ def test_each_member_dies_and_comes_back_and_all_end_with_the_same_bits() -> Non
 
 @pytest.mark.physics
 def test_who_freezes_loses_its_lease_and_is_told_so_when_it_wakes() -> None:
-    """A lease of real processes runs out in real time: a busy machine that stops the others as long would lose them."""
+    """A lease of real processes expires in real time: a busy machine that stops the others as long would lose them."""
     with cluster(3, 0.02, lease_s=LEASE_S) as made:
         made.signal("m2", signal.SIGSTOP)
         before = made.last_round("m2")
@@ -64,7 +64,7 @@ def test_who_freezes_loses_its_lease_and_is_told_so_when_it_wakes() -> None:
 
 @pytest.mark.physics
 def test_a_connection_that_carries_garbage_is_made_anew_and_nobody_is_lost() -> None:
-    """Members begin anew among themselves a lease of real time after their connections broke."""
+    """Members begin another generation a lease of real time after their connections broke."""
     with cluster(3, 0.02, lease_s=LEASE_S) as made:
         for _ in range(2):
             before = made.last_round("m1")
@@ -79,8 +79,8 @@ def test_a_connection_that_carries_garbage_is_made_anew_and_nobody_is_lost() -> 
 @pytest.mark.local
 def test_below_the_quorum_the_run_stops_with_the_reason() -> None:
     with cluster(3, 0.02, quorum=3) as made:
-        made.kill("m1", next(iter(PHASES)), comes_back=False, mended=False)
-        written = made.folder / "out" / "final.json"  # by the controller, which may be slower than they
+        made.kill("m1", next(iter(PHASES)), restart=False, recovers=False)
+        written = made.folder / "out" / "final.json"  # written by the controller, which may end after the members
         made.until(lambda: all(made.ended(name) for name in made.names) and written.exists())
         final = json.loads(written.read_text())
     assert final["state"] == "failed"

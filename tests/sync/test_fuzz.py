@@ -1,4 +1,4 @@
-"""Frames that are nearly right, from a peer that has its key: each ends a connection, none harms a round."""
+"""Frames that are almost right, from a peer with its key: each ends a connection, and none harms a round."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from testbed.sync.allreduce.group import AllReduceGroup
 from testbed.sync.errors import FrameError
 from testbed.sync.transport import handshake
 from testbed.sync.transport.frame import Frame, FrameFormat, Greeting
-from testbed.sync.transport.listener import Listener, Received, hand_on
+from testbed.sync.transport.listener import Listener, Received, dispatch
 from testbed.sync.transport.settings import TransportSettings
 from tests.sync.keys import keys
 from tests.sync.plans import names, star
@@ -50,7 +50,7 @@ WIRE = FrameFormat(HEADERS.size)
 
 @pytest.fixture
 def root() -> Iterator[AllReduceGroup]:
-    """m0, the root, in round 1; its peers listen and read nothing."""
+    """Yield the group of m0, the root, in round 1; its peers listen and read nothing."""
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         roster = dict.fromkeys(MEMBERS, nobody.getsockname())
         group = AllReduceGroup(PLAN, SETTINGS, roster)
@@ -60,7 +60,7 @@ def root() -> Iterator[AllReduceGroup]:
 
 
 def nearly_right(draw: random.Random, payload: memoryview) -> Frame:
-    """A frame of m1's for m0, with up to three fields that may be anything."""
+    """Return a frame from m1 to m0, with up to three random fields."""
     offset = draw.randrange(12) * 256
     header = ChunkHeader(Kind.PARTIAL, 1, 0, 3, 3, 1, ELEMENTS, offset, 1.0, 0b10)
     wild = {
@@ -89,14 +89,14 @@ def nearly_right(draw: random.Random, payload: memoryview) -> Frame:
 
 
 def test_ten_thousand_frames_are_taken_or_refused_in_bounded_memory(root: AllReduceGroup) -> None:
-    """What is received takes a chunk's room at most, whatever the head claims."""
+    """A received frame takes the memory of one chunk at most, whatever its head claims."""
     draw = random.Random(1)
     payload = memoryview(bytearray(CHUNK))
     refused = taken = 0
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(FRAMES):
         head = bytearray(WIRE.pack(nearly_right(draw, payload)))
-        if draw.random() < 0.3:  # bits that flip, with a checksum that says they did not
+        if draw.random() < 0.3:  # flipped bits, with a checksum that fits them
             head[draw.randrange(len(head) - 4)] ^= 1 << draw.randrange(8)
             head[-4:] = struct.pack("<I", zlib.crc32(head[:-4]))
         try:
@@ -106,7 +106,7 @@ def test_ten_thousand_frames_are_taken_or_refused_in_bounded_memory(root: AllRed
             if frame.length > receiver.most_bytes:
                 raise FrameError("too long, as a listener says")
             frame.verify(payload[: frame.length])
-            hand_on(receiver, hello, Received("m1", frame, payload[: frame.length], frame.length, 0.0))
+            dispatch(receiver, hello, Received("m1", frame, payload[: frame.length], frame.length, 0.0))
             taken += 1
         except FrameError:
             refused += 1
@@ -116,7 +116,7 @@ def test_ten_thousand_frames_are_taken_or_refused_in_bounded_memory(root: AllRed
 
 
 def test_frames_over_a_socket_end_their_connection_alone(root: AllReduceGroup) -> None:
-    """Truncated, lying about their length, or of no round: each time the next connection is heard."""
+    """Frames are truncated, of a wrong length, or of no round: each time the next connection is accepted."""
     draw = random.Random(2)
     payload = bytearray(CHUNK)
     accepting = socket.create_server(("127.0.0.1", 0))
@@ -131,7 +131,7 @@ def test_frames_over_a_socket_end_their_connection_alone(root: AllReduceGroup) -
                 greeting = Greeting("m1", generation=PLAN.epoch)
                 handshake.greet(connection, greeting, "m0", settings_of("m1"), time.monotonic() + 10)
                 connection.settimeout(10)
-                with suppress(OSError):  # it may be closed before all of it is read
+                with suppress(OSError):  # the connection may be closed before all is read
                     connection.sendall(whole[: draw.randrange(len(whole))] if draw.random() < 0.5 else whole)
                     connection.shutdown(socket.SHUT_WR)
                 with suppress(ConnectionError):

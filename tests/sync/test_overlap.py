@@ -1,4 +1,4 @@
-"""Two rounds on at a time: one begins when the first means of the one before are there."""
+"""Overlapping rounds: a round may begin when the first mean of the previous one is final."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from testbed.sync.errors import SyncError
 from testbed.sync.transport.frame import FrameFormat
 from testbed.sync.transport.settings import TransportSettings
 from tests.sync import sessions
+from tests.sync.delayed_network import DelayedFrame, DelayedNetwork
 from tests.sync.plans import chain, names, star
-from tests.sync.post import Letter, Post
 
 pytestmark = pytest.mark.local
 
@@ -32,35 +32,35 @@ HALVES = tuple(Group(part, (chain(part),)) for part in (MEMBERS[:1], MEMBERS[1:]
 TIMEOUT_S = 20.0
 
 
-class LatePost(Post):
-    """Has the last mean of round 2 for m1 wait until the others have long begun round 4."""
+class LateMean(DelayedNetwork):
+    """Delays the last mean of round 2 to m1 until the others have long begun round 4."""
 
-    def send(self, source: str, target: str, wire: FrameFormat, letter: Letter) -> None:
-        head = ChunkHeaderFormat(len(MEMBERS)).unpack(letter.frame.header)
-        bring = partial(super().send, source, target, wire, letter)
-        last = head.offset + letter.frame.length // 4 == head.elements
+    def send(self, source: str, target: str, wire: FrameFormat, delayed: DelayedFrame) -> None:
+        head = ChunkHeaderFormat(len(MEMBERS)).unpack(delayed.frame.header)
+        deliver = partial(super().send, source, target, wire, delayed)
+        last = head.offset + delayed.frame.length // 4 == head.elements
         if (target, head.round, head.kind) == ("m1", 2, Kind.MEAN) and last:
-            threading.Timer(0.3, bring).start()
+            threading.Timer(0.3, deliver).start()
         else:
-            bring()
+            deliver()
 
 
 @contextmanager
-def groups(plan: Plan, post: Post | None = None) -> Iterator[list[AllReduceGroup]]:
-    post = post or Post(seed=1)
+def groups(plan: Plan, network: DelayedNetwork | None = None) -> Iterator[list[AllReduceGroup]]:
+    network = network or DelayedNetwork(seed=1)
     roster = dict.fromkeys(plan.members, ("", 0))
     made = [
-        AllReduceGroup(plan, TransportSettings(member, {}, TIMEOUT_S), roster, make_outbox=post.outbox)
+        AllReduceGroup(plan, TransportSettings(member, {}, TIMEOUT_S), roster, make_outbox=network.outbox)
         for member in plan.members
     ]
     for group in made:
-        post.admit(group)
+        network.add(group)
     try:
         yield made
     finally:
         for group in made:
             group.close()
-        post.close()
+        network.close()
 
 
 def at_once(made: list[AllReduceGroup], work: Callable[[AllReduceGroup], object]) -> list[object]:
@@ -69,8 +69,10 @@ def at_once(made: list[AllReduceGroup], work: Callable[[AllReduceGroup], object]
 
 
 def begins_beside(group: AllReduceGroup, elements: int, timeout_s: float = TIMEOUT_S) -> tuple[float, float]:
-    """Two rounds that are both on before either ends; what came out of each. They wait for so long, which the round
-    before them may take on a busy machine."""
+    """Begin two rounds before either ends. Returns the sum of each mean.
+
+    `timeout_s` is for these two rounds only: the round before them may take longer on a busy machine.
+    """
     first, second = torch.ones(1000), torch.full((elements,), 2.0)
     group.begin(torch.ones(1000), 1.0, overlaps=True)()
     group.settings = replace(group.settings, timeout_s=timeout_s)
@@ -99,12 +101,12 @@ def test_what_is_queued_keeps_its_room_while_newer_rounds_open() -> None:
         end()
         return [tensor.mean().item() for tensor in tensors]
 
-    with groups(PLAN, LatePost(seed=1)) as made:
+    with groups(PLAN, LateMean(seed=1)) as made:
         assert at_once(made, work) == [[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]] * 3
 
 
 def test_a_round_of_a_new_shape_waits() -> None:
-    """A peer that has not had the shape would not take its frames, and with them hold up others."""
+    """A peer that has had no tensor of the shape would block its connection, and with it older frames."""
     with groups(PLAN) as made, pytest.raises(SyncError) as caught:
         at_once(made, lambda group: begins_beside(group, 999, 0.5))
     assert (caught.value.rule, caught.value.round, caught.value.epoch) == ("timeout", 2, 0)
@@ -120,7 +122,7 @@ def test_rounds_of_groups_wait() -> None:
 
 
 def test_who_waits_for_each_round_gets_on_with_who_does_not(tmp_path: Path) -> None:
-    """Whether rounds overlap is a member's own affair."""
+    """Each member decides by itself whether its rounds overlap."""
 
     def work(session: sync.Session) -> list[float]:
         tensors = [torch.full((5000 if number % 3 else 700,), float(number)) for number in range(30)]

@@ -1,4 +1,4 @@
-"""What plans can ask for beyond trees: groups, keys, auxiliary routes, several connections, an order of addition."""
+"""Plans with more than trees: groups, keys, auxiliary routes, several connections, a fixed order of addition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from testbed.plan import Plan, Route
 from testbed.protocol import Held, PeerSample
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, random_groups, random_plan, random_routes, star
-from tests.sync.test_session import check_exact, reducing, reducing_until, run, run_with, values
+from tests.sync.sessions import run_with
+from tests.sync.test_session import check_exact, reducing, reducing_until, run, values
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.local
@@ -33,7 +34,7 @@ def reduced(session: sync.Session, rounds: int, elements: int) -> list[tuple[tor
 
 @pytest.mark.parametrize("seed", range(4))
 def test_groups_reduce_among_themselves_but_for_every_period(tmp_path: Path, seed: int) -> None:
-    """Members of one group dawdle, so that the others run ahead of them as far as they can."""
+    """Members of one group are slow, so that the others run ahead as far as they can."""
     draw = random.Random(seed)
     plan = random_groups(draw, random_plan(draw, names(6), 0, 1024))
     slow = set(plan.groups[-1].members)
@@ -51,16 +52,16 @@ def test_groups_reduce_among_themselves_but_for_every_period(tmp_path: Path, see
     results, _ = run(tmp_path, plan, work)
     for k in range(rounds):
         for member in plan.members:
-            party = plan.group_of(member, k + 1).members
+            group = plan.group_of(member, k + 1).members
             tensor, whole = results[member][k]  # type: ignore[index]
-            expected = torch.stack([values(m, k, elements).double() for m in party]).mean(0)
+            expected = torch.stack([values(m, k, elements).double() for m in group]).mean(0)
             assert whole == plan.among_all(k + 1)
             assert (tensor - expected).abs().max() <= 1e-6
-            assert torch.equal(tensor, results[party[0]][k][0])  # type: ignore[index]
+            assert torch.equal(tensor, results[group[0]][k][0])  # type: ignore[index]
 
 
 def test_a_plan_that_all_hold_by_the_end_of_a_round_is_gone_by_in_the_next(tmp_path: Path) -> None:
-    """Others have contributed long before, and had only the old plan then."""
+    """The other members have contributed long before, when they had only the old plan."""
     members = names(3)
     begun, held = threading.Barrier(2), threading.Event()
     there: dict[str, sync.Session] = {}
@@ -75,10 +76,10 @@ def test_a_plan_that_all_hold_by_the_end_of_a_round_is_gone_by_in_the_next(tmp_p
     def swap(controller: Controller) -> None:
         controller.await_condition(lambda: len(controller.roster) == len(members))
         begun.wait(PATIENCE_S)
-        time.sleep(0.2)  # the others' values leave
+        time.sleep(0.2)  # time for the others' frames to be sent
         controller.prepare(Plan(1, members, (chain(members),)))
         controller.await_messages(Held, len(members))
-        until(lambda: there["m0"]._engine.current.plans.confirmed == 1)  # the root is told so
+        until(lambda: there["m0"]._engine.current.plans.confirmed == 1)  # the root has got Confirm
         held.set()
 
     with Controller(tmp_path, Plan(0, members, (star(members, "m0"),)), job()) as controller:
@@ -111,7 +112,7 @@ def test_random_auxiliary_routes_change_nothing_but_the_way(tmp_path: Path, seed
 
 
 def test_auxiliary_routes_take_over_what_waits_for_a_busy_edge(tmp_path: Path) -> None:
-    """All that m0 sends is a lot, and of a leaf it is queued at once; both hops of the route are measured."""
+    """A leaf queues all its chunks at once, which are many here; both hops of the route are measured."""
     members = names(3)
     plan = Plan(0, members, (star(members, "m1"),), 16 * 1024, auxiliary=(Route("m0", "m1", ("m2",)),))
     elements = 2_000_000
@@ -152,7 +153,7 @@ def test_swaps_between_plans_with_auxiliary_routes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_sixteen_bit_tensors_are_rounded_once_a_hop(tmp_path: Path, dtype: torch.dtype) -> None:
-    """Weights of 1,000 and values of 300 would be past float16's end, if sums travelled."""
+    """With weights of 1,000 and values of 300, sums would exceed float16's largest number if they were sent."""
     members = names(4)
     trees = (replace(chain(members), share=0.5), replace(star(members, "m2"), share=0.5))
     plan = Plan(0, members, trees, 1024)
@@ -169,7 +170,7 @@ def test_sixteen_bit_tensors_are_rounded_once_a_hop(tmp_path: Path, dtype: torch
 
 
 def test_reproducible_sums_have_the_same_bits_run_after_run(tmp_path: Path) -> None:
-    """The children of the root arrive in another order each time."""
+    """The sums of the root's children come in another order each time."""
     members = names(5)
     plan = Plan(0, members, (star(members, "m0"),), 1024)
 

@@ -1,4 +1,4 @@
-"""When members report during a round, on simulated time; and once on a thread."""
+"""The times of reports during a round, on simulated time; and one test on a thread."""
 
 from __future__ import annotations
 

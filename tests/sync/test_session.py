@@ -1,4 +1,4 @@
-"""Whole sessions over loopback: exact, bit-identical, under any plan and while plans change."""
+"""Whole sessions over loopback: exact and bit-identical under any plan, also while plans change."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from testbed.protocol import Goodbye, Held, Hello, Job
 from testbed.sync.transport.frame import NONCE_BYTES, Greeting
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, random_plan, star, two_level
+from tests.sync.sessions import run_with
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
@@ -28,28 +29,14 @@ Work = Callable[[sync.Session], object]
 
 
 def run(directory: Path, plan: Plan, work: Work, settings: Job | None = None) -> tuple[dict[str, object], Controller]:
-    """Every member does `work` in a thread of its own; what each returned, and the controller."""
+    """Run `work` at every member, on a thread each. Returns the results by member, and the controller."""
     with Controller(directory, plan, settings or job()) as controller:
         return run_with(controller, work), controller
 
 
-def run_with(controller: Controller, work: Work) -> dict[str, object]:
-    def member(name: str) -> object:
-        with sync.join(controller.address, name, "127.0.0.1", timeout=20) as session:
-            result = work(session)
-            session.finish("digest")
-            return result
-
-    members = controller.plan.members
-    with ThreadPoolExecutor(len(members)) as pool:
-        results = dict(zip(members, pool.map(member, members), strict=True))
-    controller.await_messages(Goodbye, len(members))
-    return results
-
-
 @contextmanager
-def patience(session: sync.Session, seconds: float) -> Iterator[None]:
-    """Have a member wait for so little, which a busy machine may take for what comes before and after."""
+def short_timeout(session: sync.Session, seconds: float) -> Iterator[None]:
+    """Shorten a member's timeout for a part of a test; a busy machine may take longer for the other parts."""
     group = session._engine.current
     usual, group.settings = group.settings, replace(group.settings, timeout_s=seconds)
     try:
@@ -64,7 +51,7 @@ def values(member: str, round_number: int, elements: int, dtype: torch.dtype = t
 
 
 def reducing_until(epoch: int, elements: int) -> Callable[[sync.Session], list[torch.Tensor]]:
-    """Work of a member: rounds until one goes by `epoch`; all that came out."""
+    """Return a member's work: rounds until one has used `epoch`. It returns their means."""
 
     def work(session: sync.Session) -> list[torch.Tensor]:
         reduced: list[torch.Tensor] = []
@@ -80,7 +67,7 @@ def reducing_until(epoch: int, elements: int) -> Callable[[sync.Session], list[t
 
 
 def check_exact(results: dict[str, object], rounds: int, elements: int, weights: dict[str, float]) -> None:
-    """Bit-identical everywhere and within 1e-6 of the float64 mean, as the contract says."""
+    """Assert that all means are bit-identical at all members, and within 1e-6 of the float64 mean."""
     members = list(results)
     total = sum(weights.values())
     for k in range(rounds):
@@ -177,12 +164,12 @@ def test_a_plan_that_one_member_does_not_hold_stays_out_of_force(tmp_path: Path)
 
 
 def test_a_refused_plan_never_comes_into_force_where_it_is_held(tmp_path: Path) -> None:
-    """m0 can't reach m2, as epoch 1 asks; m1 goes on holding that one while the others hold epoch 2 already."""
+    """m0 can't reach m2, which epoch 1 needs; m1 goes on holding that plan while the others hold epoch 2 already."""
     members = names(3)
     with socket.create_server(("127.0.0.1", 0)) as closed:
         nowhere = closed.getsockname()
     with Controller(tmp_path, Plan(0, members, (star(members, "m1"),)), job()) as controller:
-        controller.misled = {"m0": {"m2": nowhere}}
+        controller.false_rosters = {"m0": {"m2": nowhere}}
         unreachable = Plan(1, members, (star(members, "m0"),))
         other = Plan(2, members, (chain(("m2", "m1", "m0")),))
 
@@ -194,7 +181,7 @@ def test_a_refused_plan_never_comes_into_force_where_it_is_held(tmp_path: Path) 
 
             rounds()
             if session.name == "m0":
-                with patience(session, 1.0):
+                with short_timeout(session, 1.0):
                     controller.prepare(unreachable)
                     controller.await_messages(Held, 3)
             in_step.wait(PATIENCE_S)
@@ -213,7 +200,7 @@ def test_a_refused_plan_never_comes_into_force_where_it_is_held(tmp_path: Path) 
 
         in_step = threading.Barrier(len(members))
         results = run_with(controller, work)
-        held = [message for message in controller.said(Held) if isinstance(message, Held)]
+        held = [message for message in controller.received(Held) if isinstance(message, Held)]
     assert [(h.member, h.epoch) for h in held if h.refusal] == [("m0", 1)]
     assert "m2" in next(h.refusal for h in held if h.refusal)
     assert set(map(tuple, results.values())) == {(0,) * 10 + (2,) * 2}  # type: ignore[arg-type]
@@ -230,7 +217,7 @@ def test_a_plan_for_others_is_refused(tmp_path: Path) -> None:
             return [session.allreduce(torch.ones(10)).epoch for _ in range(3)][-1]
 
         assert set(run_with(controller, work).values()) == {0}
-        assert all("other members" in message.refusal for message in controller.said(Held))  # type: ignore[attr-defined]
+        assert all("other members" in message.refusal for message in controller.received(Held))  # type: ignore[attr-defined]
 
 
 def test_garbage_does_not_harm_a_round(tmp_path: Path) -> None:
@@ -247,7 +234,7 @@ def test_garbage_does_not_harm_a_round(tmp_path: Path) -> None:
         ]
         while not stop.is_set():
             address = draw.choice(list(controller.roster.values()))
-            # Refused, or ended while we write: as it should be.
+            # Refused, or closed while we write: both are right.
             with suppress(OSError), socket.create_connection(address) as connection:
                 connection.sendall(draw.choice(beginnings) + draw.randbytes(draw.randint(0, 3000)))
 
@@ -292,7 +279,7 @@ def test_what_the_controller_says_that_is_no_message_ends_the_member_and_is_told
 
         def work(session: sync.Session) -> None:
             if session.name == "m1":
-                controller.say("m0", line)
+                controller.send_line("m0", line)
                 controller.await_messages(Goodbye, 1)
                 return
             with pytest.raises(sync.SyncError) as caught:
@@ -306,7 +293,7 @@ def test_what_the_controller_says_that_is_no_message_ends_the_member_and_is_told
 
 
 class Unfinished(Exception):
-    """What a member leaves with that could not go on."""
+    """The error of a member that could not go on."""
 
 
 def test_who_could_not_join_listens_no_more(tmp_path: Path) -> None:
@@ -315,7 +302,7 @@ def test_who_could_not_join_listens_no_more(tmp_path: Path) -> None:
             sync.join(controller.address, "m0", "127.0.0.1", timeout=0.3)
         assert failure.value.rule == "timeout"
         controller.await_messages(Hello, 1)
-        with pytest.raises(ConnectionRefusedError):  # though the error has not let go of what it came from
+        with pytest.raises(ConnectionRefusedError):  # although the error's traceback still refers to the listener
             socket.create_connection(controller.roster["m0"])
         assert failure.tb is not None
 
@@ -337,10 +324,10 @@ def test_a_peer_that_leaves_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [False, True])
 def test_a_member_closes_its_line_after_the_controller_did(tmp_path: Path, error: bool) -> None:
-    """A line closed before that fails what the controller is sending, and the unread goodbye is lost with it."""
+    """If the member closed the connection earlier, a message of the controller would fail, and the Goodbye be lost."""
     plan = Plan(0, names(1), (chain(names(1)),))
     closed: list[str] = []
-    early = threading.Event()  # a member that does not wait has this long to be the first
+    early = threading.Event()  # a member that does not wait would be first within this time
     with Controller(tmp_path, plan, job()) as controller:
         controller.at_goodbye = lambda member: closed.append("member" if early.wait(0.3) else "controller")
         with suppress(KeyError), sync.join(controller.address, "m0", "127.0.0.1", timeout=20) as session:
@@ -359,7 +346,7 @@ def test_a_silent_peer_is_named_when_time_is_out(tmp_path: Path) -> None:
     def work(session: sync.Session) -> None:
         session.allreduce(torch.ones(10))
         if session.name != "m1":
-            with patience(session, 0.5), pytest.raises(sync.SyncError) as caught:
+            with short_timeout(session, 0.5), pytest.raises(sync.SyncError) as caught:
                 session.allreduce(torch.ones(10))
             error, awaited = caught.value, "m1" if session.name == "m0" else "m0"
             assert (error.rule, error.member, error.round, error.epoch) == ("timeout", awaited, 2, 0)

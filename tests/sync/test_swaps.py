@@ -25,11 +25,11 @@ def test_swaps_between_rounds_among_all_lose_and_double_nothing(transport: str) 
     assert found.rounds >= 40 and found.early >= 1
 
 
-def test_a_ledger_notices_what_is_lost_doubled_or_late() -> None:
+def test_the_checker_notices_what_is_lost_doubled_or_late() -> None:
     first = plan_over_graph(random.Random(1), ("m0", "m1"), 0)
     for number, wrong in ((1, "m0"), (2, "m1")):
-        ledger = swaps.Ledger(first, False)
-        both = ledger.contribution("m0", 1) + ledger.contribution("m1", 1)
-        ledger.note("m0", number, 0, (both + (ledger.contribution(wrong, 1) if number == 1 else 0)) / 2, 0, 0)
+        checker = swaps.RoundChecker(first, False)
+        both = checker.contribution("m0", 1) + checker.contribution("m1", 1)
+        checker.note("m0", number, 0, (both + (checker.contribution(wrong, 1) if number == 1 else 0)) / 2, 0, 0)
         with pytest.raises(AssertionError):
-            ledger.check(0)
+            checker.check(0)

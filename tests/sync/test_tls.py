@@ -1,4 +1,4 @@
-"""Members over TLS: the same rounds, nobody under another's name, and nothing to read on the way."""
+"""Members over TLS: the same rounds, nobody under another member's name, and nothing readable on the path."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import random
 import socket
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from testbed import sync
 from testbed.certificates import make_certificates
 from testbed.plan import Plan
-from testbed.protocol import Goodbye
 from testbed.sockets import Tls
 from testbed.sync.errors import ImpostorError
 from testbed.sync.transport import handshake, sockets
@@ -28,6 +25,7 @@ from tests.sync.controller import Controller, job
 from tests.sync.keys import keys
 from tests.sync.plans import names, random_plan, random_routes, star
 from tests.sync.proxy import Proxy
+from tests.sync.sessions import run_with
 from tests.sync.test_session import check_exact, reducing
 from tests.sync.transport.test_listener import WIRE, Inward
 from tests.waiting import PATIENCE_S, until
@@ -45,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings_of(member: str, folder: Path, shows: str = "") -> TransportSettings:
-    """Those of a member, that shows the certificate of another one if told so."""
+    """Return a member's settings, with its own certificate or that of another member."""
     return TransportSettings(member, keys(member, MEMBERS), 10.0, tls=Tls(folder / (shows or member)))
 
 
@@ -54,33 +52,18 @@ def test_rounds_are_exact_whatever_way_they_go(tmp_path: Path, folder: Path, ele
     members, draw = names(5), random.Random(1)
     plan = replace(random_plan(draw, members, 0, 4096), auxiliary=random_routes(draw, members))
     weights = dict.fromkeys(members, 1.0)
-
-    def member(name: str) -> object:
-        with sync.join(controller.address, name, "127.0.0.1", timeout=20, tls=folder / name) as session:
-            result = reducing(4, elements, weights)(session)
-            session.finish("digest")
-            return result
-
-    with Controller(tmp_path, plan, job(streams=2)) as controller, ThreadPoolExecutor(len(members)) as pool:
-        results = dict(zip(members, pool.map(member, members), strict=True))
-        controller.await_messages(Goodbye, len(members))
+    with Controller(tmp_path, plan, job(streams=2)) as controller:
+        results = run_with(controller, reducing(4, elements, weights), certificates=folder)
     check_exact(results, 4, elements, weights)
     assert {(r.lost, r.duplicated) for r in controller.reports()} == {(0, 0)}
 
 
 def test_what_paths_carry_is_measured(tmp_path: Path, folder: Path) -> None:
-    """By when it was read, since records hide when their packets came."""
+    """The times are those of reading, because records hide the arrival of their packets."""
     members = names(3)
     plan = Plan(0, members, (star(members, "m1"),), 64 * 1024)
-
-    def member(name: str) -> None:
-        with sync.join(controller.address, name, "127.0.0.1", timeout=20, tls=folder / name) as session:
-            reducing(4, 1_000_000, dict.fromkeys(members, 1.0))(session)
-            session.finish("digest")
-
-    with Controller(tmp_path, plan, job()) as controller, ThreadPoolExecutor(len(members)) as pool:
-        list(pool.map(member, members))
-        controller.await_messages(Goodbye, len(members))
+    with Controller(tmp_path, plan, job()) as controller:
+        run_with(controller, reducing(4, 1_000_000, dict.fromkeys(members, 1.0)), certificates=folder)
     trains = [train for report in controller.reports() for found in report.arrivals.values() for train in found]
     assert trains and all(train.bytes > 0 and train.seconds > 0 for train in trains)
     assert any(sample.bytes > 1_000_000 for report in controller.reports() for sample in report.peers)
@@ -95,7 +78,7 @@ def test_nothing_is_to_be_read_on_the_way(folder: Path, secured: bool) -> None:
     with closing(Listener(accepting, own["b"], inward)), Proxy(accepting.getsockname, 1) as proxy:
         sending = Sender("b", proxy.address, own["a"], WIRE, lambda *what: pytest.fail(str(what)))
         sending.queue.put((1,), Frame(b"x", len(secret)), memoryview(secret))
-        assert inward.came.get(timeout=PATIENCE_S) == ("a", secret)
+        assert inward.payloads.get(timeout=PATIENCE_S) == ("a", secret)
         sending.finish()
         sending.join(PATIENCE_S)
         assert inward.ended.get(timeout=PATIENCE_S) == ("a", "")
@@ -119,7 +102,7 @@ def met(address: Address, greeting: Greeting, peer: str, settings: TransportSett
 
 
 def test_keys_alone_let_nobody_in_as_another(address: tuple[Address, Listener], folder: Path) -> None:
-    """mallory has come by all the keys of a, and has a certificate of its own."""
+    """mallory has stolen all keys of a, and has its own certificate."""
     where, listener = address
     with pytest.raises(OSError):
         met(where, Greeting("a"), "b", settings_of("a", folder, shows="mallory"))
@@ -128,7 +111,7 @@ def test_keys_alone_let_nobody_in_as_another(address: tuple[Address, Listener], 
 
 
 def test_nobody_is_taken_for_another(address: tuple[Address, Listener], folder: Path) -> None:
-    """mallory said that it listens where b does."""
+    """mallory gave b's address as its own."""
     where, _ = address
     with pytest.raises(ImpostorError) as caught:
         met(where, Greeting("a"), "mallory", settings_of("a", folder))

@@ -159,7 +159,7 @@ def test_a_worker_that_waits_for_others_says_where_it_stands_and_ends_at_sigterm
         spawn(*command(controller, "m0", tmp_path), *token) as worker,
     ):
         controller.await_messages(Hello, 1)
-        assert [hello.token for hello in controller.said(Hello)] == ["from a file"]  # type: ignore[attr-defined]
+        assert [hello.token for hello in controller.received(Hello)] == ["from a file"]  # type: ignore[attr-defined]
         assert b"from a file" not in Path(f"/proc/{worker.pid}/cmdline").read_bytes()
         worker.send_signal(signal.SIGUSR1)
         worker.terminate()

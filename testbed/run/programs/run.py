@@ -189,7 +189,9 @@ class ProgramRun:
         programs = ExperimentPrograms(
             experiment, ProgramNetwork.of(testbed), fleet.client if fleet else None, directory, display
         )
-        display.say(f"  {testbed.name} is up: `testbed link 'A->B' --rate 5mbit` changes it, `testbed exec` enters it")
+        display.say(
+            f"  {testbed.name} is up: `testbed link set A-B --rate 5mbit` changes it, `testbed network exec` enters it"
+        )
         return ProgramTraining(experiment, testbed, measured, run_log, programs).execute(guard, directory.path)
 
 

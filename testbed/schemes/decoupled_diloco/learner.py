@@ -184,9 +184,9 @@ class SyncingLearner(DecoupledLearner):
         """The mean number of changes in a merge, which is small where `overlap` is short for the network."""
         return {"changes_per_merge": self.syncer.changes / self.syncer.merged} if self.syncer.merged else {}
 
-    def forget(self, gone: str) -> Iterable[Send]:
+    def remove(self, gone: str) -> Iterable[Send]:
         """Tell the syncer that a learner is lost."""
-        return tuple(self.syncer.forget(gone))
+        return tuple(self.syncer.remove(gone))
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
         """Pass messages for the syncer to it, and others to the learner."""

@@ -184,7 +184,7 @@ class Syncer:
         if merge is not None and merge.round == message.round:
             yield from self._merge(message.fragment)
 
-    def forget(self, gone: str) -> Iterator[Send]:
+    def remove(self, gone: str) -> Iterator[Send]:
         """Go on without a member. The changes that it sent still count, and merges that waited for it alone go on."""
         self._learners.pop(gone, None)
         for number, fragment in enumerate(self._fragments):

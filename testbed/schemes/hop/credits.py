@@ -39,11 +39,11 @@ class Credits:
         """Add tokens from `giver`, which may become an out-neighbour only afterwards."""
         self._given[giver] += count
 
-    def forget(self, gone: str) -> None:
+    def remove(self, gone: str) -> None:
         """Drop the tokens of `gone`. If it comes again it gives them again from iteration 0 on."""
         del self._given[gone]
 
-    def turn(self, givers: Iterable[str]) -> None:
+    def change_givers(self, givers: Iterable[str]) -> None:
         """Replace the out-neighbours."""
         self._givers = tuple(givers)
 

@@ -72,23 +72,23 @@ class HopMember(TrainingMember):
                 raise self.unexpected(sender, message)
         return ()
 
-    def forget(self, gone: str) -> Iterable[Send]:
+    def remove(self, gone: str) -> Iterable[Send]:
         """Go on without a member that died: send it nothing, wait for nothing from it, and drop its tokens.
 
         Raises:
             ValueError: No neighbour is left.
         """
-        self._neighbourhood.forget(gone)
-        self.reception.forget(gone)
+        self._neighbourhood.remove(gone)
+        self.reception.remove(gone)
         self._acked.pop(gone, None)
         del self._given[gone]
         if self.credits:
-            self.credits.forget(gone)
-            self.credits.turn(self._neighbourhood.neighbours.targets)
+            self.credits.remove(gone)
+            self.credits.change_givers(self._neighbourhood.neighbours.targets)
         return ()
 
     def promise(self, ahead: int) -> int:
-        """Promise to enter at most `ahead` - 1 more iterations until `turn` or `release`; return the next one.
+        """Promise to enter at most `ahead` - 1 more iterations until `commit` or `abort`; return the next one.
 
         A member that has not begun counts as being in its first iteration, in which its neighbours do not change.
 
@@ -97,7 +97,7 @@ class HopMember(TrainingMember):
         """
         return self._neighbourhood.prepare(max(self.iteration, self._first) + ahead)
 
-    def turn(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
+    def commit(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
         """Set other neighbours from `iteration` on, and return what to send at once.
 
         Raises:
@@ -108,7 +108,7 @@ class HopMember(TrainingMember):
         self.reception.expect(self._neighbourhood.sources)
         return tuple(self._give())
 
-    def release(self) -> None:
+    def abort(self) -> None:
         """Cancel the change of neighbours that was prepared."""
         self._neighbourhood.abort()
 
@@ -212,10 +212,10 @@ class HopMember(TrainingMember):
     def _change_neighbours(self) -> None:
         """Use the next neighbours from this iteration on."""
         neighbours = self._neighbourhood.change()
-        self.reception.turn(neighbours)
+        self.reception.change_neighbours(neighbours)
         self._acked = {target: self._acked.get(target, self.iteration - 1) for target in neighbours.targets}
         if self.credits:
-            self.credits.turn(neighbours.targets)
+            self.credits.change_givers(neighbours.targets)
 
     def _renew(self, left: int) -> Steps[None]:
         """After a leap from iteration `left`, announce the skipped updates, and average those of the one before."""

@@ -62,7 +62,7 @@ class Neighbourhood:
         self.neighbours, self.next, self.changing = self.next, None, inf
         return self.neighbours
 
-    def forget(self, gone: str) -> None:
+    def remove(self, gone: str) -> None:
         """Remove `gone` from both graphs. Raises ValueError where that leaves no neighbour."""
         self.neighbours = self.neighbours.without(gone)
         if self.next is not None:

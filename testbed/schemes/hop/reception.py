@@ -110,7 +110,7 @@ class Reception(ABC):
         for entry in early:
             self.enqueue(entry)
 
-    def turn(self, neighbours: Neighbours) -> None:
+    def change_neighbours(self, neighbours: Neighbours) -> None:
         """Replace the neighbours. Nothing counts any more from members that are left out."""
         for sender in self._senders - {*neighbours.sources}:
             self.queue.drop_from(sender)
@@ -144,7 +144,7 @@ class Reception(ABC):
         )
         return found()
 
-    def forget(self, gone: str) -> None:
+    def remove(self, gone: str) -> None:
         """Drop what `gone` sent, and wait for it no more. If it comes again it counts as another member."""
         self._neighbours = self._neighbours.without(gone)
         self.queue.drop_from(gone)

@@ -102,10 +102,10 @@ class SiteLeader(Participant):
         self._changes[message.iteration][sender] = message.change
         return ()
 
-    def forget(self, gone: str) -> Iterable[Send]:
+    def remove(self, gone: str) -> Iterable[Send]:
         """Go on without a worker of the site, or without another site's leader."""
         if gone not in self._workers:
-            return self.member.forget(gone)
+            return self.member.remove(gone)
         self._workers.remove(gone)
         return ()
 
@@ -113,13 +113,13 @@ class SiteLeader(Participant):
         """Promise what the member of Hop promises."""
         return self.member.promise(ahead)
 
-    def turn(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
+    def commit(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
         """Set other neighbours of the member of Hop."""
-        return self.member.turn(iteration, neighbours)
+        return self.member.commit(iteration, neighbours)
 
-    def release(self) -> None:
+    def abort(self) -> None:
         """Cancel the change of neighbours that was prepared."""
-        self.member.release()
+        self.member.abort()
 
     def stale(self, to: str, message: Message, later: Sequence[Message]) -> bool:
         """Return True for an update that the member of Hop need not send any more."""
@@ -169,7 +169,7 @@ class SiteWorker(TrainingMember):
                 yield Send(self._leader, SiteChange(iteration, change))
         yield Advance(iteration)
 
-    def forget(self, gone: str) -> Iterable[Send]:
+    def remove(self, gone: str) -> Iterable[Send]:
         """Go on without another site's member. Raises ValueError where it is this site's leader."""
         if gone == self._leader:
             raise ValueError(f"{self.name} can't go on without {gone}, which stands for its site")

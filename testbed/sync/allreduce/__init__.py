@@ -3,7 +3,7 @@
 How a plan comes into force
 ---------------------------
 
-All members must use one plan in each round; otherwise a chunk would wait for partial sums that nobody sends. Four
+All members must use one plan in each round; otherwise a chunk would wait for partial sums that no member sends. Four
 protocols ensure that, each for a case that the others can't serve:
 
 1. Agreement in a round among all members. Each chunk's header carries the epoch that its contributors are ready to use
@@ -14,18 +14,18 @@ protocols ensure that, each for a case that the others can't serve:
    plan has every member promise to begin no further round, and commits the plan from the round after the newest one.
    Code: early_swaps.py, with the proof.
 3. Change of membership. A plan with a new member begins another generation; the members of the current generation
-   agree on its epoch as in 1 (`Generations.advance`). After a loss no round can end, hence none can agree: the
+   agree on its epoch as in 1 (`Generations.advance`). After a loss no round can end, so no round can agree: the
    controller aborts the round, collects what each survivor holds, and its Reconfigure is in force at once.
    Code: elastic.py, generations.py, recovery.py.
 4. Change of the gossip graph. Gossip has no rounds: members are in different iterations. The controller asks all
    members for the first iteration that they have not promised to enter, and commits the graph from the largest one.
-   Code: `Participant.promise` and `turn` in testbed/sync/gossip, testbed/controller/gossip.
+   Code: `Participant.promise` and `commit` in testbed/sync/gossip, testbed/controller/gossip.
 
 Why not fewer: 2 would also serve where 1 does, but it holds up members for a round trip or two, and members that have
-promised depend on the root. 3 can't wait for a member that is dead. 2 and 4 share an idea (promise how far you are,
-then commit from beyond the furthest), but no code: in 2 members talk to each other so that training survives the
-controller, in 4 the controller talks to members, which answer by their scheme's own rules. What is left in common is
-one `max`.
+promised depend on the root. 3 can't wait for a member that is dead. 2 and 4 share an idea (each member promises its
+progress, and the commit begins beyond the furthest member), but no code: in 2 members talk to each other so that
+training survives the controller, in 4 the controller talks to members, which answer by their scheme's own rules. The
+only common code would be one `max`.
 """
 
 from __future__ import annotations

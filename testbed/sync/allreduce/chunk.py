@@ -1,11 +1,11 @@
-"""One chunk's way through a round at one member: whose updates its sum holds, and when it is final. No I/O, no lock.
+"""One chunk in a round at one member: whose updates its sum holds, and when its mean is final. No I/O, no lock.
 
-    nothing --add_local, add--> partial --add--> all below this member --(root) finish, (others) accept--> the mean
+    nothing --add_local, add--> partial sum --add--> sum of all below this member --finish (root), accept--> mean
 
-A member's own values are not copied: where nobody is below it, what it sends on are its values themselves; else they
-are added when the first child's sum comes. The mean comes to stand in the values: it exists only once the root holds
-every member's update, so this member's partial sum has then been received and added. Until then the values are what
-this member contributed.
+A member does not copy its own values. A leaf of the tree sends its values themselves; any other member adds its values
+when the first child's sum comes. The mean then replaces the values. It exists only once the root holds every member's
+update, so this member's partial sum has been received and added by then. Until then the values are this member's
+contribution.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ from testbed.sync.errors import FrameError, SyncError
 
 
 class Part(NamedTuple):
-    """What a sum is made of: whose updates (bitmap), their weights' sum, the epoch they are ready to go by next.
+    """The members whose updates a sum holds, and what they announce."""
 
-    None stands for the epoch that this member itself is ready for, which it says when the sum is queued: see
-    Reduction. One of them `overlaps` rounds (see AllReduceGroup).
-    """
-
+    #: A bitmap of the members.
     contributors: int
+    #: The sum of their weights.
     weight: float
+    #: The epoch that they are ready to use in the next round; None if only this member contributed, whose epoch is
+    #: filled in when the sum is queued (see Reduction.sealed).
     successor: int | None
+    #: True if one of them overlaps rounds, see AllReduceGroup.
     overlaps: bool = False
 
     def joined(self, other: Part, epoch: int) -> Part:
-        """Both together, where members who differ stay with the round's `epoch`."""
-        said = {self.successor, other.successor} - {None}
+        """Return both parts as one. If their successors differ, the successor is the round's own `epoch`."""
+        ready = {self.successor, other.successor} - {None}
         return Part(
             self.contributors | other.contributors,
             self.weight + other.weight,
-            epoch if len(said) > 1 else next(iter(said), None),
+            epoch if len(ready) > 1 else next(iter(ready), None),
             self.overlaps or other.overlaps,
         )
 
 
 class PartialSum(NamedTuple):
-    """What a child sends: `scale` × `values`."""
+    """The sum that a child sends: `scale` × `values`."""
 
     values: torch.Tensor
     scale: float
@@ -50,21 +51,29 @@ class PartialSum(NamedTuple):
 
 
 class LocalValues(NamedTuple):
-    """This member's own `values` of a chunk, their weight, and whether it overlaps rounds."""
+    """This member's own values of a chunk."""
 
     values: torch.Tensor
     weight: float
+    #: True if this member overlaps rounds.
     overlaps: bool
 
 
 class ChunkReduction:
-    """A chunk in a round that goes by `epoch`, at a member with a `role` in its tree, summed in `sum`.
+    """The reduction of a chunk at one member.
 
-    With `in_order` the member's own values come first and its children's after them by name, so that sums have the
-    same bits run after run; what comes early is kept aside, which takes up to a chunk for each child but the last.
+    Args:
+        epoch: The epoch of the plan that the round uses.
+        role: The member's role in the chunk's tree.
+        sum_: The buffer of the sum, flat.
+        in_order: Add the member's own values first and then its children's sums by name, so that sums have the same
+            bits in each run. Early sums are copied and kept, which takes up to a chunk for each child but the last.
 
-    `part` is what the sum is made of so far, `mean` what the mean is made of, once it is there; `duplicated` a bitmap
-    of members whose update came a second time.
+    Attributes:
+        sum: The buffer of the sum.
+        part: The updates in the sum so far, or None before the first.
+        mean: The updates in the mean, or None until the mean is final here.
+        duplicated: A bitmap of members whose update came a second time.
     """
 
     __slots__ = ("_early", "_epoch", "_local", "_role", "_summed", "duplicated", "mean", "part", "sum")
@@ -82,16 +91,20 @@ class ChunkReduction:
 
     @property
     def complete(self) -> bool:
-        """Whether the sum holds the updates of all below this member."""
+        """True if the sum holds the updates of this member and of all members below it."""
         return self.part is not None and self.part.contributors == self._role.expected
 
     @property
     def unsummed(self) -> LocalValues | None:
-        """This member's own values if they are all that the sum holds, and nothing was added up."""
+        """This member's own values if the sum holds nothing else and is not computed; otherwise None."""
         return None if self._summed else self._local
 
     def add_local(self, local: LocalValues, residual: torch.Tensor | None = None) -> bool:
-        """Let this member's values count, and the `residual` of earlier rounds; whether that completes the sum."""
+        """Add this member's values, and the residual of earlier rounds if there is one.
+
+        Returns:
+            True if the sum is complete.
+        """
         self._local = local
         if self.part is not None:
             own = self._scaled(local.values, local.weight)
@@ -104,16 +117,21 @@ class ChunkReduction:
         return self.complete
 
     def add(self, peer: str, partial: PartialSum) -> bool:
-        """Add a child's partial sum, which is only lent; whether that completes the sum.
+        """Add a child's partial sum. Its values are a view that is valid during the call only.
 
-        What is there already is left out and counted: a sum that holds both an old and a new update is useless.
-        FrameError when the peer has no such updates to send.
+        A partial sum with an update that the sum holds already is ignored and counted in `duplicated`.
+
+        Returns:
+            True if the sum is complete.
+
+        Raises:
+            FrameError: The peer may not send these members' updates here.
         """
         below = self._role.partials_from.get(peer)
         contributors = partial.part.contributors
         if below is None or not contributors or contributors & ~below:
             raise FrameError(
-                f"{peer} has no business to send updates of {contributors:#b} here",
+                f"{peer} may not send updates of the members {contributors:#b} here",
                 rule="unexpected-sender",
                 member=peer,
             )
@@ -128,7 +146,11 @@ class ChunkReduction:
         return self.complete
 
     def finish(self) -> None:
-        """At the root: turn the complete sum into the mean. SyncError when the weights add up to 0."""
+        """Divide the complete sum by its weight. Called at the root.
+
+        Raises:
+            SyncError: The weights add up to 0.
+        """
         assert self.part is not None
         if self.part.weight <= 0:
             raise SyncError("the members' weights add up to 0: no mean exists", rule="no-weight")
@@ -138,16 +160,20 @@ class ChunkReduction:
         self.sum.div_(self.part.weight)
 
     def check_mean(self, peer: str) -> None:
-        """FrameError unless a mean from `peer` may come now."""
+        """Check that `peer` may send the mean now.
+
+        Raises:
+            FrameError: The peer is not this member's parent, or this member's sum is not complete.
+        """
         if peer != self._role.mean_from:
-            raise FrameError(f"{peer} has no business to send a mean here", rule="unexpected-sender", member=peer)
+            raise FrameError(f"{peer} may not send a mean here", rule="unexpected-sender", member=peer)
         if not self.complete:
             raise FrameError(
-                f"{peer} sent a mean of what this member has not yet passed on", rule="mean-early", member=peer
+                f"{peer} sent a mean before this member sent its partial sum", rule="mean-early", member=peer
             )
 
     def accept(self, part: Part, mean: torch.Tensor) -> bool:
-        """The mean is there: let the values be the mean. False if one is there already, which is counted."""
+        """Replace the values by the mean. Returns False for a second mean, which is ignored and counted."""
         if self.mean is not None:
             self.duplicated |= part.contributors
             return False
@@ -157,24 +183,24 @@ class ChunkReduction:
         return True
 
     def release(self) -> None:
-        """The round is over here: the values are their owner's again."""
+        """Drop this member's values, which belong to their owner again after the round."""
         self._local = None
 
     def missing(self) -> dict[str, str]:
-        """The peers that this member waits for, each with what it owes."""
+        """Return the peers that this member waits for, each with the missing data in words."""
         if self.mean is not None:
             return {}
         have = self.part.contributors if self.part else 0
-        owed = {} if self._role.mean_from is None else {self._role.mean_from: "the mean"}
-        owed |= {child: "its partial sum" for child, below in self._role.partials_from.items() if below & ~have}
-        return owed
+        missing = {} if self._role.mean_from is None else {self._role.mean_from: "the mean"}
+        missing |= {child: "its partial sum" for child, below in self._role.partials_from.items() if below & ~have}
+        return missing
 
     def _sum_local(self, local: LocalValues) -> None:
         self.sum.copy_(local.values).mul_(local.weight)
         self._summed = True
 
     def _scaled(self, values: torch.Tensor, scale: float) -> torch.Tensor:
-        """A product that is rounded before it is added, so that the sum of two has the same bits either way round."""
+        # The product is rounded before the addition, so that a sum of two has the same bits in either order.
         return values if scale == 1 else values.to(self.sum.dtype) * scale
 
     def _sum(self, partial: PartialSum) -> None:
@@ -197,7 +223,7 @@ class ChunkReduction:
         self.part = part if self.part is None else self.part.joined(part, self._epoch)
 
     def _next_in_order(self) -> str | None:
-        """The child whose sum is to be added next; None while this member's own is not in yet."""
+        """Return the child whose sum is next in order; None before this member's own values, or at the end."""
         part = self.part
         if part is None:
             return None
@@ -205,7 +231,7 @@ class ChunkReduction:
         return next(left, None)
 
     def _add_early(self) -> None:
-        """Add what was kept aside and is next in order."""
+        """Add the early sums that are next in order."""
         early = self._early
         while early and (child := self._next_in_order()) in early:
             assert child is not None

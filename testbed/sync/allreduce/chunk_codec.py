@@ -1,10 +1,7 @@
-"""What a frame of an all-reduce says of the chunk that it carries.
+"""Chunks on the wire and in memory: the header of a chunk's frame, its payload, and the buffers of sums.
 
-The memory of rounds: what is summed up, and what becomes of it on the wire.
-
-What a frame carries: a chunk's elements in the tensor's own type, or what a codec made of them.
-
-A chunk's `dtype` says which: numbers of DTYPES as they are, from 3 to 15 codecs, all of float32.
+A payload holds a chunk's elements in the tensor's own type, or as a codec encodes them. The header's `dtype` tells
+which: a key of DTYPES for elements of that type, 3 to 15 for a codec of float32.
 """
 
 from __future__ import annotations
@@ -28,36 +25,41 @@ _OVERLAPS: Final = 1
 
 
 class Kind(IntEnum):
-    """Which way a chunk travels: up a tree, or down."""
+    """The content of a chunk: a partial sum on its way up a tree, or a mean on its way down."""
 
     PARTIAL = 0
     MEAN = 1
 
 
 class ChunkHeader(NamedTuple):
-    """A chunk that begins `offset` elements into a tensor of `elements`, as `dtype` says (see payload.py).
-
-    The sum (for a mean: the mean) is `scale` times what the frame carries; `weight` is the sum of the weights of
-    `contributors`, a bit for each member, and `successor` the epoch that they all are ready to go by next. Some
-    contributor `overlaps` rounds (see AllReduceGroup).
-    """
+    """The header of a chunk's frame."""
 
     kind: Kind
+    #: The encoding of the payload: a key of DTYPES, or a codec's code.
     dtype: int
+    #: The number of the chunk's tree in its group.
     tree: int
+    #: The epoch of the plan that the round uses.
     epoch: int
+    #: The epoch that all contributors are ready to use in the next round.
     successor: int
     round: int
+    #: The number of elements of the whole tensor.
     elements: int
+    #: The chunk's first element in the tensor.
     offset: int
+    #: The sum of the contributors' weights.
     weight: float
+    #: A bitmap of the members whose updates the chunk holds.
     contributors: int
+    #: The partial sum, or the mean, is `scale` times the payload.
     scale: float = 1.0
+    #: True if some contributor overlaps rounds, see AllReduceGroup.
     overlaps: bool = False
 
 
 class ChunkHeaderFormat:
-    """Packs and unpacks headers among `members` members; the bitmap is as long as they need."""
+    """Packs and unpacks the headers of a group of `members` members, whose number sets the length of the bitmap."""
 
     def __init__(self, members: int) -> None:
         self._members = members
@@ -66,7 +68,7 @@ class ChunkHeaderFormat:
         self.size: Final = self._struct.size
 
     def pack(self, header: ChunkHeader) -> bytes:
-        """A header as it travels."""
+        """Return the bytes of a header, `size` of them."""
         return self._struct.pack(
             header.kind,
             header.dtype,
@@ -83,12 +85,16 @@ class ChunkHeaderFormat:
         )
 
     def unpack(self, packed: bytes) -> ChunkHeader:
-        """The header that arrived, of `size` bytes; FrameError when it is none."""
+        """Return the header in `size` bytes.
+
+        Raises:
+            FrameError: A field is out of range.
+        """
         kind, dtype, flags, tree, epoch, successor, number, elements, offset, weight, scale, bitmap = (
             self._struct.unpack(packed)
         )
         if kind not in tuple(Kind):
-            raise FrameError(f"no such kind of chunk: {kind}", rule="unknown-kind", given=kind)
+            raise FrameError(f"unknown kind of chunk: {kind}", rule="unknown-kind", given=kind)
         if not (0 <= weight < float("inf") and 0 <= scale < float("inf")):
             raise FrameError(
                 f"weight {weight} and scale {scale} must be finite numbers of at least 0",
@@ -97,7 +103,7 @@ class ChunkHeaderFormat:
         contributors = int.from_bytes(bitmap, "little")
         if contributors >> self._members:
             raise FrameError(
-                f"contributors {contributors:#b}, where there are {self._members} members",
+                f"contributors {contributors:#b} in a group of {self._members} members",
                 rule="unknown-member",
                 given=contributors,
             )
@@ -117,54 +123,62 @@ class ChunkHeaderFormat:
         )
 
 
-#: Element types that travel as they are, by their code on the wire. Codes from 3 to 15 are the codecs'.
+#: The types of elements that are sent unchanged, by their code on the wire. Codes 3 to 15 are those of codecs.
 DTYPES: dict[int, torch.dtype] = {1: torch.float32, 2: torch.float64, 16: torch.float16, 17: torch.bfloat16}
 CODES: dict[torch.dtype, int] = {dtype: code for code, dtype in DTYPES.items()}
 
 
 class Sums:
-    """Room for the sums (of type `summed`) of elements of type `dtype`, and for what becomes of them on the wire.
+    """The buffer of a round's sums. Results replace the sums in it, in the tensor's own type, before they are sent.
 
-    16-bit types are summed in float32: 8 bits of mantissa lose a ninth summand altogether. A chunk's `place` is
-    where its elements stand as they travel, in their own type; it takes the room of its sums, or half of it.
+    16-bit types are summed in float32: with 8 bits of mantissa a ninth summand would be lost completely. Their results
+    take the first half of their sums' memory.
+
+    Args:
+        elements: The tensor's number of elements.
+        dtype: The tensor's type.
+        scratch: The memory.
+
+    Attributes:
+        wide: True if sums have the tensor's own type.
     """
 
     def __init__(self, elements: int, dtype: torch.dtype, scratch: Scratch) -> None:
         self.elements = elements
         self.dtype = dtype
         self.wide = dtype.itemsize >= torch.float32.itemsize
-        self.summed = dtype if self.wide else torch.float32
-        self._bytes = scratch.room(elements * self.summed.itemsize)
-        self._sums = torch.frombuffer(self._bytes, dtype=self.summed)
-        self._placed = self._sums if self.wide else self._sums.view(dtype)
+        summed = dtype if self.wide else torch.float32
+        self._bytes = scratch.room(elements * summed.itemsize)
+        self._sums = torch.frombuffer(self._bytes, dtype=summed)
+        self._results = self._sums if self.wide else self._sums.view(dtype)
 
     def view(self, start: int, stop: int) -> torch.Tensor:
-        """The sums of the elements [start, stop)."""
+        """Return the sums of the elements [start, stop), a view."""
         return self._sums[start:stop]
 
-    def placed(self, start: int, stop: int) -> torch.Tensor:
-        """The elements [start, stop) in their own type, where they stand once `settle` was called or they came."""
+    def result(self, start: int, stop: int) -> torch.Tensor:
+        """Return the results of the elements [start, stop), a view that `finalize` or `store` has filled."""
         first = start if self.wide else 2 * start
-        return self._placed[first : first + stop - start]
+        return self._results[first : first + stop - start]
 
-    def place(self, start: int, stop: int) -> memoryview:
-        """The bytes of `placed`."""
+    def result_bytes(self, start: int, stop: int) -> memoryview:
+        """Return the bytes of `result`."""
         first = start * self._sums.element_size()
         return self._bytes[first : first + (stop - start) * self.dtype.itemsize]
 
-    def keep(self, start: int, stop: int, elements: torch.Tensor) -> memoryview:
-        """Have elements stand at [start, stop) as they came, to be sent on."""
-        self.placed(start, stop).copy_(elements)
-        return self.place(start, stop)
+    def store(self, start: int, stop: int, elements: torch.Tensor) -> memoryview:
+        """Store received results of the elements [start, stop). Returns their bytes, to be forwarded."""
+        self.result(start, stop).copy_(elements)
+        return self.result_bytes(start, stop)
 
     def finalize(self, start: int, stop: int) -> None:
-        """Turn the sums of [start, stop) into elements of their own type."""
+        """Convert the sums of the elements [start, stop) to the tensor's own type."""
         if not self.wide:
-            self.placed(start, stop).copy_(self.view(start, stop).to(self.dtype))
+            self.result(start, stop).copy_(self.view(start, stop).to(self.dtype))
 
 
 class SumsPool:
-    """Room for the sums of rounds; kept, since zeroing new memory costs as much as a copy."""
+    """The buffers of rounds' sums. They are used again, because zeroing new memory costs as much as a copy."""
 
     def __init__(self) -> None:
         self._rooms: list[Scratch] = []
@@ -172,7 +186,14 @@ class SumsPool:
         self._sums: list[Sums | None] = []
 
     def take(self, round_number: int, free: Callable[[int], bool], elements: int, dtype: torch.dtype) -> Sums:
-        """The room of a round; `free` says whether an older round needs its own no more."""
+        """Return a buffer for a round.
+
+        Args:
+            round_number: The round.
+            free: Returns whether a given older round no longer needs its buffer.
+            elements: The tensor's number of elements.
+            dtype: The tensor's type.
+        """
         room = next((i for i, user in enumerate(self._users) if free(user)), len(self._rooms))
         if room == len(self._rooms):
             self._rooms.append(Scratch())
@@ -186,12 +207,12 @@ class SumsPool:
 
 
 def element_type(code: int) -> torch.dtype | None:
-    """The type of the tensor that a frame's chunk is of; None when there is no such code."""
+    """Return the type of the tensor that a chunk with this code belongs to; None for an unknown code."""
     return DTYPES.get(code) or (torch.float32 if by_code(code) else None)
 
 
 def fits(code: int, elements: int, length: int) -> bool:
-    """Whether a chunk of `elements` elements may have become `length` bytes."""
+    """Return whether a payload of `length` bytes may hold `elements` elements."""
     if code in DTYPES:
         return length == elements * DTYPES[code].itemsize
     codec = by_code(code)
@@ -199,7 +220,7 @@ def fits(code: int, elements: int, length: int) -> bool:
 
 
 def decode(code: int, payload: memoryview, elements: int) -> torch.Tensor:
-    """The elements of a payload that `fits`; those that came as they are share its memory."""
+    """Return the elements of a payload that `fits`. Without a codec they share the payload's memory."""
     if code in DTYPES:
         return torch.frombuffer(payload, dtype=DTYPES[code])
     codec = by_code(code)
@@ -208,50 +229,62 @@ def decode(code: int, payload: memoryview, elements: int) -> torch.Tensor:
 
 
 class Encoded(NamedTuple):
-    """A chunk as it travels: its code, its bytes, and what its elements are to be multiplied with."""
+    """A chunk's payload."""
 
+    #: See ChunkHeader.dtype.
     code: int
     data: memoryview
+    #: See ChunkHeader.scale.
     scale: float
 
 
 class Encoder:
-    """Encodes what `sums` holds of a round. With a `residual` chunks go through codecs, and it keeps what those left
-    out."""
+    """Encodes the chunks of a round.
+
+    Args:
+        sums: The round's sums.
+        residual: The residual that keeps the codecs' errors; None sends all chunks without codecs.
+    """
 
     def __init__(self, sums: Sums, residual: Residual | None) -> None:
         self._sums = sums
         self._residual = residual
 
-    def owed(self, chunk: Chunk) -> torch.Tensor | None:
-        """What earlier rounds left out of a chunk, which is to count in this one."""
-        return None if self._residual is None else self._residual.pay(chunk.start, chunk.stop)
+    def take_residual(self, chunk: Chunk) -> torch.Tensor | None:
+        """Return the residual of earlier rounds for a chunk, and clear it; None without a residual."""
+        return None if self._residual is None else self._residual.take(chunk.start, chunk.stop)
 
     def encode(self, chunk: Chunk, kind: Kind, part: Part, codec: Codec, unsummed: LocalValues | None) -> Encoded:
-        """A chunk made of `part`, for as long as its sum stays. Where it is this member's own values alone
-        (`unsummed`), those are what travels."""
+        """Return a chunk's payload. It is valid while the round's sums are.
+
+        Args:
+            chunk: The chunk.
+            kind: A partial sum or a mean.
+            part: The updates that the chunk holds.
+            codec: The codec of the links that the chunk takes.
+            unsummed: This member's own values if the chunk holds nothing else; they are sent themselves.
+        """
         if self._residual is not None and codec.size(len(chunk)) < PLAIN.size(len(chunk)):
-            return Encoded(codec.code, self._through(codec, chunk, kind, part), 1.0)
+            return Encoded(codec.code, self._encode_by(codec, self._residual, chunk, kind, part), 1.0)
         code = CODES[self._sums.dtype]
         if unsummed is not None:
             return Encoded(code, bytes_of(unsummed.values), unsummed.weight)
         scale = 1.0
         if kind is Kind.PARTIAL and not self._sums.wide and part.weight > 0:
-            # The mean of those below: their sum could be beyond float16, which ends at 65,504.
+            # Send the mean of the members below: their sum could exceed float16's largest number, 65,504.
             scale = part.weight
             self._sums.view(chunk.start, chunk.stop).div_(scale)
         self._sums.finalize(chunk.start, chunk.stop)
-        return Encoded(code, self._sums.place(chunk.start, chunk.stop), scale)
+        return Encoded(code, self._sums.result_bytes(chunk.start, chunk.stop), scale)
 
-    def _through(self, codec: Codec, chunk: Chunk, kind: Kind, part: Part) -> memoryview:
-        """What a codec makes of a chunk, which becomes what peers will decode."""
-        assert self._residual is not None
+    def _encode_by(self, codec: Codec, residual: Residual, chunk: Chunk, kind: Kind, part: Part) -> memoryview:
+        """Encode a chunk, keep the error as its residual, and replace the sums by the values that peers will decode."""
         values = self._sums.view(chunk.start, chunk.stop)
         coded = codec.encode(values)
         data = memoryview(bytearray(len(coded)))
         torch.frombuffer(data, dtype=torch.uint8).copy_(coded)
         decoded = codec.decode(coded, len(values))
         scale = part.weight if kind is Kind.MEAN else 1.0  # residuals are in units of sums
-        self._residual.owe(chunk.start, (values - decoded).mul_(scale))
+        residual.store(chunk.start, (values - decoded).mul_(scale))
         values.copy_(decoded)
         return data

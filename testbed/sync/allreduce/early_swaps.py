@@ -15,11 +15,11 @@ committed from a round of at most n on; every member knows all of these before i
 tells all of its members by its end. A commit has s > r at each member, and no member begins a round after its r before
 it knows s. So members use one plan in each round, and contribute once to it, in whatever groups the plan has.
 
-No member waits for ever. A promise is made at once, whatever rounds are running, and no frame can be queued before it;
+No member waits forever. A promise is made at once, whatever rounds are running, and no frame can be queued before it;
 a commit waits for promises alone. So a member that waits to begin a round waits for messages, never for another round.
-The controller takes no part once the root has begun. Preparing another plan meanwhile takes back nothing that was
-promised: both come into force, or only the newer one, which a round among all may agree on first. The loss of the root
-ends the run, as that of any member does where members are fixed; they always are where members are in groups.
+The controller takes no part once the root has begun. A promise stays valid when another plan is prepared meanwhile:
+both plans come into force, or only the newer one, if a round among all agrees on it first. The loss of the root ends
+the run, like the loss of any member of a fixed group; runs with groups always have fixed members.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class SwapAgreement:
         return tuple(sorted(self._promises))
 
     def promise(self, epoch: int, begun: int) -> int:
-        """Promise to begin no round after `begun`, the newest one, before the decision on `epoch`. Return `begun`.
+        """Promise to begin no round after `begun`, the newest one, before the decision on `epoch`. Returns `begun`.
 
         Raises:
-            FrameError: that epoch was prepared before.
+            FrameError: The epoch was prepared before.
         """
         if epoch in self._promises or epoch in self._commits:
             raise FrameError(f"epoch {epoch} is prepared a second time", rule="prepared-twice", epoch=epoch)
@@ -68,7 +68,11 @@ class SwapAgreement:
         return begun
 
     def commit(self, epoch: int, first: int) -> None:
-        """Record that rounds from `first` on use the plan of `epoch`. Raises FrameError if this breaks the promise."""
+        """Record that rounds from `first` on use the plan of `epoch`.
+
+        Raises:
+            FrameError: The commit breaks the promise.
+        """
         if (begun := self._promises.get(epoch)) is None or first <= begun:
             raise FrameError(
                 f"epoch {epoch} is committed from round {first} on, but this member promised {begun}",
@@ -157,9 +161,11 @@ class SwapConnection:
         self._connection = connection
 
     def send(self, message: SwapMessage) -> None:
+        """Send a message."""
         self._connection.sendall(_MESSAGE.pack(*message))
 
     def receive(self) -> SwapMessage:
+        """Wait for a message, up to the timeout."""
         raw = memoryview(bytearray(_MESSAGE.size))
         sockets.receive(self._connection, raw)
         step, epoch, number = _MESSAGE.unpack(raw)
@@ -168,13 +174,18 @@ class SwapConnection:
         return SwapMessage(SwapStep(step), epoch, number)
 
     def close(self) -> None:
+        """Close the connection at once."""
         sockets.close_now(self._connection)
 
 
 def connect(
     peer: str, address: tuple[str, int], settings: TransportSettings, given_up: threading.Event
 ) -> SwapConnection:
-    """Return a connection to the member `peer`, which listens at `address`. Raises OSError if there is none in time."""
+    """Connect to the member `peer` at `address`, for an early commit.
+
+    Raises:
+        OSError: The peer can't be reached within the settings' timeout, or `given_up` was set.
+    """
     greeting = Greeting(settings.member, FETCH)
 
     def greet(connection: socket.socket, deadline: float) -> socket.socket:
@@ -184,7 +195,7 @@ def connect(
     return SwapConnection(connection, min(PROMISE_S, settings.timeout_s))
 
 
-#: Connections opened at a time: a thousand members take about 30 times three round trips.
+#: The number of connections opened at a time: a thousand members take about 30 times three round trips.
 MOST_OPENING = 32
 
 log = logging.getLogger(__name__)
@@ -193,7 +204,7 @@ log = logging.getLogger(__name__)
 class EarlySwaps:
     """A member's part in early commits: it promises, and as the root of a plan it commits.
 
-    `connect` reaches another member. Callers of `may_begin`, `epoch`, `follow` and `awaited` hold the lock of
+    `connect` reaches another member. Callers of `may_begin`, `epoch`, `follow` and `pending` hold the lock of
     `progress`; any thread may call the other methods.
     """
 
@@ -232,17 +243,17 @@ class EarlySwaps:
             self._plans.advance(self.epoch(self._rounds.number + 1, self._plans.agreed))
             self._agreement.forget(self._plans.agreed)
 
-    def awaited(self) -> str:
-        """Return what this member waits for before its next round, in words; empty if nothing."""
+    def pending(self) -> str:
+        """Return the decisions that this member's next round waits for, in words; empty if there are none."""
         return ", ".join(f"the commit decision on the plan of epoch {epoch}" for epoch in self._agreement.open)
 
     # -- as any member -------------------------------------------------------------------------------------------------
 
     def promise(self, epoch: int) -> int:
-        """Promise to begin no round before the decision on `epoch`. Return the newest round that was begun.
+        """Promise to begin no round before the decision on `epoch`. Returns the newest round that was begun.
 
         Raises:
-            FrameError: the controller announced no such plan.
+            FrameError: The controller announced no such plan.
         """
         with self._progress.changed:
             self._progress.check()
@@ -281,9 +292,9 @@ class EarlySwaps:
         begun = self.promise(epoch)
         try:
             root.send(SwapMessage(SwapStep.PROMISE, epoch, begun))
-            step, said, first = root.receive()
-            if said != epoch or step not in (SwapStep.COMMIT, SwapStep.ABORT):
-                raise FrameError(f"{step.name.lower()} of epoch {said} followed the promise of epoch {epoch}")
+            step, answered, first = root.receive()
+            if answered != epoch or step not in (SwapStep.COMMIT, SwapStep.ABORT):
+                raise FrameError(f"{step.name.lower()} of epoch {answered} followed the promise of epoch {epoch}")
             if step is SwapStep.COMMIT:
                 self.commit(epoch, first)
             else:
@@ -379,14 +390,14 @@ class EarlySwaps:
 
 def _promised(peer: SwapPeer, epoch: int) -> int:
     """Return the newest round that a member has begun, as it promises. Raises FrameError for any other message."""
-    step, said, begun = peer.receive()
-    if step is not SwapStep.PROMISE or said != epoch:
-        raise FrameError(f"{step.name.lower()} of epoch {said} instead of a promise of epoch {epoch}")
+    step, answered, begun = peer.receive()
+    if step is not SwapStep.PROMISE or answered != epoch:
+        raise FrameError(f"{step.name.lower()} of epoch {answered} instead of a promise of epoch {epoch}")
     return begun
 
 
 def _tell(peers: Collection[SwapPeer], message: SwapMessage) -> None:
-    """Send the decision to all. A member that is not reached notices the broken connection, and ends."""
+    """Send the decision to all members. A member that can't be reached notices the broken connection, and fails."""
     for peer in peers:
         with suppress(OSError, SyncError):
             peer.send(message)

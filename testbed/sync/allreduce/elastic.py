@@ -3,11 +3,11 @@
     generation 0:  a b c d    rounds 1 2 3 4 5 .
                                               c dies in round 6: Abort, Holding from a, b and d, Reconfigure
     generation 4:  a b d                      6' 7 8 9
-                                                      c is back: Prepare with c in it, agreed on as any plan is
+                                                      c is back: Prepare with c, agreed on like any plan
     generation 5:  a b c d                              10 11 ...
 
-Each generation has connections and sums of its own, so that nothing of an earlier one can reach it. The round in which
-a member was lost is recovered (see recovery.py). A static run has one AllReduceGroup and needs none of this.
+Each generation has connections and sums of its own, so that no frame of an earlier generation can reach it. The round
+in which a member was lost is recovered (see recovery.py). A static run has one AllReduceGroup and no ElasticGroup.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ from testbed.sync.codecs.codec import bytes_of
 from testbed.sync.errors import FrameError, Halted, SyncError
 from testbed.sync.transport import Greeting, TransportSettings
 
-#: Number of remembered rounds: enough to include the slow phase of a trace, or of a member that evaluates.
+#: The number of remembered rounds: enough to include the slow phase of a trace, or of a member that evaluates.
 REMEMBERED = 32
-#: Fewer rounds tell nothing: the first ones have fresh connections, and steps that compile.
+#: The least number of rounds that give a timeout. The first rounds have fresh connections, and steps that compile.
 NEEDED = 3
-#: A rate that drops to an eighth is a slow path, not a broken one.
+#: The factor on the longest round: a path whose rate drops to an eighth is slow, not broken.
 SLACK = 8.0
-#: Rounds may take milliseconds, but the machine's scheduler may delay one by a second.
+#: The shortest timeout in seconds. Rounds may take milliseconds, but the machine's scheduler may delay one by a second.
 LEAST_S = 3.0
 
 
 class AdaptiveTimeout:
-    """The time to wait in a round before the controller is asked about silent peers, from the durations of recent
-    rounds.
+    """The wait in a round before silent peers are reported to the controller, by the durations of recent rounds.
 
-    It is at most `most_s`, the time after which the round fails.
+    Args:
+        most_s: The longest timeout: the time after which the round fails.
     """
 
     def __init__(self, most_s: float) -> None:
@@ -83,10 +83,18 @@ class AdaptiveTimeout:
 class ElasticGroup:
     """A member's groups, and the round that it is in.
 
-    A lost member does not end a round: this member reports the loss with `tell`, and waits for the controller's
-    decision. A member that joins while the others train starts from the state of `source`, see handover.py.
+    A lost member does not end a round: this member reports the loss, and waits for the controller's decision.
 
-    Any thread may call the methods, but `begin`, and the function that it returns, belong to one caller each.
+    Any thread may call the methods, except `begin` and the function that it returns, which belong to one caller each.
+
+    Args:
+        plan: The first plan.
+        settings: This member's settings.
+        roster: The address of each member.
+        tell: Sends a message to the controller.
+        after_round: The round before the first one.
+        reproducible: Fix the order of additions.
+        source: The member whose state this member starts from, see handover.py; empty if it begins with the others.
     """
 
     def __init__(
@@ -139,7 +147,7 @@ class ElasticGroup:
     def prepare(self, plan: Plan, roster: Roster, source: str) -> Callable[[], None]:
         """Keep a plan beside the one in force. A plan for other members begins another generation.
 
-        That generation comes into force as any plan does: when all members of the current one have said in a round
+        That generation comes into force like any plan: when all members of the current one have announced in a round
         that they hold it.
 
         Args:
@@ -157,7 +165,7 @@ class ElasticGroup:
     def _prepare_generation(self, plan: Plan, roster: Roster, source: str) -> None:
         if missing := sorted(set(plan.members) - set(roster)):
             raise SyncError(
-                f"epoch {plan.epoch}: the controller sent no address of {missing}",
+                f"epoch {plan.epoch}: the controller sent no address of {', '.join(missing)}",
                 rule="no-address",
                 epoch=plan.epoch,
                 given=missing,
@@ -171,11 +179,10 @@ class ElasticGroup:
         current.plans.promise(plan.epoch)
 
     def share(self, parts: Mapping[str, Stateful]) -> None:
-        """Name the parts of this member's state. A member that joins later fetches their state, and then takes part in
-        rounds.
+        """Set the parts of this member's state. A member that joins later fetches their state from its source.
 
         Raises:
-            SyncError: the state can't be fetched.
+            SyncError: The state can't be fetched.
         """
 
         def ask(source: str, most_bytes: int) -> FetchAnswer:
@@ -198,9 +205,7 @@ class ElasticGroup:
     def begin(
         self, values: torch.Tensor, weight: float, residual: Residual | None = None, overlaps: bool = False
     ) -> Callable[[], RoundResult]:
-        """Prepare a round, as AllReduceGroup.begin does. The returned function does all the work: rounds do not
-        overlap here.
-        """
+        """Prepare a round, see AllReduceGroup.begin. The returned function does all the work: rounds don't overlap."""
         return partial(self._reduce, values, weight, residual)
 
     def _reduce(self, values: torch.Tensor, weight: float, residual: Residual | None) -> RoundResult:
@@ -233,9 +238,7 @@ class ElasticGroup:
         return result
 
     def _await_group(self, attempt: Attempt, barred: int) -> tuple[AllReduceGroup, RecoveryOrders | None]:
-        """Wait for a generation other than `barred`. Return its group, and the orders for the interrupted round, if
-        any.
-        """
+        """Wait for a generation other than `barred`. Returns its group, and the orders for an interrupted round."""
         timeout_s = self._settings.timeout_s
         with self._changed:
             ready = self._changed.wait_for(
@@ -244,7 +247,7 @@ class ElasticGroup:
             if self._failure is not None:
                 raise self._failure
             if not ready:
-                why = self._aborted.why if self._aborted else "means that others hold can't be fetched"
+                why = self._aborted.why if self._aborted else "the means of other members can't be fetched"
                 where = f"round {attempt.number}, epoch {self._generations.epoch}"
                 silence = f"the controller sent no list of survivors within {timeout_s:g} s"
                 raise SyncError(
@@ -266,7 +269,7 @@ class ElasticGroup:
     # -- a member is lost --------------------------------------------------------------------------------------------
 
     def abort(self, message: Abort) -> None:
-        """Let nothing more become final, and tell the controller what this member holds."""
+        """End the round, accept no more means, and tell the controller which elements are final here."""
         with self._changed:
             attempt = self._attempt
             if self._aborted is None:
@@ -285,7 +288,11 @@ class ElasticGroup:
         self._tell(holding)
 
     def reconfigure(self, message: Reconfigure) -> None:
-        """Continue among the survivors. Raises PlanError if the message holds no valid plan."""
+        """Continue among the survivors.
+
+        Raises:
+            PlanError: The message's plan is invalid.
+        """
         plan = Plan.from_json(message.plan)
         orders = orders_for(self._settings.member, message.holdings)
         group = self._generations.make(plan, message.roster, orders.round - orders.reduces)
@@ -298,20 +305,20 @@ class ElasticGroup:
             self._changed.notify_all()
 
     def _report_lost(self, epoch: int, loss: Loss) -> None:
-        """Report a loss to the controller, each only once."""
-        said = epoch, loss.peer, loss.broken
-        if loss.broken and said in self._losses:
+        """Report a loss to the controller; each broken connection only once."""
+        key = epoch, loss.peer, loss.broken
+        if loss.broken and key in self._losses:
             return
-        self._losses.add(said)
+        self._losses.add(key)
         self._tell(Lost(self._settings.member, loss.peer, brief(loss.why), epoch, loss.broken))
 
     # -- called by the Listener ----------------------------------------------------------------------------------------
 
     def receiver(self, hello: Greeting) -> ChunkReceiver:
-        """Return what takes a peer's frames; wait for a generation that this member has not heard of yet.
+        """Return the receiver of a peer's frames. Waits for a generation that this member does not know yet.
 
         Raises:
-            FrameError: the generation or the member does not exist.
+            FrameError: The generation or the member does not exist.
         """
         generations, epoch = self._generations, hello.generation
 
@@ -331,7 +338,7 @@ class ElasticGroup:
         return group.receiver(hello)
 
     def serve(self, connection: socket.socket) -> None:
-        """Answer a peer that asks for means or for the state."""
+        """Answer a peer's request for means or for the state."""
         connection.settimeout(self._settings.timeout_s)
         request = receive_request(connection)
         if request.what is Wanted.MEANS:

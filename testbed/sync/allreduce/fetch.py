@@ -44,12 +44,12 @@ class Wanted(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """A request for the means of the elements [start, stop) of `round`, or for the state at the begin of generation
-    `epoch`.
-    """
+    """A request for means, or for the state that a new member starts from."""
 
     what: Wanted
+    #: The generation: for the state, the one that begins with the new member.
     epoch: int
+    #: For means: the round, and the elements [start, stop).
     round: int = 0
     start: int = 0
     stop: int = 0
@@ -60,20 +60,20 @@ class FetchNote(Struct, frozen=True, forbid_unknown_fields=True, tag_field="of")
 
 
 class MeansNote(FetchNote, frozen=True, tag="means"):
-    """The data are means, of the updates that `slices` name."""
+    """The note of means. Each slice names the members whose updates it holds."""
 
     slices: Annotated[tuple[MeanSlice, ...], Meta(max_length=MOST_SPANS)]
 
 
 class StateNote(FetchNote, frozen=True, tag="state"):
-    """The data are the states of `parts` after `round`."""
+    """The note of a state: that of the named parts after `round`."""
 
     round: Number
     parts: Annotated[tuple[Annotated[str, Meta(max_length=256)], ...], Meta(max_length=256)]
 
 
 class Refusal(FetchNote, frozen=True, tag="refusal"):
-    """The request can't be answered; there are no data."""
+    """The note of an answer without data: the reason."""
 
     why: Text
 
@@ -83,7 +83,7 @@ _NOTE = msgspec.json.Decoder(MeansNote | StateNote | Refusal)
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """An answer's `data`, and the note that describes them."""
+    """The data of an answer, and the note that describes them."""
 
     note: MeansNote | StateNote | Refusal
     data: memoryview
@@ -92,17 +92,17 @@ class FetchAnswer:
 def fetch(
     peer: str, address: tuple[str, int], settings: TransportSettings, request: FetchRequest, most_bytes: int
 ) -> FetchAnswer:
-    """Send a request to the member `peer`, which listens at `address`, and return its answer.
+    """Send a request to another member, and return its answer.
 
     Args:
-        peer: The member to ask.
-        address: Its host and port.
-        settings: Those of the member that asks.
+        peer: The other member.
+        address: The host and port at which it listens.
+        settings: This member's settings.
         request: The request.
         most_bytes: The largest size of the data.
 
     Raises:
-        SyncError: the peer does not answer in time, refuses, or its answer is invalid.
+        SyncError: The peer does not answer in time, refuses, or its answer is invalid.
     """
     try:
         deadline = time.monotonic() + settings.timeout_s
@@ -119,7 +119,11 @@ def fetch(
 
 
 def receive_request(connection: socket.socket) -> FetchRequest:
-    """Return a peer's request. Raises SyncError if it is malformed."""
+    """Wait for a peer's request.
+
+    Raises:
+        SyncError: The request is malformed.
+    """
     raw = memoryview(bytearray(_REQUEST.size))
     sockets.receive(connection, raw)
     what, epoch, number, start, stop = _REQUEST.unpack(raw)

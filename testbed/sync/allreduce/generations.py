@@ -1,4 +1,4 @@
-"""A member's groups: of the generation in force, of those that may follow it, and of the previous one."""
+"""A member's groups: the groups of the current generation, of generations that may follow, and of the previous one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from testbed.sync.transport import CLOSE_S, TransportSettings
 class Generations:
     """Groups by generation, which is the epoch of the generation's first plan. The caller holds the lock.
 
-    `on_lost` is called with the epoch and the loss of a peer, except in generations that are over.
+    Args:
+        plan: The first plan.
+        settings: This member's settings.
+        roster: The address of each member.
+        after_round: The round before the first one; None if `start` will tell it.
+        reproducible: Fix the order of additions.
+        on_lost: Called with the generation and the loss of a peer, except in generations that are over.
     """
 
     def __init__(
@@ -42,7 +48,7 @@ class Generations:
 
     @property
     def newest(self) -> int:
-        """The newest epoch that any group has heard of."""
+        """The newest epoch that any group knows."""
         return max(self.current.plans.newest, *self._next, 0)
 
     def make(self, plan: Plan, roster: Roster, after_round: int | None) -> AllReduceGroup:
@@ -73,8 +79,10 @@ class Generations:
         self.roster |= roster
 
     def advance(self, finished: int) -> str | None:
-        """Switch to the next generation if the round that ended agreed on it. The generation before the previous one
-        ends.
+        """Switch to the next generation if the round that ended agreed on it, and end the generation before last.
+
+        Args:
+            finished: The number of the round that ended.
 
         Returns:
             The member whose state the new member starts from; None if the generation stays.
@@ -98,7 +106,7 @@ class Generations:
         self.current, self.epoch, self.roster = group, group.settings.generation, dict(roster)
 
     def retire(self, group: AllReduceGroup, drain: bool) -> None:
-        """Close a group on a thread of its own, because its peers may be dead."""
+        """Close a group on a thread of its own, because its peers may be dead. `drain` sends queued frames first."""
 
         def end() -> None:
             if drain:

@@ -11,9 +11,9 @@ The first mean of round k proves that every member has begun round k. If any mem
 tells the epoch of round k+1; otherwise the round's last mean does. (A member announces with its contribution that it
 will overlap rounds, and may do so from the next round on, when all members know.) So a peer is at most one round ahead.
 Its chunks are added to the next round's sums even before this member begins that round, if some earlier round had a
-tensor of that shape; if none had, the connection waits. Waiting is safe only if everything that the peer owes to the
-current rounds was queued before the frame that waits. That holds if a round begins after the last one is over. Hence a
-round may begin earlier only if an earlier round had its shape: then all members take its frames at once.
+tensor of that shape; otherwise the connection waits. Waiting is safe only if all frames of the current rounds from that
+peer were queued before the frame that waits. That is true if a round begins after the last one is over. Hence a round
+may begin earlier only if an earlier round had its shape: then all members take its frames at once.
 
 Groups of members may be ahead of each other, up to the next round among all. Their connections to members of other
 groups wait for that round in the same way, and rounds inside groups do not overlap. A plan need not wait for the next
@@ -54,7 +54,7 @@ NOBODY: Roster = MappingProxyType({})
 class AllReduceGroup:
     """One member's part in the all-reduce among the members of one generation.
 
-    Any thread may call the methods, but `begin`, and the function that it returns, belong to one caller each.
+    Any thread may call the methods, except `begin` and the function that it returns, which belong to one caller each.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class AllReduceGroup:
             reproducible: Fix the order of additions.
             on_lost: Called with a lost peer, and with one that a round has waited for longer than `suspect_s`; the
                 round goes on waiting. None: a lost peer ends the round.
-            make_outbox: Makes what sends frames; takes the arguments of Outbox.
+            make_outbox: Makes the outbox; takes the arguments of Outbox.
 
         Raises:
-            SyncError: the congestion control that the settings name is not available.
+            SyncError: The congestion control that the settings name is not available.
         """
         if settings.congestion:
             sockets.check_congestion(settings.congestion)
@@ -91,7 +91,7 @@ class AllReduceGroup:
         self.outbox = make_outbox(settings, headers.size, roster, self._undelivered)
         self.suspect_s = float("inf")
         self._on_lost = on_lost
-        self._overlaps_asked = False  # this member will overlap rounds
+        self._overlaps_announced = False  # this member will overlap rounds
         self._overlaps_known = False  # all members know that some member does
         self._progress = RoundProgress()
         self._connections = PeerConnections(settings.streams)
@@ -139,16 +139,16 @@ class AllReduceGroup:
             A function that holds the plan, see `hold`.
 
         Raises:
-            PlanError: the plan can't follow the ones that are kept.
+            PlanError: The plan can't follow the kept ones.
         """
         self.plans.keep(plan)
         return partial(self.hold, plan)
 
     def hold(self, plan: Plan) -> None:
-        """Connect to the next hops of a kept plan. Once this returns, rounds that begin say that this member holds it.
+        """Connect to the next hops of a kept plan. Rounds that begin later announce that this member holds it.
 
         Raises:
-            SyncError: a next hop can't be reached; names it.
+            SyncError: A next hop can't be reached; names it.
         """
         deadline = time.monotonic() + self.settings.timeout_s
         for sender in self.outbox.connect(route_table(plan, self.settings.member)):
@@ -179,19 +179,19 @@ class AllReduceGroup:
             A function that waits until the round is over. Rounds end in their order.
 
         Raises:
-            SyncError: the round can't be finished; names the peers that were waited for, the epoch and the round.
-                Values of chunks that were not final are unchanged.
+            SyncError: The round can't be finished; names the missing peers, the epoch and the round. Values of chunks
+                that were not final are unchanged.
         """
         started_s, began, sending_s = time.time(), time.monotonic(), self.outbox.sending_s()
         followed = self._rounds.current
         with self._progress.changed:
-            epoch = self._await_turn((len(values), values.dtype), began + self.settings.timeout_s)
+            epoch = self._await_start((len(values), values.dtype), began + self.settings.timeout_s)
             current = self._rounds.begin(epoch, values)
             self._progress.changed.notify_all()
         if followed is None or followed.epoch != current.epoch:
             self.outbox.follow(route_table(current.plan, self.settings.member))
         with record_function("sync.add_own"):
-            self._overlaps_asked = self._overlaps_asked or overlaps
+            self._overlaps_announced = self._overlaps_announced or overlaps
             current.start(self._contribution(current, values, weight, _opened(residual, current)))
         return partial(self._end, current, values, started_s, began, sending_s)
 
@@ -213,7 +213,7 @@ class AllReduceGroup:
         if fixed:
             successor = ready()
             ready, confirmed = (lambda: successor), (lambda: current.epoch)
-        return Contribution(values, weight, ready, confirmed, fixed, self._overlaps_asked, residual)
+        return Contribution(values, weight, ready, confirmed, fixed, self._overlaps_announced, residual)
 
     def _end(
         self, current: Round, values: torch.Tensor, started_s: float, began: float, sending_s: float
@@ -247,7 +247,7 @@ class AllReduceGroup:
             tally=tally,
         )
 
-    def _await_turn(self, shape: Shape, deadline: float) -> int:
+    def _await_start(self, shape: Shape, deadline: float) -> int:
         """Wait until the next round may begin. Return the epoch that it uses."""
         rounds = self._rounds
         while True:
@@ -260,8 +260,8 @@ class AllReduceGroup:
                 if plan is not None and self.swaps.epoch(number, plan.epoch) == plan.epoch:
                     return plan.epoch
             if (left := deadline - time.monotonic()) <= 0:
-                if awaited := self.swaps.awaited():
-                    raise SyncError(f"round {number}: timed out, waiting for {awaited}", rule="timeout", round=number)
+                if decisions := self.swaps.pending():
+                    raise SyncError(f"round {number}: timed out, waiting for {decisions}", rule="timeout", round=number)
                 assert rounds.current is not None
                 raise _out_of_time(rounds.current)
             self._progress.changed.wait(left)
@@ -276,7 +276,7 @@ class AllReduceGroup:
                     peer = self._connections.blocking(missing, current.plan, self.settings.member)
                     if peer is not None:
                         raise SyncError(
-                            f"{current}: {peer} is gone ({self._connections.gone[peer]}), and owes {missing[peer]}",
+                            f"{current}: {peer} is gone ({self._connections.gone[peer]}) before {missing[peer]} came",
                             rule="peer-lost",
                             member=peer,
                             round=current.number,
@@ -286,14 +286,18 @@ class AllReduceGroup:
                     raise _out_of_time(current)
                 if self._on_lost is not None and time.monotonic() >= suspect_at:
                     suspect_at = float("inf")
-                    for peer, owed in current.missing().items():
-                        self._on_lost(Loss(peer, f"{current}: still waiting for {owed} from it", broken=False))
+                    for peer, data in current.missing().items():
+                        self._on_lost(Loss(peer, f"{current}: still waiting for {data} from {peer}", broken=False))
                 self._progress.changed.wait(min(left, max(suspect_at - time.monotonic(), 0)))
 
     # -- called by the Listener ----------------------------------------------------------------------------------
 
     def receiver(self, hello: Greeting) -> ChunkReceiver:
-        """Return what takes a peer's frames. Raises FrameError if the peer is no member of this generation."""
+        """Return the receiver of a peer's frames.
+
+        Raises:
+            FrameError: The peer is not a member of this generation.
+        """
         if hello.member not in self.members or hello.generation != self.settings.generation:
             raise FrameError(
                 f"{hello.member!r} is not a member of generation {hello.generation}",
@@ -309,8 +313,8 @@ class AllReduceGroup:
 
     # -- end -----------------------------------------------------------------------------------------------------
 
-    def freeze(self, error: SyncError) -> tuple[int, list[MeanSlice]]:
-        """End with `error` and let nothing more become final. Return the newest round's number and its final slices."""
+    def freeze(self, error: SyncError) -> tuple[int, tuple[MeanSlice, ...]]:
+        """End with `error`, and accept no more means. Returns the newest round's number and its final slices."""
         self.fail(error)
         with self._progress.changed:
             return self._rounds.freeze()
@@ -324,10 +328,10 @@ class AllReduceGroup:
         self._progress.on_failure(call)
 
     def drain(self) -> None:
-        """Wait until the peers have read all that was sent to them, then close the connections.
+        """Wait until the peers have read all frames, then close the connections.
 
         Raises:
-            SyncError: some peers had not read everything in time. Not raised with `on_lost`.
+            SyncError: Some peers did not read everything in time. Not raised with `on_lost`.
         """
 
         def await_channel(channel: int, timeout_s: float) -> None:
@@ -341,7 +345,7 @@ class AllReduceGroup:
         if late and self._on_lost is None:
             raise SyncError(
                 f"{self.settings.member} left after round {self.finished}, epoch {self.plans.agreed}: "
-                f"{', '.join(late)} had not read all that was sent there within {self.settings.timeout_s:g} s",
+                f"{', '.join(late)} did not read all frames within {self.settings.timeout_s:g} s",
                 rule="unread",
                 round=self.finished,
                 epoch=self.plans.agreed,
@@ -357,7 +361,7 @@ class AllReduceGroup:
     def _undelivered(self, peer: str, reason: str) -> None:
         if self._on_lost is not None:
             if self._progress.failure is None:
-                self._on_lost(Loss(peer, f"nothing can be sent to it: {reason}"))
+                self._on_lost(Loss(peer, f"can't send to {peer}: {reason}"))
             return
         where = f"round {self._rounds.number}, epoch {self.plans.agreed}"
         self.fail(
@@ -372,7 +376,7 @@ class AllReduceGroup:
 
 
 def _opened(residual: Residual | None, current: Round) -> Residual | None:
-    """Return the residual, sized for this round's tensor, or None if nothing is to be encoded and nothing is owed."""
+    """Return the residual, sized for this round's tensor, or None if no chunk is encoded and no residual is left."""
     if residual is None or (not current.reduction.role.encodes and residual.values is None):
         return None
     residual.open(current.shape[0])
@@ -387,7 +391,7 @@ def _of_all(current: Round) -> tuple[MeanSlice]:
 
 
 def _out_of_time(current: Round) -> SyncError:
-    missing = ", ".join(f"{peer} ({owed})" for peer, owed in sorted(current.missing().items()))
+    missing = ", ".join(f"{peer} ({data})" for peer, data in sorted(current.missing().items()))
     return SyncError(
         f"{current}: timed out, waiting for {missing}",
         rule="timeout",

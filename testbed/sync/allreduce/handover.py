@@ -1,4 +1,4 @@
-"""The state that a new member starts from: that of another member, between two steps."""
+"""The state that a new member starts from: the state of another member between two steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from testbed.sync.checkpoint import Stateful
 from testbed.sync.errors import SyncError
 from testbed.sync.strategies.strategy import Strategy
 
-#: The state of a trained member is larger than that of a new one, by what its optimizer allocates in its first steps.
+#: The largest ratio of a trained member's state to a new member's: its optimizer allocates memory in its first steps.
 #: Adam with float32 for a model in bfloat16, and a copy in float32, is 7 times the model.
 MOST_TIMES = 8
 #: Overhead of torch.save for each tensor (name, shape, place in the archive) and for the archive. An optimizer has as
@@ -24,10 +24,10 @@ TENSOR_BYTES, ARCHIVE_BYTES = 4096, 1 << 20
 
 
 class StateHandover:
-    """A member's part in handovers: it starts from the state of `source` if it joined later, and hands its own over on
-    request.
+    """A member's part in handovers of state. Any thread may call the methods.
 
-    Any thread may call the methods.
+    Args:
+        source: The member whose state this member starts from; empty if it began with the others.
     """
 
     def __init__(self, source: str) -> None:
@@ -39,17 +39,17 @@ class StateHandover:
         self._closed = False
 
     def share(self, parts: Mapping[str, Stateful], ask: Callable[[str, int], FetchAnswer]) -> int | None:
-        """Name the parts of this member's state, and fetch their state from `source` if this member joined later.
+        """Set the parts of this member's state, and fetch their state from `source` if this member joined later.
 
         Args:
             parts: The parts by name.
             ask: Called with the source and the largest size in bytes; returns the answer.
 
         Returns:
-            The round after which the fetched state is; None if this member began with the others.
+            The round to which the fetched state belongs; None if this member began with the others.
 
         Raises:
-            SyncError: the state can't be fetched or loaded.
+            SyncError: The state can't be fetched or loaded.
         """
         self._parts = parts
         if not self.source:
@@ -62,7 +62,7 @@ class StateHandover:
         return number
 
     def expect(self, epoch: int | None) -> None:
-        """Expect a new member of generation `epoch` to ask for this member's state; None: expect no request."""
+        """Expect a request for this member's state by a new member of generation `epoch`; None expects no request."""
         self._wanted = epoch
 
     def offer(self, round_number: int) -> None:
@@ -104,7 +104,7 @@ def packed(round_number: int, parts: Mapping[str, Stateful]) -> FetchAnswer:
 
 
 def _handed_over(part: Stateful) -> dict[str, Any]:
-    """Return the state that another member may have; of a strategy that is less than a checkpoint holds."""
+    """Return the part's state for another member, which excludes a strategy's residuals."""
     return part.handover() if isinstance(part, Strategy) else part.state_dict()
 
 
@@ -127,12 +127,12 @@ def _tensors(state: Any) -> Iterator[torch.Tensor]:
 
 
 def unpack(answer: FetchAnswer, parts: Mapping[str, Stateful]) -> int:
-    """Load the received state into each part, the model first. Return the round after which it is.
+    """Load a received state into the parts, the model first. Returns the round to which the state belongs.
 
     The answer was checked against its hash, and is loaded as tensors and plain values alone.
 
     Raises:
-        SyncError: the answer is no such state.
+        SyncError: The answer is not a state of these parts.
     """
     note = answer.note
     if not isinstance(note, StateNote) or note.parts != tuple(sorted(parts)):
@@ -152,9 +152,7 @@ def unpack(answer: FetchAnswer, parts: Mapping[str, Stateful]) -> int:
 
 
 def _check_archive(data: memoryview) -> None:
-    """Refuse an archive that unpacks to more than its size, which would take that much memory; torch.save never
-    compresses.
-    """
+    """Reject an archive that unpacks to more bytes than it has: torch.save never compresses, an attacker may."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         claimed = sum(entry.file_size for entry in archive.infolist())
     if claimed > len(data):

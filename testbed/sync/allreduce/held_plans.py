@@ -1,4 +1,4 @@
-"""The plans that a member holds: the one in force, its possible successors, and older ones that frames still use."""
+"""The plans that a member holds: the plan in force, possible successors, and older plans that frames still use."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class HeldPlans:
 
     def layout(self, epoch: int, among_all: bool, elements: int, itemsize: int) -> Layout:
         """Return the chunks of a tensor in such rounds. The last layout is kept: making one costs 1 µs a chunk."""
-        of = epoch, among_all, elements, itemsize
-        if self._layout is None or self._layout[0] != of:
+        key = epoch, among_all, elements, itemsize
+        if self._layout is None or self._layout[0] != key:
             group = self._roles[epoch, among_all].group
-            self._layout = of, Layout(group, self._plans[epoch].chunk_bytes, elements, itemsize)
+            self._layout = key, Layout(group, self._plans[epoch].chunk_bytes, elements, itemsize)
         return self._layout[1]
 
     @property
@@ -58,7 +58,7 @@ class HeldPlans:
 
     @property
     def newest(self) -> int:
-        """The newest epoch that this member has heard of."""
+        """The newest epoch that this member knows."""
         with self._guard:
             return max(*self._plans, self.successor)
 
@@ -71,11 +71,11 @@ class HeldPlans:
     def keep(self, plan: Plan) -> None:
         """Keep a plan beside the one in force.
 
-        Any other kept plan that is not in force is no successor any more. It stays kept, because the current round
-        may still agree on it.
+        Another kept plan that is not in force stops being the successor. It stays kept, because the current round may
+        still agree on it.
 
         Raises:
-            PlanError: the plan is for other members, or not newer than the kept ones.
+            PlanError: The plan is for other members, or not newer than the kept ones.
         """
         with self._guard:
             self.successor = self.confirmed = self.agreed
@@ -101,7 +101,11 @@ class HeldPlans:
                 self.confirmed = epoch
 
     def promise(self, epoch: int) -> None:
-        """Make `epoch`, the first of another generation, the successor. Raises PlanError if it is not newer."""
+        """Make `epoch`, the first of another generation, the successor.
+
+        Raises:
+            PlanError: The epoch is not newer than the kept ones.
+        """
         with self._guard:
             self._check_newer(epoch)
             self.successor = epoch
@@ -113,15 +117,15 @@ class HeldPlans:
             self._oldest = used
 
     def advance(self, epoch: int) -> None:
-        """Use `epoch` in the next round, if it is newer than what the rounds among all agreed on."""
+        """Use `epoch` in the next round, if it is newer than the epoch that rounds among all agreed on."""
         with self._guard:
             self.agreed = max(self.agreed, epoch)
 
     def last_before(self, number: int) -> int:
         """Return the last round that a peer can be in while this member has begun none after `number`.
 
-        That is the next round among all, under the plan in force or under one that came into force meanwhile and
-        that this member may not have heard of yet.
+        That round is the next round among all, under the plan in force or under a newer plan that came into force
+        without this member's knowledge.
         """
         with self._guard:
             period = self.in_force.period
@@ -129,8 +133,10 @@ class HeldPlans:
             return (number // period + 1) * period + sum(newer)
 
     def forget(self) -> int:
-        """Drop plans older than that of the last round among all, since no frame can use them. Return the oldest epoch
-        left.
+        """Drop plans older than that of the last round among all, because no frame can use them.
+
+        Returns:
+            The oldest epoch left.
         """
         with self._guard:
             for epoch in [epoch for epoch in self._plans if epoch < self._oldest]:

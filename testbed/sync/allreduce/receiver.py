@@ -1,4 +1,4 @@
-"""Receives what peers send to a group, and tracks which peers are connected."""
+"""Receives the frames of a group's peers, and tracks which peers are connected."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PeerConnections:
         self._ended: Counter[str] = Counter()
 
     def opened(self, channel: int) -> bool:
-        """Count a connection on `channel`. Return False if this member forwards nothing on that channel any more."""
+        """Count a connection on `channel`. Returns False if this member forwards no frames on it any more."""
         welcome = channel not in self._refused
         self._channels[channel] += welcome
         return welcome
@@ -37,7 +37,7 @@ class PeerConnections:
     def closed(self, peer: str, channel: int, error: str) -> None:
         """Count the end of a peer's connection; an empty `error` means a proper end.
 
-        A connection that ended properly may end before others of the same peer, which still bring what the peer owes.
+        After a proper end, other connections of the same peer may still bring frames.
         """
         self._channels[channel] -= 1
         if channel == DIRECT:
@@ -54,9 +54,14 @@ class PeerConnections:
         self._refused.add(channel)
 
     def blocking(self, missing: Mapping[str, str], plan: Plan, member: str) -> str | None:
-        """Return a lost peer that `member` waits for, or None if all peers may still bring what they owe.
+        """Return a lost peer whose data can't arrive any more, or None.
 
         Frames of a lost peer may still be at the members that forward for it.
+
+        Args:
+            missing: The peers that this member waits for.
+            plan: The round's plan.
+            member: This member.
         """
         for peer in missing:
             routes = [route for route in plan.auxiliary if (route.source, route.target) == (peer, member)]
@@ -66,15 +71,16 @@ class PeerConnections:
 
 
 class Loss(NamedTuple):
-    """The loss of a peer: its connection is `broken`, or it only keeps this member waiting."""
+    """The loss of a peer."""
 
     peer: str
     why: str
+    #: True if the connection broke, False if this member only waits for the peer.
     broken: bool = True
 
 
 class ChunkReceiver:
-    """Takes a group's frames from a Listener and hands each chunk to its round. Reports lost peers to `on_lost`."""
+    """Takes a group's frames from a Listener and passes each chunk to its round. Reports lost peers to `on_lost`."""
 
     def __init__(
         self,
@@ -101,15 +107,15 @@ class ChunkReceiver:
         return self._plans.most_bytes
 
     def opened(self, peer: str, channel: int) -> bool:
-        """Count a connection on `channel`. Return False if this member forwards nothing on that channel any more."""
+        """Count a connection on `channel`. Returns False if this member forwards no frames on it any more."""
         with self._progress.changed:
             return self._connections.opened(channel)
 
     def take(self, received: Received) -> None:
-        """Take a chunk; wait until its round may begin here.
+        """Take a chunk. Waits until its round may begin here.
 
         Raises:
-            FrameError: no correct member would have sent the chunk.
+            FrameError: No correct member sends this chunk.
         """
         header = self._headers.unpack(received.frame.header)
         self._progress.started.wait()

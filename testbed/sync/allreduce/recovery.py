@@ -1,8 +1,8 @@
 """The recovery of a round in which a member was lost: the rule of atomic rounds.
 
-Any slice that some survivor holds final stays as it is, and others fetch it: so members that already used it and
-members that did not end up with the same values. Slices that no survivor holds are reduced again among the survivors,
-each with its own denominator. All survivors compute this from the same holdings, so they agree without another message.
+A slice that is final at some survivor stays as it is, and the others fetch it, so all survivors end up with the values
+that some of them have used already. The survivors reduce all other slices again, each slice with its own denominator.
+All survivors compute this from the same holdings, so they agree without another message.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from testbed.sync.allreduce import spans
 from testbed.sync.allreduce.fetch import FetchRequest, MeansNote, Wanted, fetch
 from testbed.sync.allreduce.group import AllReduceGroup, Roster
 from testbed.sync.allreduce.receiver import Loss
+from testbed.sync.allreduce.reduction import joined
 from testbed.sync.allreduce.round import RoundResult, Tally
 from testbed.sync.allreduce.spans import Span, Spans
 from testbed.sync.codecs import Residual
@@ -28,8 +29,9 @@ from testbed.sync.errors import SyncError
 
 @dataclass(frozen=True, slots=True)
 class RecoveryOrders:
-    """What a survivor does about `round`, the first one that is not over everywhere."""
+    """A survivor's part in the recovery of a round."""
 
+    #: The first round that is not over at every survivor.
     round: int
     #: True if no survivor holds any of the round: all reduce it from the start.
     restart: bool
@@ -45,7 +47,7 @@ class RecoveryOrders:
 
 
 def orders_for(member: str, holdings: Sequence[Holding]) -> RecoveryOrders:
-    """Return the orders of `member`, given what all survivors hold, itself included.
+    """Return the orders of `member`, given the holdings of all survivors, itself included.
 
     No member can be two rounds ahead of another, because a round needs every member's update. A member in a later
     round holds this one whole. A member that has not begun this round has not contributed to it, so then no member
@@ -68,7 +70,7 @@ def orders_for(member: str, holdings: Sequence[Holding]) -> RecoveryOrders:
 
 
 def _fetches(member: str, missing: Spans, held: Mapping[str, Spans]) -> tuple[tuple[str, int, int], ...]:
-    """Return from which members to fetch the missing elements. Members start at different peers, to share the load."""
+    """Return the fetches of missing elements. Each member begins with another peer, to share the load."""
     names = sorted(held)
     begin = names.index(member)
     fetch = []
@@ -80,7 +82,7 @@ def _fetches(member: str, missing: Spans, held: Mapping[str, Spans]) -> tuple[tu
 
 @dataclass(frozen=True, slots=True)
 class FinishedRound:
-    """A completed round: its means, and whose updates they are of."""
+    """A completed round: its means, and the members whose updates each slice holds."""
 
     number: int
     slices: tuple[MeanSlice, ...]
@@ -90,11 +92,14 @@ class FinishedRound:
 class Attempt:
     """A round in progress over all generations that it takes.
 
-    `values` hold the mean where `slices` say so, elsewhere this member's contribution. If a member is lost, the
-    elements that no survivor holds are reduced again, packed into a tensor of their own.
+    If a member is lost, the elements that no survivor holds are reduced again, packed into a tensor of their own.
 
-    A try has its own residual until it has ended, because a thread that is still encoding for an aborted try must
-    not write into the residual that the next try pays.
+    Each try works on a copy of the residual until it has ended, because a thread that still encodes for an aborted try
+    must not write into the residual that the next try sends.
+
+    Attributes:
+        values: The mean in the final slices, elsewhere this member's contribution.
+        slices: The slices that are final here, in order.
     """
 
     def __init__(self, number: int, values: torch.Tensor, weight: float, residual: Residual | None) -> None:
@@ -105,7 +110,7 @@ class Attempt:
         self._residual = residual
         self._left: Spans = ()
         self._packed: torch.Tensor | None = None
-        self._owing: Residual | None = None
+        self._try_residual: Residual | None = None
 
     @property
     def elements(self) -> int:
@@ -123,8 +128,9 @@ class Attempt:
         return spans.count(self.final) == self.elements
 
     def absorb(self, finals: Iterable[MeanSlice]) -> None:
-        """Add the final slices of a group's round, in the numbering of what the group reduced. Known elements count
-        once.
+        """Add the final slices of a group's round, numbered as in the tensor that the group reduced.
+
+        Elements that were final before are ignored.
         """
         for part in finals:
             if self._packed is None:
@@ -146,33 +152,33 @@ class Attempt:
         """Begin a try with all values. Return the residual for it."""
         self._left = ((0, self.elements),)
         if self._residual is not None:
-            self._owing = Residual(self._residual.decay)
-            self._owing.restore(self._residual.values)
-        return self._owing
+            self._try_residual = Residual(self._residual.decay)
+            self._try_residual.restore(self._residual.values)
+        return self._try_residual
 
     def done(self) -> None:
         """Keep the residual of a try that completed the round."""
-        if self._residual is not None and self._owing is not None:
-            self._residual.values = self._owing.values
+        if self._residual is not None and self._try_residual is not None:
+            self._residual.values = self._try_residual.values
 
     def again(self) -> None:
-        """Prepare another try with the elements that are not final, whose residual is again the one before the round.
+        """Prepare another try with the elements that are not final, and restore their residual from before the round.
 
-        Called by the thread that began the group's round, once that round has ended.
+        Called by the thread that began the group's round, after that round has ended.
         """
-        if self._residual is not None and self._owing is not None and self._owing.values is not None:
-            self._settle(self._residual, self._owing.values)
-        self._packed = self._owing = None
+        if self._residual is not None and self._try_residual is not None and self._try_residual.values is not None:
+            self._settle(self._residual, self._try_residual.values)
+        self._packed = self._try_residual = None
 
     def pack(self, left: Spans) -> tuple[torch.Tensor, Residual | None]:
-        """Return this member's contribution for the elements `left`, one after the other, and the residual for them."""
+        """Return this member's contribution of the elements `left`, concatenated, and their residual."""
         self._left = left
         self._packed = torch.cat([self.values[start:stop] for start, stop in left])
         if self._residual is not None:
-            self._owing = Residual(self._residual.decay)
-            if (owed := self._residual.values) is not None:
-                self._owing.values = torch.cat([owed[start:stop] for start, stop in left])
-        return self._packed, self._owing
+            self._try_residual = Residual(self._residual.decay)
+            if (before := self._residual.values) is not None:
+                self._try_residual.values = torch.cat([before[start:stop] for start, stop in left])
+        return self._packed, self._try_residual
 
     def means(self, start: int, stop: int) -> torch.Tensor | None:
         """Return a copy of the means of the elements [start, stop), or None unless all are final."""
@@ -180,17 +186,15 @@ class Attempt:
         return None if spans.minus([held], self.final) else self.values[start:stop].clone()
 
     def finished_round(self, slices: tuple[MeanSlice, ...]) -> FinishedRound:
-        """Return the completed round for later requests: a copy, because the caller of the round owns the values
-        again.
-        """
+        """Return a copy of the completed round for later requests. The caller of the round owns the values again."""
         return FinishedRound(self.number, slices, self.values.clone())
 
-    def _settle(self, residual: Residual, owing: torch.Tensor) -> None:
+    def _settle(self, residual: Residual, after: torch.Tensor) -> None:
         """Keep a try's residual for its elements that became final."""
         before = residual.values
         kept = torch.zeros(self.elements) if before is None else before.clone()
-        for (low, high), (start, stop) in spans.unpack(self._left, [(0, len(owing))]):
-            kept[start:stop] = owing[low:high]
+        for (low, high), (start, stop) in spans.unpack(self._left, [(0, len(after))]):
+            kept[start:stop] = after[low:high]
         for start, stop in spans.minus(self._left, self.final):
             kept[start:stop] = 0 if before is None else before[start:stop]
         residual.values = kept
@@ -201,19 +205,7 @@ class Attempt:
         self.slices = tuple(sorted((*self.slices, *added), key=lambda one: one.start))
 
 
-def joined(slices: Iterable[MeanSlice]) -> tuple[MeanSlice, ...]:
-    """Join adjacent slices with the same members and weight."""
-    found: list[MeanSlice] = []
-    for part in slices:
-        last = found[-1] if found else None
-        if last and (last.stop, last.members, last.weight) == (part.start, part.members, part.weight):
-            found[-1] = structs.replace(last, stop=part.stop)
-        else:
-            found.append(part)
-    return tuple(found)
-
-
-#: Elements fetched at a time: 1 MiB of float32.
+#: The number of elements fetched at a time: 1 MiB of float32.
 PIECE = 256 * 1024
 
 log = logging.getLogger(__name__)
@@ -230,11 +222,18 @@ class Unfetched(Exception):
 def recover(
     group: AllReduceGroup, roster: Roster, orders: RecoveryOrders | None, attempt: Attempt, guard: threading.Condition
 ) -> RoundResult:
-    """Finish an interrupted round by its orders. `guard` is held while the attempt changes.
+    """Finish an interrupted round.
+
+    Args:
+        group: The group of the survivors.
+        roster: The address of each member.
+        orders: This member's part in the recovery; None if the round is over here.
+        attempt: The round.
+        guard: Held while the attempt changes.
 
     Raises:
-        SyncError: as for a round of the group.
-        Unfetched: a member did not deliver its means.
+        SyncError: The group's round failed.
+        Unfetched: A member did not deliver its means.
     """
     done = None
     if orders is not None and not attempt.whole:
@@ -273,7 +272,7 @@ def _fetch(
     try:
         answer = fetch(peer, roster[peer], settings, request, most)
         if not isinstance(answer.note, MeansNote) or len(answer.data) != most:
-            raise SyncError(f"{peer} sent {len(answer.data)} bytes, not the {most} of [{start}, {stop})")
+            raise SyncError(f"{peer} sent {len(answer.data)} bytes of the {most} of elements [{start}, {stop})")
     except (SyncError, KeyError) as error:  # KeyError: the roster lacks the peer
         why = f"round {attempt.number}, epoch {settings.generation}: {error}"
         raise Unfetched(Loss(peer, why)) from error

@@ -1,11 +1,11 @@
-"""One round's sums at one member: what is to leave it, and what its means say. No I/O, no clock, no lock.
+"""The sums of one round at one member, and the outcome of its means. No I/O, no clock, no lock.
 
-Each method that lets something come in returns what is to be sent because of it.
+Methods that add or accept a chunk return the chunks to send because of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,51 +21,74 @@ from testbed.sync.errors import FrameError
 
 
 class Contribution(NamedTuple):
-    """This member's own: its values (flat), their weight, what says the epoch it is ready to go by next, and the newest
-    one that all are known to be ready for.
+    """This member's contribution to a round."""
 
-    `fixed`: it always says the same, since another round may begin with the first mean of this one. This member
-    `overlaps` rounds, or may from now on. With a `residual` chunks go through codecs.
-    """
-
+    #: The values, flat.
     values: torch.Tensor
     weight: float
+    #: Returns the epoch that this member is ready to use in the next round.
     ready: Callable[[], int]
+    #: Returns the newest epoch that all members are known to be ready for.
     confirmed: Callable[[], int]
+    #: True if both functions always return the same, because the next round may begin with this round's first mean.
     fixed: bool = False
+    #: True if this member overlaps rounds, or may from now on.
     overlaps: bool = False
+    #: The residual of the tensor; with one, chunks are encoded by codecs.
     residual: Residual | None = None
 
 
-class OutgoingChunk(NamedTuple):
-    """A chunk that is to leave this member: a partial sum, or the mean, made of `part`."""
+def joined(slices: Iterable[MeanSlice]) -> tuple[MeanSlice, ...]:
+    """Join adjacent slices with the same members and weight."""
+    found: list[MeanSlice] = []
+    for part in slices:
+        last = found[-1] if found else None
+        if last and (last.stop, last.members, last.weight) == (part.start, part.members, part.weight):
+            found[-1] = replace(last, stop=part.stop)
+        else:
+            found.append(part)
+    return tuple(found)
 
+
+class OutgoingChunk(NamedTuple):
+    """A chunk to send: a partial sum, or the mean."""
+
+    #: The chunk's number in the layout.
     number: int
     kind: Kind
+    #: The members to send it to.
     peers: tuple[str, ...]
+    #: The updates that it holds.
     part: Part
 
 
 @dataclass(slots=True)
 class RoundOutcome:
-    """What the means that are there say of the round.
+    """The outcome of a round according to the means that this member has."""
 
-    `agreed` is the newest epoch that all contributors to one of the chunks were ready to go by next; None until a mean
-    is there. When all are there it is the same at every member, and what all go by next. `lost` is a bitmap of members
-    whose update a mean left out. `overlapped`: some member overlaps rounds; known with the first mean.
-    """
-
+    #: The newest epoch that all contributors to some chunk were ready to use next; None before the first mean. With all
+    #: means it is the same at every member: the epoch of the next round.
     agreed: int | None = None
+    #: A bitmap of the members whose update some mean left out.
     lost: int = 0
+    #: True if some member overlaps rounds; known with the first mean.
     overlapped: bool = False
 
 
 class Reduction:
-    """The state of every chunk of one round, at a member with `role`, summed in `sums`; `in_order`: see ChunkReduction.
+    """The state of all chunks of one round at one member.
 
-    `epoch` is what the round goes by, and the one to go by next unless all contributors to some chunk say another: each
-    says so as that chunk is queued, and a root says what all are known to be ready for, so a member that comes to hold
-    a plan in the midst of a round may still have it in the next.
+    The next round uses the same epoch unless all contributors to some chunk are ready for another one. A member
+    announces its epoch when it queues a chunk, and a root announces the epoch that all members are known to be ready
+    for. So a plan that a member receives during a round may already be used in the next round.
+
+    Args:
+        epoch: The epoch of the plan that the round uses.
+        members: The plan's members, in the order of their bits.
+        role: This member's role in the round.
+        layout: The chunks.
+        sums: The buffer of the sums.
+        in_order: See ChunkReduction.
     """
 
     def __init__(
@@ -85,60 +108,69 @@ class Reduction:
 
     @property
     def contribution(self) -> Contribution:
-        """This member's own; for when it has entered, and not left."""
+        """This member's contribution; only between `start` and `finish`."""
         assert self._contribution is not None
         return self._contribution
 
     @property
     def duplicated(self) -> int:
-        """A bitmap of members whose update came a second time."""
+        """A bitmap of the members whose update came a second time."""
         bitmap = 0
         for chunk in self._chunks:
             bitmap |= chunk.duplicated
         return bitmap
 
     def chunk(self, number: int) -> ChunkReduction:
-        """The state of a chunk."""
+        """Return the state of the chunk with this number."""
         return self._chunks[number]
 
     def tree_role(self, number: int) -> TreeRole:
-        """This member's role in a chunk's tree."""
+        """Return this member's role in the tree of the chunk with this number."""
         return self.role.trees[self.layout.chunks[number].tree]
 
     def start(self, contribution: Contribution) -> None:
-        """This member takes part; `add_local` then adds its values chunk by chunk."""
+        """Take this member's contribution; `add_local` then adds its values chunk by chunk."""
         self._contribution = contribution
 
     def finish(self) -> None:
-        """The round is over here: let go of this member's values."""
+        """Drop this member's values, because the round is over here."""
         self._contribution = None
         for chunk in self._chunks:
             chunk.release()
 
     def add_local(self, number: int, residual: torch.Tensor | None = None) -> Sequence[OutgoingChunk]:
-        """Let this member's values count for a chunk, and the `residual` of earlier rounds."""
+        """Add this member's values of a chunk, and their residual of earlier rounds. Returns the chunks to send."""
         values, weight, overlaps = self.contribution.values, self.contribution.weight, self.contribution.overlaps
         chunk = self.layout.chunks[number]
         local = LocalValues(values[chunk.start : chunk.stop], weight, overlaps)
         return self._completed(number) if self._chunks[number].add_local(local, residual) else ()
 
     def add(self, number: int, peer: str, partial: PartialSum) -> Sequence[OutgoingChunk]:
-        """Add a child's partial sum, which is only lent; FrameError when it has no business here."""
+        """Add a child's partial sum; see ChunkReduction.add. Returns the chunks to send."""
         return self._completed(number) if self._chunks[number].add(peer, partial) else ()
 
     def check_mean(self, number: int, peer: str) -> None:
-        """FrameError unless a mean from `peer` may come now."""
+        """Check that `peer` may send the mean of a chunk now; see ChunkReduction.check_mean."""
         self._chunks[number].check_mean(peer)
 
     def accept(self, number: int, part: Part, mean: torch.Tensor) -> Sequence[OutgoingChunk]:
-        """The mean of a chunk is there: let the values be the mean. At the root, once it is to be sent.
+        """Replace the values of a chunk by its mean. The root calls it when it sends the mean.
 
-        A mean that is there already is counted and left out. FrameError when means disagree on the epoch to use next.
+        Args:
+            number: The chunk's number.
+            part: The updates in the mean.
+            mean: The mean, flat. A second mean of the same chunk is ignored and counted.
+
+        Returns:
+            The chunk to send to the children, unless the mean was ignored.
+
+        Raises:
+            FrameError: The round's means disagree on the epoch to use next.
         """
         assert part.successor is not None
         agreed = self.outcome.agreed
-        fresh = self._chunks[number].mean is None
-        if fresh and self.contribution.fixed and agreed not in (None, part.successor):
+        first = self._chunks[number].mean is None
+        if first and self.contribution.fixed and agreed not in (None, part.successor):
             raise FrameError(
                 f"means disagree on the epoch to use next: {agreed} and {part.successor}",
                 rule="epochs-disagree",
@@ -152,38 +184,33 @@ class Reduction:
         return (OutgoingChunk(number, Kind.MEAN, self.tree_role(number).mean_to, part),)
 
     def sealed(self, part: Part) -> Part:
-        """A part as it leaves this member, whose own word is in it now."""
+        """Return a part that this member sends, with the epoch that this member is ready to use next."""
         own = self._epoch if self._contribution is None else self._contribution.ready()
         return part._replace(successor=own if part.successor in (None, own) else self._epoch)
 
-    def final_slices(self) -> list[MeanSlice]:
-        """The elements whose mean is there, in order, and whose updates it is of."""
-        found: list[MeanSlice] = []
-        for its, chunk in zip(self._chunks, self.layout.chunks, strict=True):
-            if its.mean is None:
-                continue
-            made = tuple(self.names(its.mean.contributors)), its.mean.weight
-            if found and found[-1].stop == chunk.start and (found[-1].members, found[-1].weight) == made:
-                found[-1] = replace(found[-1], stop=chunk.stop)
-            else:
-                found.append(MeanSlice(chunk.start, chunk.stop, *made))
-        return found
+    def final_slices(self) -> tuple[MeanSlice, ...]:
+        """Return the slices whose mean is final here, in order, each with the members whose updates it holds."""
+        return joined(
+            MeanSlice(chunk.start, chunk.stop, tuple(self.names(its.mean.contributors)), its.mean.weight)
+            for its, chunk in zip(self._chunks, self.layout.chunks, strict=True)
+            if its.mean is not None
+        )
 
     def missing(self) -> dict[str, str]:
-        """The peers that this member waits for, each with what it owes."""
-        owed: dict[str, str] = {}
+        """Return the peers that this member waits for, each with the missing data in words."""
+        missing: dict[str, str] = {}
         for chunk in self._chunks:
-            owed |= chunk.missing()
-        return owed
+            missing |= chunk.missing()
+        return missing
 
     def names(self, bitmap: int) -> list[str]:
-        """The members of a bitmap."""
+        """Return the members of a bitmap."""
         return [name for i, name in enumerate(self._members) if bitmap >> i & 1]
 
     def _completed(self, number: int) -> Sequence[OutgoingChunk]:
-        """What a sum that holds all that was to be added here is sent on as: as it is, or at the root as the mean.
+        """Return the chunks to send when a sum is complete: the partial sum, or at the root the mean.
 
-        With keys, the means of one are sent together, once the last of them is there.
+        The means of a key are sent together, after its last one.
         """
         chunk, parent = self._chunks[number], self.tree_role(number).partials_to
         assert chunk.part is not None
@@ -197,10 +224,10 @@ class Reduction:
         return () if self._unfinished[key] else [self._mean(each) for each in self.layout.keys[key]]
 
     def _mean(self, number: int) -> OutgoingChunk:
-        """A mean as it leaves its root, whose contributors may all be ready for more than they said."""
-        made = self._chunks[number].part
-        assert made is not None
-        part = self.sealed(made)
+        """Return a mean to send from its root. All members may be ready for a newer epoch by now than it announces."""
+        summed = self._chunks[number].part
+        assert summed is not None
+        part = self.sealed(summed)
         assert part.successor is not None
         confirmed = self._epoch if self._contribution is None else self._contribution.confirmed()
         part = part._replace(successor=max(part.successor, confirmed))

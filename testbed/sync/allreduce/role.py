@@ -1,6 +1,6 @@
-"""What a plan asks of one member, worked out once per plan. Pure.
+"""One member's role under a plan, computed once per plan, and the cut of a tensor into chunks. Pure.
 
-How a tensor is cut into chunks: tree by tree, key by key, then `chunk_bytes` at a time. Pure.
+A tensor is cut into the slices of trees, then into keys, then into chunks of `chunk_bytes`.
 """
 
 from __future__ import annotations
@@ -17,44 +17,50 @@ from testbed.sync.transport import RouteTable
 
 @dataclass(frozen=True, slots=True)
 class TreeRole:
-    """One member's role in one tree.
+    """One member's role in one tree."""
 
-    `partials_from` maps each child of the reduce tree to the bitmap of the members below it, itself included;
-    `expected` is the union of those and this member. `partials_to` and `mean_from` are None at the root.
-
-    `partial_codec` is that of the link to `partials_to`. The mean's bytes must be the same all the way down, so
-    `mean_codec` is the one of the whole broadcast tree that takes the fewest.
-    """
-
+    #: This member's bit.
     own: int
+    #: The bitmap of this member and all members below it in the reduce tree.
     expected: int
+    #: The children in the reduce tree, each with the bitmap of itself and all members below it.
     partials_from: Mapping[str, int]
+    #: The parent in the reduce tree; None at the root.
     partials_to: str | None
+    #: The parent in the broadcast tree; None at the root.
     mean_from: str | None
+    #: The children in the broadcast tree.
     mean_to: tuple[str, ...]
+    #: The codec of the link to `partials_to`.
     partial_codec: Codec
+    #: The codec of the broadcast tree that takes the fewest bytes. All its links use this one, because the mean's bytes
+    #: must be the same at all members.
     mean_codec: Codec
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRole:
-    """One member's role in the rounds of `group`, which is all members or the plan's group that it is in.
+    """One member's role in the rounds of a group."""
 
-    `trees` are its roles in the group's trees, in their order; `everybody` is the bitmap of the group.
-    """
-
+    #: All members, or the plan's group that this member is in.
     group: Group
+    #: The roles in the group's trees, in their order.
     trees: tuple[TreeRole, ...]
+    #: The bitmap of the group.
     everybody: int
 
     @property
     def encodes(self) -> bool:
-        """Whether this member has chunks to encode."""
+        """True if this member encodes chunks by a codec."""
         return any(role.partial_codec is not PLAIN or role.mean_codec is not PLAIN for role in self.trees)
 
 
 def role_in(plan: Plan, group: Group, member: str) -> RoundRole:
-    """The member's role in the rounds of a group of the plan, or of all. PlanError when a codec does not exist."""
+    """Return the member's role in the rounds of a group of the plan.
+
+    Raises:
+        PlanError: A codec of the plan does not exist.
+    """
     bits = bits_of(plan)
     return RoundRole(
         group,
@@ -64,12 +70,12 @@ def role_in(plan: Plan, group: Group, member: str) -> RoundRole:
 
 
 def route_table(plan: Plan, member: str) -> RouteTable:
-    """Whom the member sends to under the plan, in any of its rounds."""
+    """Return the member's routes under the plan, for all its rounds."""
     return RouteTable(plan.epoch, member, plan.next_hops(member), plan.auxiliary)
 
 
 def bits_of(plan: Plan) -> dict[str, int]:
-    """Each member's bit in the bitmaps of a plan."""
+    """Return each member's bit in the bitmaps of a plan."""
     return {name: 1 << i for i, name in enumerate(plan.members)}
 
 
@@ -100,7 +106,7 @@ def _codec(plan: Plan, source: str, target: str) -> Codec:
 
 
 def _subtrees(tree: Tree, bits: Mapping[str, int]) -> dict[str, int]:
-    """For each member, the bitmap of all whose way to the root passes it."""
+    """Return for each member the bitmap of the members whose path to the root passes it, itself included."""
     below = dict(bits)
     for member, bit in bits.items():
         while member != tree.root:
@@ -111,15 +117,15 @@ def _subtrees(tree: Tree, bits: Mapping[str, int]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The elements [start, stop) of the flat tensor; a part `front` of the tree's slice comes before them.
+    """The elements [start, stop) of the flat tensor."""
 
-    `key` is the number of the key whose elements they are; None where every chunk is one of its own.
-    """
-
+    #: The number of the chunk's tree.
     tree: int
+    #: The part of the tree's slice that comes before the chunk, in [0, 1).
     front: float
     start: int
     stop: int
+    #: The number of the key that the chunk belongs to; None in a tree without keys.
     key: int | None = None
 
     def __len__(self) -> int:
@@ -127,7 +133,7 @@ class Chunk:
 
 
 class Layout:
-    """The chunks of `elements` elements of `itemsize` bytes. Trees may have none: fewer elements than trees."""
+    """The chunks of a tensor of `elements` elements of `itemsize` bytes. A tree has no chunk if its slice is empty."""
 
     def __init__(self, group: Group, chunk_bytes: int, elements: int, itemsize: int) -> None:
         self.elements = elements
@@ -146,12 +152,16 @@ class Layout:
                     self.chunks.append(Chunk(whole.tree, front, at, min(at + step, stop), key))
                 if shares:
                     self.keys.append(list(range(first, len(self.chunks))))
-        #: Chunk numbers, the front of every slice before the rest of any: how a member begins a round.
+        #: The chunks' numbers by `front`, the order in which a member adds its own values.
         self.front_first = sorted(range(len(self.chunks)), key=lambda number: self.chunks[number].front)
         self._numbers = {(chunk.tree, chunk.start): number for number, chunk in enumerate(self.chunks)}
 
     def find(self, tree: int, offset: int) -> int:
-        """The number of the chunk with this tree and element offset; FrameError if there is none."""
+        """Return the number of the chunk with this tree and first element.
+
+        Raises:
+            FrameError: There is no such chunk.
+        """
         number = self._numbers.get((tree, offset))
         if number is None:
             raise FrameError(f"no chunk of tree {tree} has offset {offset}")

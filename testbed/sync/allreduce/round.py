@@ -1,7 +1,7 @@
-"""A round in progress at one member: chunks that arrive go through its reduction, which says what to send.
+"""A round in progress at one member: it passes arriving chunks to its reduction, and sends the chunks that result.
 
-values --add_local--> sum --(all below me are in)--> parent ... root: mean --> children ... --accept--> values
-                       ^ children's partial sums                                   `--> my children
+values --add_local--> sum --(complete)--> parent ... root: mean ... --accept--> values
+                       ^ children's partial sums                        `--> children
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from testbed.sync.transport import Frame, Received
 
 @dataclass(slots=True)
 class Tally:
-    """The traffic of a round at this member, and the time it cost. Times are in seconds, over all threads."""
+    """The traffic of a round at this member, and its duration. Times are in seconds, summed over all threads."""
 
     sent_bytes: int = 0
     received_bytes: int = 0
-    #: From a chunk's head to its end.
+    #: The time from each chunk's head to its end.
     receive_s: float = 0.0
-    #: In additions.
+    #: The time of additions.
     add_s: float = 0.0
     send_s: float = 0.0
-    #: By peer: from the round's begin to the arrival of that peer's last chunk.
+    #: The time from the round's begin to the arrival of each peer's last chunk.
     waited: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -46,7 +46,7 @@ class RoundMeter:
         self._arrived: dict[str, float] = {}
 
     def received(self, source: str, count: int, seconds: float) -> float:
-        """Count bytes that arrived from `source`, and the seconds that they took. Return the current time."""
+        """Count `count` bytes that arrived from `source` within `seconds`. Returns the current time (monotonic)."""
         now = time.monotonic()
         self._tally.received_bytes += count
         self._tally.receive_s += seconds
@@ -75,9 +75,9 @@ class RoundResult:
     whole: bool
     started_s: float
     finished_s: float
-    #: Members whose update some mean left out.
+    #: The number of members whose update some mean left out.
     lost: int
-    #: Members whose update arrived a second time.
+    #: The number of members whose update arrived a second time.
     duplicated: int
     #: The members of each part of the mean: one part, unless a member was lost during the round.
     slices: tuple[MeanSlice, ...]
@@ -87,10 +87,18 @@ class RoundResult:
 class Round:
     """A round that this member is in, or that a peer began before it.
 
-    Every receiving thread calls `take`; one thread calls `start`. A round is over when each chunk's mean is final
-    here and queued for all members to which this one passes it on. The arrival of the last mean is not enough: a
-    frame of the next round could then be queued before it. `on_step` is called when the round is over, and when the
-    first mean has told the next round's epoch.
+    Every receiving thread calls `take`; one thread calls `start`. A round is over when each chunk's mean is final here
+    and queued for this member's children. The arrival of the last mean is not enough, because a frame of the next round
+    could then be queued before that mean.
+
+    Args:
+        number: The round's number.
+        plan: The plan that the round uses.
+        reduction: The round's sums.
+        sums: The buffer of the sums.
+        pacing: The send pacing.
+        outgoing: Sends the round's frames.
+        on_step: Called when the first mean has told the next round's epoch, and when the round is over.
     """
 
     def __init__(
@@ -115,7 +123,7 @@ class Round:
         self._guard = threading.Lock()
         self._frozen = False
         self._unfinished = len(self.reduction.layout.chunks)
-        outgoing.on_left = self._advance
+        outgoing.on_sent = self._advance
 
     @property
     def epoch(self) -> int:
@@ -129,7 +137,7 @@ class Round:
 
     @property
     def over(self) -> bool:
-        """True once every chunk is final here and queued for all members to which this one passes it on."""
+        """True once each chunk's mean is final here and queued for this member's children."""
         return not self._unfinished
 
     @property
@@ -141,7 +149,7 @@ class Round:
         return f"round {self.number}, epoch {self.epoch}"
 
     def missing(self) -> dict[str, str]:
-        """Return the peers that this member waits for, each with what it owes."""
+        """Return the peers that this member waits for, each with the missing data in words."""
         with self._guard:
             return self.reduction.missing()
 
@@ -150,8 +158,8 @@ class Round:
         with self._guard:
             return self._meter.tally(began, self.outgoing.sent_bytes, send_s)
 
-    def freeze(self) -> list[MeanSlice]:
-        """Let nothing more become final here. Return the final slices."""
+    def freeze(self) -> tuple[MeanSlice, ...]:
+        """Accept no more means. Returns the slices that are final here."""
         with self._guard:
             self._frozen = True
             return self.reduction.final_slices()
@@ -169,14 +177,18 @@ class Round:
         for number in self.reduction.layout.front_first:
             with self._guard:
                 began = time.monotonic()
-                owed = self._encoder.owed(self.reduction.layout.chunks[number])
-                sends = self.reduction.add_local(number, owed)
+                residual = self._encoder.take_residual(self.reduction.layout.chunks[number])
+                sends = self.reduction.add_local(number, residual)
                 self._meter.added(began)
             if sends:
                 self._send(sends)
 
     def take(self, header: ChunkHeader, received: Received) -> None:
-        """Take a chunk that arrived. Raises FrameError if no correct member would have sent it."""
+        """Take a chunk that arrived.
+
+        Raises:
+            FrameError: No correct member sends this chunk.
+        """
         if (header.epoch, header.elements, element_type(header.dtype)) != (self.epoch, *self.shape):
             raise FrameError(f"{self}: a frame is of epoch {header.epoch} and {header.elements} elements")
         number = self.reduction.layout.find(header.tree, header.offset)
@@ -221,10 +233,10 @@ class Round:
         if header.dtype not in DTYPES:
             return memoryview(bytearray(data))
         chunk = self.reduction.layout.chunks[number]
-        return self._sums.keep(chunk.start, chunk.stop, values)
+        return self._sums.store(chunk.start, chunk.stop, values)
 
     def _accept(self, number: int, part: Part, mean: torch.Tensor) -> tuple[Sequence[OutgoingChunk], bool]:
-        """Accept a mean. Return what to send, and whether it is the first mean, which tells the next round's epoch."""
+        """Accept a mean. Returns the chunks to send, and whether it is the first mean, which tells the next epoch."""
         first = self.reduction.outcome.agreed is None
         sends = self.reduction.accept(number, part, mean)
         self.pacing.finalize(number, time.monotonic())
@@ -261,7 +273,7 @@ class Round:
         with self._guard:
             if self._frozen:
                 return
-            _, first = self._accept(send.number, send.part, self._sums.placed(chunk.start, chunk.stop))
+            _, first = self._accept(send.number, send.part, self._sums.result(chunk.start, chunk.stop))
         if first:
             self._on_step()
         self._broadcast(send, frame, encoded.data)

@@ -1,9 +1,9 @@
 """The rounds in progress at a member: at most two, and the one that peers may begin before this member does.
 
-Each round's sums have a buffer. Round k + 1 may begin to fill while this member is still in round k, so two buffers are
-needed; a third where rounds overlap (see group.py), because k + 2 may begin to fill once k + 1 has begun here; and one
-more while frames of an older round are still queued: a member that waits for their departure may be a round behind,
-and still take part in the newest.
+Each round's sums have a buffer. Chunks of round k + 1 may come while this member is in round k, so two buffers are
+needed. A third is needed where rounds overlap (see group.py), because chunks of round k + 2 may come once k + 1 has
+begun here. One more is needed while frames of an older round are queued: a member that waits until they are sent may be
+a round behind, and still take part in the newest.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RoundProgress:
         #: Set once the group knows its first round; frames wait until then.
         self.started = threading.Event()
         self.failure: SyncError | None = None
-        self._told: list[Callable[[SyncError], None]] = []
+        self._callbacks: list[Callable[[SyncError], None]] = []
 
     def check(self) -> None:
         """Raise the failure, if there is one."""
@@ -50,18 +50,18 @@ class RoundProgress:
         """Call `call` with the failure: at once if there is one, otherwise later, on the thread that reports it."""
         with self.changed:
             if self.failure is None:
-                self._told.append(call)
+                self._callbacks.append(call)
                 return
         call(self.failure)
 
     def fail(self, error: SyncError) -> None:
         """End the current round and every later one with `error`. Only the first failure counts."""
         with self.changed:
-            told, self._told = self._told, []
+            callbacks, self._callbacks = self._callbacks, []
             if self.failure is None:
                 self.failure = error
             self.changed.notify_all()
-        for call in told:
+        for call in callbacks:
             call(error)
 
 
@@ -70,11 +70,11 @@ Shape = tuple[int, torch.dtype]
 
 
 class RoundKind(NamedTuple):
-    """The properties that rounds of similar duration share.
+    """The properties that rounds with a similar `SendPacing.return_part` share.
 
-    Kinds are kept apart because a mean of a single number takes a whole round to come back, one of 24 MiB a
-    hundredth of it: with the first figure fast members sent all of the large tensor at once, and its round of 4.2 s
-    took 5.3 s.
+    Kinds are kept apart because the mean of a single number takes a whole round to come back, and the first mean of
+    24 MiB a hundredth of it. With the single number's figure, fast members sent all of the large tensor at once, and
+    its round took 5.3 s instead of 4.2 s.
     """
 
     epoch: int
@@ -90,7 +90,7 @@ class Rounds:
         outbox: Sends frames to peers.
         headers: Packs chunk headers.
         after_round: The last completed round.
-        in_order: Whether the order of additions is fixed.
+        in_order: Fix the order of additions.
         on_step: Called by rounds on any thread, see Round.
     """
 
@@ -115,7 +115,7 @@ class Rounds:
         self._rounds: dict[int, Round] = {}
         self._shapes: set[Shape] = set()
         self._pool = SumsPool()
-        self._returns: dict[RoundKind, float] = {}
+        self._return_parts: dict[RoundKind, float] = {}
 
     @property
     def current(self) -> Round | None:
@@ -141,22 +141,22 @@ class Rounds:
         return None if following is None or following.groups or self.current.plan.groups else following
 
     def await_room(self, current: Round, timeout_s: float) -> None:
-        """Wait until the previous round's frames have left, so that the next round may use its buffer.
+        """Wait until the previous round's frames were sent, so that the next round may use its buffer.
 
-        After a round among all this holds at once: every member that took part is done with the round before.
+        After a round among all, no wait is needed: every member that took part has completed the round before.
 
         Raises:
-            SyncError: the frames did not leave within `timeout_s`.
+            SyncError: The frames were not sent within `timeout_s`.
         """
         before = self._rounds.get(current.number - 1)
-        if before is not None and not before.outgoing.await_all_left(timeout_s):
-            raise SyncError(f"{before}: timed out, its means can't be sent", rule="timeout", round=before.number)
+        if before is not None and not before.outgoing.await_all_sent(timeout_s):
+            raise SyncError(f"{before}: timed out while its means were sent", rule="timeout", round=before.number)
 
     def begin(self, epoch: int, values: torch.Tensor) -> Round:
         """Begin the next round at this member, under the plan of `epoch`.
 
         Raises:
-            SyncError: peers began the round with another tensor or epoch.
+            SyncError: Peers began the round with another tensor or epoch.
         """
         number = self.number + 1
         begun = self._rounds.get(number) or self._open(number, epoch, (len(values), values.dtype))
@@ -174,15 +174,15 @@ class Rounds:
     def end(self, ended: Round) -> None:
         """Record that a round is over here."""
         self.finished = ended.number
-        kept = {kind: returns for kind, returns in self._returns.items() if kind.epoch == ended.epoch}
-        self._returns = kept | {RoundKind(ended.epoch, ended.among_all, ended.shape): ended.pacing.returns}
+        kept = {kind: part for kind, part in self._return_parts.items() if kind.epoch == ended.epoch}
+        self._return_parts = kept | {RoundKind(ended.epoch, ended.among_all, ended.shape): ended.pacing.return_part}
         ended.finish()
 
-    def freeze(self) -> tuple[int, list[MeanSlice]]:
-        """Let nothing more become final. Return the newest round's number and its final slices."""
+    def freeze(self) -> tuple[int, tuple[MeanSlice, ...]]:
+        """Accept no more means. Returns the newest round's number and its final slices."""
         for one in self._rounds.values():
             one.freeze()
-        return self.number, self.current.freeze() if self.current is not None else []
+        return self.number, self.current.freeze() if self.current is not None else ()
 
     def waits(self, header: ChunkHeader) -> bool:
         """Return whether a chunk must wait until this member begins the chunk's round.
@@ -191,7 +191,7 @@ class Rounds:
         this member allocate more than training needs anyway.
 
         Raises:
-            FrameError: the round is long over, or no member can be in it yet.
+            FrameError: The round is long over, or no member can be in it yet.
         """
         latest = self._plans.last_before(self.number)
         if not max(min(self.number, self.finished + 1), 1) <= header.round <= latest:
@@ -199,7 +199,11 @@ class Rounds:
         return header.round > self.number + (self.had(_shape(header)))
 
     def of(self, header: ChunkHeader) -> Round:
-        """Return the round of a chunk that need not wait; opens it if needed. Raises FrameError if it is over."""
+        """Return the round of a chunk that need not wait, and open it if needed.
+
+        Raises:
+            FrameError: The round is over.
+        """
         found = self._rounds.get(header.round)
         if found is None:
             if header.round < self.number or header.epoch not in self._plans:
@@ -215,36 +219,33 @@ class Rounds:
         sums = self._pool.take(number, lambda older: self._done_with(older, number), *shape)
         before = self._rounds.get(number - 1)
         steady = before is not None and before.among_all and among_all and self.had(shape)
-        returns = self._returns.get(RoundKind(epoch, among_all, shape), 1.0)
+        return_part = self._return_parts.get(RoundKind(epoch, among_all, shape), 1.0)
         opened = self._rounds[number] = Round(
             number,
             plan,
             Reduction(epoch, plan.members, role, layout, sums, self._in_order),
             sums,
-            SendPacing(layout, role.group, returns),
+            SendPacing(layout, role.group, return_part),
             OutgoingFrames(self._outbox, self._headers, number, epoch, shape[0], steady),
             self._on_step,
         )
         return opened
 
     def _done_with(self, older: int, number: int) -> bool:
-        """Return whether nothing reads an older round's sums any more once round `number` is opened."""
+        """Return whether the sums of round `older` are not needed once round `number` is opened."""
         if older > min(self.finished, number - 2):
             return False
-        return older not in self._rounds or self._rounds[older].outgoing.all_left
+        return older not in self._rounds or self._rounds[older].outgoing.all_sent
 
     def _forget(self) -> None:
-        """Drop the rounds to which no frame can belong any more.
-
-        A member that is done with a round may still have to forward that round's frames.
-        """
+        """Drop the rounds that no frame can belong to. A member may have to forward frames of a completed round."""
         for number in [n for n in self._rounds if n < min(self.number - 1, self.finished)]:
             del self._rounds[number]
         self._outbox.forget(self._plans.forget())
 
 
 def _shape(header: ChunkHeader) -> Shape:
-    """Return the shape of a chunk's tensor. Raises FrameError for an unknown element type."""
+    """Return the shape of a chunk's tensor; raise FrameError for an unknown element type."""
     dtype = element_type(header.dtype)
     if dtype is None:
         raise FrameError(f"round {header.round}: unknown element type {header.dtype}")

@@ -1,24 +1,28 @@
-"""Send pacing: partial sums that are ahead of what others wait for yield to it where there is a queue.
+"""Send pacing, which holds partial sums back while they would delay more urgent ones, and a round's queued frames.
 
-A member has all of its own at once, and its root can use a chunk only when every member's has come. What a fast
-member sends far ahead of that takes room on links that the slowest one needs:
+A member has all of its own values at once, but a root can use a chunk only when every member's partial sum has come.
+Chunks that a fast member sends far ahead of the means take capacity of links that the slowest member needs:
 
-    fast  -- far ahead --.
-    fast  -- far ahead ---> the root's link, full: the mean of a chunk waits for the slowest, which gets a third of
-    slow  -- as it can --'  that link, however little it would need
+    fast member  -- far ahead --.
+    fast member  -- far ahead ---> the root's link is full: the slowest member gets a third of it, however little it
+    slow member  ---------------'  needs, and each mean waits for that member
 
-Of four members with 200 Mbit/s, one of them with 50, that one sent at 30 Mbit/s until the others were through, and a
-round took 1.34 × its bound; with this 1.08 to 1.21 ×. So partial sums that are more than AHEAD in front of the means
-go out only while the path has no queue. Elsewhere nothing is held back: on a path that loses packets now and then all
-that stalls has been caught up with by the end, and a round whose members kept in step took three times as long.
+With four members, three at 200 Mbit/s and one at 50 Mbit/s, the slow one sent at 30 Mbit/s until the others had
+finished, and a round took 1.34 × its bound. With send pacing it takes 1.08 to 1.21 ×. So partial sums that are far
+ahead of the means are sent only while the path has no queue. Without a queue nothing is held back: on a path that loses
+packets now and then, the member catches up after each stall, and a round whose members kept in step took three times as
+long.
 
-What is ahead by no more than fills the pipe is never held back: a chunk at each hop of its tree, there and back. Of
-NetStorm's nine sites with 2 MB, whose slices have a few chunks, a tenth is less than one of them. And what fits into
-the time that a mean takes to come back, which is measured: over round trips of 100 to 250 ms, rounds of 0.7 to 0.9 s
-took 0.2 s more while that was held back. Nothing waits for ever: of all chunks that are not final anywhere the front
-one is at the front at every member.
+Three limits keep enough on the way, and a chunk is held back only beyond all of them:
 
-What one round has put into the queues for other members, until it has left.
+- AHEAD, a part of the slice.
+- A chunk for each hop of the tree, up and down. With NetStorm's nine sites and 2 MB a slice has a few chunks, and a
+  tenth of it is less than one.
+- The time that a mean takes to come back, which is measured. Over round trips of 100 to 250 ms, rounds of 0.7 to 0.9 s
+  took 0.2 s longer without this limit.
+
+No chunk waits forever: a member never holds the first chunk for which it has no mean. So every member sends the first
+of the chunks whose mean exists nowhere yet, as soon as the earlier means have reached the member.
 """
 
 from __future__ import annotations
@@ -35,37 +39,46 @@ from testbed.sync.allreduce.chunk_codec import ChunkHeader, ChunkHeaderFormat, E
 from testbed.sync.allreduce.role import Chunk, Layout
 from testbed.sync.transport import Frame, Outbox
 
-#: How far ahead of the means partial sums may always be, as a part of their slice, and in chunks for each hop of their
-#: tree. Parts of 0.05 to 0.1 were as good, 0.25 gave back half of what is won.
+#: The always allowed lead of partial sums over the means, as a part of their slice, and in chunks for each hop of their
+#: tree. Parts from 0.05 to 0.1 were equally good; 0.25 lost half of the gain.
 AHEAD, CHUNKS_A_HOP = 0.1, 1
 
-#: And so many times the part of the round before that a mean took to come back. With just that part a round takes as
-#: long as the one before, however long that was: over constant links, with round trips of 10 to 166 ms, rounds took
-#: 1.15 s for all of some runs and 0.91 s in others. With 1.5 they took 1.0 s in each, with 2 0.95 s, and four members
-#: with 200 Mbit/s, where nothing comes back late, as long as before.
-ROOM = 2.0
+#: The factor on the return time of a mean in the previous round, which gives another allowed lead. With a factor of 1 a
+#: round takes as long as the one before, however long that was: over constant links with round trips of 10 to 166 ms,
+#: rounds took 1.15 s in all of some runs and 0.91 s in others. With 1.5 they took 1.0 s in each run, with 2 0.95 s.
+#: Rounds of four members with 200 Mbit/s, to which means return at once, took as long as before.
+RETURN_FACTOR = 2.0
 
 
 class PacedSum(NamedTuple):
-    """A chunk's partial sum that may be passed on: at once when means are there up to `due`."""
+    """A chunk's partial sum that waits to be sent."""
 
+    #: The partial sum may be sent at once when the means up to this part of the slice are final.
     due: float
+    #: The chunk's number.
     number: int
     part: Part
 
 
 class SendPacing:
-    """One round's, by next hop. No lock of its own; times are monotonic.
+    """The send pacing of one round, by next hop. The caller holds the round's lock; times are monotonic.
 
-    Where elements have keys nothing is ahead: there no mean comes before all of its key is reduced. `returns` is the
-    part of a round that a mean takes to come back, as the round before has shown it; 1 as long as nothing is known.
+    In trees with keys nothing is held back, because no mean comes before its whole key is reduced.
+
+    Args:
+        layout: The round's chunks.
+        group: The members of the round.
+        return_part: The least time that a mean took to come back in the previous round, as a part of that round; 1 if
+            it is unknown.
     """
 
-    def __init__(self, layout: Layout, group: Group, returns: float = 1.0) -> None:
+    def __init__(self, layout: Layout, group: Group, return_part: float = 1.0) -> None:
         self._layout = layout
         chunks = Counter(chunk.tree for chunk in layout.chunks)
-        self._reach = [max(_reach(tree, chunks[number]), ROOM * returns) for number, tree in enumerate(group.trees)]
-        self._returns = returns
+        self._leads = [
+            max(_lead(tree, chunks[number]), RETURN_FACTOR * return_part) for number, tree in enumerate(group.trees)
+        ]
+        self._return_part = return_part
         self._released: dict[int, float] = {}
         self._least_s = float("inf")
         self._ended = 0.0
@@ -75,23 +88,23 @@ class SendPacing:
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """Those for whom something is held."""
+        """The peers for which partial sums are held."""
         return tuple(peer for peer, held in self._held.items() if held)
 
     def hold(self, peer: str, number: int, part: Part) -> None:
-        """A chunk is to be passed on to `peer`, in its turn."""
+        """Hold a chunk's partial sum for `peer` until it is released."""
         chunk = self._layout.chunks[number]
-        heapq.heappush(self._held.setdefault(peer, []), PacedSum(chunk.front - self._reach[chunk.tree], number, part))
+        heapq.heappush(self._held.setdefault(peer, []), PacedSum(chunk.front - self._leads[chunk.tree], number, part))
 
     @property
-    def returns(self) -> float:
-        """The part of this round that a mean took to come back, at the least; what it was before where none did."""
+    def return_part(self) -> float:
+        """The least time that a mean took to come back, as a part of this round; the previous value before a mean."""
         if not self._released or self._least_s == float("inf"):
-            return self._returns
+            return self._return_part
         return self._least_s / max(self._ended - min(self._released.values()), self._least_s)
 
     def finalize(self, number: int, now: float) -> None:
-        """The mean of a chunk is there."""
+        """Record that the mean of a chunk is final here."""
         self._ended = now
         if (released := self._released.get(number)) is not None:
             self._least_s = min(self._least_s, now - released)
@@ -101,7 +114,16 @@ class SendPacing:
             self._finalized += 1
 
     def release(self, peer: str, crowded: Callable[[], bool], now: float) -> PacedSum | None:
-        """What goes next to `peer`; None when nothing is held, or all of it is far ahead and the way `crowded`."""
+        """Return the next partial sum to send to `peer`, and stop holding it.
+
+        Args:
+            peer: The next hop.
+            crowded: Returns whether a frame for the peer would wait behind others.
+            now: The current time.
+
+        Returns:
+            None if nothing is held, or the next one is far ahead of the means and the path is crowded.
+        """
         held = self._held.get(peer)
         if not held or (held[0].due > self._front() and crowded()):
             return None
@@ -109,21 +131,21 @@ class SendPacing:
         return heapq.heappop(held)
 
     def _front(self) -> float:
-        """Where the first chunk lies whose mean is not there."""
+        """Return the `front` of the first chunk without a mean; 1 if there is none."""
         order = self._layout.front_first
         if self._layout.keys or self._finalized == len(order):
             return 1.0
         return self._layout.chunks[order[self._finalized]].front
 
 
-def _reach(tree: Tree, chunks: int) -> float:
-    """How far ahead the partial sums of a tree with so many chunks may be, as a part of its slice."""
+def _lead(tree: Tree, chunks: int) -> float:
+    """Return the allowed lead of the partial sums of a tree with `chunks` chunks, as a part of its slice."""
     hops = sum(max((len(_path(member, of)) for member in of), default=0) for of in (tree.reduce, tree.broadcast))
     return max(AHEAD, CHUNKS_A_HOP * hops / max(chunks, 1))
 
 
 def _path(member: str, parents: Mapping[str, str]) -> list[str]:
-    """The members on the way to the root."""
+    """Return the members on the path to the root."""
     path = []
     while member in parents:
         member = parents[member]
@@ -132,11 +154,20 @@ def _path(member: str, parents: Mapping[str, str]) -> list[str]:
 
 
 class OutgoingFrames:
-    """Of round `number` under the plan of an `epoch`, for a tensor of `elements`. Any thread may call.
+    """The frames that a round has queued and sent. Any thread may call.
 
-    `steady` says that all whom frames may pass have begun the round before this one, and have had a tensor of this
-    shape: they take its frames at once, so those may go by the plan's auxiliary routes. `on_left(peer)` is called when
-    a frame has left.
+    Args:
+        outbox: Sends frames to peers.
+        headers: Packs chunk headers.
+        number: The round's number.
+        epoch: The epoch of the plan that the round uses.
+        elements: The tensor's number of elements.
+        steady: True if all members that may forward frames have begun the previous round and have had a tensor of this
+            shape. They take frames at once, so frames may use the plan's auxiliary routes.
+
+    Attributes:
+        sent_bytes: The bytes of all frames that were queued.
+        on_sent: Called with the peer when a frame was sent.
     """
 
     def __init__(
@@ -149,7 +180,7 @@ class OutgoingFrames:
         steady: bool,
     ) -> None:
         self.sent_bytes = 0
-        self.on_left: Callable[[str], None] = lambda peer: None
+        self.on_sent: Callable[[str], None] = lambda peer: None
         self._outbox = outbox
         self._headers = headers
         self._number = number
@@ -160,21 +191,21 @@ class OutgoingFrames:
         self._none_queued = threading.Condition()
 
     @property
-    def all_left(self) -> bool:
-        """Whether nothing is queued now."""
+    def all_sent(self) -> bool:
+        """True if no frame is queued now."""
         return not self._queued
 
-    def await_all_left(self, timeout_s: float) -> bool:
-        """Wait until nothing is queued any more; False when `timeout_s` have passed before."""
+    def await_all_sent(self, timeout_s: float) -> bool:
+        """Wait until no frame is queued. Returns False if `timeout_s` have passed before."""
         with self._none_queued:
             return self._none_queued.wait_for(lambda: not self._queued, max(timeout_s, 0))
 
     def crowded(self, peer: str) -> bool:
-        """Whether what is sent to `peer` now would only wait."""
+        """Return whether a frame for `peer` would wait behind other frames now."""
         return self._outbox.crowded(peer)
 
     def frame(self, chunk: Chunk, kind: Kind, part: Part, encoded: Encoded) -> Frame:
-        """A frame that brings a chunk made of `part`."""
+        """Return the frame of a chunk that holds the updates of `part`."""
         assert part.successor is not None
         header = ChunkHeader(
             kind=kind,
@@ -193,21 +224,22 @@ class OutgoingFrames:
         return Frame(self._headers.pack(header), len(encoded.data))
 
     def put(self, peers: Sequence[str], chunk: Chunk, kind: Kind, frame: Frame, data: memoryview) -> None:
-        """Have a frame sent to each of `peers`.
+        """Queue a chunk's frame for each of `peers`.
 
-        Older rounds go first, then the front of each slice; a mean before a partial sum, since it is further on its
-        way. Parts of slices, not numbers of chunks: slices of unequal length advance alike, as their shares were made
-        for. By numbers the short ones were over early, and the rest of a long one was left to its own edges.
+        Older rounds go first, then chunks at the front of their slice, then means before partial sums, because a mean
+        has less left to do. The position is the part of the slice, not the chunk's number: so slices of unequal length
+        advance alike, as their shares assume. By numbers the short slices ended early, and the links of the other trees
+        were idle while the rest of a long slice was sent.
         """
         with self._none_queued:
             self._queued += len(peers)
             self.sent_bytes += len(peers) * (self._outbox.head_bytes + len(data))
         priority = (self._number, chunk.front, int(kind is Kind.PARTIAL), chunk.tree)
-        self._outbox.put(peers, priority, frame, data, self._left, self._table)
+        self._outbox.put(peers, priority, frame, data, self._sent, self._table)
 
-    def _left(self, peer: str) -> None:
+    def _sent(self, peer: str) -> None:
         with self._none_queued:
             self._queued -= 1
             if not self._queued:
                 self._none_queued.notify_all()
-        self.on_left(peer)
+        self.on_sent(peer)

@@ -1,7 +1,7 @@
 """The `torch.distributed` backend `wan`: the only code that uses c10d, whose interface changes between releases.
 
 large sums of floats   -->  a session of all the group's ranks: plans, which change during training
-everything else        -->  gloo, over the same store
+all other collectives  -->  gloo, over the same store
 """
 
 from __future__ import annotations

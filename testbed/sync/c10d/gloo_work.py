@@ -16,7 +16,7 @@ import torch.distributed as dist
 from testbed.sync.c10d.group_failure import GroupFailure
 from testbed.sync.c10d.work import NO_TIMEOUT
 
-#: Seconds between two looks, while waiting, whether the group has failed.
+#: Seconds between two checks of a waiting thread whether the group has failed.
 LOOK_S = 0.2
 
 
@@ -67,22 +67,28 @@ class GlooWork(dist.Work):
                 return True
 
     def synchronize(self) -> None:
+        """Wait for the end of the collective, without a timeout."""
         self.wait()
 
     def is_completed(self) -> bool:
+        """Return whether the collective has ended, or the group has failed."""
         return self._work.is_completed() or self._failure.error is not None
 
     def is_success(self) -> bool:
+        """Return whether the collective has ended without an error."""
         return self._work.is_completed() and self._work.is_success()
 
     def exception(self) -> Any:
+        """Return gloo's error, or None."""
         return self._work.exception()
 
     def result(self) -> list[torch.Tensor]:
+        """Wait for the end of the collective, and return its tensors."""
         self.wait()
         return self._work.result()
 
     def get_future(self) -> torch.futures.Future[Any]:
+        """Return the future of the collective's tensors, for code in C++."""
         with self._guard:
             if self._future is not None:
                 return self._future
@@ -92,13 +98,13 @@ class GlooWork(dist.Work):
             self._over = over
             # C++ sees only an error that a callback raises.
             self._future = future = over.then(self._outcome)
-        self._failure.tell(self._failed)  # first: if gloo has ended already, `_ended` takes it back at once
+        self._failure.add_callback(self._failed)  # first: if gloo has ended already, `_ended` removes it at once
         self._work.get_future().then(self._ended)
         return future
 
     def _ended(self, future: torch.futures.Future[Any]) -> None:
         """End with gloo's result or error. Called on gloo's thread."""
-        self._failure.tell_not(self._failed)
+        self._failure.remove_callback(self._failed)
         try:
             self._end(future.value(), None)
         except RuntimeError as error:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
-#: The longest wait in seconds for the name of a rank that has gone. Gloo notices its end within a round trip, and the
-#: controller sends its name within another; a busy machine may take some seconds for it.
+#: The longest wait in seconds for the name of a lost rank. Gloo notices the rank's end within a round trip, and the
+#: controller sends its name within another; a busy machine may take some seconds more.
 NAME_S = 5.0
 
-#: Part of the text of gloo's errors where a connection ended. Gloo's other errors are the caller's.
+#: A part of the text of gloo's errors when a connection ended. The caller causes gloo's other errors.
 _CONNECTION = "gloo/transport"
 
 
@@ -26,7 +26,7 @@ class GroupFailure:
         self.expected = False
         self._guard = threading.Condition()
         self._error: Exception | None = None
-        self._told: list[Callable[[Exception], None]] = []
+        self._callbacks: list[Callable[[Exception], None]] = []
 
     @property
     def error(self) -> Exception | None:
@@ -39,27 +39,27 @@ class GroupFailure:
             if self._error is not None:
                 return
             self._error = error
-            told, self._told = self._told, []
+            callbacks, self._callbacks = self._callbacks, []
             self._guard.notify_all()
-        for call in told:
+        for call in callbacks:
             call(error)
 
-    def tell(self, call: Callable[[Exception], None]) -> None:
-        """Call `call` with the error when there is one; at once if there is one already."""
+    def add_callback(self, call: Callable[[Exception], None]) -> None:
+        """Call `call` with the error: at once if there is one, otherwise when it is set."""
         with self._guard:
             if self._error is None:
-                self._told.append(call)
+                self._callbacks.append(call)
                 return
         call(self._error)
 
-    def tell_not(self, call: Callable[[Exception], None]) -> None:
-        """Take back a call of `tell`."""
+    def remove_callback(self, call: Callable[[Exception], None]) -> None:
+        """Remove a callback. No effect if it was called."""
         with self._guard:
-            if call in self._told:
-                self._told.remove(call)
+            if call in self._callbacks:
+                self._callbacks.remove(call)
 
     def named(self, error: Exception) -> Exception:
-        """Return gloo's error, which names an address, with the name of the rank that has gone.
+        """Return gloo's error, which names an address, with the name of the lost rank.
 
         Waits up to NAME_S for the name. Returns `error` itself if no connection ended.
         """

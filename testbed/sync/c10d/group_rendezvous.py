@@ -1,4 +1,4 @@
-"""The rendezvous of a process group's ranks, at the controller that the environment names or at one of their own."""
+"""The rendezvous of a process group's ranks at a controller: the environment names it, or rank 0 starts one."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 
 
 class GroupRendezvous:
-    """The way in which one rank joins the others of its group.
+    """Joins one rank to the other ranks of its group.
 
     The environment's controller serves the group of all ranks; the sums of smaller groups then go over gloo. If the
-    environment names none, rank 0 of each group starts a controller beside it.
+    environment names no controller, rank 0 of each group starts one beside it.
 
     Args:
         store: The group's store.
@@ -50,7 +50,7 @@ class GroupRendezvous:
         self._own: OwnController | None = None
         self.planned = among_all or self._environment is None
         if not self.planned and size > 1:
-            log.warning("wan: a group of %d ranks goes by gloo: the controller's plans are for all ranks", size)
+            log.warning("wan: a group of %d ranks uses gloo: the controller's plans are for all ranks", size)
 
     def join(self, timeout_s: float, on_failure: Callable[[SyncError], None]) -> Session:
         """Join the other ranks, and return this rank's session.
@@ -65,9 +65,9 @@ class GroupRendezvous:
         member = self._environment or self._own_environment(timeout_s)
         tls = None if member.tls is None else Tls(member.tls)
         # Ranks may come to their first sum far apart; gloo would wait for `timeout_s` as well.
-        met = rendezvous(member.control, member.name, member.listen, "cpu", timeout_s, member.token, tls)
-        job = structs.replace(met.job, round_timeout_s=timeout_s)
-        session = session_of(replace(met, welcome=structs.replace(met.welcome, job=job)), on_failure=on_failure)
+        joined = rendezvous(member.control, member.name, member.listen, "cpu", timeout_s, member.token, tls)
+        job = structs.replace(joined.job, round_timeout_s=timeout_s)
+        session = session_of(replace(joined, welcome=structs.replace(joined.welcome, job=job)), on_failure=on_failure)
         if (count := len(session.members)) != self._size:
             session.__exit__(SyncError, SyncError("the process group has other ranks"), None)
             raise SyncError(
@@ -78,24 +78,24 @@ class GroupRendezvous:
         return session
 
     def close(self) -> None:
-        """End the controller that this rank has started, if it has, after all members have left it."""
+        """End the controller that this rank has started, if any, after all members have left it."""
         if self._own is not None:
             self._own.close()
             self._own = None
 
     def _own_environment(self, timeout_s: float) -> MemberEnvironment:
-        """Return how this rank joins the controller that rank 0 starts on its machine."""
+        """Return the environment for the controller that rank 0 starts on its machine; rank 0 starts it."""
         names = [f"rank{rank}" for rank in range(self._size)]
         address = address_towards(os.environ.get("MASTER_ADDR", ""))
         if self._rank == 0:
             try:
                 self._own = OwnController(self._controller, names, address, timeout_s)
-                told = {"address": self._own.address, "tokens": self._own.tokens}
+                published = {"address": self._own.address, "tokens": self._own.tokens}
             except SyncError as error:
-                told = {"error": str(error)}
-            self._store.set(KEY, json.dumps(told))
-        told = json.loads(self._store.get(KEY))
-        if "error" in told:
-            raise SyncError(told["error"])
+                published = {"error": str(error)}
+            self._store.set(KEY, json.dumps(published))
+        published = json.loads(self._store.get(KEY))
+        if "error" in published:
+            raise SyncError(published["error"])
         name = names[self._rank]
-        return MemberEnvironment(told["address"], name, address, told["tokens"][name])
+        return MemberEnvironment(published["address"], name, address, published["tokens"][name])

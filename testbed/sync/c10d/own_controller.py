@@ -20,14 +20,14 @@ from testbed.sync.errors import SyncError
 BUCKET_BYTES = 25 * 1024 * 1024
 
 #: The longest wait in seconds for the controller's start: it imports planning, and may compile the simulator's inner
-#: loop on a busy machine. A controller that has ended is noticed at once; this limit is for one that hangs.
+#: loop on a busy machine. The end of its process is noticed at once; this limit is for a controller that hangs.
 START_S = 120.0
-#: The longest wait in seconds for the controller's end. Members that have said goodbye leave within moments.
+#: The longest wait in seconds for the controller's end. Members that have sent Goodbye leave within moments.
 END_S = 10.0
 _POLL_S = 0.05
 
 REMEDY = (
-    "set TESTBED_CONTROLLER to the address of one, or put what rank 0 needs to start one on its machine: "
+    "set TESTBED_CONTROLLER to a controller's address, or install on rank 0's machine the programs that start one: "
     "pip install '.[emulate]', and a C compiler"
 )
 
@@ -52,7 +52,7 @@ class OwnController:
     def __init__(self, program: Sequence[str], members: Sequence[str], host: str, timeout_s: float) -> None:
         self._folder = TemporaryDirectory(prefix="testbed-wan-")
         folder = Path(self._folder.name)
-        listening = socket.create_server((host, 0))  # handed over: another program could take a port that was closed
+        listening = socket.create_server((host, 0))  # passed on: another program could take the port of a closed socket
         where = f"{host}:{listening.getsockname()[1]}"
         self.address = f"tcp:{where}"
         words = ["--members", ",".join(members), "--listen", where, "--listening", str(listening.fileno())]
@@ -86,24 +86,24 @@ class OwnController:
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
-            # At SIGTERM the controller would stop members in their last sum, which they can end without it.
+            # SIGTERM would make the controller stop members in their last sum, which they can end without it.
             self._process.kill()
             self._process.wait()
         self._log.close()
         self._folder.cleanup()
 
-    def _await_start(self, serves: Path) -> None:
-        """Wait for the file `serves`, which the controller makes when it is ready.
+    def _await_start(self, ready: Path) -> None:
+        """Wait for the file that the controller makes when it is ready.
 
-        Members may connect before: the socket listens, and holds their connections until the controller accepts them.
+        Members may connect before: the socket listens, and queues their connections until the controller accepts them.
         """
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 self._log.seek(0)
-                said = self._log.read().decode(errors="replace").strip().rpartition("\n")[2]
-                raise SyncError(f"rank 0 could not start a controller: {said}. Correct that, or {REMEDY}")
-            if serves.exists():
+                last_line = self._log.read().decode(errors="replace").strip().rpartition("\n")[2]
+                raise SyncError(f"rank 0 could not start a controller: {last_line}. Correct that, or {REMEDY}")
+            if ready.exists():
                 return
             time.sleep(_POLL_S)
         raise SyncError(f"the controller that rank 0 started did not answer within {START_S:g} s: {REMEDY}")

@@ -28,16 +28,16 @@ from testbed.sync.c10d.work import RoundWork
 from testbed.sync.errors import SyncError
 from testbed.sync.session import Session
 
-#: Smaller tensors go over gloo: a round costs each member some 2 ms of Python, in which 200 Mbit/s carry as much.
+#: Smaller tensors go over gloo: a round costs each member some 2 ms of Python, in which 200 Mbit/s carry about 64 KiB.
 LARGE_BYTES = 64 * 1024
 
-#: Seconds within which a thread drops a work that has ended, also on a busy host.
+#: Seconds within which a thread drops a completed work, also on a busy host.
 DROPPED_S = 1.0
 
 #: Collectives that wait for one peer only, so that gloo reports its end at once.
 POINT_TO_POINT = ("send", "recv")
 
-#: The oldest version with which all tests of collectives pass; with 2.6.0 they fail, and none between was tried.
+#: The oldest version with which all tests of collectives pass; with 2.6.0 they fail, and no version between was tried.
 OLDEST = (2, 13)
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def make_group(options: Any, controller: Sequence[str]) -> WanGroup:
         needed = ".".join(map(str, OLDEST))
         raise dist.DistBackendError(
             f"the backend wan needs PyTorch {needed} or later, and this is {torch.__version__}: say gloo, or use "
-            "`testbed.sync.join` and the schemes, which need 2.6"
+            "`testbed.sync.join` and the schemes, which need 2.6 or later"
         )
     rank, size, among_all = options.group_rank, options.group_size, not options.global_ranks_in_group
     rendezvous = GroupRendezvous(options.store, rank, size, among_all, controller)
@@ -104,6 +104,7 @@ class WanGroup(dist.ProcessGroup):
         atexit.register(self.shutdown)
 
     def getBackendName(self) -> str:
+        """Return the name of the backend."""
         return "wan"
 
     # Collectives
@@ -113,13 +114,14 @@ class WanGroup(dist.ProcessGroup):
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         if not isinstance(opts, AllreduceOptions):
             opts = _reducing_by(ReduceOp.SUM if opts is None else opts)
-        if len(tensors) == 1 and self._goes_by_plans(tensors[0], opts.reduceOp):
+        if len(tensors) == 1 and self._is_planned(tensors[0], opts.reduceOp):
             return self._sum(tensors[0], opts.reduceOp, lambda: [tensors[0]])
         return self._over_gloo(self._plain.allreduce(tensors, opts), tensors)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
+        """Sum several tensors at once. Tensors of different types or devices go over gloo."""
         opts = opts or AllreduceCoalescedOptions()
-        if not all(self._goes_by_plans(tensor, opts.reduceOp) for tensor in tensors):
+        if not all(self._is_planned(tensor, opts.reduceOp) for tensor in tensors):
             return self._over_gloo(self._plain.allreduce_coalesced(tensors, opts), tensors)
         if len({(tensor.dtype, tensor.device) for tensor in tensors}) > 1:
             return self._over_gloo(self._plain.allreduce_coalesced(tensors, opts), tensors)
@@ -142,7 +144,7 @@ class WanGroup(dist.ProcessGroup):
     recv = _as_gloo("recv")
     barrier = _as_gloo("barrier")
 
-    def _goes_by_plans(self, tensor: torch.Tensor, op: Any) -> bool:
+    def _is_planned(self, tensor: torch.Tensor, op: Any) -> bool:
         """Return whether the session reduces a tensor. All ranks decide alike, by shape, type and operation."""
         return (
             self.size() > 1
@@ -176,12 +178,13 @@ class WanGroup(dist.ProcessGroup):
             return finish()
 
         with self._guard:
-            asked = self._joined().allreduce(flat, async_op=True)
-        return RoundWork(asked, values.device, end, self._failure.set)
+            work = self._joined().allreduce(flat, async_op=True)
+        return RoundWork(work, values.device, end, self._failure.set)
 
-    # Life
+    # Begin and end
 
     def _joined(self) -> Session:
+        """Return the session, and join the other ranks if there is none yet."""
         if self._failure.error is not None:
             raise dist.DistBackendError(str(self._failure.error))
         if self._session is None:
@@ -193,7 +196,7 @@ class WanGroup(dist.ProcessGroup):
         return self._session
 
     def abort(self) -> None:
-        """End the collectives under way with an error, here and at the other ranks."""
+        """End the running collectives with an error, here and at the other ranks."""
         self._failure.set(SyncError("the process group was aborted"))
         if self._session is not None:
             self._session.abort("the process group was aborted")
@@ -201,10 +204,10 @@ class WanGroup(dist.ProcessGroup):
         self._gloo.abort()
 
     def shutdown(self) -> None:
-        """Leave, after the other ranks have read all that was sent to them. A second call does nothing.
+        """Leave after the other ranks have read all frames. A second call does nothing.
 
         Raises:
-            DistBackendError: A rank did not read it within the timeout; names the rank.
+            DistBackendError: A rank did not read all frames within the timeout; names the rank.
         """
         try:
             self._leave()

@@ -24,7 +24,7 @@ class RoundWork(dist.Work):
     Python code waits by `wait`; DistributedDataParallel and functional collectives, in C++, by the future.
 
     Args:
-        asked: The session's work.
+        work: The session's work.
         device: The device of the tensors.
         finish: Turns the mean into the collective's result, and returns the tensors.
         fail: Called with the error if the round fails.
@@ -32,7 +32,7 @@ class RoundWork(dist.Work):
 
     def __init__(
         self,
-        asked: Work[RoundResult],
+        work: Work[RoundResult],
         device: torch.device,
         finish: Callable[[], list[torch.Tensor]],
         fail: Callable[[Exception], None],
@@ -48,7 +48,7 @@ class RoundWork(dist.Work):
         )
         # C++ sees only an error that a callback raises; `set_exception` sets a value that only Python raises.
         self._future = over.then(self._outcome)
-        asked.then(lambda work: self._end(work, over))
+        work.then(lambda ended: self._end(ended, over))
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Wait for the end of the round.
@@ -68,31 +68,37 @@ class RoundWork(dist.Work):
         return True
 
     def synchronize(self) -> None:
+        """Wait for the end of the round, without a timeout."""
         self.wait()
 
     def is_completed(self) -> bool:
+        """Return whether the round has ended."""
         return self._ended.is_set()
 
     def is_success(self) -> bool:
+        """Return whether the round has ended without an error."""
         return self._ended.is_set() and self._error is None
 
     def exception(self) -> Exception | None:
+        """Return the round's error, or None."""
         return self._error
 
     def result(self) -> list[torch.Tensor]:
+        """Wait for the end of the round, and return the collective's tensors."""
         self.wait()
         return self._future.value()
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """Return the future of the collective's tensors, for code in C++."""
         return self._future
 
-    def _end(self, asked: Work[RoundResult], over: torch.futures.Future[list[torch.Tensor]]) -> None:
+    def _end(self, ended: Work[RoundResult], over: torch.futures.Future[list[torch.Tensor]]) -> None:
         """End the work. Called on the thread that ended the round."""
         try:
-            check_whole(asked.wait())
+            check_whole(ended.wait())
             with _beside(self._device):
                 over.set_result(self._finish())
-        except Exception as error:  # any error must come out where the caller waits
+        except Exception as error:  # any error must be raised where the caller waits
             self._error = dist.DistBackendError(str(error) or "the process group was shut down")
             self._fail(error)
             over.set_result([])

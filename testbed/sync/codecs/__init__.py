@@ -12,9 +12,9 @@
 
 Relays decode, add in float32, and encode the sum again, so a chunk costs the same bytes on every link and each hop adds
 one of the errors above. The mean is encoded once, at the root, and all members, the root too, use the decoded mean, so
-they stay bit-identical. The member that encoded keeps what was left out (`Residual`) and adds it to its next
-contribution: over rounds values are late but not lost ("error feedback": Seide et al. 2014; Karimireddy et al. 2019;
-in both directions, as here: DoubleSqueeze, Tang et al. 2019).
+they stay bit-identical. A member keeps the errors of its encodings (`Residual`) and adds them to its next contribution:
+over rounds values are late but not lost ("error feedback": Seide et al. 2014; Karimireddy et al. 2019; in both
+directions, as here: DoubleSqueeze, Tang et al. 2019).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Codecs of two or four bits a value: uniform bins over six standard deviations; a value becomes the mean of its bin.
 
-After hivemind's 8-bit quantization by quantiles of a normal; in MuLoCo (arXiv 2505.23725) with 4 levels.
+They follow hivemind's 8-bit quantization by quantiles of a normal distribution; MuLoCo (arXiv 2505.23725) has 4 levels.
 
     2 bits, σ = root of the mean square of a block        -∞ ··· -1.5 σ ··· 0 ··· 1.5 σ ··· ∞
                                                           bin 0      1      2        3
@@ -23,8 +23,8 @@ RANGE = 6
 class Bins(Codec):
     """`width` bits for each value and a table of 2^width means (float32) for each block of 4,096.
 
-    The errors of a bin add up to 0, but for rounding, so a block's mean stays as it was. A value in a bin between the
-    ends is off by less than the bin's width, 6 σ / 2^width. Bytes: the tables, then the bins' numbers.
+    The errors in a bin add up to 0, but for rounding, so a block's mean does not change. The error of a value in a bin
+    between the ends is less than the bin's width, 6 σ / 2^width. Bytes: the tables, then the bins' numbers.
     """
 
     def __init__(self, name: str, code: int, width: int) -> None:
@@ -60,9 +60,6 @@ class Bins(Codec):
         return means.gather(1, functional.pad(chosen, (0, blocks * BLOCK - elements)).view(blocks, BLOCK)).view(-1)[
             :elements
         ]
-
-    def fits(self, elements: int, length: int) -> bool:
-        return length == self.size(elements)
 
     def size(self, elements: int) -> int:
         """Return two or four bits for each value, and 16 or 64 bytes for each block."""

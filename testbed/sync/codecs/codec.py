@@ -11,7 +11,7 @@ import torch
 class Codec(ABC):
     """Turns a chunk of float32 into fewer bytes and back. Stateless: a chunk decodes without any other chunk.
 
-    A value that is not finite makes the values that share its scale not finite either, so that a training that diverged
+    A value that is not finite makes the values that share its scale not finite either, so that divergence of a training
     is noticed.
     """
 
@@ -28,9 +28,9 @@ class Codec(ABC):
     def decode(self, data: torch.Tensor, elements: int) -> torch.Tensor:
         """Return `elements` values (float32, flat) of bytes from `encode` (uint8, flat, of a length that `fits`)."""
 
-    @abstractmethod
     def fits(self, elements: int, length: int) -> bool:
         """Return whether `elements` values may take `length` bytes; a receiver checks it before it reads them."""
+        return length == self.size(elements)
 
     @abstractmethod
     def size(self, elements: int) -> int:
@@ -51,10 +51,8 @@ class Plain(Codec):
         """Return a view of the same memory."""
         return data.view(torch.float32)
 
-    def fits(self, elements: int, length: int) -> bool:
-        return length == self.size(elements)
-
     def size(self, elements: int) -> int:
+        """Return four bytes for each value."""
         return 4 * elements
 
 

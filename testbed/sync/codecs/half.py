@@ -8,7 +8,7 @@ from testbed.sync.codecs.codec import Codec
 
 
 class Half(Codec):
-    """Rounds to a 16-bit type. Values beyond its largest number become that; the residual keeps the rest."""
+    """Rounds to a 16-bit type. Values beyond its largest number become that number; the residual keeps the rest."""
 
     def __init__(self, name: str, code: int, dtype: torch.dtype) -> None:
         self.name = name
@@ -31,10 +31,9 @@ class Half(Codec):
         return values.clamp(-self._most, self._most).to(self._dtype).view(torch.uint8)
 
     def decode(self, data: torch.Tensor, elements: int) -> torch.Tensor:
+        """Convert to float32, without loss."""
         return data.view(self._dtype).to(torch.float32)
 
-    def fits(self, elements: int, length: int) -> bool:
-        return length == self.size(elements)
-
     def size(self, elements: int) -> int:
+        """Return two bytes for each value."""
         return 2 * elements

@@ -14,8 +14,9 @@ LEVELS = 127
 
 
 class Int8(Codec):
-    """Each block of 256 values is divided by its largest magnitude over 127 and rounded: an error of at most half
-    a step, 1/254 of that magnitude. Bytes: the scales as float32, then the codes.
+    """Divides each block of 256 values by a 127th of its largest magnitude, and rounds to whole codes.
+
+    The error is at most half a step, 1/254 of that magnitude. Bytes: the scales as float32, then the codes.
     """
 
     name = "int8"
@@ -37,9 +38,6 @@ class Int8(Codec):
         scales = data[: 4 * blocks].clone().view(torch.float32)
         codes = functional.pad(data[4 * blocks :].view(torch.int8), (0, blocks * BLOCK - elements))
         return codes.to(torch.float32).view(blocks, BLOCK).mul_(scales.unsqueeze(1)).view(-1)[:elements]
-
-    def fits(self, elements: int, length: int) -> bool:
-        return length == self.size(elements)
 
     def size(self, elements: int) -> int:
         """Return a byte for each value and four for each block."""

@@ -1,4 +1,4 @@
-"""The error-feedback residual: what codecs have left out of one tensor that is reduced again and again."""
+"""The error-feedback residual: the errors of codecs on one tensor that is reduced in many rounds."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import torch
 
 
 class Residual:
-    """What one member's encodings have left out of its sums so far, in units of weighted sums.
+    """The error that one member's encodings have left out of its sums so far, in units of weighted sums.
 
-    The caller keeps a residual for each tensor that it reduces again and again, and passes it with the tensor. The
-    residual is added to the member's contribution. It takes memory, a float32 an element, once a codec has left
-    something out. At any time, over all rounds so far and all members:
+    The caller keeps a residual for each tensor that it reduces in many rounds, and passes it with the tensor. The
+    residual is added to the member's contribution. It takes four bytes an element once a codec has left something out.
+    At any time, over all rounds so far and all members:
 
         Σ of weight × value contributed  =  Σ of mean × weights' sum  +  Σ of residuals
 
@@ -28,7 +28,7 @@ class Residual:
         self.values: torch.Tensor | None = None
 
     def open(self, elements: int) -> None:
-        """Prepare for a tensor.
+        """Prepare for a tensor of `elements` elements.
 
         Raises:
             ValueError: The residual is that of a tensor of another size.
@@ -38,13 +38,13 @@ class Residual:
         elif len(self.values) != elements:
             raise ValueError(f"a residual of {len(self.values)} elements can't go with a tensor of {elements}")
 
-    def pay(self, start: int, stop: int) -> torch.Tensor:
+    def take(self, start: int, stop: int) -> torch.Tensor:
         """Return the residual of the elements [start, stop), times `decay`, and clear it: the caller sends it."""
-        owed = self._room[start:stop] * self.decay
+        taken = self._room[start:stop] * self.decay
         self._room[start:stop].zero_()
-        return owed
+        return taken
 
-    def owe(self, start: int, error: torch.Tensor) -> None:
+    def store(self, start: int, error: torch.Tensor) -> None:
         """Store the `error` of an encoding as the residual of the elements from `start` on.
 
         Errors that are not finite are dropped: they show in this round's result, and must not spoil all later rounds.

@@ -19,17 +19,17 @@ from testbed.sync.codecs.codec import Codec
 
 #: Bytes of the two counts.
 HEAD = 8
-#: The assumption of plans before values are known: one value in this many is not zero, of two bits.
+#: The assumption of plans before values are known: one value in 100 is not zero, and has two bits.
 TYPICAL = 100
 
 
 class Sparse(Codec):
     """Takes few bytes if values are zero or alike, and never more than eight beyond float32's own.
 
-    Made for sums of values that schemes thin out themselves. Relays add the decoded values and send the union of their
-    places, with all bits of the sums, so members' sums are as exact as float32's in any tree. One member's values have
-    few different ones (of two bits, four for each of the model's tensors). Sums of several members have more; where a
-    table would take more bytes than it saves, values travel unchanged.
+    It is for schemes that set most values to zero themselves. Relays add the decoded values and send the union of their
+    places, with all bits of the sums, so members' sums are as exact as float32's in any tree. The values of one member
+    have few different ones (with two bits, four for each of the model's tensors). Sums of several members have more; if
+    a table would take more bytes than it saves, values are sent unchanged.
     """
 
     name = "sparse"

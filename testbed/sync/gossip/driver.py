@@ -246,20 +246,20 @@ class Driver:
 
     def _turn(self, iteration: int, neighbours: Neighbours | None, roster: Mapping[str, tuple[str, int]]) -> None:
         if neighbours is None:
-            self._participant.release()
+            self._participant.abort()
             return
         for peer, address in roster.items():
             self._gone.pop(peer, None)
             self._queue.admit(peer, address)
         self._partners |= {*neighbours.sources, *neighbours.targets}
-        for send in self._participant.turn(iteration, neighbours):
+        for send in self._participant.commit(iteration, neighbours):
             self._send(send)
 
     def _cut(self, peer: str) -> None:
         self._gone.pop(peer, None)
         self._partners.discard(peer)
         self._queue.drop(peer)
-        for send in self._participant.forget(peer):
+        for send in self._participant.remove(peer):
             self._send(send)
 
 

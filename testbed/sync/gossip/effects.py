@@ -124,7 +124,7 @@ class Participant(ABC):
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
         """Take in a message, and return what to send at once in answer. Called after the program's end, too."""
 
-    def forget(self, gone: str) -> Iterable[Send]:
+    def remove(self, gone: str) -> Iterable[Send]:
         """Go on without a member that died, and return what to send at once.
 
         Raises:
@@ -133,14 +133,14 @@ class Participant(ABC):
         raise ValueError(f"{self.name} can't go on without {gone}: its protocol counts on everybody")
 
     def promise(self, ahead: int) -> int:
-        """Promise to enter at most `ahead` - 1 more iterations until `turn` or `release`; return the one after these.
+        """Promise to enter at most `ahead` - 1 more iterations until `commit` or `abort`; return the one after these.
 
         Raises:
             ValueError: The protocol can't change its graph, or not now.
         """
         raise ValueError(f"{self.name} can't go over to another graph: its protocol has one")
 
-    def turn(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
+    def commit(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
         """After a promise, take other neighbours from `iteration` on, and return what to send at once.
 
         Raises:
@@ -148,7 +148,7 @@ class Participant(ABC):
         """
         raise ValueError(f"{self.name} can't go over to another graph: its protocol has one")
 
-    def release(self) -> None:
+    def abort(self) -> None:
         """After a promise, keep the graph. Raises ValueError where the protocol makes no promises."""
         raise ValueError(f"{self.name} promised nothing: its protocol has one graph")
 
@@ -214,8 +214,8 @@ class TrainingMember(Participant):
 class ServedMember(TrainingMember):
     """A member whose protocol has a server, which alone takes in members that join and drops lost ones.
 
-    A member that joins begins in an iteration that no other member has entered yet. So from a promise until `turn` or
-    `release` this member enters no iteration from the promised one on: a subclass asks `may_enter` first.
+    A member that joins begins in an iteration that no other member has entered yet. So from a promise until `commit` or
+    `abort` this member enters no iteration from the promised one on: a subclass asks `may_enter` first.
     """
 
     def __init__(self, name: str, parameters: Tensor, first: int) -> None:
@@ -225,21 +225,21 @@ class ServedMember(TrainingMember):
         self._entered = first
         self._end = inf  # the first iteration that it may not enter
 
-    def forget(self, gone: str) -> Iterable[Send]:
+    def remove(self, gone: str) -> Iterable[Send]:
         """Go on: members wait for the server alone, and without a server the run ends."""
         return ()
 
     def promise(self, ahead: int) -> int:
-        """Promise to enter at most `ahead` - 1 more iterations until `turn` or `release`; return the next one."""
+        """Promise to enter at most `ahead` - 1 more iterations until `commit` or `abort`; return the next one."""
         self._end = self._entered + ahead
         return self._entered + ahead
 
-    def turn(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
+    def commit(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
         """Enter iterations again: the server knows the member that joins."""
-        self.release()
+        self.abort()
         return ()
 
-    def release(self) -> None:
+    def abort(self) -> None:
         """Enter iterations again: no member joins."""
         self._end = inf
 

@@ -175,13 +175,13 @@ class Inbox:
                 del self._open[key]
             self.put(PeerCut(peer))
 
-    def turn(self, turned: GraphCommitted) -> None:
+    def commit(self, committed: GraphCommitted) -> None:
         """Add the controller's decision on the graph, and accept the members that join with it."""
         with self._guard:
-            for peer in turned.roster:
-                self._newest[peer] = max(self._newest[peer], turned.iteration)
+            for peer in committed.roster:
+                self._newest[peer] = max(self._newest[peer], committed.iteration)
             self._guard.notify_all()
-            self.put(turned)
+            self.put(committed)
 
     def close(self) -> None:
         """Wake threads blocked in `receiver`."""

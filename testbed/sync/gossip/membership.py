@@ -161,7 +161,7 @@ class Membership(ControlledMember):
                 inbox.put(GraphPrepared(ahead))
             case CommitGraph(iteration, place, roster):
                 neighbours = Neighbours(self.name, place.sources, place.targets, place.weights)
-                inbox.turn(GraphCommitted(iteration, neighbours, roster))
+                inbox.commit(GraphCommitted(iteration, neighbours, roster))
             case AbortGraph():
                 inbox.put(GraphCommitted(0, None))
 

@@ -1,12 +1,13 @@
-"""The strategies: when members synchronize, and what they reduce. The training loop stays the user's.
+"""The strategies, which decide when members synchronize and which tensors they reduce, around the user's loop.
 
 A name is loaded when it is first used, so that a scheme's file, which derives from `Strategy`, loads no PyTorch.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from testbed.lazy import lazy_names
 
 if TYPE_CHECKING:
     from testbed.sync.strategies.diloco import DiLoCo as DiLoCo
@@ -21,20 +22,16 @@ if TYPE_CHECKING:
     from testbed.sync.strategies.strategy import Strategy as Strategy
 
 _MODULES = {
-    "DiLoCo": "diloco",
-    "Fragment": "fragment",
-    "Gradients": "gradients",
-    "LocalSgd": "local_sgd",
-    "Periodic": "periodic",
-    "PostLocalSgd": "local_sgd",
-    "PowerSgd": "powersgd",
-    "Reducer": "strategy",
-    "Strategy": "strategy",
-    "Streaming": "diloco",
+    "DiLoCo": f"{__name__}.diloco",
+    "Fragment": f"{__name__}.fragment",
+    "Gradients": f"{__name__}.gradients",
+    "LocalSgd": f"{__name__}.local_sgd",
+    "Periodic": f"{__name__}.periodic",
+    "PostLocalSgd": f"{__name__}.local_sgd",
+    "PowerSgd": f"{__name__}.powersgd",
+    "Reducer": f"{__name__}.strategy",
+    "Strategy": f"{__name__}.strategy",
+    "Streaming": f"{__name__}.diloco",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from testbed.protocol import FragmentDrift
 
-#: Random sums that a member reports of a fragment.
+#: The number of random sums that a member reports of a fragment.
 SUMS = 64
 
 #: Returns the loss of the last batch at the current parameters; None if there was no batch.
@@ -42,7 +42,7 @@ class DriftMeter:
     _merges: int = 0
 
     def sent(self, change: Tensor) -> None:
-        """Record this member's change, as it is sent."""
+        """Record the change that this member sends."""
         if self._own is None:
             self._own = torch.empty_like(change)
         self._own.copy_(change)

@@ -55,9 +55,11 @@ class Gradients(Strategy):
 
     @property
     def together(self) -> bool:
+        """True: all members take the same steps."""
         return True
 
     def over(self, rounds: int, taken: int) -> bool:
+        """Return whether the steps make enough rounds: one a step, two with PowerSGD."""
         return taken >= (max(1, rounds // 2) if self._powersgd else rounds)
 
     def state_dict(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class LocalSgd(Periodic):
         every: Steps from one round to the next, at least 1.
         outer: The outer optimizer, which steps by the members' mean change; Average() if None.
         weight: This member's weight in the mean.
-        error_decay: The fraction of what codecs left out in one round that is added to the next, in [0, 1].
+        error_decay: The fraction of the codecs' errors in one round that is added to the next, in [0, 1].
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class LocalSgd(Periodic):
         self._every = every
 
     def after_step(self) -> None:
+        """Count the step, and run a round after each `every` steps."""
         self._steps += 1
         if self._steps == self._began + self._every:
             self._begin(self._fragment)
@@ -100,10 +101,11 @@ class PostLocalSgd(Strategy):
             self._local.after_step()
 
     def settle(self) -> None:
-        """Synchronize what has changed since the last round."""
+        """Synchronize the changes since the last round."""
         self._local.settle()
 
     def over(self, rounds: int, taken: int) -> bool:
+        """Return whether the steps make enough rounds: one a step in the first `start` steps, one a period later."""
         return taken >= min(rounds, self._start) + max(0, rounds - self._start) * self._every
 
     def agreed(self) -> AbstractContextManager[None]:
@@ -111,9 +113,11 @@ class PostLocalSgd(Strategy):
         return self._gradients.agreed() if self._steps < self._start else self._local.agreed()
 
     def watch(self, loss: Loss, every: int) -> None:
+        """Measure the drift of local SGD's rounds from now on; see Strategy."""
         self._local.watch(loss, every)
 
     def drift(self) -> tuple[FragmentDrift, ...]:
+        """Return the drift measured in the global rounds since the last call."""
         return self._local.drift()
 
     def state_dict(self) -> dict[str, Any]:
@@ -122,6 +126,7 @@ class PostLocalSgd(Strategy):
         return {"steps": self._steps, **parts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state that `state_dict` returned."""
         self._steps = int(state["steps"])
         self._gradients.load_state_dict(state["gradients"])
         self._local.load_state_dict(state["local"])

@@ -63,10 +63,12 @@ class Periodic(Strategy):
         """Begin and finish the rounds that are due at this step."""
 
     def over(self, rounds: int, taken: int) -> bool:
+        """Return whether there were `rounds` periods."""
         return self.periods >= rounds
 
     @property
     def together(self) -> bool:
+        """True if no round is under way, and all fragments were synchronized after the last step."""
         return all(not its.under_way and its.agreed == self._steps for its in self._fragments)
 
     @contextmanager
@@ -83,12 +85,14 @@ class Periodic(Strategy):
             fragment.set_anchor()
 
     def watch(self, loss: Loss, every: int) -> None:
+        """Measure the drift of each fragment from now on; see Strategy."""
         from testbed.sync.strategies.drift import DriftMeter
 
         for number, fragment in enumerate(self._fragments):
             fragment.drift = DriftMeter(number, loss, every)
 
     def drift(self) -> tuple[FragmentDrift, ...]:
+        """Return the drift measured in the global rounds since the last call, by fragment."""
         found = [its for fragment in self._fragments if fragment.drift for its in fragment.drift.found]
         for fragment in self._fragments:
             if fragment.drift:

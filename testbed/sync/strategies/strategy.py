@@ -36,7 +36,7 @@ class Reduced(Protocol):
 
 
 class Reducer(Protocol):
-    """What strategies need of a session."""
+    """The part of a session that strategies need."""
 
     @overload
     def allreduce(
@@ -58,7 +58,7 @@ class Reducer(Protocol):
         Args:
             tensor: The tensor, of the same shape at all members.
             weight: This member's weight in the mean.
-            residual: What codecs left out of earlier rounds of this tensor; None reduces without codecs.
+            residual: The errors of codecs in earlier rounds of this tensor; None reduces without codecs.
             async_op: Return at once. The tensor holds the mean after the returned work's `wait`.
         """
         raise NotImplementedError
@@ -72,7 +72,7 @@ class Handle(Protocol):
 
 
 class Steps(Protocol):
-    """What strategies need of an optimizer. `torch.optim.Optimizer` has both methods."""
+    """The part of an optimizer that strategies need. `torch.optim.Optimizer` has both methods."""
 
     def register_step_pre_hook(self, hook: Callable[..., None]) -> Handle:
         """Call `hook` before every step."""
@@ -103,7 +103,7 @@ class Strategy(ABC):
         self._optimizer = optimizer
         self._handles: list[Handle] = []
 
-    def before_step(self) -> None:  # noqa: B027 (nothing to do is a strategy's right)
+    def before_step(self) -> None:  # noqa: B027 (a strategy may do nothing here)
         """Act on the gradients before the optimizer uses them."""
 
     def after_step(self) -> None:  # noqa: B027
@@ -121,7 +121,7 @@ class Strategy(ABC):
             taken: The number of steps taken.
         """
 
-    def watch(self, loss: Loss, every: int) -> None:  # noqa: B027 (where members never differ there is no drift)
+    def watch(self, loss: Loss, every: int) -> None:  # noqa: B027 (members that never differ have no drift)
         """Measure drift from now on: this member's distance from the mean, in each global round.
 
         Args:

@@ -1,21 +1,21 @@
-"""How fast frames came in while their sender had more to send: what the path from it carries.
+"""Measures the rate of each path into this member by the arrival times of packets that were sent back to back.
 
-    sender      [frame][frame][frame]       [frame]      the second and third follow: they waited for the one before
-    on the way  [ frame  ][ frame  ][ frame  ]           the slowest link spreads them out
-    receiver     |------- a train ----------|            its bytes, but the first packet's, over the time that they took
+    sender      [frame][frame][frame]       [frame]      frames 2 and 3 follow: each waited while another was sent
+    path        [ frame  ][ frame  ][ frame  ]           the slowest link spreads the packets
+    receiver     |------- a train ----------|            rate: bytes without the first packet / seconds
 
-Packets that leave faster than a link can pass them on arrive at that link's rate, whatever the round trip is, however
-few they are, and whatever acknowledgements do on the way back. The kernel's time of arrival counts, so that it does not
-matter when this process gets to run; only differences do, so no clock is shared.
+Packets that leave faster than a link can carry them arrive at that link's rate, independent of the round trip, of their
+number and of acknowledgements on the way back. The kernel stamps each arrival, so it does not matter when this process
+runs. Only differences of times are used, so no clock is shared.
 
-What is missing is not passed on until it comes again, and then with all that came after it, faster than any link:
-trains in which packets came out of order are left out, and those shortly after them. Where that goes on, as over a link
-that fell and whose queue runs over ever since, the packets themselves are counted, whether anything before them is
-missing or not: the kernel knows how many came.
+After a loss, TCP delivers nothing until the lost packet is sent again, and then all later bytes at once, faster than
+any link. So a train with packets out of order is dropped, and so are trains shortly after it. Where losses go on, as
+on a link that fell and whose queue has overflown since, the kernel's count of received packets is used instead. It
+includes packets behind a gap.
 
-Two things look alike and are told apart: a sender without more to send begins another train; one whose TCP holds it
-back says what that lets go (`allowed_bytes_s`, `burst_bytes_s`), and whoever reads the train knows that the path
-carries at least as much.
+Two causes of a pause look alike. A sender without more frames begins another train. A sender that TCP limits states the
+limit in its frames (`allowed_bytes_s`, `burst_bytes_s`), so a reader of the train knows that the path carries at least
+that much.
 """
 
 from __future__ import annotations
@@ -29,46 +29,50 @@ from typing import NamedTuple
 from testbed.protocol import Train
 from testbed.sync.transport.frame import Frame
 
-#: What is shorter than a dozen packets says too little.
+#: The shortest train that is kept: a dozen packets. Fewer say too little.
 LEAST_BYTES = 16 * 1024
 
-#: So many show how fast a train comes, and whether there was a pause in it: one window of ten packets and the first of
-#: the next, a round trip later, were 1 Mbit/s over a link of 26.
+#: A train's pace is known from this many bytes on, and with it whether a pause followed. Without this limit, a window
+#: of ten packets and the first of the next, one round trip later, made 1 Mbit/s of a link of 26.
 PACED_BYTES = 8 * 1024
 
-#: A train that says enough ends when it has so many bytes or lasted so long, so that a change shows within a round.
+#: A train ends at this many bytes, or after this many seconds, so that a change shows within a round.
 MOST_BYTES, MOST_S = 256 * 1024, 0.25
 
-#: A pause so many times as long as the train's pace makes of it, and this much, is TCP's: a window that is used up, or
-#: a loss that is mended.
+#: TCP paused (its window was used up, or it repaired a loss) if a gap is PAUSE times as long as the train's pace
+#: predicts, plus PAUSE_S.
 PAUSE, PAUSE_S = 4.0, 0.005
 
-#: So many packets out of order are a loss, and for so long after it the path has holes: a round trip, mostly.
-OUT_OF_ORDER, MENDING_S = 2, 0.3
+#: More packets out of order than this are a loss. Trains that begin within LOSS_S after it are dropped: TCP repairs a
+#: loss in about a round trip.
+OUT_OF_ORDER, LOSS_S = 2, 0.3
 
-#: Packets, of SEGMENT_BYTES, are counted over so long where at least this part of them came out of order. Over a link
-#: that fell from 30 to 5 Mbit/s no whole train came for 6 s, several rounds long.
-HOLES_S, HOLES, SEGMENT_BYTES = 0.25, 0.25, 1448
-#: They are counted for longer, up to this, until they are LEAST_BYTES: 0.3 Mbit/s bring those in 0.44 s.
-MOST_HOLES_S = 1.0
+#: If at least the part GAPS of the packets of GAPS_S came out of order, packets of SEGMENT_BYTES are counted instead of
+#: bytes. Over a link that fell from 30 to 5 Mbit/s, no train without a loss came for 6 s, which are several rounds.
+GAPS_S, GAPS, SEGMENT_BYTES = 0.25, 0.25, 1448
+#: The longest time over which packets are counted until they are LEAST_BYTES: 0.3 Mbit/s bring those in 0.44 s.
+MOST_GAPS_S = 1.0
 
-#: A sender that had no more to send is not heard of again before the next round.
+#: A connection is idle after this many seconds: its sender had no more frames, and sends none before the next round.
 IDLE_S = 0.1
 
-#: Trains kept for each peer until somebody takes them. Of more the newest say enough.
+#: The most trains kept of each peer until `take`. The newest ones suffice.
 KEPT = 256
 
 
-class Packets(NamedTuple):
-    """The data packets that a connection brought by a time, and those of them before which one was missing."""
+class PacketCount(NamedTuple):
+    """The data packets that a connection has received."""
 
+    #: The time of the count (Unix time).
     at_s: float
-    came: int
-    astray: int
+    #: All packets since the connection began.
+    received: int
+    #: The packets that arrived while an earlier one was missing.
+    out_of_order: int
 
 
 class Arrivals:
-    """The trains that came in over all connections and by probes, by peer. Any thread may call."""
+    """The trains that came in over all connections and from probes, by peer. Any thread may call."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -76,8 +80,13 @@ class Arrivals:
         self._timings: list[Timing] = []
 
     @contextmanager
-    def timing(self, peer: str, packets: Callable[[], Packets]) -> Iterator[Timing]:
-        """Time a connection from a peer; see Timing."""
+    def timing(self, peer: str, packets: Callable[[], PacketCount]) -> Iterator[Timing]:
+        """Time a connection from a peer while the context lasts.
+
+        Args:
+            peer: The peer's name.
+            packets: Counts the packets that the connection has received.
+        """
         timing = Timing(peer, self, packets)
         with self._guard:
             self._timings.append(timing)
@@ -88,7 +97,7 @@ class Arrivals:
                 self._timings.remove(timing)
 
     def add(self, peer: str, train: Train) -> None:
-        """A train is over."""
+        """Keep a train that a peer sent."""
         with self._guard:
             trains = self._trains.setdefault(peer, [])
             trains.append(train)
@@ -96,39 +105,43 @@ class Arrivals:
                 del trains[0]
 
     def take(self) -> dict[str, tuple[Train, ...]]:
-        """Those that were not taken before; one is over when nothing came for IDLE_S."""
+        """Return the trains since the last call. Trains of connections that are idle for IDLE_S end with the call."""
         with self._guard:
             timings = list(self._timings)
         for timing in timings:
-            timing.rest(time.time())
+            timing.end_if_idle(time.time())
         with self._guard:
             taken, self._trains = self._trains, {}
         return {peer: tuple(trains) for peer, trains in taken.items()}
 
 
 class Timing:
-    """Times what comes in over one connection; for the thread that reads it, but for `rest`.
+    """Measures the trains of one connection. Only the thread that reads the connection calls it, but for `end_if_idle`.
 
-    Packets come as super-packets of up to 45 frames, and a piece that is read ends in the midst of one. What counts is
-    what had arrived by a time, whether it was read yet or not: without that, trains of 64 KiB were 15 % too fast.
+    Packets arrive as super-packets of up to 45 frames, and a piece that is read ends inside one. So a train counts the
+    bytes that had arrived by a time, read or not. When only the bytes that were read counted, trains of 64 KiB were
+    15 % too fast.
     """
 
-    def __init__(self, peer: str, arrivals: Arrivals, packets: Callable[[], Packets]) -> None:
+    def __init__(self, peer: str, arrivals: Arrivals, packets: Callable[[], PacketCount]) -> None:
         self._peer = peer
         self._arrivals = arrivals
         self._packets = packets
         self._guard = threading.Lock()
-        self._astray = 0
-        self._mended_s = 0.0
+        self._out_of_order = 0
+        #: The time until which trains are dropped after a loss.
+        self._lossy_until_s = 0.0
         self._read = 0
+        #: When the current train's first and last bytes arrived, and the number of bytes that had arrived by then.
         self._first: tuple[float, int] | None = None
         self._last: tuple[float, int] = (0.0, 0)
-        # What TCP allowed, in bytes a second and in a burst: during the train, and as the newest head says.
+        #: The rate that TCP allows and its burst rate, in bytes/s: the least in the train, and in the newest head.
         self._allowed = self._newest = (0, 0)
-        self._since: Packets | None = None  # as the last whole train ended, or a frame that followed none began
+        #: The count when the last train without a loss ended, or when the last frame began that followed no other.
+        self._since: PacketCount | None = None
 
     def begin(self, head: Frame, head_bytes: int) -> None:
-        """A frame's head has come, and its elements follow."""
+        """Record that a frame's head was read. Its payload comes next."""
         with self._guard:
             self._begin(head, head_bytes)
 
@@ -144,16 +157,16 @@ class Timing:
             self._allowed = least, max(burst, head.burst_bytes_s)
 
     def note(self, at_s: float, count: int, waiting: int) -> None:
-        """So many bytes more were read; by `at_s` they and those that are `waiting` had arrived."""
+        """Record that `count` bytes were read: they, and `waiting` bytes more, had arrived by `at_s` (Unix time)."""
         with self._guard:
             self._note(at_s, count, waiting)
 
-    def rest(self, now_s: float) -> None:
-        """End the train if nothing came for long. Any thread may call."""
-        with self._guard, suppress(OSError):  # the connection may be closed just now
+    def end_if_idle(self, now_s: float) -> None:
+        """End the train if nothing has come for IDLE_S. Any thread may call."""
+        with self._guard, suppress(OSError):  # the connection may close at the same time
             if self._since is None or now_s - max(self._last[0], self._since.at_s) <= IDLE_S:
                 return
-            if not self._count_with_holes():
+            if not self._count_with_gaps():
                 self._end()
                 self._first, self._since = None, self._packets()
 
@@ -162,8 +175,8 @@ class Timing:
         now = (at_s, self._read + waiting)
         if self._since is None:
             self._since = self._packets()
-        elif at_s - self._since.at_s >= HOLES_S:
-            self._count_with_holes()
+        elif at_s - self._since.at_s >= GAPS_S:
+            self._count_with_gaps()
         if self._first is None or self._paused(now):
             self._end()
             self._start(now)
@@ -185,37 +198,38 @@ class Timing:
         return now[0] - self._last[0] > PAUSE * pace_s * (now[1] - self._last[1]) + PAUSE_S
 
     def _start(self, now: tuple[float, int]) -> None:
-        """A train begins with what comes after this."""
+        """Begin a train with the bytes that arrive after `now`."""
         self._first = self._last = now
         self._allowed = self._newest
 
     def _end(self) -> None:
-        """The train, if there is one, is over."""
+        """End the train, if there is one."""
         if self._first is not None and self._bytes >= LEAST_BYTES:
             began_s, seconds = self._first[0], self._last[0] - self._first[0]
             train = Train(round(began_s, 5), round(seconds, 6), self._bytes, *self._allowed)
             now = self._packets()
-            if self._whole(now):
+            if self._is_complete(now):
                 self._arrivals.add(self._peer, train)
                 self._since = now
 
-    def _count_with_holes(self) -> bool:
-        """Tell what came since the last whole train, in packets, if there are holes in it; return whether there are."""
+    def _count_with_gaps(self) -> bool:
+        """Make a train of the packets since `_since` if they came with gaps. Returns whether they did."""
         assert self._since is not None
         before, now = self._since, self._packets()
-        came, astray, seconds = now.came - before.came, now.astray - before.astray, now.at_s - before.at_s
-        holes = astray > OUT_OF_ORDER and astray >= HOLES * came
-        enough = came * SEGMENT_BYTES >= LEAST_BYTES
-        if seconds >= HOLES_S and (enough or not holes or seconds >= MOST_HOLES_S):
+        received, out_of_order = now.received - before.received, now.out_of_order - before.out_of_order
+        seconds = now.at_s - before.at_s
+        gaps = out_of_order > OUT_OF_ORDER and out_of_order >= GAPS * received
+        enough = received * SEGMENT_BYTES >= LEAST_BYTES
+        if seconds >= GAPS_S and (enough or not gaps or seconds >= MOST_GAPS_S):
             self._since = now
-            if holes and enough:
-                train = Train(round(before.at_s, 5), round(seconds, 6), came * SEGMENT_BYTES, *self._newest)
+            if gaps and enough:
+                train = Train(round(before.at_s, 5), round(seconds, 6), received * SEGMENT_BYTES, *self._newest)
                 self._arrivals.add(self._peer, train)
-        return holes
+        return gaps
 
-    def _whole(self, now: Packets) -> bool:
-        """Whether nothing was missing in the train that is over, nor shortly before it."""
-        before, self._astray = self._astray, now.astray
-        if self._astray - before > OUT_OF_ORDER:
-            self._mended_s = self._last[0] + MENDING_S
-        return self._first is not None and self._first[0] > self._mended_s
+    def _is_complete(self, now: PacketCount) -> bool:
+        """Return whether no packet was lost in the train that ends, or shortly before it."""
+        before, self._out_of_order = self._out_of_order, now.out_of_order
+        if self._out_of_order - before > OUT_OF_ORDER:
+            self._lossy_until_s = self._last[0] + LOSS_S
+        return self._first is not None and self._first[0] > self._lossy_until_s

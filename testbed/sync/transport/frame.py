@@ -35,8 +35,8 @@ TAKEN: Final = b"."
 
 #: The channel of frames to the peer itself. Frames on channel n are forwarded by n - 1 more members after the peer.
 DIRECT: Final = 0
-#: A channel that auxiliary routes leave free, because none has so many hops. A connection on it requests data instead
-#: of bringing frames.
+#: A channel that auxiliary routes leave free, because no route has 254 members between its ends. A connection on it
+#: requests data instead of bringing frames.
 FETCH: Final = 255
 
 #: A member's name is a host name, which has at most 64 characters.

@@ -1,17 +1,16 @@
-"""How two members make sure of each other on a new connection between them: each shows that it has their key, and,
-where they have TLS, before that its certificate.
+"""The mutual authentication of two members on a new connection: by TLS certificates, if in use, then by their key.
 
-    who connects                                     who listens
-      greeting, with a nonce        ------------->
-                                    <-------------      its nonce, and its proof
-      its proof                     ------------->
+    connecting member                                listening member
+      greeting with a nonce         ------------->
+                                    <-------------      nonce, proof
+      proof                         ------------->
 
-A proof is an HMAC-SHA256, with the key that the controller gave to these two members and to nobody else, over the role
-of who makes it, the whole greeting (version, channel, stream, generation, nonce and name of who connects), the name of
-who listens and its nonce. So none can be used again, sent back, or shown to another member; a name is worth nothing
-without its key, and neither is a generation that somebody else claims for it.
+A proof is an HMAC-SHA256 with the key that the controller gave to these two members alone. It covers the role of the
+member that makes it, the whole greeting (version, channel, stream, generation, the connecting member's nonce and name),
+the listening member's name and its nonce. So a proof can't be used again, sent back, or shown to another member, and
+nobody without the key can claim a member's name or its generation.
 
-What follows on a connection without TLS is not protected: who can change what is on its way can change that.
+Without TLS, the frames that follow are not protected: an attacker on the path can change them.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from testbed.sync.transport.settings import TransportSettings
 _PROOF_BYTES: Final = 32
 _CONNECTS, _LISTENS = b"connects", b"listens"
 
-#: How often it is looked whether the connection is given up.
-_LOOK_S = 0.1
+#: Seconds between two checks of whether the connection was given up.
+_POLL_S = 0.1
 
 
 def greet(
@@ -45,10 +44,22 @@ def greet(
     deadline: float,
     given_up: Callable[[], bool] = lambda: False,
 ) -> socket.socket:
-    """Make sure that `peer` is at the other end, and show it who this is, by `deadline` (monotonic). The connection to
-    be used from then on: under TLS another one, for the first is of no use then.
+    """Authenticate `peer` on a connection to it, and this member to the peer.
 
-    OSError when the connection ends, or is given up; ImpostorError when somebody else is there.
+    Args:
+        connection: The connection. Under TLS the caller must use the returned one in its place.
+        greeting: This member's greeting.
+        peer: The peer's name.
+        settings: This member's settings.
+        deadline: The time (monotonic) at which to give up.
+        given_up: Returns True once the caller needs no connection any more.
+
+    Returns:
+        The connection for frames.
+
+    Raises:
+        OSError: The connection ended, was given up, or the deadline has passed.
+        ImpostorError: The other end is not the peer.
     """
     if settings.tls is None:
         _prove(connection, greeting, peer, settings, deadline, given_up)
@@ -61,7 +72,9 @@ def greet(
     except ssl.SSLCertVerificationError as error:
         secured.close()
         raise ImpostorError(
-            f"who listens where {peer} should: {error.verify_message}", rule="certificate", member=peer
+            f"the process at the address of {peer} has no valid certificate of {peer}: {error.verify_message}",
+            rule="certificate",
+            member=peer,
         ) from error
     except BaseException:
         secured.close()
@@ -77,39 +90,47 @@ def _prove(
     deadline: float,
     given_up: Callable[[], bool],
 ) -> None:
-    """Greet, and have each other's proof of the key."""
+    """Send the greeting, check the peer's proof and send this member's."""
     key = _key(settings, peer)
-    said = greeting.pack(secrets.token_bytes(NONCE_BYTES))
-    connection.sendall(said)
+    packed = greeting.pack(secrets.token_bytes(NONCE_BYTES))
+    connection.sendall(packed)
     answer = _receive(connection, NONCE_BYTES + _PROOF_BYTES, deadline, given_up)
     nonce, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
-    if not hmac.compare_digest(proof, _proof(key, _LISTENS, said, peer, nonce)):
+    if not hmac.compare_digest(proof, _proof(key, _LISTENS, packed, peer, nonce)):
         raise ImpostorError(
-            f"who listens where {peer} should does not have the key of {greeting.member} and {peer}",
+            f"the process at the address of {peer} does not have the key of {greeting.member} and {peer}",
             rule="key",
             member=peer,
         )
-    connection.sendall(_proof(key, _CONNECTS, said, peer, nonce))
+    connection.sendall(_proof(key, _CONNECTS, packed, peer, nonce))
     connection.settimeout(None)
 
 
 def answer(connection: socket.socket, settings: TransportSettings, deadline: float) -> Greeting:
-    """Who has connected, by `deadline` (monotonic).
+    """Authenticate the member that has connected, and return its greeting.
 
-    OSError when the connection ends, FrameError when it is no member, ImpostorError when it is not who it says.
+    Args:
+        connection: The connection that was accepted.
+        settings: This member's settings.
+        deadline: The time (monotonic) at which to give up.
+
+    Raises:
+        OSError: The connection ended, or the deadline has passed.
+        FrameError: The other end is not a member.
+        ImpostorError: The other end is not the member whose name it gives.
     """
     if isinstance(connection, ssl.SSLSocket):
         _shake(connection, deadline)
     head = _receive(connection, GREETING_BYTES, deadline)
     name = _receive(connection, Greeting.name_bytes(head), deadline)
-    greeting, said, nonce = Greeting.unpack(head, name), head + name, secrets.token_bytes(NONCE_BYTES)
+    greeting, packed, nonce = Greeting.unpack(head, name), head + name, secrets.token_bytes(NONCE_BYTES)
     key = _key(settings, greeting.member)
     _check_certificate(connection, greeting.member)
-    connection.sendall(nonce + _proof(key, _LISTENS, said, settings.member, nonce))
+    connection.sendall(nonce + _proof(key, _LISTENS, packed, settings.member, nonce))
     proof = _receive(connection, _PROOF_BYTES, deadline)
-    if not hmac.compare_digest(proof, _proof(key, _CONNECTS, said, settings.member, nonce)):
+    if not hmac.compare_digest(proof, _proof(key, _CONNECTS, packed, settings.member, nonce)):
         raise ImpostorError(
-            f"who greets as {greeting.member} does not have the key of that member", rule="key", member=greeting.member
+            f"a peer greeted as {greeting.member} without that member's key", rule="key", member=greeting.member
         )
     connection.settimeout(None)
     return greeting
@@ -118,35 +139,32 @@ def answer(connection: socket.socket, settings: TransportSettings, deadline: flo
 def _key(settings: TransportSettings, peer: str) -> bytes:
     if (key := settings.keys.get(peer)) is None:
         raise FrameError(
-            f"{peer!r} is no other member: the controller gave {settings.member} no key for it",
+            f"{peer!r} is not a member: the controller gave {settings.member} no key for it",
             rule="unknown-member",
             member=peer,
         )
     return key
 
 
-def _proof(key: bytes, role: bytes, said: bytes, listener: str, nonce: bytes) -> bytes:
-    """All parts but the last two tell their own length, and a nonce has one."""
-    return hmac.digest(key, role + b"\0" + said + nonce + listener.encode(), "sha256")
+def _proof(key: bytes, role: bytes, packed: bytes, listener: str, nonce: bytes) -> bytes:
+    # Unambiguous: the role ends with a zero, the greeting states its length, and a nonce has a fixed one.
+    return hmac.digest(key, role + b"\0" + packed + nonce + listener.encode(), "sha256")
 
 
 def _check_certificate(connection: socket.socket, name: str) -> None:
-    """ImpostorError when the other end has shown one, and it is not that of `name`."""
+    """Raise ImpostorError if the other end has shown a certificate of another name."""
     if isinstance(connection, ssl.SSLSocket) and peer_name(connection) != name:
         raise ImpostorError(
-            f"who goes by {name} has the certificate of {peer_name(connection) or 'nobody'}",
+            f"the peer that should be {name} has the certificate of {peer_name(connection) or 'nobody'}",
             rule="certificate",
             member=name,
         )
 
 
 def _shake(connection: ssl.SSLSocket, deadline: float, given_up: Callable[[], bool] = lambda: False) -> None:
-    """Do the handshake of TLS."""
+    """Do the TLS handshake."""
     while True:
-        left = deadline - time.monotonic()
-        if left <= 0 or given_up():
-            raise TimeoutError("the handshake of TLS was not over in time")
-        connection.settimeout(min(left, _LOOK_S))
+        _wait_at_most(connection, deadline, given_up, "the TLS handshake did not end in time")
         with suppress(TimeoutError):
             connection.do_handshake()
             return
@@ -157,15 +175,22 @@ def _receive(
 ) -> bytes:
     got = b""
     while len(got) < size:
-        left = deadline - time.monotonic()
-        if left <= 0 or given_up():
-            raise TimeoutError(f"the greeting was not over in time: {len(got)} of {size} bytes came")
-        connection.settimeout(min(left, _LOOK_S))
+        _wait_at_most(
+            connection, deadline, given_up, f"the greeting did not end in time: {len(got)} of {size} bytes came"
+        )
         try:
             part = connection.recv(size - len(got))
         except TimeoutError:
             continue
         if not part:
-            raise ConnectionError("closed in the middle of the greeting")
+            raise ConnectionError("the peer closed the connection in the middle of the greeting")
         got += part
     return got
+
+
+def _wait_at_most(connection: socket.socket, deadline: float, given_up: Callable[[], bool], failure: str) -> None:
+    """Limit the next read to _POLL_S; raise TimeoutError after the deadline, or once the connection is given up."""
+    left = deadline - time.monotonic()
+    if left <= 0 or given_up():
+        raise TimeoutError(failure)
+    connection.settimeout(min(left, _POLL_S))

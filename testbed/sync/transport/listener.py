@@ -1,4 +1,4 @@
-"""Where peers connect: one thread accepts, one per connection reads frames and hands them on."""
+"""The receiving end of connections: one thread accepts, and one per connection reads frames and passes them on."""
 
 from __future__ import annotations
 
@@ -15,76 +15,90 @@ from testbed.sync.buffers import Scratch
 from testbed.sync.errors import FrameError, ImpostorError, SyncError
 from testbed.sync.executor import start
 from testbed.sync.transport import frame, handshake, sockets, tcpinfo
-from testbed.sync.transport.arrivals import Arrivals, Packets
+from testbed.sync.transport.arrivals import Arrivals, PacketCount
 from testbed.sync.transport.frame import DIRECT, FETCH, Frame, FrameFormat, Greeting
 from testbed.sync.transport.outbox import Outbox
 from testbed.sync.transport.probe import ProbeListener
 from testbed.sync.transport.settings import CLOSE_S, TransportSettings
 
-#: Connections at once that have not shown yet who they are. Each costs a thread; garbage must not cost more.
+#: The most connections at once that are not authenticated yet. Each costs a thread.
 MAX_STRANGERS = 128
 
-#: Connections at once of a member, for each of its streams: a handful of channels in each generation that is about.
+#: The most connections of a member at once, for each of its streams: a few channels in each generation that is open.
 MOST_OF_A_STREAM = 64
 
-#: How long a greeting may take, all of it: a path may be away just while it is on its way.
+#: The longest duration of a greeting in seconds. The path may be down for a while during it.
 GREETING_S = 60.0
 
-#: Complaints that go into the log: whoever is complained of could go on for ever.
+#: The most reasons of refused connections in the log. Without a limit, one peer could fill the disk.
 MOST_COMPLAINTS = 100
 
 log = logging.getLogger(__name__)
 
 
 class Received(NamedTuple):
-    """A frame from the member `source`, whose `payload` is only lent. It took `bytes`, and `seconds` from its head to
-    its end."""
+    """A frame that arrived as it was sent."""
 
+    #: The member that made the frame.
     source: str
     frame: Frame
+    #: A view into a buffer that the next frame overwrites.
     payload: memoryview
+    #: The frame's bytes on the wire: head and payload.
     bytes: int
+    #: Seconds from the end of the head to the end of the payload.
     seconds: float
 
 
 class Receiver(Protocol):
-    """What takes frames whose headers have `header_bytes` and whose payloads `most_bytes` at most.
+    """Takes the frames of one generation of members."""
 
-    `outbox` forwards what came on an auxiliary route and goes further; None where there are no such routes.
-    """
-
+    #: The length of the frames' own headers.
     header_bytes: int
+    #: Forwards frames on auxiliary routes; None if there are no such routes.
     outbox: Outbox | None
 
     @property
     def most_bytes(self) -> int:
-        """The longest payload."""
+        """The most bytes of a payload."""
 
     def opened(self, peer: str, channel: int) -> bool:
-        """Whether a peer may send frames on a channel from now on."""
+        """Record that a peer connected on a channel. Returns whether it may send frames there."""
 
     def take(self, received: Received) -> None:
-        """Take a frame that arrived as it was sent, once that may be. FrameError ends the connection."""
+        """Take a frame. May block until there is room for it.
+
+        Raises:
+            FrameError: The frame is not allowed. The connection ends.
+        """
 
     def closed(self, peer: str, channel: int, error: str) -> None:
-        """A connection of the peer ended: between two frames as it should (no `error`), or else."""
+        """Record that a connection of the peer ended: between two frames if `error` is empty, otherwise for `error`."""
 
 
 class Endpoint(Protocol):
-    """Knows what connections are for."""
+    """Chooses the receiver of each connection."""
 
     def receiver(self, hello: Greeting) -> Receiver:
-        """What takes the frames of a peer; waits where that is not known yet. SyncError when nothing does."""
+        """Return the receiver of a peer's frames. Waits while the peer's generation is not known yet.
+
+        Raises:
+            SyncError: No receiver takes the frames.
+        """
 
     def serve(self, connection: socket.socket) -> None:
-        """Answer a peer that asks for something."""
+        """Answer the requests of a peer on a FETCH connection."""
 
 
 class Listener:
-    """Reads frames from other members: from whoever greets with a name and has its key (see handshake.py).
+    """Reads frames from other members, which authenticate by name and key (see handshake.py).
 
-    What comes from elsewhere, or is no frame, ends its own connection and nothing else; `refused` counts those.
-    Strangers can't keep members out: of too many, the oldest of the address that most of them come from makes room.
+    A connection of anybody else, or with bytes that are not a frame, is closed; other connections go on. At most
+    MAX_STRANGERS connections are not authenticated yet. One more closes the oldest from the address that most of them
+    come from, so an attacker at one address can't keep members out.
+
+    Attributes:
+        refused: The number of connections that were closed for their fault.
     """
 
     def __init__(self, accepting: socket.socket, settings: TransportSettings, endpoint: Endpoint) -> None:
@@ -95,7 +109,8 @@ class Listener:
         self._arrivals = Arrivals()
         self._probes = ProbeListener(accepting, settings, self._arrivals)
         self._guard = threading.Lock()
-        self._strangers: dict[socket.socket, str] = {}  # in the order in which they came, with where from
+        #: The connections that are not authenticated yet, oldest first, with the host that each comes from.
+        self._strangers: dict[socket.socket, str] = {}
         self._known: dict[socket.socket, Greeting] = {}
         self._complaints: set[str] = set()
         self._threads: set[threading.Thread] = set()
@@ -103,13 +118,13 @@ class Listener:
         self._acceptor.start()
 
     def arrivals(self) -> dict[str, tuple[Train, ...]]:
-        """The trains that came from each peer since the last call."""
+        """Return the trains that came from each peer since the last call."""
         return self._arrivals.take()
 
     def close(self) -> None:
         """Stop listening, end every connection, and wait for their threads.
 
-        An interpreter with PyTorch that ends while another thread wakes up aborts, so none may be left.
+        An interpreter with PyTorch aborts if a thread wakes up while it ends, so no thread may be left.
         """
         self._probes.close()
         sockets.close_now(self._accepting)
@@ -123,13 +138,13 @@ class Listener:
             thread.join(CLOSE_S)
 
     def _accept(self) -> None:
-        with suppress(OSError):  # how a closed listener tells us
+        with suppress(OSError):  # the listener was closed
             while True:
                 connection, (host, *_) = self._accepting.accept()
                 if self._settings.tls is not None:
                     try:
                         connection = self._settings.tls.accepted(connection)
-                    except OSError:  # it is over already
+                    except OSError:  # the peer has closed it
                         connection.close()
                         continue
                 with self._guard:
@@ -142,7 +157,7 @@ class Listener:
         ((crowd, _),) = Counter(self._strangers.values()).most_common(1)
         oldest = next(connection for connection, host in self._strangers.items() if host == crowd)
         del self._strangers[oldest]
-        sockets.hang_up(oldest)  # its own thread closes it
+        sockets.shut_down(oldest)  # its own thread closes it
 
     def _start(self, connection: socket.socket) -> None:
         thread = threading.Thread(target=self._run, args=(connection,), name="from", daemon=True)
@@ -150,7 +165,7 @@ class Listener:
             self._threads.add(thread)
         try:
             start(thread)
-        except SyncError as error:  # whoever connects is turned away, and those who are here stay
+        except SyncError as error:  # other connections stay
             with self._guard:
                 self._threads.discard(thread)
             self._refuse(connection, str(error))
@@ -165,20 +180,20 @@ class Listener:
     def _serve(self, connection: socket.socket) -> None:
         try:
             hello = handshake.answer(connection, self._settings, time.monotonic() + GREETING_S)
-            self._know(hello, connection)
+            self._admit(hello, connection)
         except (OSError, SyncError) as error:
             self._refuse(connection, str(error) if isinstance(error, ImpostorError) else "")
             return
         threading.current_thread().name = f"from {hello.member}, {hello.channel}.{hello.stream}"
         try:
-            self._attend(hello, connection)
+            self._handle(hello, connection)
         except (OSError, SyncError) as error:
             self._refuse(connection, f"{hello.member}: {error}")
         finally:
             self._forget(connection)
 
-    def _attend(self, hello: Greeting, connection: socket.socket) -> None:
-        """Do what a member has connected for, until it is over. FrameError when it is nothing there is."""
+    def _handle(self, hello: Greeting, connection: socket.socket) -> None:
+        """Serve a member's connection until it ends. Raises FrameError for a channel that does not exist."""
         if hello.channel == FETCH:
             self._endpoint.serve(connection)
             return
@@ -192,10 +207,10 @@ class Listener:
             self._read(receiver, hello, connection)
         except (OSError, SyncError) as error:
             reason = str(error) or repr(error)
-        except Exception as error:  # whatever came of what a peer sent, the peer is told of by name
-            log.exception("what came from %s", hello.member)
-            reason = f"what it sent could not be dealt with: {error!r}"
-        self._forget(connection)  # before it is told, for then the peer may connect again
+        except Exception as error:  # a defect here: name the peer whose frame shows it
+            log.exception("%s: a frame from %s could not be handled", self._settings.member, hello.member)
+            reason = f"one of its frames could not be handled: {error!r}"
+        self._forget(connection)  # before `closed`, because the peer may connect again after it
         receiver.closed(hello.member, hello.channel, reason)
 
     def _forget(self, connection: socket.socket) -> None:
@@ -204,23 +219,27 @@ class Listener:
         sockets.close_now(connection)
 
     def _refuse(self, connection: socket.socket, complaint: str) -> None:
-        """End a connection. A complaint that names a member is logged, once, and not without end."""
+        """End a connection. Logs each different complaint once, up to MOST_COMPLAINTS."""
         with self._guard:
             self.refused += 1
             self._strangers.pop(connection, None)
-            news = complaint and complaint not in self._complaints and len(self._complaints) < MOST_COMPLAINTS
-            if news:
+            new = complaint and complaint not in self._complaints and len(self._complaints) < MOST_COMPLAINTS
+            if new:
                 self._complaints.add(complaint)
-        if news:
+        if new:
             log.warning("%s: refused a connection: %s", self._settings.member, complaint)
         sockets.close_now(connection)
 
-    def _know(self, hello: Greeting, connection: socket.socket) -> None:
-        """FrameError when such a connection is here already, or too many of the member's; OSError when it had to make
-        room."""
+    def _admit(self, hello: Greeting, connection: socket.socket) -> None:
+        """Record that a connection is authenticated.
+
+        Raises:
+            FrameError: The member has the same connection already, or too many.
+            ConnectionError: The connection was closed to make room.
+        """
         with self._guard:
             if self._strangers.pop(connection, None) is None:
-                raise ConnectionError("it made room for another")
+                raise ConnectionError("closed to make room for another connection")
             if hello.channel != FETCH and hello in self._known.values():
                 raise FrameError(f"{hello.member} is connected already")
             most = MOST_OF_A_STREAM * self._settings.streams
@@ -229,34 +248,43 @@ class Listener:
             self._known[connection] = hello
 
     def _read(self, receiver: Receiver, hello: Greeting, connection: socket.socket) -> None:
-        """Hand on frames until the peer closes between two of them."""
+        """Read frames and pass them on until the peer closes the connection between two of them."""
         wire = FrameFormat(receiver.header_bytes)
         raw = memoryview(bytearray(wire.size))
         scratch = Scratch()
         sockets.stamp(connection)
         sockets.acknowledge_at_once(connection)
 
-        def packets() -> Packets:
-            return Packets(time.time(), *tcpinfo.packets_in(connection))
+        def packets() -> PacketCount:
+            return PacketCount(time.time(), *tcpinfo.packets_in(connection))
 
         with self._arrivals.timing(hello.member, packets) as timing:
             while sockets.receive_or_end(connection, raw):
                 head = wire.unpack(raw)
                 if head.length > receiver.most_bytes:
-                    raise FrameError(f"a frame of {head.length} bytes; those here have {receiver.most_bytes} at most")
+                    raise FrameError(f"a frame of {head.length} bytes, over the limit of {receiver.most_bytes}")
                 began = time.monotonic()
                 payload = scratch.room(head.length)
                 timing.begin(head, wire.size)
                 sockets.receive_timed(connection, payload, timing.note)
                 head.verify(payload)
                 seconds = time.monotonic() - began
-                hand_on(receiver, hello, Received(hello.member, head, payload, wire.size + head.length, seconds))
+                dispatch(receiver, hello, Received(hello.member, head, payload, wire.size + head.length, seconds))
                 if hello.channel != DIRECT:
                     connection.sendall(frame.TAKEN)
 
 
-def hand_on(receiver: Receiver, hello: Greeting, received: Received) -> None:
-    """Give a frame that came on a connection to its receiver, or to the next member on its route."""
+def dispatch(receiver: Receiver, hello: Greeting, received: Received) -> None:
+    """Pass a frame to its receiver, or forward it to the next member on its route.
+
+    Args:
+        receiver: The receiver of the connection's frames.
+        hello: The connection's greeting.
+        received: The frame, with the connected peer as its source.
+
+    Raises:
+        FrameError: The frame does not belong on the connection, or its route does not exist.
+    """
     peer, head = received.source, received.frame
     if head.channel != hello.channel:
         raise FrameError(f"a frame with {head.left} members to go on channel {hello.channel}")
@@ -264,7 +292,7 @@ def hand_on(receiver: Receiver, hello: Greeting, received: Received) -> None:
         receiver.take(received)
         return
     if receiver.outbox is None:
-        raise FrameError("a frame on an auxiliary route, where there are none")
+        raise FrameError("a frame on an auxiliary route, but there are no auxiliary routes here")
     source = receiver.outbox.origin(peer, head)
     if head.left:
         receiver.outbox.forward(peer, head, received.payload)

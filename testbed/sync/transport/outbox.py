@@ -95,7 +95,7 @@ class Outbox:
             self._sender(hop).queue.feed(fed)
 
     def forget(self, before: int) -> None:
-        """Drop the tables with numbers below `before`, by which no more frames come."""
+        """Drop the tables with numbers below `before`, because no frame uses them any more."""
         with self._guard:
             self._tables = {number: table for number, table in self._tables.items() if number >= before}
 
@@ -150,7 +150,7 @@ class Outbox:
         onward.queue.pass_on(_FORWARDED, frame._replace(left=frame.left - 1), memoryview(bytearray(payload)))
 
     def samples(self) -> tuple[PeerSample, ...]:
-        """Return what the path to each peer carried since the last call."""
+        """Return the measurements of the path to each peer since the last call."""
         with self._guard:
             senders = dict(self._senders)
         channels: dict[str, dict[int, Sender]] = {}

@@ -1,18 +1,18 @@
-"""Probes: packets that mean nothing, sent to find out what a path carries that no plan uses.
+"""Probes: trains of packets without content that measure the rate of a path that no plan uses.
 
-    sent      |||||||||||||         |||||||||||||        trains, faster than the path passes them on
-    arrives   | | | | | | |   |     | | | | | |          its slowest link spreads them out; some may be lost
+    sent      |||||||||||||         |||||||||||||        trains, faster than the path can carry them
+    arrives   | | | | | | |   |     | | | | | |          the slowest link spreads the packets; some may be lost
 
-They are datagrams, a packet each: when one arrived is known whether those before it did or not, and there is no window
-that must grow first. Probes over TCP took six round trips, and of those over links that had fallen or come back a third
-brought nothing (`fades-7` of `benchmarks.replanning`). A datagram names its member and is signed with the key that the
-two have in common, and a peer hears them at the port that it listens at; where a firewall drops them, what no plan uses
-is not known. They are not encrypted: who sees them learns who probes whom. Trains are named by when they began, and one
-that is not newer than the last is passed over, so nobody else can send them again.
+A probe consists of UDP datagrams, one packet each. A datagram's arrival is known even if earlier ones are missing, and
+no window must grow first. Probes over TCP took six round trips, and a third of those over links that had fallen or come
+back measured nothing (`fades-7` of `benchmarks.replanning`). A datagram names its sender and is signed with the key
+that both members share. A peer receives probes on the port number on which it listens for TCP. Where a firewall drops
+them, the paths that no plan uses stay unknown. Datagrams are not encrypted: an observer learns which member probes
+which. A train's number is the time at which it began, and a receiver ignores a train that is not newer than the last,
+so a recorded train can't be sent again.
 
-A sender that gets no processor for a while leaves a gap that looks like a slow link's. So each packet says how long
-after the first of its train it left, and a train how fast it left: one that came as fast shows what the path carries at
-least.
+A sender that gets no CPU for a while leaves a gap like that of a slow link. So each packet states how long after its
+train's first packet it left. A train that arrived as fast as it left shows that the path carries at least that rate.
 """
 
 from __future__ import annotations
@@ -35,29 +35,28 @@ from testbed.sync.transport import sockets
 from testbed.sync.transport.arrivals import Arrivals
 from testbed.sync.transport.settings import CLOSE_S, TransportSettings
 
-#: Of a datagram. With the heads of UDP and IP it goes through tunnels, too.
+#: The bytes of a datagram. With the headers of UDP and IP it fits through tunnels, too.
 PACKET_BYTES: Final = 1400
-#: As a frame on the wire, counted as TCP's payload, of which a full frame of 1,514 bytes has 1,448: links are measured
-#: in that.
+#: The bytes that a packet counts as. Links are measured in TCP payload, of which a full frame of 1,514 bytes on the
+#: wire has 1,448.
 COUNTED_BYTES: Final = (PACKET_BYTES + 28 + 14) * 1448 / 1514
 
-#: Between two trains.
+#: Seconds between two trains.
 PAUSE_S: Final = 0.08
-#: Packets of a train. Fewer that came say too little: what the host does meanwhile weighs as much.
+#: The number of packets in a train. Of fewer packets, the host's scheduling weighs as much as the path.
 LEAST_PACKETS: Final = 8
 MOST_PACKETS: Final = 1024
-#: Bytes a second. More is no path's.
+#: The highest pace in bytes/s, above that of any path.
 MOST_PACE: Final = 2**40
 
-#: A train is over when nothing of it came for so long. Over 38 kbit/s its packets are so far apart.
+#: A train ends when no packet of it came for this many seconds, the gap between its packets at 38 kbit/s.
 SILENCE_S: Final = 0.3
 
-#: Nobody waits longer for an interface to take a packet.
+#: The longest wait in seconds until the interface accepts a packet.
 BLOCKED_S: Final = 0.5
 
 _MAGIC: Final = b"tbp2"
-#: The train, by when it began (ns of the sender's clock), its packets, which one this is, and how many microseconds
-#: after the first one it left; the member's name follows, and the proof.
+#: The magic, the fields of _Packet without the name, and the name's length. The name and the proof follow.
 _HEAD: Final = struct.Struct("<4sQHHQB")
 _PROOF_BYTES: Final = 16
 
@@ -66,13 +65,13 @@ log = logging.getLogger(__name__)
 
 
 def paced(probe: Probe) -> tuple[int, float]:
-    """The packets of each of a probe's trains, and bytes a second at which they leave."""
+    """Return the number of packets in each of a probe's trains, and the rate in bytes/s at which they leave."""
     packets = min(max(int(probe.bytes / COUNTED_BYTES / PROBE_TRAINS), LEAST_PACKETS), MOST_PACKETS)
     return packets, min(max(probe.bytes, 1) / max(probe.seconds, 1e-6), MOST_PACE)
 
 
 class ProbeSender:
-    """Sends a member's probes, one after the other. Any thread may call."""
+    """Sends a member's probes in order. Any thread may call."""
 
     def __init__(self, settings: TransportSettings, roster: Mapping[str, tuple[str, int]]) -> None:
         self._settings = settings
@@ -83,7 +82,7 @@ class ProbeSender:
         self._thread: threading.Thread | None = None
 
     def probe(self, probe: Probe) -> None:
-        """Send a probe; returns at once. Nothing is sent any more once this is closed."""
+        """Queue a probe. Returns at once. After `close` no probe is sent."""
         with self._guard:
             if self._closed.is_set():
                 return
@@ -92,13 +91,13 @@ class ProbeSender:
                 try:
                     start(thread)
                 except SyncError as error:
-                    log.warning("%s sends no probe: %s", self._settings.member, error)
+                    log.warning("%s can't send a probe to %s: %s", self._settings.member, probe.peer, error)
                     return
                 self._thread = thread
         self._probes.put(probe)
 
     def close(self) -> None:
-        """End, in the midst of a probe too."""
+        """Stop sending at once, even inside a probe."""
         with self._guard:
             self._closed.set()
         self._probes.put(None)
@@ -107,7 +106,7 @@ class ProbeSender:
 
     def _run(self) -> None:
         while (probe := self._probes.get()) is not None and not self._closed.is_set():
-            with suppress(OSError, KeyError):  # a probe that can't be sent has found out enough
+            with suppress(OSError, KeyError):  # without a result the controller probes again
                 self._send(probe)
 
     def _send(self, probe: Probe) -> None:
@@ -142,53 +141,63 @@ def _proof(key: bytes, head: bytes) -> bytes:
 
 class _Packet(NamedTuple):
     member: str
+    #: When the train began, in nanoseconds of the sender's clock.
     train: int
+    #: The number of packets in the train, and of this packet.
     packets: int
     number: int
+    #: Microseconds from the train's first packet to this one, at the sender.
     left_us: int
 
 
 class ProbeTrain:
-    """Packets of a train that came: by number, how long after the train's first one they left, and when they came (Unix
-    time)."""
+    """The received packets of a train."""
 
     def __init__(self, number: int, left_us: int, at_s: float) -> None:
         self._first = self._last = number, left_us, at_s
-        self._came = 1
+        self._received = 1
 
     def add(self, number: int, left_us: int, at_s: float) -> None:
-        """One more came. It is not counted if one after it did before, or itself."""
+        """Add a packet, unless it or a later one was added before.
+
+        Args:
+            number: The packet's number in the train.
+            left_us: Microseconds from the train's first packet to this one, at the sender.
+            at_s: The arrival time (Unix time).
+        """
         if number > self._last[0]:
             self._last = number, left_us, at_s
-            self._came += 1
+            self._received += 1
 
     def is_over(self, now_s: float) -> bool:
-        """Whether nothing has come for long."""
+        """Return whether no packet has come for SILENCE_S."""
         return now_s - self._last[2] >= SILENCE_S
 
     @property
     def train(self) -> Train | None:
-        """What they say of the path; None where too few came."""
+        """The measurement, or None if fewer than LEAST_PACKETS came."""
         (number, left_us, first_s), (last, last_left_us, last_s) = self._first, self._last
         seconds = round(last_s - first_s, 6)
-        if self._came < LEAST_PACKETS or seconds <= 0:
+        if self._received < LEAST_PACKETS or seconds <= 0:
             return None
         sending_s = (last_left_us - left_us) / 1e6
         pace = min(int((last - number) * COUNTED_BYTES / sending_s), MOST_PACE) if sending_s > 0 else 0
-        return Train(round(first_s, 5), seconds, int((self._came - 1) * COUNTED_BYTES), pace)
+        return Train(round(first_s, 5), seconds, int((self._received - 1) * COUNTED_BYTES), pace)
 
 
 class ProbeListener:
-    """Times the probes that come in from peers: they are part of the member's arrivals.
+    """Measures the probes from peers and adds them to the member's arrivals.
 
-    It hears them at the address that `accepting` listens at; where another program does, it says so and hears none.
+    It receives probes at the address on which `accepting` listens. If another program uses the UDP port, it logs a
+    warning and receives none.
     """
 
     def __init__(self, accepting: socket.socket, settings: TransportSettings, arrivals: Arrivals) -> None:
         self._settings = settings
         self._arrivals = arrivals
-        # By member: the train that is on, and the name of the newest that was.
-        self._coming: dict[str, ProbeTrain] = {}
+        #: The current train of each member.
+        self._current: dict[str, ProbeTrain] = {}
+        #: The number of each member's newest train.
         self._newest: dict[str, int] = {}
         self._closed = False
         self._socket = socket.socket(accepting.family, socket.SOCK_DGRAM)
@@ -196,41 +205,41 @@ class ProbeListener:
         try:
             self._socket.bind(accepting.getsockname())
             sockets.stamp(self._socket)
-            thread = threading.Thread(target=self._run, name="hears probes", daemon=True)
+            thread = threading.Thread(target=self._run, name="probe listener", daemon=True)
             start(thread)
         except (OSError, SyncError) as error:
             log.warning(
-                "%s hears no probes, so paths to it that no plan uses are not known: %s", settings.member, error
+                "%s can't receive probes, so the paths to it that no plan uses stay unknown: %s", settings.member, error
             )
         else:
             self._thread = thread
 
     def close(self) -> None:
-        """Hear nothing any more."""
+        """Stop receiving."""
         self._closed = True
-        sockets.hang_up(self._socket)  # wakes the thread
+        sockets.shut_down(self._socket)  # wakes the thread
         if self._thread is not None:
             self._thread.join(CLOSE_S)
         self._socket.close()
 
     def _run(self) -> None:
         while not self._closed:
-            self._socket.settimeout(SILENCE_S if self._coming else None)
+            self._socket.settimeout(SILENCE_S if self._current else None)
             try:
                 at_s, datagram = sockets.receive_datagram(self._socket, PACKET_BYTES)
             except TimeoutError:
                 now_s = time.time()
-            except OSError:  # of an earlier one that could not be delivered, or it is closed
+            except OSError:  # closed, or an ICMP error of an earlier datagram
                 continue
             else:
-                if (packet := self._known(datagram)) is not None:
+                if (packet := self._unpack(datagram)) is not None:
                     self._take(packet, at_s)
-                now_s = at_s  # where this process stood still, more of the train has come in time meanwhile
-            for member in [member for member, coming in self._coming.items() if coming.is_over(now_s)]:
+                now_s = at_s  # not the clock: if this process stood still, later packets wait that came in time
+            for member in [member for member, train in self._current.items() if train.is_over(now_s)]:
                 self._end(member)
 
-    def _known(self, datagram: bytes) -> _Packet | None:
-        """What a datagram says, if a member sent it."""
+    def _unpack(self, datagram: bytes) -> _Packet | None:
+        """Return the packet in a datagram, or None if no member signed it."""
         if len(datagram) != PACKET_BYTES:
             return None
         magic, train, packets, number, left_us, length = _HEAD.unpack_from(datagram)
@@ -242,19 +251,19 @@ class ProbeListener:
         return _Packet(member, train, packets, number, left_us)
 
     def _take(self, packet: _Packet, at_s: float) -> None:
-        newest, coming = self._newest.get(packet.member, -1), self._coming.get(packet.member)
+        newest, current = self._newest.get(packet.member, -1), self._current.get(packet.member)
         if packet.train > newest:
             self._end(packet.member)
             self._newest[packet.member] = packet.train
-            self._coming[packet.member] = ProbeTrain(packet.number, packet.left_us, at_s)
-        elif packet.train == newest and coming is not None:
-            coming.add(packet.number, packet.left_us, at_s)
-        else:  # of one that is over, or somebody sends it again
+            self._current[packet.member] = ProbeTrain(packet.number, packet.left_us, at_s)
+        elif packet.train == newest and current is not None:
+            current.add(packet.number, packet.left_us, at_s)
+        else:  # late, or sent again by somebody else
             return
         if packet.number == packet.packets - 1:
             self._end(packet.member)
 
     def _end(self, member: str) -> None:
-        coming = self._coming.pop(member, None)
-        if coming is not None and (train := coming.train) is not None:
+        current = self._current.pop(member, None)
+        if current is not None and (train := current.train) is not None:
             self._arrivals.add(member, train)

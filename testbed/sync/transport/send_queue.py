@@ -20,7 +20,7 @@ SPILL_CHUNKS = 1
 
 
 def nothing() -> None:
-    """Do nothing: the `sent` of a frame whose payload is used no more."""
+    """Do nothing: the default `sent` of a frame."""
 
 
 class Item(NamedTuple):
@@ -99,7 +99,7 @@ class SendQueue:
             feed.queue.relieve(self, True)
 
     def relieve(self, taker: SendQueue, takes: bool) -> None:
-        """Start to wake `taker` when many frames wait here, or stop if not `takes`."""
+        """Wake `taker` from now on when many frames wait here, or no longer if not `takes`."""
         with self._filled:
             self._takers = self._takers | {taker} if takes else self._takers - {taker}
 

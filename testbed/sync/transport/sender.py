@@ -53,7 +53,7 @@ class _Pace:
 
 
 class Sender:
-    """Sends the frames of a queue to a peer. It connects by itself, as soon as it is made.
+    """Sends the frames of a queue to a peer. The constructor begins to connect.
 
     Args:
         peer: The peer's name.
@@ -103,7 +103,7 @@ class Sender:
             start(thread)
 
     def sample(self) -> TcpInfo | None:
-        """Return what the path carried since the last call, over all connections; None if nothing was acknowledged."""
+        """Return the path's figures since the last call, over all connections; None if no byte was acknowledged."""
         grown = []
         for i, now in self.look().items():
             grown.append(now.since(self._last[i]))
@@ -200,7 +200,7 @@ class Sender:
         while (item := self.queue.take()) is not None:
             if item.frame.length > longest:
                 longest = item.frame.length
-                sockets.let_wait(connection, longest)
+                sockets.limit_unsent(connection, longest)
             began = time.monotonic()
             frame = item.frame.sealed(item.payload)  # here, because the bytes that it reads are sent next
             follows = item.queued_s <= ended
@@ -231,6 +231,6 @@ class Sender:
         with suppress(OSError):
             socket.socket.shutdown(connection, socket.SHUT_WR)
             if not self._aborted.is_set():
-                sockets.ask_after(connection)
+                sockets.keep_alive(connection)
                 connection.recv(1)
         sockets.close_now(connection)

@@ -18,40 +18,41 @@ from pathlib import Path
 
 from testbed.sync.errors import SyncError
 
-#: Unsent chunks that the kernel may hold per connection, within limits in bytes: the next one while one is sent. What
-#: waits there can no longer be overtaken by a more urgent chunk; 128 KiB are 100 ms at 10 Mbit/s, at each hop.
+#: Unsent chunks that the kernel may hold per connection, within limits in bytes: the next one while one is sent. A more
+#: urgent chunk can't overtake them any more; 128 KiB take 100 ms at 10 Mbit/s, at each hop.
 UNSENT_CHUNKS = 2
 LEAST_UNSENT_BYTES, MOST_UNSENT_BYTES = 32 * 1024, 128 * 1024
 
-#: Longest pause between retransmissions, unless that would end connections early. Linux doubles it up to 120 s, so a
-#: link that was away for 40 s would stay unused for up to 40 s more.
+#: The longest pause between retransmissions in seconds, unless that would end connections early. Linux doubles the
+#: pause up to 120 s, so a link that was down for 40 s would stay unused for up to 40 s more.
 RTO_MAX_S = 2.0
 RTO_MIN_S = 0.2
 RTO_LIMIT_S = 120.0
-#: How many unanswered probes end a connection, whatever its own timeout says: when the receiver's window was closed as
-#: the path went away, or the packets are dropped in the member's own network stack. 15 at 2 s last 25 s.
+#: The number of unanswered retransmissions that ends a connection before its own timeout, when the receiver's window
+#: was closed as the path went down, or the member's own network stack drops the packets. 15 at 2 s last 25 s.
 _RETRIES = Path("/proc/sys/net/ipv4/tcp_retries2")
 _USUAL_RETRIES = 15
 _ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
-#: linux/tcp.h, since 6.15; Python does not name it yet.
+#: linux/tcp.h, since 6.15; Python has no name for it yet.
 _TCP_RTO_MAX_MS = 44
 
-#: An attempt to connect lasts for this part of the patience: a path whose handshake takes longer could not carry a
-#: round within it, which takes two round trips more. A new attempt cuts short the kernel's pause, which it doubles.
+#: An attempt to connect lasts for this part of the timeout. A path whose handshake takes longer could not carry a round
+#: within the timeout, because a round takes two round trips more. A new attempt ends the kernel's pause between
+#: retransmissions, which the kernel doubles each time.
 ATTEMPT_PART = 0.25
 ATTEMPT_MIN_S = 3.0
-#: First messages of a handshake that the kernel may send in an attempt; as many as can be asked for.
+#: SYN packets that the kernel may send in an attempt: the largest number that it accepts.
 _SYN_COUNT = 127
 
-#: What is received at a time where it is timed: eleven packets of 1,448 bytes; of large chunks so many parts, since
-#: each costs 5 µs.
+#: Bytes that a timed receive reads at a time: eleven packets of 1,448 bytes. A large chunk is read in MOST_PIECES
+#: pieces, because a piece costs 5 µs.
 PIECE_BYTES, MOST_PIECES = 16 * 1024, 16
-#: asm-generic/socket.h and linux/tcp.h; Python does not name them.
+#: asm-generic/socket.h and linux/tcp.h; Python has no names for them.
 _SO_TIMESTAMPNS, _TCP_INQ = 35, 36
 _STAMP, _INQ = struct.Struct("@qq"), struct.Struct("@i")
 _STAMP_ROOM = socket.CMSG_SPACE(_STAMP.size) + socket.CMSG_SPACE(_INQ.size)
 
-#: A record of TLS has so much plaintext at most.
+#: The most plaintext bytes in a TLS record.
 RECORD_BYTES = 16 * 1024
 
 _SIOCGIFADDR = 0x8915
@@ -59,7 +60,11 @@ _POLL_S = 0.1
 
 
 def check_congestion(name: str) -> None:
-    """Raise SyncError when the kernel does not let us have the congestion control `name`."""
+    """Check that the kernel offers a congestion control.
+
+    Raises:
+        SyncError: The kernel does not have `name`, or does not allow it.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
             probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
@@ -80,7 +85,7 @@ def _allowed() -> str:
 
 
 def tune(connection: socket.socket, timeout_s: float, congestion: str = "") -> None:
-    """Set a data connection's options: a path that is away for less than `timeout_s` does not end it."""
+    """Set a data connection's options: a path that is down for less than `timeout_s` does not end it."""
     if congestion:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -90,7 +95,7 @@ def tune(connection: socket.socket, timeout_s: float, congestion: str = "") -> N
 
 
 def rto_max_s(timeout_s: float, retries: int) -> float:
-    """The longest pause between retransmissions, in seconds: short, but `retries` of them last for `timeout_s`."""
+    """Return the longest pause between retransmissions, in seconds: short, but `retries` of them last `timeout_s`."""
     longest = RTO_MAX_S
     while longest < RTO_LIMIT_S and sum(min(RTO_MIN_S * 2.0**i, longest) for i in range(retries)) < timeout_s:
         longest += 1.0
@@ -111,11 +116,24 @@ def connect(
     congestion: str = "",
     greet: Callable[[socket.socket, float], socket.socket] = lambda connection, deadline: connection,
 ) -> socket.socket:
-    """A tuned connection to a peer, as `greet` left it by the deadline. Tries again until `timeout_s` have passed,
-    then raises the last OSError.
+    """Connect to a peer and greet it. Tries again until `timeout_s` have passed.
 
-    So it does when the connection is given up meanwhile. A connection that ends before the greeting does is tried again
-    as well: a peer that strangers crowd makes room by ending some.
+    A connection that ends before the greeting does is tried again as well, because a peer closes connections when too
+    many unauthenticated ones are open.
+
+    Args:
+        address: The peer's address.
+        timeout_s: Seconds after which to give up.
+        given_up: Set once the caller needs no connection any more.
+        congestion: The congestion control; empty for the kernel's default.
+        greet: Authenticates the peer by a deadline (monotonic) and returns the connection to use.
+
+    Returns:
+        The connection that `greet` returned, with the options of `tune`.
+
+    Raises:
+        OSError: The last attempt failed after `timeout_s`, or after `given_up` was set.
+        SyncError: `greet` rejected the peer.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -135,7 +153,7 @@ def connect(
 
 
 def _attempt(connection: socket.socket, address: tuple[str, int], deadline: float, given_up: threading.Event) -> None:
-    """Connect, or raise OSError: at the deadline, or as soon as the connection is given up."""
+    """Connect. Raises OSError at the deadline, or as soon as the connection is given up."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT, _SYN_COUNT)
     connection.setblocking(False)
     failure = connection.connect_ex(address)
@@ -151,14 +169,14 @@ def _attempt(connection: socket.socket, address: tuple[str, int], deadline: floa
     connection.setblocking(True)
 
 
-def let_wait(connection: socket.socket, chunk_bytes: int) -> None:
-    """Limit what the kernel holds unsent to what suits chunks of this size."""
+def limit_unsent(connection: socket.socket, chunk_bytes: int) -> None:
+    """Limit the unsent bytes that the kernel holds to UNSENT_CHUNKS chunks of `chunk_bytes`."""
     limit = min(max(UNSENT_CHUNKS * chunk_bytes, LEAST_UNSENT_BYTES), MOST_UNSENT_BYTES)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, limit)
 
 
 def send_all(connection: socket.socket, head: bytes, payload: memoryview) -> None:
-    """Send a head and its payload in as few system calls, or records of TLS, as we may."""
+    """Send a head and its payload in as few system calls or TLS records as possible."""
     if isinstance(connection, ssl.SSLSocket):
         room = max(0, RECORD_BYTES - len(head))
         connection.sendall(head + payload[:room])
@@ -173,38 +191,54 @@ def send_all(connection: socket.socket, head: bytes, payload: memoryview) -> Non
 
 
 def receive_or_end(connection: socket.socket, into: memoryview) -> bool:
-    """Fill `into`. False when the peer closed before the first byte; ConnectionError when after it."""
+    """Receive exactly as many bytes as `into` has room for, or none.
+
+    Returns:
+        False if the peer closed the connection before the first byte.
+
+    Raises:
+        ConnectionError: The peer closed it after the first byte.
+    """
     got = 0
     while got < len(into):
         count = _receive_some(connection, into[got:])
         if count == 0:
             if got == 0:
                 return False
-            raise ConnectionError(f"closed in the middle: {got} of {len(into)} bytes came")
+            raise _closed(got, into)
         got += count
     return True
 
 
 def _receive_some(connection: socket.socket, into: memoryview) -> int:
-    """Fill `into`, or what a record of TLS has for it."""
+    """Fill `into`, under TLS up to the end of a record. Returns the number of bytes."""
     if isinstance(connection, ssl.SSLSocket):
         return connection.recv_into(into)
     return connection.recv_into(into, 0, socket.MSG_WAITALL)
 
 
 def receive_timed(connection: socket.socket, into: memoryview, note: Callable[[float, int, int], None]) -> None:
-    """Fill `into`, and `note` for each of its pieces when its last packet arrived (Unix time), its bytes, and how many
-    more had arrived by then. ConnectionError when the peer closes before it is full.
+    """Fill `into` piece by piece, and say when each piece arrived.
 
-    By the kernel's own word, if `stamp` asked for it; else it is taken that nothing more had arrived. Under TLS it is
-    when they were read, as late as this thread was, since records hide what they came with.
+    The kernel's stamps give the times and the waiting bytes if `stamp` asked for them; otherwise the time is that of
+    reading, and no bytes count as waiting. Under TLS the time is that of reading too, because records hide the packets
+    that brought them.
+
+    Args:
+        connection: The connection.
+        into: The buffer to fill.
+        note: Called for each piece with the arrival time of its last packet (Unix time), the piece's bytes, and the
+            number of later bytes that had arrived by then.
+
+    Raises:
+        ConnectionError: The peer closed the connection before `into` was full.
     """
     piece = max(PIECE_BYTES, len(into) // MOST_PIECES)
     got = 0
     while got < len(into):
         at_s, count, waiting = _receive_stamped(connection, into[got : got + piece])
         if count == 0:
-            raise ConnectionError(f"closed in the middle: {got} of {len(into)} bytes came")
+            raise _closed(got, into)
         got += count
         note(at_s, count, waiting)
 
@@ -220,20 +254,20 @@ def _receive_stamped(connection: socket.socket, into: memoryview) -> tuple[float
 
 
 def acknowledge_at_once(connection: socket.socket) -> None:
-    """Take the connection for what it is from now on: it brings much, and nothing goes back.
+    """Turn off delayed acknowledgements on a connection that only receives from now on.
 
-    The kernel takes one that has answered for a dialogue, and holds acknowledgements back for 40 ms, in case another
-    answer takes them along; what a path carried is measured by when they come.
+    This side has sent a greeting, so the kernel treats the connection as a dialogue and delays acknowledgements for
+    40 ms. The sender measures the path by their times.
     """
     with suppress(OSError):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
-def ask_after(connection: socket.socket) -> None:
-    """Have the kernel ask each second whether the peer is there still, while nothing else is said.
+def keep_alive(connection: socket.socket) -> None:
+    """Send a keep-alive probe each second while the connection is idle.
 
-    The kernel of a peer that has closed says so a few times, and forgets the connection; where the path was away
-    meanwhile, only a question brings an answer.
+    The kernel of a peer that has closed repeats its FIN a few times and then forgets the connection. If the path was
+    down at that time, only a probe brings an answer.
     """
     with suppress(OSError):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
@@ -242,14 +276,18 @@ def ask_after(connection: socket.socket) -> None:
 
 
 def stamp(connection: socket.socket) -> None:
-    """Have the kernel say when what is received arrived and how much more there is, where it can."""
+    """Have the kernel report the arrival time of received bytes and the number of bytes that wait, if it can."""
     with suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         connection.setsockopt(socket.IPPROTO_TCP, _TCP_INQ, 1)
 
 
 def receive_datagram(receiving: socket.socket, most_bytes: int) -> tuple[float, bytes]:
-    """When a datagram arrived (Unix time), and what it brought, up to one byte more than that."""
+    """Receive a datagram.
+
+    Returns:
+        The arrival time (Unix time), and the datagram, cut after `most_bytes` + 1 bytes.
+    """
     datagram, ancillary, _, _ = receiving.recvmsg(most_bytes + 1, _STAMP_ROOM)
     at_s, _ = _stamped(ancillary)
     return at_s, datagram
@@ -267,27 +305,44 @@ def _stamped(ancillary: list[tuple[int, int, bytes]]) -> tuple[float, int]:
 
 
 def receive(connection: socket.socket, into: memoryview) -> None:
-    """Fill `into`; ConnectionError when the peer closes before it is full."""
+    """Receive exactly as many bytes as `into` has room for.
+
+    Raises:
+        ConnectionError: The peer closed the connection before `into` was full.
+    """
     if not receive_or_end(connection, into):
-        raise ConnectionError(f"closed in the middle: 0 of {len(into)} bytes came")
+        raise _closed(0, into)
+
+
+def _closed(got: int, into: memoryview) -> ConnectionError:
+    return ConnectionError(f"the peer closed the connection after {got} of {len(into)} bytes")
 
 
 def close_now(connection: socket.socket) -> None:
-    """End a connection at once, also for a thread that is blocked on it."""
-    hang_up(connection)
+    """Close a connection at once, and wake a thread that is blocked on it."""
+    shut_down(connection)
     connection.close()
 
 
-def hang_up(connection: socket.socket) -> None:
-    """End a connection that another thread is to close. TLS's own `shutdown` would take from it what it works with."""
+def shut_down(connection: socket.socket) -> None:
+    """End a connection that another thread uses and will close. It wakes that thread.
+
+    `SSLSocket.shutdown` would remove the TLS state that the other thread still uses.
+    """
     with suppress(OSError):
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 def listen(address: str, timeout_s: float) -> socket.socket:
-    """A socket that listens on a free port of `address`, which may come to exist only while we wait for it.
+    """Listen on a free port of `address`.
 
-    An empty `address` means the first IPv4 address of an interface other than the loopback.
+    Args:
+        address: An IPv4 address, which may appear during the wait. Empty for the first address of an interface other
+            than the loopback.
+        timeout_s: The longest wait for the address in seconds.
+
+    Raises:
+        SyncError: No interface has the address after `timeout_s`, or the kernel refuses it.
     """
     deadline = time.monotonic() + timeout_s
     while True:

@@ -1,58 +1,58 @@
-"""What the kernel knows about a TCP connection's path, read from the sender's own socket: no clock is shared."""
+"""The kernel's figures on a TCP connection's path, read from the sender's own socket, so no clock is shared."""
 
 from __future__ import annotations
 
 import socket
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-#: struct tcp_info of linux/tcp.h up to tcpi_sndbuf_limited: 8 bytes of flags, 24 u32, 4 u64, 6 u32, 4 u64.
+#: `struct tcp_info` of linux/tcp.h up to tcpi_sndbuf_limited: 8 bytes of flags, 24 u32, 4 u64, 6 u32, 4 u64.
 _LAYOUT = struct.Struct("<8x24I4Q6I4Q")
-#: Up to tcpi_rcv_ooopack, since 5.4: 2 u32, 2 u64 and 2 u32 later.
+#: The same up to tcpi_rcv_ooopack, since 5.4: 2 u32, 2 u64 and 2 u32 more.
 _OUT_OF_ORDER = struct.Struct("<8x24I4Q6I4Q2I2Q2II")
 _MSS, _LAST_ACK, _RTT, _WINDOW, _TOTAL_RETRANS = 2, 12, 15, 18, 23
 _PACING, _BYTES_ACKED, _UNSENT, _MIN_RTT, _DATA_SEGMENTS_IN = 24, 26, 30, 31, 32
 _DELIVERY_RATE, _BUSY, _RWND_LIMITED = 34, 35, 36
 
-#: struct tcp_bbr_info of linux/inet_diag.h: two halves of the bandwidth, the least round trip, two gains in 1/256.
+#: `struct tcp_bbr_info` of linux/inet_diag.h: two halves of the bandwidth, the least round trip, two gains in 1/256.
 _CC_INFO, _BBR_INFO, _PACING_GAIN, _GAIN_UNIT = 26, struct.Struct("<5I"), 3, 256
 
-#: BBR's gain when it looks for more. Starting up it has 2.89.
+#: BBR's gain while it probes for bandwidth. At start-up the gain is 2.89.
 PROBING = 1.25
 
-#: Round trips that take longer than this many times the least, and this much, have a queue in them. BBR by itself
-#: keeps as much again on the way as the path holds; short paths differ by what hosts do meanwhile.
+#: A round trip of more than QUEUE_FACTOR times the least one, plus QUEUE_S, has a queue in it. BBR alone keeps one more
+#: bandwidth-delay product in flight, and on short paths round trips vary with the hosts' load.
 QUEUE_FACTOR, QUEUE_S = 1.5, 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class TcpInfo:
-    """Counters since the connection began, what waits now, and the kernel's estimates.
-
-    `busy_s` counts the time with something unsent or unacknowledged, without that in which the receiver's window was
-    what held it back. `unsent_bytes` wait for the path to take them; `window_bytes` may be unacknowledged at a time,
-    and `pacing_bytes_s` is how fast a congestion control that paces lets them go. `rtt_s` is the smoothed round trip,
-    `min_rtt_s` the least over the kernel's window (`net.ipv4.tcp_min_rtt_wlen`, 300 s by default); the newest
-    acknowledgement came `last_ack_s` ago.
-    """
+    """A connection's counters since it began, its queued bytes, and the kernel's estimates."""
 
     bytes_acked: int
+    #: Seconds with unsent or unacknowledged bytes, without those in which the receiver's window was the limit.
     busy_s: float
+    #: The smoothed round trip.
     rtt_s: float
+    #: The least round trip over the kernel's window (`net.ipv4.tcp_min_rtt_wlen`, 300 s by default).
     min_rtt_s: float
     delivery_bytes_s: int
     retransmits: int
+    #: Bytes that wait for the path.
     unsent_bytes: int = 0
+    #: The most bytes that may be unacknowledged at a time.
     window_bytes: int = 0
+    #: The pace of a congestion control that paces.
     pacing_bytes_s: int = 0
+    #: Seconds since the newest acknowledgement.
     last_ack_s: float = 0.0
 
     def allowed_bytes_s(self, paced: bool) -> int:
-        """The most that TCP lets go: by its window and, where it is `paced`, by its pace.
+        """Return the rate that TCP allows, in bytes/s; 0 if the path is the limit and not TCP.
 
-        One that does not pace sends what its window takes as fast as it can, and 0 stands for no limit where there is a
-        queue: there it is the path that holds it back.
+        The window is a limit, and so is the pace if the congestion control is `paced`. Without pacing, TCP sends its
+        window as fast as it can, so the path is the limit as soon as there is a queue.
         """
         if not self.min_rtt_s or (self.queues and not paced):
             return 0
@@ -60,34 +60,31 @@ class TcpInfo:
         return min(by_window, self.pacing_bytes_s) if paced else by_window
 
     def burst_bytes_s(self, paced: bool) -> int:
-        """How fast TCP lets go what its window takes: by its pace, where it is `paced`; else as `allowed_bytes_s`, for
-        what it lets go as fast as it can is spread out by a queue."""
+        """Return the rate in bytes/s at which TCP sends the bytes that its window allows.
+
+        The rate is the pace if the congestion control is `paced`. Otherwise it is `allowed_bytes_s`, because a queue
+        spreads a burst that is not paced.
+        """
         return self.pacing_bytes_s if paced else self.allowed_bytes_s(paced)
 
     @property
     def queues(self) -> bool:
-        """Whether packets wait on the path, there or back: round trips take much longer than they could.
+        """True if packets wait on the path in either direction: round trips take much longer than the least one.
 
-        Round trips are known from acknowledgements alone. What waited when the last one came is gone after a pause:
-        members that took the queue of the round before for one of theirs held back what nothing was in the way of, and
-        rounds over constant links took 1.15 s or 0.91 s, whichever they had begun with.
+        Only acknowledgements show a round trip, and a queue drains while none come. So after a pause the last figure
+        does not count. When it did, members took the queue of the previous round for one of the current round and held
+        frames back without need: rounds over constant links took 1.15 s or 0.91 s, whichever they had begun with.
         """
         waited_s = self.rtt_s - self.min_rtt_s
         return self.rtt_s > QUEUE_FACTOR * self.min_rtt_s + QUEUE_S and self.last_ack_s <= waited_s
 
     def since(self, before: TcpInfo) -> TcpInfo:
-        """The same connection, with counters since `before`."""
-        return TcpInfo(
-            self.bytes_acked - before.bytes_acked,
-            max(self.busy_s - before.busy_s, 0.0),  # the kernel counts on while it is asked for one after the other
-            self.rtt_s,
-            self.min_rtt_s,
-            self.delivery_bytes_s,
-            self.retransmits - before.retransmits,
-            self.unsent_bytes,
-            self.window_bytes,
-            self.pacing_bytes_s,
-            self.last_ack_s,
+        """Return the same figures with the counters since `before`."""
+        return replace(
+            self,
+            bytes_acked=self.bytes_acked - before.bytes_acked,
+            busy_s=max(self.busy_s - before.busy_s, 0.0),  # the kernel reads busy and limited time one after the other
+            retransmits=self.retransmits - before.retransmits,
         )
 
 
@@ -95,7 +92,10 @@ NOTHING = TcpInfo(0, 0.0, 0.0, 0.0, 0, 0)
 
 
 def together(connections: Sequence[TcpInfo]) -> TcpInfo:
-    """Connections to one peer as if they were one. They are busy at the same time, so the busiest one's time counts."""
+    """Return the figures of several connections to one peer as if they were one.
+
+    They are busy at the same time, so the busy time is that of the busiest.
+    """
     moved = [info for info in connections if info.bytes_acked]
     return TcpInfo(
         sum(info.bytes_acked for info in moved),
@@ -109,7 +109,11 @@ def together(connections: Sequence[TcpInfo]) -> TcpInfo:
 
 
 def read(connection: socket.socket) -> TcpInfo:
-    """The kernel's figures for a connection; OSError once it is closed."""
+    """Return the kernel's figures on a connection.
+
+    Raises:
+        OSError: The connection is closed.
+    """
     raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAYOUT.size)
     fields = _LAYOUT.unpack(raw)
     return TcpInfo(
@@ -127,10 +131,9 @@ def read(connection: socket.socket) -> TcpInfo:
 
 
 def packets_in(connection: socket.socket) -> tuple[int, int]:
-    """Return how many packets with data came in on a connection, and before how many of them one was missing.
+    """Return the data packets that a connection received, and those of them that came while an earlier one was missing.
 
-    Packets that came while one before them was missing are counted as they came, and not when that is mended. The
-    second number is 0 where the kernel does not know it (before 5.4).
+    A packet counts when it arrives, also while an earlier one is missing. Both numbers are 0 before Linux 5.4.
     """
     raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _OUT_OF_ORDER.size)
     if len(raw) < _OUT_OF_ORDER.size:
@@ -140,8 +143,10 @@ def packets_in(connection: socket.socket) -> tuple[int, int]:
 
 
 def probing_gain(connection: socket.socket) -> float:
-    """How many times its estimate of the path BBR lets go just now, where it looks for more: above 1 for a round trip
-    of eight. 1 of any other congestion control, and while it starts up."""
+    """Return BBR's gain over its estimate of the path while it probes for bandwidth, one round trip of eight.
+
+    The result is 1 otherwise: at start-up, and for any other congestion control.
+    """
     raw = connection.getsockopt(socket.IPPROTO_TCP, _CC_INFO, _BBR_INFO.size)
     if not paces(connection) or len(raw) < _BBR_INFO.size:
         return 1.0
@@ -150,6 +155,6 @@ def probing_gain(connection: socket.socket) -> float:
 
 
 def paces(connection: socket.socket) -> bool:
-    """Whether the connection's congestion control spreads packets out by a pace of its own."""
+    """Return whether the connection's congestion control paces packets itself."""
     name = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
     return name.startswith(b"bbr")

@@ -205,7 +205,7 @@ def test_one_that_dies_and_comes_back_costs_less_than_its_own_steps(codec: Liter
             world.simulation.kill("w1")
             for name in names:
                 if name != "w1":
-                    world.simulation.tell(name, world.simulation.members[name].forget("w1"))
+                    world.simulation.tell(name, world.simulation.members[name].remove("w1"))
 
         def back() -> None:
             world.members["w1"] = DecoupledLearner("w1", "w0", world.options, world.start, world.rounds, first=3)

@@ -93,7 +93,7 @@ class Swapper(Watcher):
 
     def _forget(self, name: str, dead: str) -> None:
         self._simulation.cut(name, dead)
-        self.member(name).forget(dead)
+        self.member(name).remove(dead)
         self._simulation.tell(name)
         self._simulation.after(self._delay(), lambda: self._ask(name))
 
@@ -123,7 +123,7 @@ class Swapper(Watcher):
         self._left.clear()
 
     def _release(self, name: str) -> None:
-        self.member(name).release()
+        self.member(name).abort()
         self._simulation.tell(name)
 
     def _turn_all(self, first: int, graph: Graph) -> None:
@@ -142,7 +142,7 @@ class Swapper(Watcher):
     def _turn(self, name: str) -> None:
         era = self.eras[-1]
         self._heard.add(name)
-        sends = self.member(name).turn(era.first, neighbours(era.graph, name, uniform(era.graph)))
+        sends = self.member(name).commit(era.first, neighbours(era.graph, name, uniform(era.graph)))
         self._simulation.tell(name, sends)
 
     # -- what must hold

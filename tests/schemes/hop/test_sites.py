@@ -108,4 +108,4 @@ def test_over_sockets_a_worker_that_dies_is_done_without_and_a_leader_is_not() -
     run(nodes)
     assert torch.equal(made["s2-w2"].parameters, made["s2-w0"].member.parameters)
     with pytest.raises(ValueError, match="s0-w0"):
-        made["s0-w1"].forget("s0-w0")
+        made["s0-w1"].remove("s0-w0")

@@ -94,4 +94,4 @@ def test_too_few_neighbours_are_refused() -> None:
     member: HopMember = hop_members(graph, HopRules(max_ig=3, backup=3), 10)["a"]
     member.promise(2)
     with pytest.raises(ValueError, match="backup 3"):
-        member.turn(3, neighbours(ring(tuple("abcd")), "a", uniform(ring(tuple("abcd")))))
+        member.commit(3, neighbours(ring(tuple("abcd")), "a", uniform(ring(tuple("abcd")))))

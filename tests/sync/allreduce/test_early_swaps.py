@@ -1,4 +1,4 @@
-"""Members that go over to plans between rounds among all, in any order of rounds and words that there can be."""
+"""The rule of early commits: members run rounds and exchange messages in every possible order."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.pure
 
 ROUNDS = 25
 SWAPS = 6
-#: Of the plans, how many a root gives up after some have promised; of the rounds among all, how many agree on another.
+#: The part of the plans that a root aborts after promises, and of the rounds among all that agree on another plan.
 ABORTED, AGREED = 0.2, 0.5
 
 
 @dataclass
 class Trainee:
-    """A member by what the rule needs of it."""
+    """The state of a member that the rule needs."""
 
     plans: HeldPlans
     agreement: SwapAgreement = field(default_factory=SwapAgreement)
@@ -36,15 +36,15 @@ class Trainee:
 
 
 class World:
-    """Members, what is under way between them, and which plan each of them went by in each round."""
+    """Members, the messages in flight between them, and the epoch that each member used in each round."""
 
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw
         self.members = names(draw.randint(2, 6))
         self.plans = {epoch: self._plan(epoch) for epoch in range(SWAPS + 1)}
         self.at = {member: Trainee(HeldPlans(member, self.plans[0])) for member in self.members}
-        self.went: dict[int, dict[str, int]] = {}
-        self.words: list[Callable[[], None]] = []
+        self.used: dict[int, dict[str, int]] = {}
+        self.messages: list[Callable[[], None]] = []
         self._agreed: dict[int, int] = {}
         self._prepared = 0
 
@@ -55,14 +55,14 @@ class World:
         return plan
 
     def run(self) -> None:
-        """All rounds, whatever comes first. AssertionError when nothing can come any more before they are over."""
+        """Run all rounds in a random order of events. Asserts that some event is always possible."""
         while any(trainee.over < ROUNDS for trainee in self.at.values()):
             possible = list(self._possible())
-            assert possible, f"nobody gets on: {self.at}"
+            assert possible, f"no member can proceed: {self.at}"
             self.draw.choice(possible)()
 
     def _possible(self) -> Iterator[Callable[[], None]]:
-        yield from (partial(self._deliver, word) for word in self.words)
+        yield from (partial(self._deliver, message) for message in self.messages)
         if self._prepared < SWAPS:
             yield self._prepare
         for member, trainee in self.at.items():
@@ -72,15 +72,15 @@ class World:
             elif trainee.begun < ROUNDS and trainee.agreement.may_begin(trainee.begun + 1):
                 yield partial(self._begin, member)
 
-    def _deliver(self, word: Callable[[], None]) -> None:
-        self.words.remove(word)
-        word()
+    def _deliver(self, message: Callable[[], None]) -> None:
+        self.messages.remove(message)
+        message()
 
     def _begin(self, member: str) -> None:
         trainee = self.at[member]
         trainee.begun += 1
         self._follow(trainee, trainee.begun)
-        self.went.setdefault(trainee.begun, {})[member] = trainee.plans.agreed
+        self.used.setdefault(trainee.begun, {})[member] = trainee.plans.agreed
         assert all(trainee.begun <= other.plans.last_before(other.begun) for other in self.at.values())
 
     @staticmethod
@@ -89,20 +89,20 @@ class World:
         trainee.agreement.forget(trainee.plans.agreed)
 
     def _complete(self, member: str, number: int) -> bool:
-        epoch = self.went[number][member]
-        return set(self.plans[epoch].group_of(member, number).members) <= self.went[number].keys()
+        epoch = self.used[number][member]
+        return set(self.plans[epoch].group_of(member, number).members) <= self.used[number].keys()
 
     def _end(self, member: str) -> None:
         trainee = self.at[member]
         trainee.over = number = trainee.begun
-        epoch = self.went[number][member]
+        epoch = self.used[number][member]
         if self.plans[epoch].among_all(number):
             newer = self._prepared if self.draw.random() < AGREED else epoch
             trainee.plans.agree(epoch, self._agreed.setdefault(number, max(epoch, newer)))
         self._follow(trainee, number + 1)
 
     def _prepare(self) -> None:
-        """The root of another plan begins, and never waits for the one before it."""
+        """Begin to commit another plan, without waiting for the previous one."""
         self._prepared += 1
         epoch, promises = self._prepared, dict[str, int]()
         for trainee in self.at.values():
@@ -116,10 +116,9 @@ class World:
                 first = 1 + max(promises.values())
                 for one in self.members:
                     its = self.at[one].agreement
-                    word = partial(its.abort, epoch) if aborts else partial(its.commit, epoch, first)
-                    self.words.append(word)
+                    self.messages.append(partial(its.abort, epoch) if aborts else partial(its.commit, epoch, first))
 
-        self.words += [partial(promise, member) for member in self.members]
+        self.messages += [partial(promise, member) for member in self.members]
 
 
 @given(st.integers(0, 2**32))
@@ -127,8 +126,8 @@ def test_all_members_go_by_one_plan_in_each_round_and_none_waits_for_ever(seed: 
     world = World(random.Random(seed))
     world.run()
     for number in range(1, ROUNDS + 1):
-        assert world.went[number].keys() == set(world.members)
-        assert len(set(world.went[number].values())) == 1, f"round {number} goes by {world.went[number]}"
+        assert world.used[number].keys() == set(world.members)
+        assert len(set(world.used[number].values())) == 1, f"round {number} used {world.used[number]}"
 
 
 def test_a_plan_is_gone_by_from_the_round_after_the_newest_that_anybody_had_begun() -> None:
@@ -158,7 +157,7 @@ def test_a_member_whose_promise_nobody_answers_any_more_ends_when_it_comes_to_it
     agreement = SwapAgreement()
     agreement.promise(3, 5)
     agreement.lose(3, "m0 is gone")
-    agreement.lose(4, "it promised nothing there")
+    agreement.lose(4, "nothing was promised for this epoch")
     assert agreement.may_begin(5)
     with pytest.raises(SyncError) as caught:
         agreement.may_begin(6)

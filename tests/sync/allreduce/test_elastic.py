@@ -1,4 +1,4 @@
-"""How long a round may take before its peers are asked after."""
+"""The adaptive timeout, after which silent peers are reported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from testbed.sync.allreduce.elastic import LEAST_S, NEEDED, REMEMBERED, SLACK, A
 pytestmark = pytest.mark.pure
 
 
-def patience(*took: float) -> AdaptiveTimeout:
+def timeout_after(*took: float) -> AdaptiveTimeout:
     made = AdaptiveTimeout(100.0)
     for seconds in took:
         made.note(seconds)
@@ -17,8 +17,8 @@ def patience(*took: float) -> AdaptiveTimeout:
 
 
 def test_it_follows_the_longest_of_the_last_rounds() -> None:
-    assert patience(*[1.0] * (NEEDED - 1)).seconds == 100.0
-    assert patience(1.0, 2.0, 1.0).seconds == SLACK * 2
-    assert patience(50.0, *[1.0] * REMEMBERED).seconds == SLACK
-    assert patience(*[0.001] * NEEDED).seconds == LEAST_S
-    assert patience(*[50.0] * NEEDED).seconds == 100.0
+    assert timeout_after(*[1.0] * (NEEDED - 1)).seconds == 100.0
+    assert timeout_after(1.0, 2.0, 1.0).seconds == SLACK * 2
+    assert timeout_after(50.0, *[1.0] * REMEMBERED).seconds == SLACK
+    assert timeout_after(*[0.001] * NEEDED).seconds == LEAST_S
+    assert timeout_after(*[50.0] * NEEDED).seconds == 100.0

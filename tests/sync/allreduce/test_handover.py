@@ -1,4 +1,4 @@
-"""What one member takes from another: the state it begins from, of no more bytes than its own model lets it be."""
+"""Handovers of state: a new member loads another one's state, up to a size that it knows from its own model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REQUEST = FetchRequest(Wanted.STATE, 3)
 
 
 def parts_of(steps: int = 0, width: int = 64) -> dict[str, torch.nn.Module | torch.optim.Optimizer]:
-    """A model and its optimizer, after some steps."""
+    """Return a model and its optimizer after some steps."""
     model = torch.nn.Linear(width, width)
     optimizer = torch.optim.AdamW(model.parameters(), amsgrad=True)
     for _ in range(steps):
@@ -49,7 +49,7 @@ def parts_of(steps: int = 0, width: int = 64) -> dict[str, torch.nn.Module | tor
 
 @contextmanager
 def answering(answer: bytes) -> Iterator[tuple[str, int]]:
-    """Where a peer listens that answers whatever is asked with these bytes."""
+    """Run a peer that answers each request with these bytes. Yields its address."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -89,7 +89,7 @@ def state(data: bytes, parts: tuple[str, ...] = ("model", "optimizer")) -> Fetch
 
 
 def bomb() -> bytes:
-    """64 MiB of zeros in 64 KiB."""
+    """Return 64 MiB of zeros in 64 KiB."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data/0", bytes(2**26))

@@ -1,4 +1,4 @@
-"""Plans that a member holds, up to the moment when another generation is agreed on."""
+"""Plans that a member holds, until another generation is agreed on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_plan_is_gone_by_once_all_have_agreed_on_it_and_older_ones_are_forgott
 
 
 def test_a_generation_that_is_agreed_on_leaves_the_plan_before_it_in_sight() -> None:
-    """Its own group holds its plan; whoever asks the old group meanwhile is told what that went by last."""
+    """The next generation's group holds its plan; the old group goes on returning its own last plan."""
     plans = HeldPlans("m1", plan(0))
     plans.promise(7)
     plans.agree(0, 7)
@@ -40,7 +40,7 @@ def test_a_generation_that_is_agreed_on_leaves_the_plan_before_it_in_sight() -> 
 
 
 def test_a_peer_comes_no_further_than_to_the_next_round_among_all() -> None:
-    """By the plan in force, or by one that may have taken force since."""
+    """The limit holds under the plan in force, and under plans that may have come into force since."""
     halves = tuple(Group(part, (chain(part),)) for part in (MEMBERS[:1], MEMBERS[1:]))
     plans = HeldPlans("m1", plan(0))
     assert plans.last_before(4) == 5

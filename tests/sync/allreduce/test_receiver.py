@@ -1,4 +1,4 @@
-"""What a member takes of the epochs that its peers say."""
+"""The epochs that a member accepts from its peers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rule of atomic rounds, without a network: what survivors do, and what they then hold."""
+"""The rule of atomic rounds, without a network: the survivors' orders, and their values afterwards."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.sync.plans import names, random_plan
 pytestmark = pytest.mark.pure
 
 ELEMENTS = 40
-#: Of the rounds in which a member dies.
+#: The elements of the rounds in which a member dies.
 DEATH_ELEMENTS = 3000
 
 runs = st.lists(st.tuples(st.integers(0, ELEMENTS - 1), st.integers(1, 9))).map(
@@ -65,7 +65,7 @@ def test_what_was_packed_is_found_again(left: spans.Spans, some: spans.Spans) ->
 
 @given(st.integers(0, 2**32), st.integers(1, 6))
 def test_all_survivors_end_with_every_element_once(seed: int, count: int) -> None:
-    """Some are past the round, some in it with a part of it: each element is kept, fetched from who has it, or left."""
+    """Some members are past the round, others hold a part of it: each element is kept, fetched, or reduced again."""
     draw = random.Random(seed)
     ahead = draw.random() < 0.5
     holdings = []
@@ -82,7 +82,7 @@ def test_all_survivors_end_with_every_element_once(seed: int, count: int) -> Non
     assert {its.round for its in orders.values()} == {first}
     assert len({its.reduces for member, its in orders.items() if member in in_it}) <= 1
     if first == 8:
-        assert all(its.restart for its in orders.values())  # nobody holds any of the next one
+        assert all(its.restart for its in orders.values())  # no member holds any of the next round
         return
     for member, its in orders.items():
         if member not in in_it:
@@ -101,7 +101,7 @@ def test_all_survivors_end_with_every_element_once(seed: int, count: int) -> Non
 
 @pytest.mark.parametrize("said", [(0, ()), (ELEMENTS, ((0, ELEMENTS),))], ids=["nothing", "what it held of the last"])
 def test_who_has_not_begun_the_round_begins_it_anew_with_the_others(said: tuple[int, spans.Spans]) -> None:
-    """What it held of the round before was once taken for this one's: its own update then was its mean."""
+    """A defect once took its elements of the previous round for this one's, so its own update became its mean."""
     holdings = [Holding("a", 4, 6, True, *said), Holding("b", 4, 7, False, ELEMENTS)]
     for member in "ab":
         its = orders_for(member, holdings)
@@ -123,7 +123,7 @@ def slices(*parts: tuple[int, int, str]) -> list[MeanSlice]:
 def test_a_round_that_is_mended_twice_keeps_what_was_final() -> None:
     values = torch.arange(10.0)
     attempt = Attempt(3, values, 1.0, None)
-    values[0:2] = -1  # an exchange does that
+    values[0:2] = -1  # as the group's round does
     attempt.absorb(slices((0, 2, "abc")))
     attempt.put(8, torch.full((2,), -2.0), slices((5, 20, "abc")))
     packed, _ = attempt.pack(((2, 8),))
@@ -148,7 +148,7 @@ def test_what_is_owed_is_paid_once_when_a_round_is_mended() -> None:
     attempt = Attempt(3, torch.zeros(6), 1.0, residual)
     owed = attempt.begin()
     assert owed is not None and owed.values is not None and owed.values.tolist() == [0, 1, 2, 3, 4, 5]
-    owed.values[:] = torch.tensor([9.0, 9, 0, 0, 0, 0])  # paid, and owed anew where chunks were encoded
+    owed.values[:] = torch.tensor([9.0, 9, 0, 0, 0, 0])  # sent, and new errors where chunks were encoded
     attempt.absorb(slices((0, 2, "abc")))
     attempt.again()
     assert residual.values.tolist() == [9, 9, 2, 3, 4, 5]
@@ -178,7 +178,7 @@ def test_a_round_that_goes_through_leaves_owed_what_it_left_out() -> None:
 
 
 class LateCodec(Half):
-    """Has something happen while a thread encodes."""
+    """Calls a function while a thread encodes."""
 
     def __init__(self, meanwhile: Callable[[], None]) -> None:
         super().__init__("fp16", 3, torch.float16)
@@ -204,7 +204,7 @@ def test_what_a_thread_encodes_for_a_try_that_was_aborted_is_owed_in_no_other() 
 
 
 def interrupted(seed: int) -> tuple[Wire, dict[str, Attempt], str]:
-    """A round in which a member dies after some steps; the others are told one after the other to abort."""
+    """Run a round in which a member dies after some steps, and the others abort it in turn."""
     draw = random.Random(seed)
     wire = Wire(random_plan(draw, names(draw.randint(3, 6)), epoch=3, chunk_bytes=1024), DEATH_ELEMENTS, draw)
     attempts = {member: Attempt(1, wire.values[member], wire.weights[member], None) for member in wire.members}
@@ -234,7 +234,7 @@ def holding_of(member: str, attempt: Attempt) -> Holding:
 
 
 def fetch_all(attempts: dict[str, Attempt], orders: dict[str, RecoveryOrders]) -> None:
-    """Give each survivor the means that its orders have it fetch; whoever holds one holds it already."""
+    """Let each survivor fetch the means of its orders, as the other survivors held them before."""
     held = {member: (attempt.values.clone(), attempt.slices) for member, attempt in attempts.items()}
     for member, attempt in attempts.items():
         for peer, start, stop in orders[member].fetch if not attempt.whole else ():
@@ -244,7 +244,7 @@ def fetch_all(attempts: dict[str, Attempt], orders: dict[str, RecoveryOrders]) -
 
 
 def reduce_rest(wire: Wire, attempts: dict[str, Attempt], orders: dict[str, RecoveryOrders], seed: int) -> None:
-    """Reduce among the survivors what nobody holds."""
+    """Reduce the elements that no survivor holds among the survivors."""
     whole: spans.Spans = ((0, DEATH_ELEMENTS),)
     lefts = {whole if its.restart else its.left for its in orders.values() if its.restart or its.left}
     if not lefts:
@@ -270,7 +270,7 @@ def mean_of(wire: Wire, part: MeanSlice) -> torch.Tensor:
 
 
 def test_wherever_in_a_round_a_member_dies_the_others_end_with_the_same_right_bits() -> None:
-    """Each element's mean is of all, or of all but the dead member, and slices say which."""
+    """Each element's mean is of all members, or of all but the dead one; the slices tell which."""
     kept = left = mixed = whole = 0
     for seed in range(150):
         wire, attempts, dead = interrupted(seed)
@@ -288,4 +288,4 @@ def test_wherever_in_a_round_a_member_dies_the_others_end_with_the_same_right_bi
             assert (first.values[part.start : part.stop] - mean_of(wire, part)).abs().max() < 1e-5, f"seed {seed}"
         of_dead = {dead in part.members for part in first.slices}
         kept, left, mixed = kept + (of_dead == {True}), left + (of_dead == {False}), mixed + (len(of_dead) == 2)
-    assert min(kept, left, mixed, whole) >= 5, "the seeds reach all kinds of moments"
+    assert min(kept, left, mixed, whole) >= 5, "the seeds reach all kinds of moments of death"

@@ -1,4 +1,4 @@
-"""The state machine of sums, driven by hand: all members of a plan, with chunks arriving in any order."""
+"""The reductions of all members of a plan, with chunks delivered by hand in any order."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def reduction(
 
 
 def give(state: Reduction, number: int, peer: str, values: torch.Tensor, part: Part) -> bool:
-    """A mean arrives; whether it is a new one."""
+    """Deliver a mean. Returns whether it is the first of its chunk."""
     state.check_mean(number, peer)
     return bool(state.accept(number, part, values))
 
 
-def passed_on(state: Reduction, number: int) -> torch.Tensor:
-    """The sum that a member passes on: it may consist of nothing but its own values."""
+def partial_sum(state: Reduction, number: int) -> torch.Tensor:
+    """Return the sum that a member sends, which may be its own values alone."""
     own = state.chunk(number).unsummed
     return own.values * own.weight if own is not None else state.chunk(number).sum.clone()
 
@@ -66,7 +66,7 @@ class Wire:
         self.draw = draw
 
     def ready(self, member: str) -> int:
-        """The epoch that a member is ready to go by, as of now."""
+        """Return the epoch that a member is ready to use now."""
         return self.successor[member]
 
     def run(self) -> None:
@@ -74,7 +74,7 @@ class Wire:
             self.step()
 
     def step(self, ended: Collection[str] = ()) -> None:
-        """Deliver a chunk, unless its receiver is among those that have `ended`."""
+        """Deliver a chunk, unless its receiver is in `ended`."""
         kind, member, number, peer, values, part = self.pending.pop(self.draw.randrange(len(self.pending)))
         state = self.members[member]
         if member in ended:
@@ -88,21 +88,21 @@ class Wire:
             state.check_mean(number, peer)
             sends = state.accept(number, part, values)
             assert sends
-            self.bring(member, sends[0], values)
+            self.deliver(member, sends[0], values)
 
     def send(self, member: str, sends: Sequence[OutgoingChunk]) -> None:
-        """What a member sends, partial sums as they are by now; a root takes the mean itself first."""
+        """Send a member's chunks, with the partial sums of this moment; a root accepts the mean itself first."""
         state = self.members[member]
         for send in sends:
             if send.kind is Kind.PARTIAL:
                 sealed = send._replace(part=state.sealed(send.part))
-                self.bring(member, sealed, passed_on(state, send.number))
+                self.deliver(member, sealed, partial_sum(state, send.number))
             else:
                 mean = state.chunk(send.number).sum.clone()
                 assert state.accept(send.number, send.part, mean) == (send,)
-                self.bring(member, send, mean)
+                self.deliver(member, send, mean)
 
-    def bring(self, member: str, send: OutgoingChunk, values: torch.Tensor) -> None:
+    def deliver(self, member: str, send: OutgoingChunk, values: torch.Tensor) -> None:
         for peer in send.peers:
             self.pending.append((send.kind, peer, send.number, member, values, send.part))
 
@@ -126,7 +126,7 @@ def test_any_order_over_any_trees_gives_the_mean_to_all(seed: int, count: int, e
 def test_who_comes_to_hold_a_plan_in_the_midst_of_a_round_may_have_it_in_the_next(
     seed: int, count: int, elements: int
 ) -> None:
-    """Members come to be ready one after the other while chunks travel; in the end all agree, on what all hold."""
+    """Members become ready in turn while chunks are in flight; in the end all agree on an epoch that all hold."""
     draw = random.Random(seed)
     wire = Wire(random_plan(draw, names(count), epoch=3, chunk_bytes=1024), elements, draw)
     wire.successor = dict.fromkeys(wire.members, 3)
@@ -147,7 +147,7 @@ def test_who_comes_to_hold_a_plan_in_the_midst_of_a_round_may_have_it_in_the_nex
     wire.run()
     agreed = {state.outcome.agreed for state in wire.members.values()}
     assert len(agreed) == 1
-    assert agreed == {3} or all_ready, "nobody goes by a plan that some member does not hold"
+    assert agreed == {3} or all_ready, "members agreed on a plan that some member does not hold"
 
 
 @given(st.integers(0, 2**32), st.integers(2, 7))
@@ -170,7 +170,7 @@ ONES = torch.ones(5)
 
 
 def entered(plan: Plan, member: str, elements: int = 5, weight: float = 1.0, fixed: bool = False) -> Reduction:
-    """A member that has passed on its values, or added them."""
+    """Return the reduction of a member that has added its values."""
     state = reduction(plan, member, elements)
     state.start(Contribution(torch.ones(elements), weight, lambda: plan.epoch, lambda: plan.epoch, fixed))
     for number in range(len(state.layout.chunks)):
@@ -201,7 +201,7 @@ def test_a_mean_that_leaves_a_member_out_is_counted() -> None:
 
 
 def test_a_mean_before_the_sum_is_refused() -> None:
-    """It would take the place of a sum that is not passed on yet."""
+    """The mean would replace values that were not sent yet."""
     with pytest.raises(FrameError) as caught:
         reduction(STAR, "m1", 5).check_mean(0, "m0")
     assert (caught.value.rule, caught.value.member) == ("mean-early", "m0")
@@ -298,7 +298,7 @@ def test_a_layout_finds_its_chunks_and_no_others(seed: int, elements: int, items
 
 
 def test_slices_of_unequal_length_advance_alike() -> None:
-    """Six chunks to two: the short slice's second comes when the long one is half over, not second."""
+    """With six and two chunks, the second chunk of the short slice comes when the long one is half done."""
     of = names(3)
     plan = Plan(0, of, (replace(star(of, "m0"), share=0.75), replace(star(of, "m1"), share=0.25)), 1024)
     layout = Layout(plan.whole, plan.chunk_bytes, 8 * 256, 4)

@@ -1,4 +1,4 @@
-"""What rounds hand on to later ones."""
+"""The measurements that a round leaves for later ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LARGE, SMALL = 16 * CHUNK_BYTES // 4, 1
 
 @pytest.fixture
 def rounds() -> Rounds:
-    """Those of a leaf that is connected to nobody."""
+    """Return the rounds of a leaf without connections."""
     plans = HeldPlans("m1", Plan(0, MEMBERS, (star(MEMBERS, "m0"),), CHUNK_BYTES))
     headers = ChunkHeaderFormat(len(MEMBERS))
     outbox = Outbox(TransportSettings("m1", "secret", 1.0), headers.size, {}, lambda peer, reason: None)
@@ -32,7 +32,7 @@ def rounds() -> Rounds:
 
 
 def measured(rounds: Rounds, elements: int, back_s: float, long_s: float) -> Round:
-    """A round of `long_s`, whose means take `back_s` to come back."""
+    """Run a round of `long_s`, in which means take `back_s` to come back."""
     its = rounds.begin(0, torch.zeros(elements))
     last = len(its.reduction.layout.chunks) - 1
     for number in range(last + 1):
@@ -45,10 +45,10 @@ def measured(rounds: Rounds, elements: int, back_s: float, long_s: float) -> Rou
 
 
 def test_how_late_means_come_back_is_learned_of_each_kind_of_round_by_itself(rounds: Rounds) -> None:
-    """A small tensor's mean takes all of its round to come back, which says nothing of a large one's."""
+    """A small tensor's mean takes all of its round to come back; a large tensor's first mean does not."""
     measured(rounds, LARGE, back_s=0.1, long_s=1.0)
     measured(rounds, SMALL, back_s=0.1, long_s=0.1)
     large = rounds.begin(0, torch.zeros(LARGE))
-    assert large.pacing.returns == pytest.approx(0.1)
+    assert large.pacing.return_part == pytest.approx(0.1)
     rounds.end(large)
-    assert rounds.begin(0, torch.zeros(SMALL)).pacing.returns == pytest.approx(1.0)
+    assert rounds.begin(0, torch.zeros(SMALL)).pacing.return_part == pytest.approx(1.0)

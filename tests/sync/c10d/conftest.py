@@ -1,4 +1,4 @@
-"""What the tests of this folder share: processes cost more than what is tried in them."""
+"""Fixtures for the tests of this folder: they share processes, whose start takes longer than the tests."""
 
 from __future__ import annotations
 

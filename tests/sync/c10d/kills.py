@@ -1,8 +1,8 @@
-"""Ranks that are killed while all train over `wan`: `python -m tests.sync.c10d.kills --count 20`.
+"""Kills ranks while all train over `wan`: `python -m tests.sync.c10d.kills --count 20`.
 
-In each case four ranks train by DistributedDataParallel, and one, at a moment that the seed draws, gets SIGKILL: also
-rank 0, whose process has the group's store and its controller beside it. The others are to end with an error that names
-it, within the group's timeout. How long that takes them is printed with what they said.
+In each case four ranks train by DistributedDataParallel, and one of them gets SIGKILL at a moment that the seed draws.
+The killed rank may be rank 0, whose process has the group's store and starts its controller. The others must end with
+an error that names the killed rank, within the group's timeout. Each case prints the seconds that this took.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.sync.c10d.ranks import TIMEOUT_S, Ranks
 
 RANKS = 4
-#: After the first step of all: buckets are arranged anew, plans are swapped, and steps go on.
+#: The latest kill in seconds after everybody's first step. In this time DDP rearranges its buckets, and plans change.
 WITHIN_S = 3.0
 WIDTH = 400
 
 
 def first_step(rank: int) -> None:
-    """Rank 0 starts the controller meanwhile."""
+    """Take a step; in it rank 0 starts the controller."""
     _train(1)
 
 
 def trains_until_it_fails(rank: int) -> str:
-    """What the step said that failed."""
+    """Train until a step fails. Returns its error."""
     try:
         _train(10**6)
     except RuntimeError as error:
@@ -47,7 +47,7 @@ def _train(steps: int) -> None:
 
 
 def case(number: int, seed: int) -> tuple[bool, float]:
-    """Whether all the others named who was killed, and the seconds until the last of them had."""
+    """Run a case. Returns whether all other ranks named the killed rank, and the seconds until the last one failed."""
     drawn = random.Random(f"{seed} {number}")
     victim, after_s = drawn.randrange(RANKS), drawn.uniform(0, WITHIN_S)
     others = [rank for rank in range(RANKS) if rank != victim]
@@ -57,17 +57,18 @@ def case(number: int, seed: int) -> tuple[bool, float]:
         time.sleep(after_s)
         ranks.processes[victim].kill()
         killed_s = time.monotonic()
-        said = ranks.end(*others)
+        errors = ranks.end(*others)
         took_s = time.monotonic() - killed_s
-    named = all(re.search(rf"\brank ?{victim}\b", words) for words in said)
+    named = all(re.search(rf"\brank ?{victim}\b", error) for error in errors)
     print(
-        f"case {number}: rank {victim} after {after_s:.2f} s, {took_s:.2f} s: {'named' if named else said}", flush=True
+        f"case {number}: rank {victim} after {after_s:.2f} s, {took_s:.2f} s: {'named' if named else errors}",
+        flush=True,
     )
     return named and took_s < TIMEOUT_S, took_s
 
 
 def main() -> int:
-    """All cases; 1 where one was not named."""
+    """Run all cases. Returns 1 if a killed rank was not named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,4 +1,4 @@
-"""Ranks of process groups, as processes that stay for many tests: each does what it is sent."""
+"""Ranks of process groups, as processes that stay for many tests: each runs the functions that it is sent."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from tests.program import FORKS, preload
 
 preload("testbed.sync.c10d", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim")
 
-#: What a rank waits for the others at most: a machine that is busy may take half a minute to start a controller.
+#: The longest wait of a rank for the others in seconds: a busy machine may take half a minute to start a controller.
 TIMEOUT_S = 120.0
 
 
 class Ranks:
-    """`count` of them, in a group `wan`. A context manager.
+    """The `count` ranks of a group `wan`. A context manager.
 
-    Its controller is the one at `controller`, whose members are m0, m1, …, or, without, one that rank 0 starts.
+    The group uses the controller at the address `controller`, whose members are m0, m1, …; without an address, rank 0
+    starts one.
     """
 
     def __init__(self, count: int, controller: str = "") -> None:
@@ -48,21 +49,22 @@ class Ranks:
             process.kill()
 
     def begin(self, work: Callable[..., Any], *arguments: object) -> None:
-        """Have each do `work`, of a test's module, with its own rank and these."""
+        """Let each rank call `work`, a function of a test's module, with its rank and the arguments."""
         assert not self._stuck, self._stuck
         for pipe in self._pipes:
             pipe.send((work, arguments))
 
     def end(self, *ranks: int) -> list[Any]:
-        """What these returned. AssertionError with the traceback of one that raised, when all of them have ended.
+        """Return the results of some ranks, after all of them have ended.
 
-        Where one does not, nothing more is to be had of them.
+        Raises AssertionError with the traceback of a rank that raised. After a rank that does not end, all later calls
+        fail.
         """
         assert not self._stuck, self._stuck
         outcomes: list[tuple[bool, Any]] = []
         for rank in ranks:
             if not self._pipes[rank].poll(2 * TIMEOUT_S):
-                self._stuck = f"rank {rank} does not come to an end; others: {outcomes}"
+                self._stuck = f"rank {rank} does not end; others: {outcomes}"
                 raise AssertionError(self._stuck)
             outcomes.append(self._pipes[rank].recv())
         failures = [f"rank {rank}: {value}" for rank, (failed, value) in zip(ranks, outcomes, strict=True) if failed]
@@ -70,7 +72,7 @@ class Ranks:
         return [value for _, value in outcomes]
 
     def do(self, work: Callable[..., Any], *arguments: object) -> list[Any]:
-        """Begin, and wait for what all of them return."""
+        """Let each rank call `work`, and return the results of all."""
         self.begin(work, *arguments)
         return self.end(*range(len(self._pipes)))
 
@@ -94,8 +96,8 @@ def _serve(rank: int, count: int, port: int, controller: str, pipe: Connection[A
         except EOFError:
             break
         try:
-            said = False, work(rank, *arguments)
+            outcome = False, work(rank, *arguments)
         except Exception:
-            said = True, traceback.format_exc()
-        pipe.send(said)
+            outcome = True, traceback.format_exc()
+        pipe.send(outcome)
     dist.destroy_process_group()

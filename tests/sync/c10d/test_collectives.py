@@ -1,4 +1,4 @@
-"""Every public collective does what gloo's does, whether it goes by plans or not."""
+"""Every public collective has the results of gloo, whether the session or gloo does it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.sync.c10d.ranks import TIMEOUT_S, Ranks
 
 pytestmark = pytest.mark.local
 
-#: Twice what a type rounds off, for each of the four summands and the mean that is made of them and taken back. Gloo
-#: adds in an order that follows from which rank it takes for the first.
+#: Twice a type's rounding error for each of the four summands, for the mean, and for its product with 4. Gloo's order
+#: of addition depends on the rank that it takes for the first.
 ROUNDING = {torch.float64: 4e-15, torch.float32: 2e-6, torch.float16: 8e-3, torch.bfloat16: 6e-2}
 DTYPES = (*ROUNDING, torch.int64, torch.int32, torch.uint8, torch.bool, torch.complex64)
 OPS = ("SUM", "AVG", "MAX", "MIN", "PRODUCT", "BAND")
 
-#: Ranks of a group that is not of all.
+#: The ranks of a smaller group.
 SOME = [0, 1, 3]
 
 Tensors = list[torch.Tensor]
@@ -54,8 +54,8 @@ def coalesced(values: torch.Tensor, op: dist.ReduceOp, group: dist.ProcessGroup)
             dist.all_reduce(values, op, group)
             dist.all_reduce(other, op, group)
     finally:
-        # PyTorch (2.13) leaves it where an operation is refused: all that the group is asked for later would be put off
-        # for ever, and come to the same over wan and gloo, which is nothing.
+        # PyTorch (2.13) keeps it after a refused operation: all later calls of the group would be deferred forever, and
+        # wan and gloo would agree because neither does anything.
         dist.distributed_c10d._world.pg_coalesce_state.pop(group, None)
     return [values, other]
 
@@ -142,7 +142,7 @@ COLLECTIVES: dict[str, Callable[[torch.Tensor, dist.ReduceOp, dist.ProcessGroup]
 
 @cache
 def groups(name: str) -> tuple[dist.ProcessGroup | None, ...]:
-    """The same ranks by wan and by gloo, made once; None where this rank is not in them."""
+    """Return a wan group and a gloo group of the same ranks, made once; None if this rank is not in them."""
     timeout = timedelta(seconds=TIMEOUT_S)
     if name == "world":
         return dist.group.WORLD, dist.new_group(backend="gloo", timeout=timeout)
@@ -151,7 +151,7 @@ def groups(name: str) -> tuple[dist.ProcessGroup | None, ...]:
 
 
 def both(rank: int, collective: str, dtype: torch.dtype, part: int, op: str, group: str) -> None:
-    """Do it by wan and by gloo, and hold one against the other."""
+    """Call a collective over wan and over gloo, and compare the results."""
     ours, theirs = groups(group)
     if ours is None or theirs is None:
         return
@@ -191,7 +191,7 @@ def test_what_comes_of_it_is_what_comes_of_gloo(
 
 @pytest.mark.parametrize("collective", ["all_reduce", "all_reduce_later", "coalesced"])
 def test_large_sums_are_in_it(four: Ranks, collective: str) -> None:
-    """What the search above may miss: those that go by plans."""
+    """The search above may miss collectives that a session does."""
     for dtype in ROUNDING:
         for op in ("SUM", "AVG"):
             four.do(both, collective, dtype, 20_000, op, "world")
@@ -207,5 +207,5 @@ def sum_of_ones(rank: int) -> list[float]:
 
 
 def test_after_all_that_sums_are_still_made(four: Ranks) -> None:
-    """And both would come to the same, if neither did anything any more."""
+    """Otherwise both backends would agree because neither does anything."""
     assert four.do(sum_of_ones) == [[4.0, 4.0]] * 4

@@ -1,4 +1,4 @@
-"""Groups `wan` of ranks that have their tensors on a GPU, which may be one for all. Left out where there is none."""
+"""Groups `wan` of ranks with tensors on a GPU, which they may share. Skipped without a GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGE = 4_000_000
 
 
 def sums_beside_what_the_device_computes(rank: int) -> None:
-    """What a stream of the caller's has made is reduced once it is made, and not waited for by what comes after."""
+    """Reduce a tensor that a stream of the caller makes; later work on that stream does not wait for the result."""
     device, stream = torch.device("cuda", 0), torch.cuda.Stream(0)
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         with torch.cuda.stream(stream):

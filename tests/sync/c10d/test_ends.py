@@ -1,4 +1,4 @@
-"""How process groups end: one after the other, by an abort, and by a rank that is killed."""
+"""The end of process groups: by leaving in turn, by an abort, and by a killed rank."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import stop, until
 pytestmark = pytest.mark.local
 
 LARGE = 50_000
-#: How long a group waits that is to wait for a rank in vain.
+#: The timeout in seconds of a group that waits for a rank in vain.
 SHORT_S = 1
 
 
@@ -35,7 +35,7 @@ def groups_one_after_the_other(rank: int) -> None:
 
 
 def aborted_while_it_waits(rank: int) -> str:
-    """Rank 0 comes to a sum alone, and rank 1 aborts the group once all have the first."""
+    """Begin a sum at rank 0 alone, and abort the group at rank 1, after a first sum of all."""
     group = dist.new_group(backend="wan")
     dist.all_reduce(torch.ones(LARGE), group=group)
     dist.barrier(group)
@@ -46,7 +46,7 @@ def aborted_while_it_waits(rank: int) -> str:
         with pytest.raises(dist.DistBackendError) as failure:
             dist.all_reduce(torch.ones(LARGE), group=group)
         said = str(failure.value)
-    dist.barrier()  # whoever aborted before all others had failed would be named as well
+    dist.barrier()  # a rank that aborted before all others had failed would be named as well
     group.abort()
     return said
 
@@ -58,7 +58,7 @@ def trains_until_it_fails(rank: int) -> str:
             if (rank, step) == (2, 3):
                 os.kill(os.getpid(), signal.SIGKILL)
             ddp(torch.ones(4, 200)).sum().backward()
-    with pytest.raises(RuntimeError):  # and so does all that comes after it
+    with pytest.raises(RuntimeError):  # like all later collectives
         dist.all_reduce(torch.ones(LARGE))
     return str(failure.value)
 
@@ -87,7 +87,7 @@ def test_a_rank_that_is_killed_is_named_at_the_others() -> None:
 
 
 def killed_while_another_is_waited_for(rank: int) -> list[str]:
-    """Over gloo rank 0 waits for rank 1, which lives and does not come: nothing ends between these two."""
+    """Over gloo rank 0 waits for rank 1, which lives but does not come, so their connection does not end."""
     dist.all_reduce(torch.ones(LARGE))
     dist.barrier()
     if rank == 2:
@@ -113,7 +113,7 @@ def leaves_one_that_is_stopped(rank: int) -> str:
     group = dist.new_group(timeout=timedelta(seconds=TIMEOUT_S), backend="wan")
     dist.all_reduce(torch.ones(LARGE), group=group)
     reducing = group._session._engine.current
-    reducing.settings = replace(reducing.settings, timeout_s=SHORT_S)  # but not for its controller to start
+    reducing.settings = replace(reducing.settings, timeout_s=SHORT_S)  # not for the start of its controller
     pids = [0, 0]
     dist.all_gather_object(pids, os.getpid())
     dist.barrier()

@@ -1,4 +1,4 @@
-"""A group keeps nothing of works that are over."""
+"""A group keeps no reference to completed works."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.pure
 
 
 class Done(dist.Work):
-    """Gloo was done before anybody asked."""
+    """A work of gloo that was completed before its future was requested."""
 
     def get_future(self) -> torch.futures.Future[Any]:
         future: torch.futures.Future[Any] = torch.futures.Future()
@@ -26,4 +26,4 @@ class Done(dist.Work):
 def test_a_work_that_is_over_is_told_of_no_failure() -> None:
     failure = GroupFailure()
     future = GlooWork(Done(), torch.device("cpu"), failure).get_future()
-    assert future.value() == [] and not failure._told
+    assert future.value() == [] and not failure._callbacks

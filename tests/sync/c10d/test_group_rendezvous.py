@@ -1,4 +1,4 @@
-"""How long ranks wait for each other at their first sum."""
+"""The wait of ranks for each other at their first sum."""
 
 from __future__ import annotations
 

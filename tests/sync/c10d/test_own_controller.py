@@ -1,4 +1,4 @@
-"""The controller that rank 0 starts, as long as there are members."""
+"""The controller that rank 0 starts lives as long as there are members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PyTorch trains with over a group `wan` comes to the parameters that it comes to over gloo."""
+"""PyTorch's ways of training reach the same parameters over a group `wan` as over gloo."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tests.sync.plans import chain, names
 
 pytestmark = pytest.mark.local
 
-#: Of a layer, 160 KiB of weights: one bucket each, which goes by plans.
+#: A layer has 160 KiB of weights: one bucket each, which the session reduces.
 WIDTH = 200
 STEPS = 4
-#: Six digits of float32, after steps that all begin from what the ones before left.
+#: Six digits of float32, because each step begins with the rounding errors of the ones before.
 TOLERANCE = 1e-5
 
 
 class Forked(nn.Module):
-    """Three layers, of which the second has no part in every other batch."""
+    """Three layers, of which every other batch skips the second."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ def by_fully_shard(rank: int, mesh: DeviceMesh) -> torch.Tensor:
     return values(model)
 
 
-#: Of the trainings that a rank goes on with: the model and its optimizer, by how it is held and the training's name.
+#: The models and optimizers of trainings that a rank continues, by wrapper and training.
 UNDER_WAY: dict[tuple[str, str], tuple[nn.Module, torch.optim.Optimizer]] = {}
 
 
@@ -114,7 +114,7 @@ def more_steps(rank: int, held: str, first: int, name: str) -> torch.Tensor:
 
 
 def by_two_sites(model: Forked) -> nn.Module:
-    """FSDP2's copies of the model at two sites of one rank each: what is between the copies is the whole group's."""
+    """FSDP2 keeps copies of the model at two sites of one rank each, so the whole group reduces between copies."""
     own = [dist.new_group([rank], backend="gloo") for rank in range(2)][dist.get_rank()]
     groups = [dist.group.WORLD, own]
     mesh = DeviceMesh.from_group(groups, "cpu", [[0], [1]], mesh_dim_names=("site", "worker"))  # type: ignore[arg-type]
@@ -160,7 +160,7 @@ def test_fully_shard(four: Ranks) -> None:
 
 @pytest.mark.parametrize("held", ["whole", "shards"])
 def test_plans_are_swapped_between_steps(tmp_path: Path, held: str) -> None:
-    """Both halves of the steps come to the same bits as under one plan: of two values the sum has but one order."""
+    """Both halves of the steps reach the same bits as under one plan: a sum of two values does not depend on order."""
     members = names(2)
     other = Plan(1, members, (chain(members[::-1]),), chunk_bytes=16 * 1024)
     with Controller(tmp_path, Plan(0, members, (chain(members),)), job(10**6)) as controller:

@@ -1,4 +1,4 @@
-"""Numbers of a few bits in bytes."""
+"""Numbers of a few bits, packed into bytes."""
 
 from __future__ import annotations
 

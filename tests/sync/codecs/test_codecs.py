@@ -1,4 +1,4 @@
-"""Each codec by itself: how far off it may be, how long, and what it refuses."""
+"""Each codec alone: its largest error, its length, and the inputs that it refuses."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from testbed.sync.codecs.int8 import BLOCK
 
 pytestmark = pytest.mark.pure
 
-#: Those of one length for so many elements.
+#: The codecs whose length depends on the number of elements alone.
 NAMES = ("fp32", "fp16", "bf16", "int8", "topk", "topk:0.25", "bins2", "bins4")
 ALL = (*NAMES, "sparse")
 
-#: A chunk's values: of any size that training meets, and a few outliers.
+#: A chunk's values: of any magnitude in trainings, with a few outliers.
 chunks = st.builds(
     lambda seed, elements, scale, outliers: draw(seed, elements, scale, outliers),
     st.integers(0, 2**32),
@@ -130,7 +130,7 @@ def test_sparse_places_take_the_bits_that_elias_and_fano_say(seed: int, elements
 
 
 def test_values_of_two_bits_at_one_place_of_128_take_about_eleven_bits_each() -> None:
-    """32 of 4,096, as SparseLoCo sends them: 9 bits of a place and 2 of its value, beside 24 bytes a chunk."""
+    """32 of 4,096, as SparseLoCo sends them: 9 bits for a place and 2 for its value, and 24 bytes a chunk."""
     values = torch.zeros(16_384)
     places = torch.randperm(len(values), generator=torch.Generator().manual_seed(1))[:128]
     values[places] = torch.tensor([-3.0, -1.0, 1.0, 3.0]).repeat(32)

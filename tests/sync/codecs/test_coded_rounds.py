@@ -1,4 +1,4 @@
-"""Rounds through codecs: members bit-identical, nothing lost for good, whatever the plan and its swaps."""
+"""Rounds through codecs: members stay bit-identical, and no value is lost, under any plan and during swaps."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ Outcome = tuple[list[torch.Tensor], torch.Tensor]
 
 
 def reduce(session: sync.Session, elements: int, weight: float) -> Outcome:
-    """The means of some rounds, and what this member owes after them."""
+    """Run some rounds. Returns their means, and this member's residual after them."""
     residual, means = Residual(), []
     for k in range(ROUNDS):
         means.append(session.allreduce(values(session.name, k, elements), weight, residual).tensor)
-    owed = residual.values
-    return means, torch.zeros(elements) if owed is None else owed
+    left = residual.values
+    return means, torch.zeros(elements) if left is None else left
 
 
 def check(results: dict[str, Outcome], weights: dict[str, float], elements: int, rounds: int = ROUNDS) -> None:
@@ -47,8 +47,8 @@ def check(results: dict[str, Outcome], weights: dict[str, float], elements: int,
         assert all(torch.equal(a, b) for a, b in zip(first, means, strict=True)), "members differ"
     put_in = sum(values(m, k, elements).double() * weights[m] for m in results for k in range(rounds))
     came_out = sum(mean.double() for mean in first) * sum(weights.values())
-    owed = sum(residual.double() for _, residual in results.values())
-    assert (put_in - came_out - owed).abs().max() <= 1e-4 * put_in.abs().max()
+    left = sum(residual.double() for _, residual in results.values())
+    assert (put_in - came_out - left).abs().max() <= 1e-4 * put_in.abs().max()
 
 
 @pytest.mark.parametrize("codec", ["fp16", "bf16", "int8", "topk:0.1", "bins2", "bins4"])
@@ -63,7 +63,7 @@ def test_what_was_put_in_came_out_or_is_owed(tmp_path: Path, codec: str, seed: i
 
 
 def test_what_decays_is_paid_by_as_much_less(tmp_path: Path) -> None:
-    """One link, coded on its way up alone: e ← βe + Δ − q at the member that encodes."""
+    """One link with a codec for partial sums alone: e ← βe + Δ − q at the member that encodes."""
     members, decay, elements = names(2), 0.5, 3000
     plan = Plan(0, members, (chain(members),), 4 * 4096, link_codecs={"m1->m0": "bins2"})
 
@@ -85,7 +85,7 @@ def test_what_decays_is_paid_by_as_much_less(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_sparse_sums_are_those_of_fp32_to_the_bit(tmp_path: Path, seed: int) -> None:
-    """Whatever the tree, and nothing is owed."""
+    """The sums are the same in any tree, and no residual is left."""
     draw = random.Random(seed)
     plan = random_plan(draw, names(draw.randint(2, 6)), 0, chunk_bytes=4096)
     elements = draw.randint(1000, 9000)
@@ -115,7 +115,7 @@ def test_links_may_have_codecs_of_their_own(tmp_path: Path) -> None:
     results = run(tmp_path, plan, lambda session: reduce(session, 3000, 1.0))
     check(results, weights, 3000)
     owing = {member for member, (_, owed) in results.items() if owed.any()}
-    assert owing == {"m0", "m2"}  # who encodes the mean, and whose way up is coded
+    assert owing == {"m0", "m2"}  # the member that encodes the mean, and the one whose partial sum is encoded
 
 
 def test_without_a_residual_a_plan_with_codecs_is_exact(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ class Readmission(Controller):
             for other in self.others():
                 place = neighbours(self._graph, other.name, uniform(self._graph))
                 committed = GraphCommitted(first, place, {"w2": ADDRESS})
-                self._world.later(lambda other=other, committed=committed: other.inbox.turn(committed))
+                self._world.later(lambda other=other, committed=committed: other.inbox.commit(committed))
             self._world.come(self.comes, around(self._graph)["w2"], first)
 
 

@@ -189,7 +189,7 @@ def test_a_member_that_died_comes_again_where_the_others_are() -> None:
     first = max(node.follow.promises[-1] for node in others.values())
     comer = nodes["w2"] = Node("w2", graph.members, 3)
     for name, node in others.items():
-        node.inbox.turn(GraphCommitted(first, neighbours(graph, name, weights), {"w2": comer.address}))
+        node.inbox.commit(GraphCommitted(first, neighbours(graph, name, weights), {"w2": comer.address}))
     comes.open()
     members["w2"] = HopMember(neighbours(graph, "w2", weights), rules, torch.zeros(3), 80, first)
     roster = {name: node.address for name, node in nodes.items()}
@@ -217,7 +217,7 @@ def test_what_a_dead_member_left_on_its_way_is_not_taken_for_what_it_sends_when_
     with pytest.raises(FrameError) as caught:
         inbox.receiver(Greeting("w1", 0, 0, 7))
     assert (caught.value.rule, caught.value.member, caught.value.given) == ("unknown-generation", "w1", 7)
-    inbox.turn(GraphCommitted(7, None, {"w1": ("127.0.0.1", 4000)}))
+    inbox.commit(GraphCommitted(7, None, {"w1": ("127.0.0.1", 4000)}))
     inbox.receiver(Greeting("w1", 0, 0, 7)).take(token)
 
 

@@ -1,4 +1,4 @@
-"""How far members stand from the mean when they merge, against the same by hand."""
+"""Members' distances from the mean when they merge, compared with the same by hand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EVERY = 4
 
 
 def trained(member: str) -> torch.nn.Module:
-    """A member's model after its first EVERY steps."""
+    """Return a member's model after its first EVERY steps."""
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for number in range(EVERY):
@@ -88,7 +88,7 @@ def test_each_fragment_has_its_own(tmp_path: Path) -> None:
 
 
 def test_all_members_sums_cancel_out(tmp_path: Path) -> None:
-    """They are those of differences to their mean, whatever the signs."""
+    """The sketches are those of differences to their mean, so they add up to 0 with any signs."""
     found = measured(tmp_path)
     sums = torch.tensor([found[member][0].sketch for member in MEMBERS])
     assert float((torch.tensor([1.0, 2.0, 3.0])[:, None] * sums).sum(0).norm()) < 1e-2 * float(sums.norm())

@@ -1,4 +1,4 @@
-"""What each strategy makes of an ordinary training loop, against the same done by hand over all members' data."""
+"""Each strategy around an ordinary training loop, compared with the same algorithm by hand over all members' data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Make = Callable[[sync.Session, nn.Module, torch.optim.Optimizer], Strategy]
 
 
 def train(directory: Path, make: Make, steps: int = STEPS, plan: Plan = PLAN) -> dict[str, tuple[torch.Tensor, int]]:
-    """Each member's parameters at the end, and how many rounds there were."""
+    """Train at all members. Returns each member's parameters, and the number of rounds."""
 
     def work(session: sync.Session) -> tuple[torch.Tensor, int]:
         net = model()
@@ -45,14 +45,14 @@ def train(directory: Path, make: Make, steps: int = STEPS, plan: Plan = PLAN) ->
 
 
 def agreed(results: Mapping[str, tuple[torch.Tensor, int]]) -> tuple[torch.Tensor, int]:
-    """What all members ended with, the same bits."""
+    """Assert that all members ended with the same bits. Returns the parameters and the number of rounds."""
     parameters, rounds = next(iter(results.values()))
     assert all(torch.equal(parameters, other) and rounds == same for other, same in results.values())
     return parameters, rounds
 
 
 def by_hand(every: int, outer: sync.Outer, steps: int = STEPS) -> torch.Tensor:
-    """Local steps at each member, one after the other, and the outer step on the mean of what they changed."""
+    """Take local steps for each member in turn, and the outer step by the mean of their changes."""
     anchor, momentum = flat(model()), torch.zeros_like(flat(model()))
     nets = {member: model() for member in MEMBERS}
     for first in range(0, steps, every):
@@ -135,7 +135,7 @@ def test_post_local_sgd_is_gradients_then_local(tmp_path: Path) -> None:
 @pytest.mark.local
 @pytest.mark.parametrize(("fragments", "delay"), [(2, 0), (3, 0), (2, 1), (3, 5)])
 def test_streamed_fragments_end_agreed(tmp_path: Path, fragments: int, delay: int) -> None:
-    """As many rounds as fragments and periods, and one more for each fragment that was not the last to go off."""
+    """There is a round for each fragment and period, and one more for each fragment but the last one sent."""
     parameters, rounds = agreed(
         train(tmp_path, lambda s, net, opt: s.diloco(net, opt, 6, fragments=fragments, delay=delay))
     )
@@ -145,7 +145,7 @@ def test_streamed_fragments_end_agreed(tmp_path: Path, fragments: int, delay: in
 
 @pytest.mark.local
 def test_a_delayed_fragment_is_mixed_in_at_its_step(tmp_path: Path) -> None:
-    """By hand: what changed by step 4 moves the anchor at step 6, and the parameters half of the way."""
+    """By hand: the change up to step 4 moves the anchor at step 6, and the parameters by half of it."""
 
     def work(session: sync.Session) -> torch.Tensor:
         net = model()
@@ -218,7 +218,7 @@ def test_the_hooks_are_gone_afterwards(tmp_path: Path) -> None:
 
 @pytest.mark.local
 def test_a_failing_round_comes_out_of_the_step_and_names_peer_epoch_and_round(tmp_path: Path) -> None:
-    """The second: in the first all connect to the member that leaves, who else would wait for it to come."""
+    """The second round fails: in the first one all members must connect to the member that leaves."""
 
     def work(session: sync.Session) -> None:
         net = model()
@@ -267,7 +267,7 @@ def test_options_that_make_no_sense(every: int, streaming: dict[str, Any], said:
 
 @pytest.mark.local
 def test_groups_average_among_themselves_and_all_at_times(tmp_path: Path) -> None:
-    """By hand: two rounds of two steps, the first inside groups, the second among all."""
+    """By hand: two rounds of two steps each, the first inside groups, the second among all."""
     members = names(4)
     groups = (members[:2], members[2:])
     plan = Plan(

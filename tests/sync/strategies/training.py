@@ -1,4 +1,4 @@
-"""A small regression that members learn together, each from data of its own."""
+"""A small regression that members learn together, each from its own data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MODEL = nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, 8), nn.
 
 
 def model() -> nn.Module:
-    """A model with the same weights for every member: they are threads, and PyTorch's seed is one for all."""
+    """Return a model with the same weights for every member. Members are threads, and share PyTorch's seed."""
     return copy.deepcopy(_MODEL)
 
 
@@ -26,7 +26,7 @@ def batch(member: str, step: int, size: int = 8) -> tuple[torch.Tensor, torch.Te
 
 
 def step(net: nn.Module, optimizer: torch.optim.Optimizer, member: str, number: int) -> None:
-    """One step of an ordinary loop."""
+    """Take a step of an ordinary loop."""
     inputs, targets = batch(member, number)
     optimizer.zero_grad()
     (net(inputs) - targets).square().mean().backward()

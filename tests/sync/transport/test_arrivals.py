@@ -1,4 +1,4 @@
-"""Trains, from made-up arrivals: what is measured is what the path carried, whatever the reader and the sender did."""
+"""Trains of artificial arrivals: the measured rate is that of the path, whatever the reader and the sender do."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from testbed.protocol import Train
 from testbed.sync.transport import sockets
 from testbed.sync.transport.arrivals import (
-    HOLES_S,
+    GAPS_S,
     LEAST_BYTES,
-    MENDING_S,
+    LOSS_S,
     MOST_BYTES,
     MOST_S,
     SEGMENT_BYTES,
     Arrivals,
-    Packets,
+    PacketCount,
     Timing,
 )
 from testbed.sync.transport.frame import Frame
@@ -39,30 +39,28 @@ def head(follows: bool, allowed: int = 0) -> Frame:
 
 
 class Path:
-    """Super-packets of `packet` bytes that leave a link at `rate` bytes/s, read in pieces by a reader that is
-    prompt."""
+    """A link of `rate` bytes/s whose super-packets of `packet` bytes are read in pieces as they arrive."""
 
     def __init__(self, rate: float, packet: int) -> None:
         self.rate, self.packet = rate, packet
         self.arrivals = Arrivals()
-        self.astray = 0
+        self.out_of_order = 0
         self.timing = Timing("a", self.arrivals, self.packets)
         self.now = 1000.0
         self.arrived = self.read = 0
-        self.missing = 0  # bytes that came after a packet that is missing
+        self.missing = 0  # bytes that came after a lost packet
 
-    def packets(self) -> Packets:
-        return Packets(self.now, (self.arrived + self.missing) // SEGMENT_BYTES, self.astray)
+    def packets(self) -> PacketCount:
+        return PacketCount(self.now, (self.arrived + self.missing) // SEGMENT_BYTES, self.out_of_order)
 
-    def hole(self, seconds: float) -> None:
-        """Packets come in at the link's rate, and nothing can be read of them: one before them is missing."""
+    def lose(self, seconds: float) -> None:
+        """Let packets come at the link's rate after a lost one, so that none of them can be read."""
         self.now += seconds
         self.missing += int(self.rate * seconds)
-        self.astray = self.missing // SEGMENT_BYTES
+        self.out_of_order = self.missing // SEGMENT_BYTES
 
     def frame(self, follows: bool, allowed: int = 0) -> None:
-        """One comes in and is read: a piece is there once the packet that ends it is, and what is left of that
-        waits."""
+        """Receive a frame. A piece is read when its last packet has come, and the rest of that packet waits."""
         if not follows:
             self.arrived = self.read
         self.timing.begin(head(follows, allowed), HEAD)
@@ -75,7 +73,7 @@ class Path:
             self.timing.note(self.now, PIECE, self.arrived - self.read)
 
     def trains(self) -> tuple[Train, ...]:
-        """Those that are over once another one begins."""
+        """Begin another frame, and return the trains that have ended."""
         self.timing.begin(head(follows=False), HEAD)
         return self.arrivals.take().get("a", ())
 
@@ -114,7 +112,7 @@ def test_a_pause_of_tcp_s_ends_a_train() -> None:
 
 @pytest.mark.pure
 def test_a_train_does_not_reach_over_a_pause_to_become_long_enough() -> None:
-    """Ten packets, and a round trip later what the next window begins with."""
+    """Ten packets, and a round trip later the first of the next window."""
     path = Path(1e6, 1448)
     path.timing.begin(head(follows=False), HEAD)
     for number in range(20):
@@ -137,26 +135,26 @@ def test_long_trains_are_cut_so_that_a_change_shows() -> None:
 def test_trains_with_something_missing_are_left_out_and_those_shortly_after_them() -> None:
     path = Path(1e6, 1448)
     path.frame(follows=False)
-    path.astray = 50
+    path.out_of_order = 50
     path.frame(follows=False)
     path.frame(follows=False)
-    path.now += 2 * MENDING_S
+    path.now += 2 * LOSS_S
     path.frame(follows=False)
     kept = path.trains()
     assert len(kept) == 1
-    assert kept[0].began_s > 1000 + MENDING_S
+    assert kept[0].began_s > 1000 + LOSS_S
 
 
 @pytest.mark.pure
 def test_packets_that_come_after_a_missing_one_are_counted_as_they_come() -> None:
-    """So a link that fell shows within half a second, though nothing can be read of what comes."""
+    """A link that fell shows within half a second, although none of its packets can be read."""
     path = Path(4e6, 1448)
     for number in range(4):
         path.frame(follows=number > 0)
     path.rate = 0.6e6
     for _ in range(4):
-        path.hole(HOLES_S)
-        path.timing.rest(path.now)
+        path.lose(GAPS_S)
+        path.timing.end_if_idle(path.now)
     fell = [train for train in path.trains() if train.bytes < 2e6 * train.seconds]
     assert len(fell) == 4
     for train in fell[1:]:  # the first one began before the link fell
@@ -165,14 +163,14 @@ def test_packets_that_come_after_a_missing_one_are_counted_as_they_come() -> Non
 
 @pytest.mark.pure
 def test_packets_are_counted_too_where_one_of_the_first_is_missing() -> None:
-    """A round began as its link fell: nothing could be read for 2.7 s."""
+    """In a measured case a round began as its link fell, and nothing could be read for 2.7 s."""
     path = Path(0.6e6, 1448)
     path.timing.begin(head(follows=False), HEAD)
-    path.now += HOLES_S  # TCP waits for its timeout
-    path.timing.rest(path.now)
+    path.now += GAPS_S  # TCP waits for its timeout
+    path.timing.end_if_idle(path.now)
     for _ in range(3):
-        path.hole(HOLES_S)
-        path.timing.rest(path.now)
+        path.lose(GAPS_S)
+        path.timing.end_if_idle(path.now)
     trains = path.trains()
     assert len(trains) == 3
     for train in trains:
@@ -184,26 +182,26 @@ def test_packets_are_counted_too_where_one_of_the_first_is_missing() -> None:
 def test_packets_are_counted_where_many_come_out_of_order(part: float, counted: bool) -> None:
     path = Path(0.4e6, 1448)
     for number in range(14):
-        path.astray += int(part * CHUNK / 1448)
+        path.out_of_order += int(part * CHUNK / 1448)
         path.frame(follows=number > 0)
     trains = path.trains()
     assert bool(trains) == counted
     for train in trains:
         assert train.bytes / train.seconds == pytest.approx(0.4e6, rel=0.02)
-        assert HOLES_S <= train.seconds <= HOLES_S + CHUNK / 0.4e6
+        assert GAPS_S <= train.seconds <= GAPS_S + CHUNK / 0.4e6
 
 
 @pytest.mark.pure
 def test_a_silence_after_a_loss_is_no_rate() -> None:
-    """TCP waits for its timeout. Once what came before is told, nothing is told of the silence."""
+    """TCP waits for its timeout. The packets before the silence make a train, and the silence makes none."""
     path = Path(1e6, 1448)
     path.frame(follows=False)
-    path.hole(HOLES_S)
-    path.timing.rest(path.now)
+    path.lose(GAPS_S)
+    path.timing.end_if_idle(path.now)
     assert path.arrivals.take()
     for _ in range(4):
-        path.now += 2 * HOLES_S
-        path.timing.rest(path.now)
+        path.now += 2 * GAPS_S
+        path.timing.end_if_idle(path.now)
     assert path.trains() == ()
 
 
@@ -253,14 +251,14 @@ def test_few_bytes_say_too_little() -> None:
 
 @pytest.mark.local
 def test_the_kernel_says_when_bytes_arrived_and_how_many_more_there_are() -> None:
-    """Whenever they are read."""
+    """The times are those of arrival, not of reading."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sender = socket.create_connection(listener.getsockname())
         receiver, _ = listener.accept()
     noted: list[tuple[float, int, int]] = []
 
     def is_stamped_on_arrival() -> bool:
-        """The kernel begins to stamp a little after the first socket asks; until then the stamp is of the reading."""
+        """Return whether the kernel stamps arrivals: it begins a little after the first socket asks for it."""
         sender.sendall(bytes(1))
         time.sleep(0.05)
         reading = time.time()
@@ -283,4 +281,4 @@ def test_the_kernel_says_when_bytes_arrived_and_how_many_more_there_are() -> Non
             sockets.receive_timed(receiver, memoryview(bytearray(10_000)), lambda *note: noted.append(note))
     assert [(count, waiting) for _, count, waiting in noted[:2]] == [(16_384, 23_616), (16_384, 7_232)]
     assert noted[2][1] == 7_232
-    assert all(before - 0.001 <= at_s < reading - 0.09 for at_s, _, _ in noted), "before anybody read"
+    assert all(before - 0.001 <= at_s < reading - 0.09 for at_s, _, _ in noted), "stamped before the reading"

@@ -1,4 +1,4 @@
-"""Frames: the same after a trip, and refused when a bit of them is wrong."""
+"""Frames: unpacked as they were packed, and refused if any bit is wrong."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def test_a_frame_survives_the_trip(frame: Frame) -> None:
 
 
 def test_what_tcp_allows_is_rounded_up_and_nothing_is_not_a_limit() -> None:
-    def told(allowed: int) -> int:
+    def received(allowed: int) -> int:
         return WIRE.unpack(memoryview(WIRE.pack(FRAME._replace(allowed_bytes_s=allowed)))).allowed_bytes_s
 
-    assert [told(0), told(1), told(1024), told(1025)] == [0, 1024, 1024, 2048]
-    assert told(2**60) == 1024 * (2**32 - 1)
+    assert [received(0), received(1), received(1024), received(1025)] == [0, 1024, 1024, 2048]
+    assert received(2**60) == 1024 * (2**32 - 1)
 
 
 @given(st.integers(0, 2**32))
@@ -60,7 +60,7 @@ def test_any_flipped_bit_is_noticed(seed: int) -> None:
 
 @given(st.binary(max_size=3000), st.integers(0, 2**32))
 def test_a_checksum_notices_words_that_change_places(data: bytes, seed: int) -> None:
-    """Of 8 bytes at any place: rows have 64 of them, and two in one column add up to the same."""
+    """Words have 8 bytes, and rows 64 words; two words that change places within a column are not noticed."""
     draw = random.Random(seed)
     assert checksum(memoryview(bytearray(data))) == checksum(memoryview(bytearray(data)))
     if len(data) < 16:

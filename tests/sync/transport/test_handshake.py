@@ -1,4 +1,4 @@
-"""Greetings: both ends show that they have the key of the two, and nothing that was said can be used otherwise."""
+"""Greetings: both ends prove that they have their common key, and no message can be used for anything else."""
 
 from __future__ import annotations
 
@@ -13,18 +13,12 @@ import pytest
 from testbed.sync.errors import FrameError, ImpostorError
 from testbed.sync.transport import handshake
 from testbed.sync.transport.frame import FETCH, NONCE_BYTES, Greeting
-from testbed.sync.transport.settings import TransportSettings
-from tests.sync.keys import keys
+from tests.sync.keys import MEMBERS, keys, settings_of
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
-MEMBERS = ("a", "b", "mallory")
 ANSWER_BYTES = NONCE_BYTES + 32
-
-
-def settings_of(member: str) -> TransportSettings:
-    return TransportSettings(member, keys(member, MEMBERS), PATIENCE_S)
 
 
 def soon() -> float:
@@ -40,7 +34,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 @pytest.fixture
 def listening(pair: tuple[socket.socket, socket.socket]) -> Iterator[Future[Greeting]]:
-    """b at the other end of the first of the pair."""
+    """Let b answer at the second end of the pair."""
     with ThreadPoolExecutor(1) as pool:
         yield pool.submit(handshake.answer, pair[1], settings_of("b"), soon())
         pair[0].close()
@@ -64,7 +58,7 @@ def test_a_member_can_t_greet_as_another(
     with pytest.raises(ImpostorError) as caught:
         handshake.greet(pair[0], Greeting("a"), "b", own, soon())
     assert (caught.value.rule, caught.value.member) == ("key", "b")
-    pair[0].sendall(bytes(32))  # it goes on all the same
+    pair[0].sendall(bytes(32))  # mallory goes on nevertheless
     with pytest.raises(ImpostorError) as caught:
         listening.result(PATIENCE_S)
     assert (caught.value.rule, caught.value.member) == ("key", "a")
@@ -80,7 +74,7 @@ def test_who_has_no_key_is_nobody(pair: tuple[socket.socket, socket.socket], lis
 def test_a_member_does_not_take_another_for_the_one_that_it_looks_for(
     pair: tuple[socket.socket, socket.socket], listening: Future[Greeting]
 ) -> None:
-    """mallory said that it listens where b does, and a sends it what is meant for mallory alone."""
+    """mallory gave b's address as its own, and a connects there."""
     with pytest.raises(ImpostorError) as caught:
         handshake.greet(pair[0], Greeting("a"), "mallory", settings_of("a"), soon())
     assert (caught.value.rule, caught.value.member) == ("key", "mallory")
@@ -112,7 +106,7 @@ def test_a_proof_can_t_be_sent_back(pair: tuple[socket.socket, socket.socket], l
 def test_a_proof_is_for_one_channel_stream_and_generation(
     pair: tuple[socket.socket, socket.socket], listening: Future[Greeting], claimed: Greeting
 ) -> None:
-    """Somebody on the way changes what a greets with."""
+    """An attacker on the path changes a's greeting."""
     said = claimed.pack(bytes(NONCE_BYTES))
     pair[0].sendall(said)
     nonce = receive(pair[0], ANSWER_BYTES)[:NONCE_BYTES]

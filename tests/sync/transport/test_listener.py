@@ -1,4 +1,4 @@
-"""Where peers connect: members get in whatever strangers do, and nobody as another."""
+"""The listener: strangers can't keep members out, and nobody can connect under another member's name."""
 
 from __future__ import annotations
 
@@ -17,31 +17,25 @@ from testbed.sync.transport import handshake, sockets
 from testbed.sync.transport.frame import FETCH, Frame, FrameFormat, Greeting
 from testbed.sync.transport.listener import MAX_STRANGERS, MOST_OF_A_STREAM, Listener, Received, Receiver
 from testbed.sync.transport.outbox import Outbox
-from testbed.sync.transport.settings import TransportSettings
-from tests.sync.keys import keys
+from tests.sync.keys import settings_of
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
-MEMBERS = ("a", "b", "mallory")
 WIRE = FrameFormat(1)
-#: More than the listener looks at together, by a good deal.
+#: Connections of strangers, more than the listener allows at once.
 CROWD = 2 * MAX_STRANGERS
 
 
-def settings_of(member: str) -> TransportSettings:
-    return TransportSettings(member, keys(member, MEMBERS), PATIENCE_S)
-
-
 class Inward:
-    """What b does with what comes: puts it where a test finds it. A generation above 0 is not to be."""
+    """The endpoint of b, which queues payloads and ends of connections for the test. Only generation 0 exists."""
 
     header_bytes = 1
     most_bytes = 1024
     outbox: Outbox | None = None
 
     def __init__(self) -> None:
-        self.came: queue.Queue[tuple[str, bytes]] = queue.Queue()
+        self.payloads: queue.Queue[tuple[str, bytes]] = queue.Queue()
         self.ended: queue.Queue[tuple[str, str]] = queue.Queue()
 
     def receiver(self, hello: Greeting) -> Receiver:
@@ -56,7 +50,7 @@ class Inward:
         return True
 
     def take(self, received: Received) -> None:
-        self.came.put((received.source, bytes(received.payload)))
+        self.payloads.put((received.source, bytes(received.payload)))
 
     def closed(self, peer: str, channel: int, error: str) -> None:
         self.ended.put((peer, error))
@@ -69,7 +63,7 @@ def inward() -> Inward:
 
 @pytest.fixture
 def address(inward: Inward) -> Iterator[tuple[str, int]]:
-    """Where b listens."""
+    """Let b listen. Yields its address."""
     accepting = sockets.listen("127.0.0.1", PATIENCE_S)
     where = accepting.getsockname()
     listener = Listener(accepting, settings_of("b"), inward)
@@ -81,7 +75,7 @@ def address(inward: Inward) -> Iterator[tuple[str, int]]:
 def greeted(
     address: tuple[str, int], greeting: Greeting, member: str = "", source: str = "127.0.0.1"
 ) -> Iterator[socket.socket]:
-    """A connection of `member` that says `greeting`, which is in its own name unless told otherwise."""
+    """Connect to b and greet it as `member`, by default as the greeting's member."""
     with socket.create_connection(address, PATIENCE_S, (source, 0)) as connection:
         own = settings_of(member or greeting.member)
         handshake.greet(connection, greeting, "b", own, time.monotonic() + PATIENCE_S)
@@ -103,13 +97,13 @@ def test_idle_connections_do_not_lock_members_out(address: tuple[str, int], inwa
         strangers = idle(stack, address, "127.0.0.1", CROWD)
         member = stack.enter_context(greeted(address, Greeting("a")))
         send(member, b"first")
-        assert inward.came.get(timeout=PATIENCE_S) == ("a", b"first")
+        assert inward.payloads.get(timeout=PATIENCE_S) == ("a", b"first")
         strangers += idle(stack, address, "127.0.0.1", CROWD)
         for early in strangers[:CROWD]:
             early.settimeout(PATIENCE_S)
-            assert early.recv(1) == b""  # the oldest made room
-        send(member, b"second")  # who is known makes room for nobody
-        assert inward.came.get(timeout=PATIENCE_S) == ("a", b"second")
+            assert early.recv(1) == b""  # closed to make room
+        send(member, b"second")  # an authenticated member stays connected
+        assert inward.payloads.get(timeout=PATIENCE_S) == ("a", b"second")
 
 
 def test_room_is_made_by_those_who_crowd(address: tuple[str, int]) -> None:
@@ -125,7 +119,7 @@ def test_room_is_made_by_those_who_crowd(address: tuple[str, int]) -> None:
 def test_a_member_s_frames_can_t_come_from_another(
     address: tuple[str, int], inward: Inward, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """mallory is a member, with keys of its own, and sends in a's name."""
+    """mallory is a member with its own keys, and sends in a's name."""
     with caplog.at_level(logging.WARNING), socket.create_connection(address, PATIENCE_S) as connection:
         with pytest.raises(ImpostorError):
             handshake.greet(connection, Greeting("a"), "b", settings_of("mallory"), time.monotonic() + PATIENCE_S)
@@ -135,10 +129,10 @@ def test_a_member_s_frames_can_t_come_from_another(
             send(connection, b"gradients")
             assert connection.recv(1) == b""
         except ConnectionError:
-            pass  # it was ended while we wrote
+            pass  # closed while we wrote
     with greeted(address, Greeting("a")) as honest:
         send(honest, b"own")
-        assert inward.came.get(timeout=PATIENCE_S) == ("a", b"own")
+        assert inward.payloads.get(timeout=PATIENCE_S) == ("a", b"own")
     assert any(record.message.startswith("b: refused ") for record in caplog.records)
 
 
@@ -148,10 +142,10 @@ def test_a_member_has_only_so_many_connections_and_others_are_free_to_come(
     with ExitStack() as stack:
         greeting = Greeting("mallory", FETCH)
         open_ = [stack.enter_context(greeted(address, greeting)) for _ in range(MOST_OF_A_STREAM + 1)]
-        (refused,), _, _ = select.select(open_, [], [], PATIENCE_S)  # whichever was looked at last
+        (refused,), _, _ = select.select(open_, [], [], PATIENCE_S)  # the one that was authenticated last
         assert refused.recv(1) == b""
         send(stack.enter_context(greeted(address, Greeting("a"))), b"here")
-        assert inward.came.get(timeout=PATIENCE_S) == ("a", b"here")
+        assert inward.payloads.get(timeout=PATIENCE_S) == ("a", b"here")
 
 
 def test_a_generation_that_is_not_to_be_is_refused_by_name(
@@ -166,5 +160,5 @@ def test_a_peer_may_come_again_as_soon_as_it_is_told_to_have_gone(address: tuple
     for number in range(20):
         with greeted(address, Greeting("a")) as connection:
             send(connection, bytes([number]))
-            assert inward.came.get(timeout=PATIENCE_S) == ("a", bytes([number]))
+            assert inward.payloads.get(timeout=PATIENCE_S) == ("a", bytes([number]))
         assert inward.ended.get(timeout=PATIENCE_S) == ("a", "")

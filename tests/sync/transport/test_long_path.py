@@ -1,4 +1,4 @@
-"""A connection over a path that takes seconds, in the guest: importing PyTorch takes a quarter of a minute there."""
+"""A connection over a path with a delay of seconds, in the guest, where the import of PyTorch takes 15 s."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.guest
 
-#: 3.2 s there and back; SYNs that are sent again meanwhile must not take the connection's place. Of the packages only
-#: the modules that are asked for are imported.
+#: A round trip takes 3.2 s; the SYNs that are sent again during it must not replace the connection. The packages'
+#: __init__ modules are not run, so PyTorch is not imported.
 PROGRAM = """
 import socket, subprocess, sys, threading
 from importlib.util import find_spec, module_from_spec

@@ -1,4 +1,4 @@
-"""Probes over the loopback, and trains of made-up times: what a path carries shows whatever is lost."""
+"""Probes over the loopback, and trains of artificial times: losses do not change the measured rate."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.waiting import until
 
 MEMBERS = names(3)
 PLAN = Plan(0, MEMBERS, (chain(MEMBERS),))
-#: Between rounds: who asks all reports about each one that comes must be done before the next.
+#: Seconds between rounds: the test's condition, which reads all reports after each new one, must keep up.
 PAUSE_S = 0.01
 
 KEY = b"k" * 32
@@ -47,16 +47,16 @@ PROBE = Probe("b", BYTES, BYTES / PACE)
 
 
 @dataclass
-class Hearing:
-    """A member `b` that hears probes."""
+class ProbedMember:
+    """The member `b`, which receives probes."""
 
     address: tuple[str, int]
     arrivals: Arrivals
     listener: ProbeListener
     trains: list[Train]
 
-    def heard(self, count: int) -> bool:
-        """Whether so many trains of `a` came by now."""
+    def has_trains(self, count: int) -> bool:
+        """Return whether `count` trains of `a` have come."""
         self.trains += self.arrivals.take().get("a", ())
         return len(self.trains) >= count
 
@@ -66,28 +66,28 @@ class Hearing:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sender on a busy host may pause in the midst of a train."""
+    """Allow a sender on a busy host to pause inside a train."""
     monkeypatch.setattr(probe, "SILENCE_S", 3.0)
 
 
 @pytest.fixture
-def hearing() -> Iterator[Hearing]:
+def probed() -> Iterator[ProbedMember]:
     arrivals = Arrivals()
     with sockets.listen("127.0.0.1", 5) as accepting:
         listener = ProbeListener(accepting, TransportSettings("b", {"a": KEY}, 5.0), arrivals)
         with closing(listener):
-            yield Hearing(accepting.getsockname(), arrivals, listener, [])
+            yield ProbedMember(accepting.getsockname(), arrivals, listener, [])
 
 
 def left_us(number: int, pace: float = PACE) -> int:
-    """When a packet left."""
+    """Return the microseconds from the train's begin to a packet."""
     return int(1e6 * number * COUNTED_BYTES / pace)
 
 
 @pytest.mark.pure
 @given(st.floats(1e5, 1e8), st.integers(LEAST_PACKETS, 200), st.integers(1, 3))
 def test_a_train_goes_at_the_link_s_rate_whatever_is_lost_before_it(rate: float, came: int, step: int) -> None:
-    """A queue that runs over loses packets, and the link sends what is left without a pause."""
+    """A full queue loses packets, and the link sends the rest without a pause."""
     coming = ProbeTrain(0, 0, 1000.0)
     for number in range(1, came):
         coming.add(step * number, left_us(step * number), 1000.0 + number * COUNTED_BYTES / rate)
@@ -99,7 +99,7 @@ def test_a_train_goes_at_the_link_s_rate_whatever_is_lost_before_it(rate: float,
 @pytest.mark.pure
 @given(st.integers(0, LEAST_PACKETS - 2), st.floats(0.001, 10.0))
 def test_a_sender_that_had_no_processor_says_so(number: int, paused_s: float) -> None:
-    """What comes as slowly as it left says what the path carries at least, however fast it should have left."""
+    """A train that came as slowly as it left shows a lower bound of the path's rate."""
     coming = ProbeTrain(0, 0, 1000.0)
     for after in range(1, LEAST_PACKETS):
         at_s = left_us(after) / 1e6 + paused_s * (after > number)
@@ -118,95 +118,95 @@ def test_few_packets_say_nothing_however_often_they_come() -> None:
 
 
 @pytest.mark.local
-def test_a_probe_is_trains_that_came_no_faster_than_they_left(hearing: Hearing) -> None:
-    with closing(hearing.prober()) as prober:
+def test_a_probe_is_trains_that_came_no_faster_than_they_left(probed: ProbedMember) -> None:
+    with closing(probed.prober()) as prober:
         prober.probe(PROBE)
-        until(lambda: hearing.heard(PROBE_TRAINS))
-    assert [train.bytes for train in hearing.trains] == [int((PACKETS - 1) * COUNTED_BYTES)] * PROBE_TRAINS
+        until(lambda: probed.has_trains(PROBE_TRAINS))
+    assert [train.bytes for train in probed.trains] == [int((PACKETS - 1) * COUNTED_BYTES)] * PROBE_TRAINS
     # They leave in time, or later; a late first one makes the others look faster.
-    assert sorted(train.allowed_bytes_s for train in hearing.trains)[0] <= 1.5 * PACE
-    assert sorted(train.bytes / train.seconds for train in hearing.trains)[0] <= 1.5 * PACE
+    assert sorted(train.allowed_bytes_s for train in probed.trains)[0] <= 1.5 * PACE
+    assert sorted(train.bytes / train.seconds for train in probed.trains)[0] <= 1.5 * PACE
 
 
 @pytest.mark.local
-def test_who_has_not_the_key_is_not_heard(hearing: Hearing) -> None:
-    with closing(hearing.prober(key=b"x" * 32)) as stranger, closing(hearing.prober(member="c")) as unknown:
+def test_who_has_not_the_key_is_not_heard(probed: ProbedMember) -> None:
+    with closing(probed.prober(key=b"x" * 32)) as stranger, closing(probed.prober(member="c")) as unknown:
         stranger.probe(PROBE)
         unknown.probe(PROBE)
-        with closing(hearing.prober()) as prober:
+        with closing(probed.prober()) as prober:
             prober.probe(PROBE)
-            until(lambda: hearing.heard(PROBE_TRAINS))
-    assert not hearing.heard(PROBE_TRAINS + 1)
+            until(lambda: probed.has_trains(PROBE_TRAINS))
+    assert not probed.has_trains(PROBE_TRAINS + 1)
 
 
 @pytest.mark.local
-def test_garbage_is_passed_over(hearing: Hearing) -> None:
+def test_garbage_is_passed_over(probed: ProbedMember) -> None:
     random = Random(1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
-        sending.connect(hearing.address)
+        sending.connect(probed.address)
         for garbage in (b"", b"tbp2", bytes(PACKET_BYTES), b"\xff" * PACKET_BYTES, bytes(2 * PACKET_BYTES)):
             sending.send(garbage)
         for _ in range(100):
             sending.send((b"tbp2" + random.randbytes(random.randrange(64))).ljust(PACKET_BYTES, random.randbytes(1)))
-    with closing(hearing.prober()) as prober:
+    with closing(probed.prober()) as prober:
         prober.probe(PROBE)
-        until(lambda: hearing.heard(PROBE_TRAINS))
+        until(lambda: probed.has_trains(PROBE_TRAINS))
 
 
 def packets(train: int, upto: int = PACKETS) -> list[bytes]:
-    """Those of a train of `a`'s."""
+    """Return the first `upto` packets of a train of `a`."""
     sender = ProbeSender(TransportSettings("a", {}, 5.0), {})
     return [sender._packet(KEY, probe._Packet("a", train, PACKETS, number, left_us(number))) for number in range(upto)]
 
 
 @pytest.mark.local
-def test_nothing_counts_that_was_heard_before(hearing: Hearing) -> None:
-    """Sent again as they are, all of them or one amidst others, or out of turn."""
+def test_nothing_counts_that_was_heard_before(probed: ProbedMember) -> None:
+    """Packets are sent again unchanged: a whole train, one packet inside another train, and an old train later."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
-        sending.connect(hearing.address)
+        sending.connect(probed.address)
         old, new, last = packets(1), packets(2), packets(3)
         for packet in [*old, *old, *new[:20], old[3], *new[20:], *new, *last]:
             sending.send(packet)
             time.sleep(0.0001)
-    until(lambda: hearing.heard(3))
-    assert [train.bytes for train in hearing.trains] == [int((PACKETS - 1) * COUNTED_BYTES)] * 3
+    until(lambda: probed.has_trains(3))
+    assert [train.bytes for train in probed.trains] == [int((PACKETS - 1) * COUNTED_BYTES)] * 3
 
 
 @pytest.mark.local
-def test_a_train_whose_end_is_lost_is_over_in_time_whatever_strangers_send(hearing: Hearing) -> None:
+def test_a_train_whose_end_is_lost_is_over_in_time_whatever_strangers_send(probed: ProbedMember) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
-        sending.connect(hearing.address)
+        sending.connect(probed.address)
         for packet in packets(1, PACKETS - 1):
             sending.send(packet)
             time.sleep(0.0001)
 
-        def heard_beside_garbage() -> bool:
+        def has_train_beside_garbage() -> bool:
             sending.send(b"garbage")
-            return hearing.heard(1)
+            return probed.has_trains(1)
 
-        until(heard_beside_garbage)
-    assert [train.bytes for train in hearing.trains] == [int((PACKETS - 2) * COUNTED_BYTES)]
+        until(has_train_beside_garbage)
+    assert [train.bytes for train in probed.trains] == [int((PACKETS - 2) * COUNTED_BYTES)]
 
 
 @pytest.mark.local
-def test_what_can_not_be_sent_ends_nothing(hearing: Hearing) -> None:
-    with closing(hearing.prober()) as prober:
+def test_what_can_not_be_sent_ends_nothing(probed: ProbedMember) -> None:
+    with closing(probed.prober()) as prober:
         prober.probe(Probe("nobody", PROBE.bytes, PROBE.seconds))
         prober.probe(Probe("b", 0, 0.0))
         prober.probe(Probe("b", 2**53, 0.0))
         prober.probe(PROBE)
-        until(lambda: hearing.heard(PROBE_TRAINS))
+        until(lambda: probed.has_trains(PROBE_TRAINS))
 
 
 @pytest.mark.local
-def test_closing_ends_a_probe_that_would_take_long(hearing: Hearing) -> None:
-    prober = hearing.prober()
+def test_closing_ends_a_probe_that_would_take_long(probed: ProbedMember) -> None:
+    prober = probed.prober()
     prober.probe(Probe("b", PROBE.bytes, 3600.0))
     began = time.monotonic()
     prober.close()
     assert time.monotonic() - began < 60
     prober.probe(PROBE)
-    assert not hearing.heard(1)
+    assert not probed.has_trains(1)
 
 
 @pytest.mark.local
@@ -218,7 +218,7 @@ def test_a_member_whose_port_another_program_has_says_that_it_hears_nothing(capl
 
 
 def reduce_until_swapped(controller: Controller, member: str) -> torch.Tensor:
-    """Rounds under the plan and one under the next; what that came to."""
+    """Run rounds under the plan and one under the next. Returns the mean of the last one."""
     with sync.join(controller.address, member, "127.0.0.1", timeout=20) as session:
         while True:
             done = session.allreduce(torch.full((5,), float(MEMBERS.index(member))))
@@ -233,7 +233,7 @@ def test_a_probe_reaches_a_peer_that_no_plan_sends_to_and_disturbs_no_round(tmp_
     source, target = MEMBERS[0], MEMBERS[2]  # both ends of the chain
     with ThreadPoolExecutor(len(MEMBERS)) as pool, Controller(tmp_path, PLAN, job()) as controller:
 
-        def came() -> list[Train]:
+        def arrived() -> list[Train]:
             reports = [report for report in controller.reports() if report.member == target]
             return [train for report in reports for train in report.arrivals.get(source, ())]
 
@@ -242,8 +242,8 @@ def test_a_probe_reaches_a_peer_that_no_plan_sends_to_and_disturbs_no_round(tmp_
             controller.await_condition(lambda: bool(controller.reports()))
             controller.probe(source, target, PROBE.bytes, PROBE.seconds)
             controller.probe(source, "nobody", PROBE.bytes, PROBE.seconds)
-            controller.await_condition(lambda: len(came()) >= PROBE_TRAINS)
+            controller.await_condition(lambda: len(arrived()) >= PROBE_TRAINS)
         finally:
-            controller.prepare(replace(PLAN, epoch=1))  # else the rounds would never end
+            controller.prepare(replace(PLAN, epoch=1))  # the members' rounds end with it
         assert all(torch.equal(result.result(20), torch.ones(5)) for result in results)
         assert not any(goodbye.error for goodbye in controller.goodbyes())

@@ -1,4 +1,4 @@
-"""What waits for a connection, and who may take it over."""
+"""The queue of frames for a connection, and auxiliary routes that take frames over from it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_what_is_too_much_for_the_direct_way_goes_another() -> None:
     item = auxiliary.take()
     assert item is not None
     assert (item.frame.table, item.frame.route, item.frame.left) == (TABLE, ROUTE, LEFT)
-    assert len(direct) == 2, "what the direct way soon takes stays"
+    assert len(direct) == 2, "the frames that the direct connection takes soon stay"
 
 
 @pytest.mark.parametrize("table", [None, TABLE + 1])
@@ -48,7 +48,7 @@ def test_what_is_not_of_the_route_s_table_stays(table: int | None) -> None:
 
 
 def test_a_queue_is_relieved_while_another_takes_over_from_it() -> None:
-    """Of what is relieved nothing need be held back; of what is not, what is far ahead would crowd others out."""
+    """Send pacing holds partial sums back only for queues that no auxiliary route relieves."""
     direct, first_hop = SendQueue(), SendQueue()
     auxiliary = SendQueue(beside=first_hop)
     assert not direct.relieved

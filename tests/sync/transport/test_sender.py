@@ -1,4 +1,4 @@
-"""The way to a next hop: the front goes first, everything is read before it ends, failures are told."""
+"""The connections to a next hop: order by priority, an end after all was read, and reported failures."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.local
 
-#: A header of a test says what is sent, and which one of its kind.
+#: A test's header holds the frame's number, and whether it is urgent.
 HEADER_BYTES = 8
 WIRE = FrameFormat(HEADER_BYTES)
 MEMBERS = ("a", "b")
 CHUNK = 256 * 1024
-#: linux/tcp.h: what is closed then is forgotten, and nothing is said of it.
+#: linux/tcp.h: the kernel closes such a connection without a packet to the peer.
 TCP_REPAIR = 19
 
 
@@ -48,7 +48,7 @@ def settings_of(member: str, timeout_s: float = 10.0, **more: Any) -> TransportS
 
 
 def accept(listener: socket.socket) -> socket.socket:
-    """A connection of a's, which b knows by its greeting."""
+    """Accept a connection of a, and authenticate it as b does."""
     connection, _ = listener.accept()
     assert handshake.answer(connection, settings_of("b"), time.monotonic() + 10).member == "a"
     sockets.acknowledge_at_once(connection)
@@ -77,7 +77,7 @@ def test_what_is_urgent_overtakes_what_waits(listener: socket.socket) -> None:
     failures: queue.Queue[tuple[str, str]] = queue.Queue()
     sending = sender(listener, failures)
     connection = accept(listener)
-    # Nobody reads yet, so the first chunks fill the socket and the rest waits in the queue; the last of them for long.
+    # Nobody reads yet, so the first chunks fill the socket, and the rest waits in the queue.
     for index in reversed(range(100)):
         put(sending, index)
     last = int(max(item.priority[1] for item in sending.queue._heap))
@@ -124,7 +124,7 @@ def test_ending_does_not_wait_for_a_peer_whose_close_was_lost(listener: socket.s
 
 
 def test_who_leaves_waits_for_no_connection_to_a_peer_that_has_left() -> None:
-    """Of which it had a plan's or a probe's word at last."""
+    """The peer was named by a plan or a probe that came late."""
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = closed.getsockname()
     outbox = Outbox(settings_of("a", 600.0), HEADER_BYTES, {"b": address}, lambda *what: None)
@@ -188,10 +188,10 @@ def test_a_lost_peer_is_told(listener: socket.socket) -> None:
 
 def test_a_peer_that_does_not_listen_is_told_only_when_something_is_to_be_sent() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
-        pass_address = closed.getsockname()
+        address = closed.getsockname()
     failures: queue.Queue[tuple[str, str]] = queue.Queue()
     settings = settings_of("a", 0.3)
-    outbox = Outbox(settings, HEADER_BYTES, {"b": pass_address}, lambda *what: failures.put(what))
+    outbox = Outbox(settings, HEADER_BYTES, {"b": address}, lambda *what: failures.put(what))
     (sending,) = outbox.connect(RouteTable(0, "a", frozenset({"b"}), ()))
     assert not sending.await_connection(10)
     assert "refused" in sending.failure and failures.empty()
@@ -212,7 +212,7 @@ def test_connecting_ends_when_it_is_given_up() -> None:
 
 def test_an_attempt_to_connect_that_nobody_answers_ends_at_once_when_given_up(listener: socket.socket) -> None:
     listener.listen(0)
-    with ExitStack() as stack:  # a full queue of connections that nobody accepts lets no other in
+    with ExitStack() as stack:  # the kernel's full queue of connections accepts no other
         for _ in range(2):
             filling = stack.enter_context(socket.socket())
             filling.setblocking(False)
@@ -220,7 +220,7 @@ def test_an_attempt_to_connect_that_nobody_answers_ends_at_once_when_given_up(li
         sending = sender(listener, queue.Queue(), timeout_s=600.0)
         assert not sending.await_connection(0.5)
         sending.abort()
-        assert sending.join(PATIENCE_S) and not sending.connected  # of the 150 s that an attempt lasts
+        assert sending.join(PATIENCE_S) and not sending.connected  # an attempt lasts 150 s
 
 
 def test_the_path_is_measured(listener: socket.socket) -> None:
@@ -234,7 +234,7 @@ def test_the_path_is_measured(listener: socket.socket) -> None:
         waited_s, frames = sending.queue.queued()
         assert frames == 1 and 0 <= waited_s < 60
         assert sending.sample() is None
-        assert tcpinfo.read(connection).bytes_acked <= 1 + 48  # its part of the greeting
+        assert tcpinfo.read(connection).bytes_acked <= 1 + 48  # the answer to the greeting
     sending.abort()
 
 
@@ -242,7 +242,7 @@ def test_what_the_path_did_not_take_is_seen(listener: socket.socket) -> None:
     sending = sender(listener, queue.Queue())
     connection = accept(listener)
     with connection:
-        for _ in range(100):  # more than the buffers of a receiver that reads nothing have room for
+        for _ in range(100):  # more than the buffers of both kernels hold
             put(sending)
         until(lambda: any(info.unsent_bytes for info in sending.look().values()))
     sending.abort()

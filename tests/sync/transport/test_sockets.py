@@ -1,4 +1,4 @@
-"""Sockets for long paths that may be away for a while."""
+"""Sockets for long paths that may be down for a while."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from testbed.sync.transport.sockets import RTO_LIMIT_S, RTO_MAX_S, let_wait, rto_max_s
+from testbed.sync.transport.sockets import RTO_LIMIT_S, RTO_MAX_S, limit_unsent, rto_max_s
 
 
 @pytest.mark.pure
@@ -29,5 +29,5 @@ def test_with_probes_enough_a_link_is_used_soon_after_it_is_back() -> None:
 @pytest.mark.parametrize(("chunk", "limit"), [(20, 32), (16 * 1024, 32), (48 * 1024, 96), (256 * 1024, 128)])
 def test_the_kernel_holds_the_next_chunk_and_little_more(chunk: int, limit: int) -> None:
     with socket.socket() as connection:
-        let_wait(connection, chunk)
+        limit_unsent(connection, chunk)
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == limit * 1024
