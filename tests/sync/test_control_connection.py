@@ -63,18 +63,18 @@ def test_who_freezes_for_a_lease_loses_it_and_is_told_so_when_it_wakes(frozen_s:
             with connection._changed:  # like a stopped process, while time goes on
                 time.wait_for(connection._changed, lambda: False, frozen_s)
         assert isinstance(message, Renew)
-        membership.renewed(message.member, time.now_s)
+        membership.renew(message.member, time.now_s)
 
     def look() -> None:
-        for member in membership.gone(time.now_s).keys() & membership.present:
-            gone.update(membership.gone(time.now_s))
+        for member in membership.lost_members(time.now_s).keys() & membership.present:
+            gone.update(membership.lost_members(time.now_s))
             for action in membership.remove({member: gone[member]}):
                 assert isinstance(action, Tell) and action.member == member == "c"
                 channel.coming.append(action.message)
-        time.call_later(membership.look_s, look)
+        time.call_later(membership.check_interval_s, look)
 
     def renew(member: str) -> None:
-        membership.renewed(member, time.now_s)
+        membership.renew(member, time.now_s)
         time.call_later(draw.uniform(0.8, 1.2) * LEASE_S / RENEWALS, lambda: renew(member))
 
     channel = Channel(on_message)
