@@ -50,7 +50,7 @@ class Assignment:
 
 @dataclass(frozen=True, kw_only=True)
 class GossipAssignment(Assignment):
-    """Which member sends to which, and by which rules. `own` adds to the rules of one member."""
+    """The communication graph and the rules of a gossip protocol. `own` adds to the rules of one member."""
 
     #: The program that members run, as their NodeConfiguration names it.
     protocol: str

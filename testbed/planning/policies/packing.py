@@ -23,7 +23,7 @@ TOLERANCE = 0.005
 @register("packing")
 @dataclass(frozen=True)
 class Packing(Policy):
-    """Tree packing [ours].
+    """Trees that together carry the highest rate, few and shallow ones among them [ours].
 
     `pack` finds the greatest rate R at which trees can all-reduce, `tree_choice` few and shallow trees with the least
     predicted time: M/R plus the longest path up and down, a chunk at a time. O(rounds · n²) for the rate, at most 300
