@@ -175,7 +175,7 @@ def open_probe_listener(_: Path) -> Iterator[Feed]:
         listener._newest.clear()
         for microseconds, head, name in _DATAGRAM.iter_unpack(data[: len(data) // _DATAGRAM.size * _DATAGRAM.size]):
             at_s += microseconds / 1e6
-            if (packet := listener._known(with_proof(head, name))) is not None:
+            if (packet := listener._unpack(with_proof(head, name))) is not None:
                 listener._take(packet, at_s)
         for member in MEMBERS:
             listener._end(member)

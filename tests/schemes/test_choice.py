@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from testbed.schemes.choice import SchemeChoice
 from testbed.schemes.training import RoundTraining
-from testbed.starts import _start
+from testbed.starts import new_scheme
 
 pytestmark = pytest.mark.pure
 
@@ -44,9 +44,7 @@ def test_what_says_no_scheme(text: str, name: str) -> None:
 
 def scheme_file(folder: Path, name: str = "mine") -> Path:
     """Write the start of a scheme."""
-    file = folder / f"{name}.py"
-    file.write_text(_start("scheme.template", name))
-    return file
+    return new_scheme(name, folder)[0]
 
 
 def test_a_scheme_from_a_file_is_around_a_loop_s_steps(tmp_path: Path) -> None:
