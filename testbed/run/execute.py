@@ -80,10 +80,18 @@ def execute(
 def execute_experiment(
     experiment: Experiment, title: str, strict: bool, publish: Publish, display: Display, make_run: MakeRun = run_of
 ) -> Executed:
-    """Run an experiment as `execute` does, whose other arguments and errors are the same.
+    """Run an experiment that was read already, as `execute` does.
 
     Args:
-        title: What is run, as the terminal says it.
+        experiment: The experiment.
+        title: The first words on the terminal: the experiment's name, or the program's.
+        strict: Refuse an experiment that exceeds the host's budget.
+        publish: Makes the report, once all else is in the run's directory.
+        display: The terminal.
+        make_run: Makes the execution.
+
+    Raises:
+        CannotRun: The machine can't run it, or the disk is full.
     """
     directory = RunDirectory(experiment.name)
     display.say(f"[bold]{title}[/] in {directory.path}")

@@ -14,7 +14,7 @@ import hashlib
 import socket
 import struct
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated
@@ -33,6 +33,9 @@ _ANSWER = struct.Struct("<IQ32s")
 
 #: The longest note: it names a round's slices and their members.
 MAX_NOTE_BYTES = 4 * 1024 * 1024
+
+#: Seconds between two greetings to a peer that does not have this member's key yet.
+_GREET_AGAIN_S = 0.1
 
 
 class Wanted(IntEnum):
@@ -105,17 +108,34 @@ def fetch(
         SyncError: The peer does not answer in time, refuses, or its answer is invalid.
     """
     try:
-        deadline = time.monotonic() + settings.timeout_s
-        greeting = Greeting(settings.member, FETCH)
-        with (
-            closing(socket.create_connection(address, settings.timeout_s)) as opened,
-            closing(handshake.greet(opened, greeting, peer, settings, deadline)) as connection,
-        ):
+        with closing(_connected(peer, address, settings)) as connection:
             connection.settimeout(settings.timeout_s)
             connection.sendall(_pack(request))
             return _receive(connection, most_bytes)
     except OSError as error:
         raise SyncError(f"{request.what.name.lower()} of {address[0]}:{address[1]}: {error}") from error
+
+
+def _connected(peer: str, address: tuple[str, int], settings: TransportSettings) -> socket.socket:
+    """Return an authenticated connection to a peer.
+
+    A peer closes the connection of a member whose key it does not have yet: the controller sends the key of a member
+    that joins to all at once, and the joining member may be the first to get the message. So the greeting is repeated.
+    """
+    deadline = time.monotonic() + settings.timeout_s
+    while True:
+        with ExitStack() as on_failure:
+            opened = socket.create_connection(address, settings.timeout_s)
+            on_failure.callback(opened.close)
+            try:
+                connection = handshake.greet(opened, Greeting(settings.member, FETCH), peer, settings, deadline)
+            except ConnectionError:
+                if time.monotonic() + _GREET_AGAIN_S > deadline:
+                    raise
+            else:
+                on_failure.pop_all()
+                return connection
+        time.sleep(_GREET_AGAIN_S)
 
 
 def receive_request(connection: socket.socket) -> FetchRequest:

@@ -48,11 +48,14 @@ def parts_of(steps: int = 0, width: int = 64) -> dict[str, torch.nn.Module | tor
 
 
 @contextmanager
-def answering(answer: bytes) -> Iterator[tuple[str, int]]:
-    """Run a peer that answers each request with these bytes. Yields its address."""
+def answering(answer: bytes, refused: int = 0) -> Iterator[tuple[str, int]]:
+    """Run a peer that closes `refused` greetings, and answers the next request with these bytes. Yields its address."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
+            for _ in range(refused):
+                with listener.accept()[0] as connection:
+                    connection.recv(4096)
             with listener.accept()[0] as connection:
                 handshake.answer(connection, OLD, time.monotonic() + 10.0)
                 connection.sendall(answer)
@@ -73,6 +76,12 @@ def test_a_source_that_claims_64_gib_is_refused_before_room_is_set_aside() -> No
         fetch("old", address, NEW, REQUEST, most_bytes(parts))
     assert (caught.value.rule, caught.value.given) == ("size", 1 << 36)
     assert most_bytes(parts) < 2**21
+
+
+def test_a_source_that_has_no_key_of_this_member_yet_is_greeted_again() -> None:
+    with answering(struct.pack("<IQ32s", 0, 1 << 36, b""), refused=2) as address, pytest.raises(SyncError) as caught:
+        fetch("old", address, NEW, REQUEST, 1)
+    assert caught.value.rule == "size", "the third greeting was answered"
 
 
 def test_the_state_of_a_member_that_has_trained_fits_into_what_one_that_comes_allows() -> None:
