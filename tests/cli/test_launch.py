@@ -630,7 +630,7 @@ def test_a_launch_is_a_run_with_a_verdict_curves_and_a_report(
     [
         ([], "-- python train.py"),
         (["pair.yaml", "--name", "pair", "--", "true"], "one of them"),
-        (["--image", "other:1", "--", "true"], "TOPOLOGY, or `testbed up"),
+        (["--image", "other:1", "--", "true"], "TOPOLOGY, or `testbed network up"),
         (["--port", "0", "--", "true"], "--open"),
     ],
 )

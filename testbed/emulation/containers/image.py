@@ -77,9 +77,9 @@ WORKER_CODE = (
 KIND_LABEL = "testbed.image"
 #: An engine may list this in place of tags.
 NO_TAG = "<none>:<none>"
-#: The engine's error when another process removes the layer that a build has just found in the cache. The build is then
-#: repeated: the cache no longer has that layer.
-LAYER_GONE, BUILD_ATTEMPTS = "failed to get digest", 3
+#: The engine's errors when another process removes a layer that a build has just found in the cache, or has just made.
+#: The build is then repeated: the cache no longer has that layer.
+LAYER_GONE, BUILD_ATTEMPTS = re.compile(r"failed to get digest|No such image: sha256:"), 3
 
 #: The checkout from which an image was built, so that two checkouts do not remove each other's images.
 CHECKOUT_LABEL = "testbed.checkout"
@@ -444,7 +444,7 @@ def build_image(
                 )
             except (BuildError, APIError) as error:
                 why = str(error) if isinstance(error, BuildError) else str(error.explanation)
-                if LAYER_GONE in why and attempt + 1 < BUILD_ATTEMPTS:
+                if LAYER_GONE.search(why) and attempt + 1 < BUILD_ATTEMPTS:
                     continue
                 built = f"\n{tail(said(error))}" if isinstance(error, BuildError) else ""
                 raise ImageError(f"Building {tag} failed: {why}{built}") from error

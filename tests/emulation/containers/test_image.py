@@ -94,12 +94,13 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failures: list[str]) 
 GONE = "failed to get digest sha256:c9317: open /var/lib/docker/image/overlay2/imagedb/content/c9317: no such file"
 
 
-def test_a_build_is_made_again_where_another_process_removed_its_cached_layer(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("gone", [GONE, "invalid from flag value install: No such image: sha256:719e4"])
+def test_a_build_is_made_again_where_another_process_removed_its_layer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gone: str
 ) -> None:
-    assert built(monkeypatch, tmp_path, [GONE] * (BUILD_ATTEMPTS - 1)) == BUILD_ATTEMPTS
+    assert built(monkeypatch, tmp_path, [gone] * (BUILD_ATTEMPTS - 1)) == BUILD_ATTEMPTS
     with pytest.raises(ImageError):
-        built(monkeypatch, tmp_path, [GONE] * BUILD_ATTEMPTS)
+        built(monkeypatch, tmp_path, [gone] * BUILD_ATTEMPTS)
 
 
 def test_a_build_that_fails_by_itself_is_not_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
