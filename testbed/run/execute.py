@@ -91,7 +91,8 @@ def execute_experiment(
         make_run: Makes the execution.
 
     Raises:
-        CannotRun: The machine can't run it, or the disk is full.
+        CannotRun: The machine can't run it, or its engine, its network or its disk failed before the programs started.
+            From their start on, such a failure is the run's, which then has not finished.
     """
     directory = RunDirectory(experiment.name)
     display.say(f"[bold]{title}[/] in {directory.path}")
@@ -100,8 +101,7 @@ def execute_experiment(
             raise CannotRun(short)
         return _execute(make_run(experiment, directory, display), strict, publish)
     except (EmulationError, FileExistsError) as error:
-        failed(directory, in_full(error))
-        raise CannotRun(in_full(error)) from error
+        return _broken(directory, display, in_full(error), error)
     except Interrupted as signal_:
         failed(directory, "the run was interrupted")
         signal_.records, signal_.page = directory.path, _published(directory.path, publish, display)
@@ -109,8 +109,7 @@ def execute_experiment(
     except BaseException as error:
         if isinstance(error, OSError) and error.errno in FULL:
             text = f"the disk that {error.filename or directory.path} is on is full ({error.strerror}); make room on it"
-            failed(directory, text)
-            raise CannotRun(text) from error
+            return _broken(directory, display, text, error)
         failed(directory, in_full(error))
         raise
     finally:
@@ -162,6 +161,18 @@ def _published(directory: Path, publish: Publish, display: Display) -> Path | No
         with suppress(OSError):  # the disk may be full; then the line above says so
             log.write_text(traceback.format_exc())
         return None
+
+
+def _broken(directory: RunDirectory, display: Display, text: str, error: BaseException) -> Executed:
+    """Write why the machine broke. Before the programs start, it cannot run the experiment; later, the run failed.
+
+    Raises:
+        CannotRun: No program was started.
+    """
+    if "training_started_s" in (directory.read_whole("manifest.json") or {}):
+        return _failed(directory, display, text)
+    failed(directory, text)
+    raise CannotRun(text) from error
 
 
 def _failed(directory: RunDirectory, display: Display, text: str) -> Executed:
