@@ -22,6 +22,7 @@ class BuildWithShare(build_py):
     """Builds the package with the files that testbed/resources.py finds in `testbed/share`."""
 
     def run(self) -> None:
+        """Build, with the files; an editable installation reads those of the checkout."""
         super().run()
         if self.editable_mode:
             return

@@ -1,0 +1,86 @@
+"""Draw names and messages, each with the sentence that a reader sees first: `python -m tests.drawn SEED [COUNT]`.
+
+A reader who has not seen the code says what each does, and then compares with the code at the place that `--where`
+prints. Where the guess is wrong, the sentence is written again. Every room gives about equally many.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.words import ROOT, SAID_BY, first_line, text_of
+
+#: The room of the modules that belong to none.
+ROOMLESS = "testbed"
+
+#: A message of fewer words is a label.
+MESSAGE_WORDS = 4
+
+
+class Drawn(NamedTuple):
+    """A function, a class or a message."""
+
+    room: str
+    name: str
+    sentence: str
+    where: str
+
+
+def described(file: Path) -> Iterator[Drawn]:
+    """Yield the functions and classes of a module that have a docstring, and its messages."""
+    inside = file.relative_to(ROOT / "testbed")
+    room = inside.parts[0] if len(inside.parts) > 1 else ROOMLESS
+
+    def visit(node: ast.AST, within: str) -> Iterator[Drawn]:
+        for child in ast.iter_child_nodes(node):
+            place = f"{file.relative_to(ROOT)}:{getattr(child, 'lineno', 0)}"
+            name = within
+            if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                name = f"{within}.{child.name}".lstrip(".")
+                arguments = "" if isinstance(child, ast.ClassDef) else f"({ast.unparse(child.args)})"
+                if text := ast.get_docstring(child):
+                    yield Drawn(room, name + arguments, first_line(text), place)
+            elif isinstance(child, ast.Call) and SAID_BY.fullmatch(ast.unparse(child.func)):
+                for text in map(text_of, child.args[:2]):
+                    if len(text.split()) >= MESSAGE_WORDS:
+                        yield Drawn(room, "message", " ".join(text.split()), place)
+            yield from visit(child, name)
+
+    yield from visit(ast.parse(file.read_text(encoding="utf-8")), "")
+
+
+def draw(seed: int, count: int) -> list[Drawn]:
+    """Draw from a room drawn before, without putting back."""
+    rooms: dict[str, list[Drawn]] = {}
+    for file in sorted((ROOT / "testbed").rglob("*.py")):
+        for each in described(file):
+            rooms.setdefault(each.room, []).append(each)
+    chance = random.Random(seed)
+    drawn: list[Drawn] = []
+    while len(drawn) < count and rooms:
+        room = chance.choice(sorted(rooms))
+        drawn.append(rooms[room].pop(chance.randrange(len(rooms[room]))))
+        if not rooms[room]:
+            del rooms[room]
+    return drawn
+
+
+def main() -> int:
+    """Print what is drawn, or with `--where` the places in the same order. Returns 2 if the seed is no number."""
+    words = [word for word in sys.argv[1:] if word != "--where"]
+    if not words or not all(word.isdecimal() for word in words):
+        print("python -m tests.drawn SEED [COUNT] [--where]", file=sys.stderr)
+        return 2
+    seed, count = int(words[0]), int(words[1]) if len(words) > 1 else 200
+    for number, each in enumerate(draw(seed, count), start=1):
+        print(f"{number}. {each.where if '--where' in sys.argv else f'{each.room} | {each.name} | {each.sentence}'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
