@@ -10,6 +10,7 @@ import ast
 import random
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,12 +55,17 @@ def described(file: Path) -> Iterator[Drawn]:
     yield from visit(ast.parse(file.read_text(encoding="utf-8")), "")
 
 
+@cache
+def every_one() -> tuple[Drawn, ...]:
+    """Return all that can be drawn, by file and line."""
+    return tuple(each for file in sorted((ROOT / "testbed").rglob("*.py")) for each in described(file))
+
+
 def draw(seed: int, count: int) -> list[Drawn]:
     """Draw from a room drawn before, without putting back."""
     rooms: dict[str, list[Drawn]] = {}
-    for file in sorted((ROOT / "testbed").rglob("*.py")):
-        for each in described(file):
-            rooms.setdefault(each.room, []).append(each)
+    for each in every_one():
+        rooms.setdefault(each.room, []).append(each)
     chance = random.Random(seed)
     drawn: list[Drawn] = []
     while len(drawn) < count and rooms:
