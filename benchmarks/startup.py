@@ -5,12 +5,16 @@
 A row is a network: a ring of ten sites by the testbed and by Mininet, 64 workers in containers, and geant-40. A network
 is up when the call that builds it returns. Afterwards every link of both subjects is pinged, which shows that it
 carries packets, and its round trip.
+
+The last table has the seconds from `testbed launch` to the first step of PyTorch's DDP on two sites, which torchrun
+starts or the testbed alone.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -54,6 +58,12 @@ UP_WITHIN_S, DOWN_WITHIN_S = 25.0, 10.0
 
 VERB_LIMIT_S = 240.0
 
+#: The programs whose first step is waited for, and how much later torchrun may bring it.
+STARTERS = ("python", "torchrun")
+LATER_S = 1.0
+SCRIPT = ROOT / "examples" / "ddp.py"
+FIRST_STEP = "step=0 "
+
 
 @dataclass(frozen=True, slots=True)
 class Taken:
@@ -81,15 +91,17 @@ def main() -> int:
         standing = [_standing(f"{CONTAINER_SITES * workers} container hosts", file)]
         if not args.quick:
             standing.append(_standing("geant-40, a worker a site", GEANT))
+        first_steps = _first_steps(_write(Path(name), "two", pair()), args.repeats)
     ratio = plain[0].up_s / plain[1].up_s
     figures = {
         "without_containers": [asdict(each) for each in plain],
         "ratio": ratio,
         "containers": [asdict(each) for each in standing],
+        "first_step_s": first_steps,
         "repeats": args.repeats,
     }
     show(
-        [_plain_table(plain, ratio, args.repeats), _standing_table(standing)],
+        [_plain_table(plain, ratio, args.repeats), _standing_table(standing), _step_table(first_steps, args.repeats)],
         figures,
         as_json=args.json,
         backend=backend,
@@ -105,6 +117,15 @@ def ring(sites: int, workers: int) -> dict[str, Any]:
         "name": "ring",
         "sites": {name: {"workers": workers} for name in names},
         "links": [{"between": list(pair), "rate": RATE, "delay": DELAY} for pair in pairs],
+    }
+
+
+def pair() -> dict[str, Any]:
+    """Return a topology file's value: two sites of one worker each."""
+    return {
+        "name": "two",
+        "sites": {name: {"workers": 1} for name in ("paris", "tokyo")},
+        "links": [{"between": ["paris", "tokyo"], "rate": RATE, "delay": DELAY}],
     }
 
 
@@ -216,7 +237,7 @@ def _standing(title: str, file: Path) -> Taken:
         began = time.monotonic()
         _verb("network", "up", str(file), "--name", name)
         up = time.monotonic()
-        _verb("network down", "--name", name)
+        _verb("network", "down", "--name", name)
         down = time.monotonic()
     return Taken(title, up - began, down - up)
 
@@ -232,15 +253,62 @@ def _cleaned(name: str) -> Iterator[None]:
 
 
 def _verb(*words: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-m", "testbed.cli", *words]
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=environment, timeout=VERB_LIMIT_S)
+    subprocess.run(_command(*words), stdout=subprocess.DEVNULL, check=True, env=_environment(), timeout=VERB_LIMIT_S)
+
+
+def _command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "testbed.cli", *words]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 
 
 def _standing_table(taken: Sequence[Taken]) -> Table:
     title = "With containers, by `testbed network up` and `network down`"
     note = f"64 hosts should be up within {UP_WITHIN_S:g} s and down within {DOWN_WITHIN_S:g} s"
     return Table(title, ["", "up", "down"], [[each.network, *_seconds(each)] for each in taken], [note])
+
+
+# A program's first step --------------------------------------------------------------------------------------------
+
+
+def _first_steps(file: Path, repeats: int) -> dict[str, float]:
+    """Start the script by each of STARTERS in turns. Returns the median of the seconds to its first step."""
+    taken: dict[str, list[float]] = {starter: [] for starter in STARTERS}
+    for number in range(repeats):
+        for starter in STARTERS:
+            progress(f"{starter} {SCRIPT.name}, {number + 1} of {repeats}")
+            taken[starter].append(_first_step_s(file, starter))
+    return {starter: statistics.median(seconds) for starter, seconds in taken.items()}
+
+
+def _first_step_s(file: Path, starter: str) -> float:
+    """Launch the script, and return the seconds until its first step is printed.
+
+    Raises:
+        RuntimeError: It printed none, or the launch failed.
+    """
+    command = _command("launch", str(file), "--", starter, SCRIPT.name, "--steps", "1")
+    began, first_s = time.monotonic(), None
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(SCRIPT, folder)
+        with subprocess.Popen(command, cwd=folder, env=_environment(), stdout=subprocess.PIPE, text=True) as launch:
+            assert launch.stdout is not None
+            for line in launch.stdout:
+                if first_s is None and FIRST_STEP in line:
+                    first_s = time.monotonic() - began
+    if first_s is None or launch.returncode:
+        raise RuntimeError(f"{starter} {SCRIPT.name} ended with {launch.returncode} and printed no first step")
+    return first_s
+
+
+def _step_table(first_steps: Mapping[str, float], repeats: int) -> Table:
+    title = f"From `testbed launch` to the first step on two sites; median of {repeats}"
+    later_s = first_steps["torchrun"] - first_steps["python"]
+    note = f"torchrun is {later_s:+.2f} s later (at most {LATER_S:g} s)"
+    rows = [[f"{starter} {SCRIPT.name}", f"{seconds:.2f} s"] for starter, seconds in first_steps.items()]
+    return Table(title, ["", "first step"], rows, [note])
 
 
 def _seconds(taken: Taken) -> list[str]:

@@ -49,7 +49,7 @@ def described(file: Path) -> Iterator[Drawn]:
             elif isinstance(child, ast.Call) and SAID_BY.fullmatch(ast.unparse(child.func)):
                 for text in map(text_of, child.args[:2]):
                     if len(text.split()) >= MESSAGE_WORDS:
-                        yield Drawn(room, "message", " ".join(text.split()), place)
+                        yield Drawn(room, "message", " / ".join(map(str.strip, text.splitlines())), place)
             yield from visit(child, name)
 
     yield from visit(ast.parse(file.read_text(encoding="utf-8")), "")
