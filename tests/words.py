@@ -41,6 +41,9 @@ IDIOMS = {
 IDIOM = {re.compile(pattern): instead for pattern, instead in IDIOMS.items()}
 ANY_IDIOM = re.compile("|".join(IDIOMS))
 
+#: The syntax nodes that have docstrings.
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
 #: A comment, or what looks like one in a text.
 COMMENT = re.compile(r"(?:^|\s)#:? .*")
 
@@ -97,7 +100,7 @@ def of_subject(subject: str) -> Iterator[Finding]:
 def of_python(source: str) -> Iterator[Finding]:
     """Yield the findings in the docstrings, comments and messages of a module."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, DOCUMENTED):
             if (text := ast.get_docstring(node)) is not None:
                 yield from of_docstring(text, node.body[0].lineno)
         elif isinstance(node, ast.Call) and SAID_BY.fullmatch(ast.unparse(node.func)):

@@ -15,7 +15,7 @@ from testbed.report.replanning import predictions, promises, whole_rounds
 from testbed.report.score import AHEAD, Score
 from testbed.report.series import StepFunction
 
-#: The most steps of the line: about two per point of the figure's width.
+#: The most steps of the line: about two per point of the figure's width, some 720 points.
 STEPS = 1_400
 
 #: The end of the axis over the maximum of line and predictions: one very long round would press all others flat.

@@ -34,7 +34,7 @@ COLUMNS = 4
 #: The most panels; of more links, those that carried most are shown.
 MOST_LINKS = 60
 
-#: The most steps of a panel: about two per point of its width.
+#: The most steps of a panel: about two per point of its width, some 165 points with four panels in a row.
 STEPS_A_PANEL = 360
 
 _PANEL_HEIGHT, _TOP, _BOTTOM = 1.28, 0.5, 0.42
