@@ -71,7 +71,7 @@ def certificates(
     ],
     members: Annotated[list[str], typer.Argument(metavar="MEMBER…", help="the names of the members")],
 ) -> None:
-    """Make TLS certificates for the controller and each member, for runs with --tls (docs/sync.md)."""
+    """Make TLS certificates for the controller and each member, for runs with --tls (docs/machines.md)."""
     from testbed.certificates import AUTHORITY_KEY, make_certificates
 
     for made in make_certificates(folder, members):

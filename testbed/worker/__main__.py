@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=Path("/usr/share/testbed"), help="where data sets lie")
     parser.add_argument("--patience", type=float, default=120.0, help="seconds to wait for the others")
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="over TCP: this member's own token")
-    parser.add_argument("--tls", type=Path, metavar="DIR", help="over TCP: this member's certificate (docs/sync.md)")
+    parser.add_argument("--tls", type=Path, metavar="DIR", help="over TCP: its certificate (docs/machines.md)")
     arguments = parser.parse_args()
 
     # Imported objects stay, and collecting garbage among them takes an eighth of PyTorch's processor time.
