@@ -30,7 +30,6 @@ from testbed.emulation.containers import engine
 from testbed.emulation.containers.image import ensure_worker_image, manifest_entry, record
 from testbed.emulation.containers.limits import LOG_BYTES, ContainerLimits
 from testbed.emulation.containers.program_image import program_image
-from testbed.emulation.containers.proof import ForeignEngineError, proven_process
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.label import LABEL
 from testbed.emulation.network.names import Names
@@ -416,13 +415,13 @@ def _first_process(container: Container, worker: str) -> ProcessIdentity:
     """Return the first process of a container that was just started. Raises ContainerDied, ForeignEngineError."""
     container.reload()
     pid = int(container.attrs["State"]["Pid"])
-    if container.status == "running" and (process := proven_process(str(container.id), pid)) is not None:
+    if container.status == "running" and (process := engine.proven_process(str(container.id), pid)) is not None:
         return process
     with suppress(*engine.ENGINE_ERRORS):  # raised if the container goes on running
         container.wait(timeout=NOTICED_S)
     container.reload()
     if container.status == "running":
-        raise ForeignEngineError(str(container.id), pid, "this machine has no process of that number")
+        raise engine.ForeignEngineError(str(container.id), pid, "this machine has no process of that number")
     raise ContainerDied(f"the container of {worker} ended right after its start, {_how_it_ended(container)}")
 
 
