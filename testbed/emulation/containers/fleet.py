@@ -182,7 +182,7 @@ class ProgramContainers:
 
 
 class Fleet:
-    """The containers of one network. A context manager: leaving it removes all of them, found by label.
+    """The containers of one network, which are found by its label.
 
     Each container sees a subfolder of `control`, read-only, as CONTROL_FOLDER, by which the controller identifies it.
     """
@@ -216,12 +216,6 @@ class Fleet:
         image = program_image(client, programs.image, lambda _: None, programs.renew)
         volumes = client.images.get(image).attrs["Config"].get("Volumes") or ()
         return cls(client, network, image, control, replace(programs.scratch, volumes=tuple(volumes)))
-
-    def __enter__(self) -> Fleet:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.remove()
 
     @property
     def client(self) -> docker.DockerClient:
