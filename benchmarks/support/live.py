@@ -151,7 +151,8 @@ def members_on(name: str, topology: Topology, parameters: int) -> Iterator[Live]
         network = testbed.network
         spec = _spec(network, parameters)
         controller = stack.enter_context(ControllerProcess(spec, testbed.folder, out))
-        testbed.start(stack.enter_context(fleet), _requests(network))
+        stack.callback(fleet.remove)
+        testbed.start(fleet, _requests(network))
         live = Live(network, controller, out, 4 * parameters)
         live.wait(lambda status: status["round"] is not None)
         yield live

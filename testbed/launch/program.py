@@ -21,9 +21,9 @@ from docker.models.containers import Container
 from requests import Response
 
 from testbed.emulation import label
+from testbed.emulation.containers.engine import proven_process
 from testbed.emulation.containers.fleet import FILES, container_name
 from testbed.emulation.containers.limits import ended_for_memory
-from testbed.emulation.containers.proof import proven_process
 from testbed.emulation.network.names import Names, without_proxies
 from testbed.emulation.network.namespace import inside_of
 from testbed.emulation.process import ProcessIdentity, how_it_ended, now_ticks, signal_in_words

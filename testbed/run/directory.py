@@ -59,7 +59,7 @@ class RunDirectory:
                 manifest |= {"process": _own_process()}
                 _fill(fresh, manifest)
                 fresh.rename(self.path)
-                _point_latest_at(self.path)
+                point_latest_at(self.path)
             except BaseException:
                 for made in (fresh, self.path):
                     shutil.rmtree(made, ignore_errors=True)
@@ -113,7 +113,7 @@ def give_back(paths: Iterable[Path]) -> None:
                 os.chown(path, int(owner), group, follow_symlinks=False)
 
 
-def _point_latest_at(directory: Path) -> None:
+def point_latest_at(directory: Path) -> None:
     """Point `latest` at a run. A `latest` that is not a link to a run is the user's own, and stays."""
     latest = directory.parent / "latest"
     if os.path.lexists(latest) and not _leads_to_a_run(latest):

@@ -26,7 +26,7 @@ from typing import Any
 from testbed.atomic_file import write_text
 from testbed.emulation.label import kill_processes, marked, processes
 from testbed.emulation.network.share import TUNNEL_PORT
-from testbed.emulation.process import ProcessIdentity
+from testbed.emulation.process import ProcessIdentity, last_lines, stat_fields
 from testbed.run.errors import CannotRun
 from testbed.scaleout.split.probes import PROBE_PORT
 from testbed.sockets import AUTHORITY, CERTIFICATE, KEY
@@ -77,6 +77,8 @@ HEALTH = {
 }
 
 START_S = 120.0
+#: The number of last lines of Ray's log that an error quotes.
+QUOTED_LINES = 8
 #: The time for runs to end, in seconds: a run removes its network and containers first.
 RUNS_END_S = 60.0
 
@@ -175,11 +177,8 @@ def _runs() -> list[int]:
 
 def _ray_processes() -> list[ProcessIdentity]:
     """Return Ray's labelled processes and their descendants, some of which write a title over the label."""
-    parents = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            with suppress(OSError):
-                parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    pids = (int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdecimal())
+    parents = {pid: int(fields[1]) for pid in pids if (fields := stat_fields(pid)) is not None}
     found = {pid for pid, _ in processes(label=LABEL)}
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
@@ -220,13 +219,10 @@ def _start_ray(node: ClusterNode) -> None:
                 timeout=START_S,
             )
         except subprocess.TimeoutExpired as error:
-            raise CannotRun(f"Ray did not start within {START_S:g} s:\n{_last_lines(output)}") from error
+            said = "\n".join(last_lines(output, QUOTED_LINES))
+            raise CannotRun(f"Ray did not start within {START_S:g} s:\n{said}") from error
     if done.returncode:
-        raise CannotRun(f"Ray did not start:\n{_last_lines(output)}")
-
-
-def _last_lines(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-8:])
+        raise CannotRun("\n".join(["Ray did not start:", *last_lines(output, QUOTED_LINES)]))
 
 
 def _filter_ports(hosts: Sequence[str]) -> None:

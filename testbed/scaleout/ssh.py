@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
+from testbed.emulation.process import await_end
 from testbed.run.errors import CannotRun
 from testbed.spec.hosts import Host, Hosts
 
@@ -18,6 +22,9 @@ SSH_FAILED = 255
 
 #: Some SSH servers start root's commands without the folders of network tools.
 PATH = "PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin"
+
+#: A client that was told to end does so at once; the rest is for a busy machine.
+END_S = 5.0
 
 #: The number of lines of a failed command's output that an error quotes.
 QUOTED_LINES = 12
@@ -85,6 +92,43 @@ class Ssh:
             raise CannotRun(self._failure(done.returncode, output))
         return done.stdout.decode(errors="replace")
 
+    @contextmanager
+    def forwarding(self, sockets: Mapping[Path, Path], folder: Path) -> Iterator[None]:
+        """Have the host's SSH server listen at Unix sockets within the context, and lead connections to sockets here.
+
+        The client's standard input is a pipe from this process, so that a killed process leaves no client.
+
+        Args:
+            sockets: Maps each socket there to the socket here, whose path begins in `folder`. The server opens its
+                sockets as the user of SSH, for that user alone.
+            folder: The folder in which the client runs. The kernel takes 107 bytes of a socket's path.
+
+        Raises:
+            CannotRun: The host was not reached, or its server does not forward sockets.
+        """
+        *client, destination = self.client(alive_s=5, alive_count=3)
+        # A connection that the user's settings share would keep the sockets after this client's end.
+        client += ["-o", "ControlPath=none", "-o", "ExitOnForwardFailure=yes"]
+        client += [word for there, here in sockets.items() for word in ("-R", f"{there}:./{here}")]
+        # The server runs the command after it has answered for every socket.
+        command, pipe = [*client, destination, "echo; exec cat"], subprocess.PIPE
+        with (
+            TemporaryFile() as errors,
+            subprocess.Popen(
+                command, cwd=folder, stdin=pipe, stdout=pipe, stderr=errors, start_new_session=True
+            ) as process,
+        ):
+            assert process.stdout is not None
+            try:
+                if not process.stdout.readline():
+                    code = process.wait()
+                    errors.seek(0)
+                    raise CannotRun(self._failure(code, errors.read().decode(errors="replace").strip()))
+                yield
+            finally:
+                process.terminate()
+                await_end(process, END_S)
+
     def _failure(self, code: int, output: str) -> str:
         quoted = "\n    ".join(output.splitlines()[-QUOTED_LINES:])
         if code != SSH_FAILED:
@@ -102,4 +146,10 @@ class Ssh:
         if "ermission denied" in output:
             keys = self.key or "any key that ssh tries"
             return f"the host does not accept {self.host.user} with {keys}: name the right key as `key`"
+        if "forwarding failed" in output:
+            return (
+                "the SSH server must forward the sockets by which workers reach the controller: allow that in its "
+                "sshd_config (`AllowStreamLocalForwarding` and `AllowTcpForwarding` yes, no `DisableForwarding`) and "
+                "in authorized_keys (no `restrict`, no `no-port-forwarding`), and restart the server"
+            )
         return "check that the host is on, that its address is right, and that its SSH server accepts connections"

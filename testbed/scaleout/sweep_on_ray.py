@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from testbed.run.directory import RUNS, give_back
+from testbed.run.directory import RUNS, give_back, point_latest_at
 from testbed.run.errors import CannotRun
 from testbed.run.execute import Executed
 from testbed.run.sweep.planned_run import PlannedRun
@@ -260,9 +260,7 @@ def unpack_run(archive: bytes, root: Path, name: str) -> Path:
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
-    link = root / f".{name}.latest"
-    link.symlink_to(name)
-    link.replace(root / "latest")
+    point_latest_at(directory)
     give_back([root / "latest"])
     return directory
 

@@ -122,11 +122,7 @@ KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     "a topology": (("sites",), (), "`testbed network up`, `network swap`, `launch` and `plan` take this one"),
     "a sweep": (("experiment", "axes"), (), "`testbed sweep` takes this one"),
     "a hosts file": (("hosts",), (), "`testbed cluster up` and `--hosts-file` take this one"),
-    "a trace": (
-        (),
-        (".csv", ".up", ".down", ".mahimahi"),
-        "`testbed trace show` takes this one",
-    ),
+    "a trace": ((), (".csv", ".up", ".down", ".mahimahi"), "`testbed trace show` takes this one"),
     "a program": ((), (".py", ".sh"), "`testbed launch TOPOLOGY -- python FILE` runs this one"),
 }
 RUN, RUN_USES = "a run's directory", "`testbed view`, `report`, `export` and `check` take this one"

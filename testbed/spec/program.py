@@ -89,16 +89,14 @@ class ProgramSection(Strict):
 
     def check(self, topology: Topology, folder: Path) -> list[Fault]:
         """Return a fault for each field that does not fit the network, the folder or another field."""
-        faults = []
         workers = [worker.name for worker in topology.workers]
-        for name in self.command if isinstance(self.command, dict) else ():
-            if name not in workers:
-                rule = f"{topology.file} has no worker {name!r}"
-                faults.append(Fault(f"train.command.{name}", rule, f"some of {', '.join(workers[:12])}"))
-        for name in self.workers or ():
-            if name not in workers:
-                rule = f"{topology.file} has no worker {name!r}"
-                faults.append(Fault("train.workers", rule, f"some of {', '.join(workers[:12])}"))
+        given = [(f"train.command.{name}", name) for name in self.command] if isinstance(self.command, dict) else []
+        given += [("train.workers", name) for name in self.workers or ()]
+        faults = [
+            Fault(field, f"{topology.file} has no worker {name!r}", f"some of {', '.join(workers[:12])}")
+            for field, name in given
+            if name not in workers
+        ]
         if self.workers and isinstance(self.command, dict):
             rule = "`command` already names its workers"
             faults.append(Fault("train.workers", rule, "nothing, or one command for all of them"))

@@ -18,11 +18,8 @@ from math import ceil, exp, hypot, inf, log, pi, sqrt
 from statistics import median
 
 import numpy as np
-from numpy.typing import NDArray
 
-from testbed.telemetry.trains import Sample
-
-Floats = NDArray[np.float64]
+from testbed.telemetry.trains import Floats, Sample
 
 #: The distance between two neighbouring rates of a belief (logarithm); they range from 10 kbit/s to 1 Tbit/s.
 STEP = 0.02

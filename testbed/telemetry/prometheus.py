@@ -72,12 +72,7 @@ def _of_run(run: Status) -> Iterator[Metric]:
 
 def _of_estimates(estimates: Mapping[str, Status]) -> Iterator[Metric]:
     for name, what, figure, unit in (
-        (
-            "link_estimated_rate_bytes_per_second",
-            "The rate that the controller estimates.",
-            "rate_bps",
-            1 / 8,
-        ),
+        ("link_estimated_rate_bytes_per_second", "The rate that the controller estimates.", "rate_bps", 1 / 8),
         ("link_estimated_rate_low_bytes_per_second", "The lower end of the estimate's interval.", "low_bps", 1 / 8),
         ("link_estimated_rate_high_bytes_per_second", "The upper end of the estimate's interval.", "high_bps", 1 / 8),
         ("link_estimate_age_seconds", "Seconds since the link was last measured.", "age_s", 1),
@@ -96,10 +91,7 @@ def _of_network(network: Status) -> Iterator[Metric]:
         ("link_backlog_bytes", "Bytes in the link's queue.", "backlog_bytes", 1),
     ):
         yield _gauge(name, what, {_ends(link): each[figure] * unit for link, each in links.items()}, *LINK)
-    for figure, what in (
-        ("bytes", "Bytes of frames that the link carried."),
-        ("packets", "Packets that it carried."),
-    ):
+    for figure, what in (("bytes", "Bytes of frames that the link carried."), ("packets", "Packets that it carried.")):
         yield _counter(
             f"link_carried_{figure}", what, {_ends(link): each[figure] for link, each in links.items()}, *LINK
         )
@@ -111,14 +103,7 @@ def _of_network(network: Status) -> Iterator[Metric]:
     yield _gauge("replay_lateness_seconds", "The delay with which trace rows are applied, 99th percentile.", late_s)
     yield _gauge("network_failed", "Whether links are dead or the replay has stopped.", network["failure"] is not None)
     running = {(name, host["site"], host["kind"]): host["running"] for name, host in network["hosts"].items()}
-    yield _gauge(
-        "host_running",
-        "Whether the host's network namespace is there.",
-        running,
-        "host",
-        "site",
-        "kind",
-    )
+    yield _gauge("host_running", "Whether the host's network namespace is there.", running, "host", "site", "kind")
 
 
 def _ends(link: str) -> tuple[str, str, str]:

@@ -11,15 +11,17 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_bytes, token_hex
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -31,13 +33,17 @@ from testbed.emulation.errors import EmulationError
 from testbed.emulation.shaping import ShapingError
 from testbed.link import LinkState
 from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S, STARVED
+from testbed.run.errors import CannotRun
 from testbed.scaleout.split.host import PartSettings
 from testbed.scaleout.split.hosts import HostLost, HostProcess, SplitHosts
 from testbed.scaleout.split.plan import Capacity, plan_split
 from testbed.scaleout.split.testbed import SplitTestbed
+from testbed.scaleout.ssh import Ssh
 from testbed.spec.errors import SpecError
 from testbed.spec.event import LinkChange
+from testbed.spec.hosts import Host
 from testbed.spec.topology import Topology
+from tests.cluster.pretended import SSHD
 from tests.waiting import until
 
 pytestmark = pytest.mark.system
@@ -319,3 +325,112 @@ def test_by_the_command_line_a_delay_below_the_floor_is_refused_with_the_pair_an
         found = re.search(says, done.stderr)
         assert found and 1e3 * (ONE_WAY_S - EARLY_S) <= float(found[1]) <= 1.5e3 * ONE_WAY_S, done.stderr
         assert "write instead: a longer delay" in done.stderr
+
+
+#: A server needs the user sshd, and /run/sshd; "$1" is its folder. Nobody else sees the mounts.
+SERVER = """
+mount --bind "$1/passwd" /etc/passwd
+mount -t tmpfs none /run
+mkdir /run/sshd
+exec "$0" -D -e -f "$1/settings"
+"""
+#: Holds the forwarding of a socket until its input ends.
+HOLDER = """
+import sys
+from pathlib import Path
+from tests.cluster.split_checks import access
+folder = Path(sys.argv[1])
+with access(folder, int(sys.argv[2])).forwarding({folder / "there": Path("here")}, folder):
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def access(folder: Path, port: int) -> Ssh:
+    """Return the access to the SSH server of `ssh_server`."""
+    host = Host.model_construct(address="127.0.0.1", user="root", port=port, folder="/")
+    return Ssh("south", host, folder / "user", folder / "known_hosts")
+
+
+@contextmanager
+def ssh_server(settings: str = "") -> Iterator[tuple[Path, int]]:
+    """Yield the folder and the port of an SSH server on loopback with further settings."""
+    assert SSHD.exists(), f"there is no {SSHD}: ./setup.sh cluster unpacks it"
+    with TemporaryDirectory(dir="/var/tmp") as made, socket.create_server(("127.0.0.1", 0)) as free:
+        folder, port = Path(made), free.getsockname()[1]
+        free.close()
+        for name in ("user", "host"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
+        (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {(folder / 'host.pub').read_text()}")
+        users = Path("/etc/passwd").read_text().rstrip()
+        (folder / "passwd").write_text(f"{users}\nsshd:x:65533:65534::/run/sshd:/usr/sbin/nologin\n")
+        (folder / "settings").write_text(
+            f"Port {port}\nListenAddress 127.0.0.1\nPidFile none\nHostKey {folder / 'host'}\n"
+            f"AuthorizedKeysFile {folder / 'user.pub'}\nUsePAM no\nStrictModes no\n{settings}\n"
+        )
+        with (folder / "log").open("w") as log:
+            server = subprocess.Popen(["unshare", "--mount", "sh", "-c", SERVER, str(SSHD), made], stderr=log)
+        try:
+            until(lambda: "listening" in (folder / "log").read_text())
+            yield folder, port
+        finally:
+            server.kill()
+            server.wait()
+
+
+@contextmanager
+def listening(path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+        made.listen()
+        made.settimeout(30.0)
+        yield made
+
+
+def clients(folder: Path) -> list[int]:
+    """Return the processes whose command names a file in the folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if path.read_bytes().startswith(b"ssh\0") and str(folder).encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
+def test_a_server_forwards_a_socket_until_the_context_ends() -> None:
+    with ssh_server() as (folder, port), listening(folder / "here") as here, socket.socket(socket.AF_UNIX) as worker:
+        with access(folder, port).forwarding({folder / "there": Path("here")}, folder):
+            worker.connect(str(folder / "there"))
+            connection, _ = here.accept()
+            with connection:
+                worker.sendall(b"hello")
+                assert connection.recv(5) == b"hello"
+                connection.sendall(b"welcome")
+                assert worker.recv(7) == b"welcome"
+        assert worker.recv(1) == b""  # the end of the context ends open connections
+        assert clients(folder) == []
+
+
+@pytest.mark.parametrize("settings", ["AllowStreamLocalForwarding no", "AllowTcpForwarding no"])
+def test_a_server_that_forwards_nothing_is_named_with_the_setting(settings: str) -> None:
+    with ssh_server(settings) as (folder, port):
+        with (
+            pytest.raises(CannotRun, match=r"^south (?s:.*)AllowStreamLocalForwarding"),
+            access(folder, port).forwarding({folder / "there": Path("here")}, folder),
+        ):
+            pass
+        assert clients(folder) == []
+
+
+def test_a_holder_that_is_killed_leaves_no_client_once_its_workers_have_ended() -> None:
+    with ssh_server() as (folder, port), listening(folder / "here") as here:
+        command, pipe = [sys.executable, "-c", HOLDER, str(folder), str(port)], subprocess.PIPE
+        with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe) as holder:
+            assert holder.stdout is not None and holder.stdout.readline() == b"ready\n"
+            with socket.socket(socket.AF_UNIX) as worker:
+                worker.connect(str(folder / "there"))
+                connection, _ = here.accept()
+                holder.kill()
+                connection.close()
+                assert worker.recv(1) == b""
+        until(lambda: clients(folder) == [])

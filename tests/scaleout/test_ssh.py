@@ -17,6 +17,7 @@ UNKNOWN = (
 )
 DENIED = "root@10.0.0.1: Permission denied (publickey)."
 SILENT = "ssh: connect to host 10.0.0.1 port 22: Connection timed out"
+NOT_FORWARDED = "Error: remote port forwarding failed for listen path /run/testbed/networks/a/s/0"
 
 
 def ssh(**changed: object) -> Ssh:
@@ -56,6 +57,7 @@ def test_a_script_arrives_as_it_is() -> None:
         (UNKNOWN, "`ssh-keyscan 10.0.0.1`"),
         (DENIED, "`key`"),
         (SILENT, "on"),
+        (NOT_FORWARDED, "AllowStreamLocalForwarding"),
     ],
 )
 def test_what_to_do_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, remedy: str) -> None:
@@ -71,3 +73,35 @@ def test_a_command_that_fails_there_is_quoted(tmp_path: Path, monkeypatch: pytes
     stand_in(tmp_path, monkeypatch, 3, "no room")
     with pytest.raises(CannotRun, match=r"^a: (?s:.*)no room"):
         ssh().run("true")
+
+
+#: Called like ssh with a command that ends with its input.
+FORWARDING = """#!/bin/sh
+echo $$ > pid
+echo "$@" > words
+echo
+exec cat
+"""
+
+
+@pytest.mark.local
+def test_a_client_forwards_sockets_from_its_folder_until_the_context_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(tmp_path, monkeypatch, 0, "")
+    (tmp_path / "ssh").write_text(FORWARDING)
+    with ssh().forwarding({Path("/run/s/0"): Path("w0", "control.sock")}, tmp_path):
+        client = Path("/proc", (tmp_path / "pid").read_text().strip())
+        assert client.exists()
+        assert "-R /run/s/0:./w0/control.sock root@10.0.0.1" in (tmp_path / "words").read_text()
+    assert not client.exists()
+
+
+@pytest.mark.local
+def test_a_server_that_forwards_no_sockets_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(tmp_path, monkeypatch, 255, NOT_FORWARDED)
+    with (
+        pytest.raises(CannotRun, match=r"^a (?s:.*)AllowStreamLocalForwarding"),
+        ssh().forwarding({Path("/run/testbed/networks/a/s/0"): Path("w0", "control.sock")}, tmp_path),
+    ):
+        pass

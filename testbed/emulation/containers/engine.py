@@ -31,7 +31,7 @@ from urllib3.exceptions import HTTPError
 
 from testbed.emulation.errors import EmulationError, ending_of
 from testbed.emulation.label import STATE_ROOT
-from testbed.emulation.process import ProcessIdentity, how_it_ended, last_lines
+from testbed.emulation.process import PROC, ProcessIdentity, how_it_ended, is_ending, last_lines
 from testbed.resources import SETUP
 from testbed.telemetry.store import write_json
 
@@ -75,6 +75,29 @@ class EngineGoneError(EngineError):
         super().__init__(
             f"The Docker engine at {address()} no longer answers ({error}). Check that it runs (`docker info`; "
             "`make setup` starts one), then try again."
+        )
+
+
+class ForeignEngineError(EngineError):
+    """The engine's process ids are not this machine's.
+
+    An engine reports process ids of its own PID namespace. With Docker Desktop, Rancher Desktop, a mounted docker.sock
+    or a socket that ssh forwards, that is not this machine's namespace, and the same number belongs to an unrelated
+    process here. Settings, routes and signals meant for a container would then hit that process, or the machine itself.
+
+    Attributes:
+        container: The container's ID.
+        pid: The number that the engine gave.
+    """
+
+    def __init__(self, container: str, pid: int, found: str) -> None:
+        self.container, self.pid = container, pid
+        super().__init__(
+            f"The Docker engine at {address()} says that process {pid} is in the container {container[:12]}, "
+            f"but {found}. The engine runs in another PID namespace (Docker Desktop, Rancher Desktop, "
+            "a mounted docker.sock, a socket that ssh forwards), so its containers can't be attached to an emulated "
+            "network from here. Nothing was changed. Run the testbed where the engine runs (a development container "
+            f"needs --pid=host beside the socket), or unset DOCKER_HOST and let `{SETUP}` start an engine here."
         )
 
 
@@ -299,6 +322,33 @@ def answers(where: str) -> bool:
         return False
     finally:
         client.close()
+
+
+def proven_process(container: str, pid: int) -> ProcessIdentity | None:
+    """Return the process `pid` after proving that it is in the container with this ID; None if it has ended.
+
+    The proof is its control group: its path holds the container's ID of 64 random digits, and no process without
+    capabilities can leave it. In addition, its network namespace must not be this process's own.
+
+    Raises:
+        ForeignEngineError: This machine's process of that number is not in the container.
+    """
+    process = ProcessIdentity.of(pid)
+    if process is None:
+        return None
+    try:
+        member = container in (process.folder / "cgroup").read_text()
+        shared = os.path.samestat((process.folder / "ns/net").stat(), (PROC / "self/ns/net").stat())
+    except OSError:
+        member, shared = False, True
+    # The files may have been those of an ending process or of its successor.
+    if is_ending(pid) or not process.is_running:
+        return None
+    if not member:
+        raise ForeignEngineError(container, pid, "this machine's process of that number is not in it")
+    if shared:
+        raise ForeignEngineError(container, pid, "that process uses this machine's own network namespace")
+    return process
 
 
 def _failed(what: str, log: Path) -> str:

@@ -30,7 +30,6 @@ from testbed.emulation.containers import engine
 from testbed.emulation.containers.image import ensure_worker_image, manifest_entry, record
 from testbed.emulation.containers.limits import LOG_BYTES, ContainerLimits
 from testbed.emulation.containers.program_image import program_image
-from testbed.emulation.containers.proof import ForeignEngineError, proven_process
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.label import LABEL
 from testbed.emulation.network.names import Names
@@ -183,7 +182,7 @@ class ProgramContainers:
 
 
 class Fleet:
-    """The containers of one network. A context manager: leaving it removes all of them, found by label.
+    """The containers of one network, which are found by its label.
 
     Each container sees a subfolder of `control`, read-only, as CONTROL_FOLDER, by which the controller identifies it.
     """
@@ -217,12 +216,6 @@ class Fleet:
         image = program_image(client, programs.image, lambda _: None, programs.renew)
         volumes = client.images.get(image).attrs["Config"].get("Volumes") or ()
         return cls(client, network, image, control, replace(programs.scratch, volumes=tuple(volumes)))
-
-    def __enter__(self) -> Fleet:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.remove()
 
     @property
     def client(self) -> docker.DockerClient:
@@ -416,13 +409,13 @@ def _first_process(container: Container, worker: str) -> ProcessIdentity:
     """Return the first process of a container that was just started. Raises ContainerDied, ForeignEngineError."""
     container.reload()
     pid = int(container.attrs["State"]["Pid"])
-    if container.status == "running" and (process := proven_process(str(container.id), pid)) is not None:
+    if container.status == "running" and (process := engine.proven_process(str(container.id), pid)) is not None:
         return process
     with suppress(*engine.ENGINE_ERRORS):  # raised if the container goes on running
         container.wait(timeout=NOTICED_S)
     container.reload()
     if container.status == "running":
-        raise ForeignEngineError(str(container.id), pid, "this machine has no process of that number")
+        raise engine.ForeignEngineError(str(container.id), pid, "this machine has no process of that number")
     raise ContainerDied(f"the container of {worker} ended right after its start, {_how_it_ended(container)}")
 
 

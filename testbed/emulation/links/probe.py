@@ -127,7 +127,7 @@ def round_trip_errors(network: Network, names: Iterable[str], states: Mapping[st
     `states` includes the reverse links. ping prints single times of 100 ms and more in whole milliseconds, but its
     closing line in microseconds.
     """
-    ways = {name: (states[name], states.get(_back(name))) for name in names}
+    ways = {name: (states[name], states.get(link_back(name))) for name in names}
     running = {
         name: network.router(link_ends(name)[0]).popen(
             ["ping", "-nq", "-c", str(PINGS), "-i", str(PING_INTERVAL_S), "-W", "3", _far_end(network, name)],
@@ -150,7 +150,8 @@ def round_trip_errors(network: Network, names: Iterable[str], states: Mapping[st
     return errors
 
 
-def _back(name: str) -> str:
+def link_back(name: str) -> str:
+    """Return the link of the other direction."""
     source, target = link_ends(name)
     return link_name(target, source)
 

@@ -47,11 +47,20 @@ class SettingRefused(EmulationError):
         super().__init__(f"the kernel setting {setting} can't be applied: {why}", field=name, given=value)
 
 
-def received_bytes(pid: int) -> dict[str, int]:
-    """Return the bytes that the kernel received on each interface in the namespace of a process or thread."""
+def received(pid: int) -> dict[str, tuple[int, int]]:
+    """Return the bytes and packets that the kernel received on each interface in the namespace of a process or thread.
+
+    Raises:
+        FileNotFoundError: The process has ended.
+    """
     lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
-    rows = (line.partition(":") for line in lines)
-    return {name.strip(): int(counters.split()[0]) for name, _, counters in rows}
+    rows = ((name.strip(), counters.split()) for name, _, counters in (line.partition(":") for line in lines))
+    return {name: (int(counters[0]), int(counters[1])) for name, counters in rows}
+
+
+def received_bytes(pid: int) -> dict[str, int]:
+    """Return the bytes of `received`."""
+    return {name: size for name, (size, _) in received(pid).items()}
 
 
 def mac_of(address: IPv4Interface) -> str:

@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed.emulation.links.probe import (
@@ -36,13 +35,15 @@ from testbed.emulation.links.probe import (
     TURN_PACKETS,
     LinkFidelity,
     flood_socket,
+    link_back,
     round_trip_errors,
     window_s,
 )
 from testbed.emulation.network.namespace import inside
 from testbed.emulation.network.network import Network
+from testbed.emulation.network.node import received
 from testbed.emulation.shaping.base import Applied, FutureStates, LinkCounters, Port, Shaper, ShapingError, passes
-from testbed.link import LinkState, Queue, link_ends, link_name
+from testbed.link import LinkState, Queue, link_ends
 from testbed.spec.topology import Link, Topology
 
 if TYPE_CHECKING:
@@ -293,7 +294,7 @@ class CutLinks:
     def _look(self, link: str) -> FloodArrival:
         source, target = link_ends(link)
         began = time.monotonic()
-        size, packets = _received(self._network.router(target).pid, source)
+        size, packets = received(self._network.router(target).pid)[source]
         took_s = time.monotonic() - began
         # A tunnel's end counts packets without their Ethernet headers.
         return FloodArrival(began + took_s / 2, took_s, size + ETHERNET_BYTES * packets)
@@ -303,22 +304,12 @@ def _udp_socket() -> socket.socket:
     return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
 
-def _received(pid: int, interface: str) -> tuple[int, int]:
-    """Return the bytes and packets that an interface in a process's namespace has received."""
-    for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]:
-        name, _, counters = line.partition(":")
-        if name.strip() == interface:
-            size, packets = counters.split()[:2]
-            return int(size), int(packets)
-    raise FileNotFoundError(interface)
-
-
 def measure_cut_links(
     hosts: SplitHosts, host_of: Mapping[str, str], states: Mapping[str, LinkState], links: Iterable[str], mtu: int
 ) -> dict[str, LinkFidelity]:
     """Measure cut links from the holder of all hosts, one after another: each takes about two seconds."""
     links = [link for link in links if states[link].up]
-    asked = {name: states[name] for link in links for name in (link, _back(link)) if name in states}
+    asked = {name: states[name] for link in links for name in (link, link_back(link)) if name in states}
     errors: dict[str, float] = hosts.merged("cut.round_trip_errors", lambda _: (asked,))
     measured = {}
     for link in links:
@@ -347,8 +338,3 @@ def _rate(
     unsure_s = state.jitter_s + (before.took_s + after.took_s) / 2
     error = (after.bytes - before.bytes) / expected - 1
     return (error if offered >= OFFERED else None), (mtu + ETHERNET_BYTES) / expected + unsure_s / seconds
-
-
-def _back(link: str) -> str:
-    source, target = link_ends(link)
-    return link_name(target, source)

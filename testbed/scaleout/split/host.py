@@ -40,9 +40,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from testbed.controller.server.member_server import SOCKET
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet
 from testbed.emulation.containers.image import ensure_worker_image, manifest_entry, record
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.host.budget import Budget, known_budget
 from testbed.emulation.links.links import Observer
 from testbed.emulation.links.probe import LinkFidelity
@@ -55,7 +57,6 @@ from testbed.emulation.shaping import Shaper
 from testbed.emulation.shaping.base import distorted_by_offload
 from testbed.emulation.testbed import Backend, Testbed
 from testbed.link import LinkState, link_ends
-from testbed.scaleout.split.control_relay import ControlProxies, GatewayAddress
 from testbed.scaleout.split.cut_links import CutLinks, Pair, TunnelShaper, check_delay
 from testbed.scaleout.split.probes import Echo, Probed, Prober, measure, path_mtu
 from testbed.spec.event import LinkChange
@@ -64,6 +65,10 @@ from testbed.telemetry.host import CpuMeter
 
 #: The seconds between two looks at the kernel's queues, which say how much waits now, not for how long.
 LOOK_S = 0.1
+
+#: The longest path of a folder with forwarded sockets: the kernel takes 107 bytes of a socket's path, and the sockets'
+#: names are numbers of four digits at most.
+MOST_FOLDER_BYTES = 102
 
 #: The steps of a network swap: build what is new, move the routes, remove what is gone; or undo.
 SwapStep = Literal["build", "move routes", "remove", "undo"]
@@ -322,12 +327,33 @@ class SplitHost:
         self._stack.callback(looks.join)
         self._stack.callback(over.set)
 
-    def connect(self, gateway: GatewayAddress) -> None:
-        """Lead this host's workers to the controller at the gateway, over the hosts' network."""
-        has = self.part.request.share.has
-        own = [worker.name for worker in self.part.network.topology.workers if has(worker.site)]
-        proxies = ControlProxies(gateway, self.part.control, own, self._underlay)
-        self._stack.enter_context(proxies)
+    def forwarded_folder(self) -> Path:
+        """Make a folder on the control folder's file system, where the user of SSH may open sockets.
+
+        Raises:
+            EmulationError: The paths of sockets in it would be too long.
+        """
+        folder = self.part.folder / "s"
+        if len(str(folder)) > MOST_FOLDER_BYTES:
+            remedy = "give the experiment or the host a shorter name"
+            raise EmulationError(f"{self.name}: a socket's path would be too long below {folder}; {remedy}")
+        folder.mkdir(mode=0o700)
+        os.chown(folder, int(os.environ.get("SUDO_UID", "0")), -1)
+        return folder
+
+    def connect(self, sockets: Mapping[str, Path]) -> None:
+        """Give each of this host's workers a second name of the socket that leads to the controller.
+
+        Args:
+            sockets: The socket of each worker: the controller's own, or one that SSH forwards to it. A server opens
+                such a socket for the user of SSH alone, who can't enter the folder of the workers' sockets.
+        """
+        for worker, socket in sockets.items():
+            folder = self.part.control / worker
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o755)
+            socket.chmod(0o666)  # the container's user is nobody on the host, and sees this folder alone
+            (folder / SOCKET).hardlink_to(socket)
 
     def start(self, requests: Iterable[ContainerRequest] | None = None) -> None:
         """Start this host's workers. Raises ContainerDied, EngineError."""

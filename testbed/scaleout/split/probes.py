@@ -142,11 +142,11 @@ def certain(value: float, bound: float) -> float:
     return copysign(max(abs(value) - bound, 0.0), value)
 
 
-def best_of_stretches(samples: Iterable[ClockSample], stretch_s: float = STRETCH_S) -> list[ClockSample]:
+def best_of_stretches(samples: Iterable[ClockSample]) -> list[ClockSample]:
     """Return the sample with the least round trip of each stretch of time, in order."""
     best: dict[int, ClockSample] = {}
     for one in samples:
-        stretch = int(one.came // stretch_s)
+        stretch = int(one.came // STRETCH_S)
         if stretch not in best or one.round_trip_s < best[stretch].round_trip_s:
             best[stretch] = one
     return [best[stretch] for stretch in sorted(best)]

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from rich.markup import escape
 
+from testbed.controller.server.member_server import SOCKET
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet
 from testbed.emulation.containers.limits import ContainerLimits
 from testbed.emulation.errors import EmulationError
@@ -32,7 +33,6 @@ from testbed.run.programs.run import AnyRun, run_of
 from testbed.run.run import IMAGE_S, Run
 from testbed.run.run_log import RunLog
 from testbed.run.terminal.display import Display
-from testbed.scaleout.split.control_relay import ControlGateway
 from testbed.scaleout.split.host import PartSettings
 from testbed.scaleout.split.hosts import HostProcess, SplitHosts
 from testbed.scaleout.split.plan import Capacity, SplitPlan, plan_split
@@ -48,10 +48,21 @@ MODULE = "testbed.scaleout.split.host"
 
 
 class Machine(NamedTuple):
-    """A host's address on the hosts' network, and the command that starts the process for its part there."""
+    """A host as a machine of a run."""
 
+    #: The machine's address on the hosts' network.
     address: IPv4Address
-    command: tuple[str, ...]
+    #: The SSH access to the machine; None where it is this one.
+    ssh: Ssh | None
+
+    @property
+    def command(self) -> list[str]:
+        """The command that starts the process for the host's part."""
+        if self.ssh is None:
+            return [sys.executable, "-m", MODULE]
+        folder = self.ssh.host.folder
+        there = ("env", f"--chdir={folder}", f"{folder}/.venv/bin/python", "-m", MODULE)
+        return [*self.ssh.client(alive_s=5, alive_count=3), *self.ssh.as_root, *there]
 
 
 def run_on(hosts_file: Path, strict: bool) -> Callable[[Experiment, RunDirectory, Display], AnyRun]:
@@ -82,16 +93,8 @@ def machines_of(experiment: Experiment, hosts: Hosts) -> dict[str, Machine]:
     if unknown := [name for name in names if name not in hosts.by_name]:
         rule, remedy = f"{hosts.file} has no host {unknown[0]!r}", f"of {', '.join(hosts.by_name)}"
         raise SpecError(experiment.file, [Fault("hosts", rule, remedy)])
-    return {name: Machine(IPv4Address(hosts.by_name[name].address), _command(hosts, name)) for name in names}
-
-
-def _command(hosts: Hosts, name: str) -> tuple[str, ...]:
-    """Return the command that starts a host's process: here, or over SSH as root."""
-    host, ssh = hosts.by_name[name], Ssh.of(hosts, name)
-    if _is_own(IPv4Address(host.address)):
-        return (sys.executable, "-m", MODULE)
-    there = ("env", f"--chdir={host.folder}", f"{host.folder}/.venv/bin/python", "-m", MODULE)
-    return (*ssh.client(alive_s=5, alive_count=3), *ssh.as_root, *there)
+    addresses = {name: IPv4Address(hosts.by_name[name].address) for name in names}
+    return {name: Machine(at, None if _is_own(at) else Ssh.of(hosts, name)) for name, at in addresses.items()}
 
 
 def _is_own(address: IPv4Address) -> bool:
@@ -149,25 +152,41 @@ class SplitRun(Run):
         return SplitFleet(self._hosts, self._host_of)
 
     def connect(self, testbed: Testbed, guard: Guard) -> None:
-        """Open the gateway at this host's address, and the proxies on all hosts."""
-        gateway = ControlGateway(testbed.folder, testbed.control, self._host_of, self._own_address())
-        guard.enter_context(gateway)
-        self._hosts.each("connect", lambda host: (gateway.address_for(host),))
+        """Lead the workers of other hosts to the controller's sockets through SSH, never over the emulated network.
 
-    def _own_address(self) -> IPv4Address:
-        """Return this machine's address on the hosts' network. Raises EmulationError where it is not a host."""
-        for machine in self._machines.values():
-            if _is_own(machine.address):
-                return machine.address
-        raise EmulationError(
-            f"this machine is none of the run's hosts ({', '.join(self._machines)}): call the run on one of them; the "
-            "controller then runs there"
-        )
+            worker's container          its host                     the controller's host
+            /run/testbed/control.sock - sshd ==== hosts' network ==== ssh - control/<worker>/control.sock
+
+        A worker finds the same socket as on one machine, and the controller hears each worker at the worker's own
+        socket: neither knows that there are several hosts.
+
+        Raises:
+            CannotRun: A host's SSH server does not forward sockets.
+        """
+        for host, machine in self._machines.items():
+            here = {worker: Path(worker, SOCKET) for worker, own in self._host_of.items() if own == host}
+            sockets = {worker: testbed.control / socket for worker, socket in here.items()}
+            if machine.ssh is not None:
+                folder: Path = self._hosts.call(host, "forwarded_folder")
+                sockets = {worker: folder / str(number) for number, worker in enumerate(here)}
+                forwarded = {sockets[worker]: socket for worker, socket in here.items()}
+                guard.enter_context(machine.ssh.forwarding(forwarded, testbed.control))
+            self._hosts.call(host, "connect", sockets)
 
     @contextmanager
     def _started(self, token: bytes) -> Iterator[SplitHosts]:
-        """Start a process on each machine. Raises HostLost, and OSError where the probes' port is taken."""
-        self._own_address()  # raises before anything is started
+        """Start a process on each machine.
+
+        Raises:
+            EmulationError: This machine is none of the hosts.
+            HostLost: A host does not answer.
+            OSError: The probes' port is taken.
+        """
+        if not any(machine.ssh is None for machine in self._machines.values()):
+            raise EmulationError(
+                f"this machine is none of the run's hosts ({', '.join(self._machines)}): call the run on one of them; "
+                "the controller then runs there"
+            )
         with ExitStack() as stack:
             started: dict[str, HostProcess] = {}
             for name, machine in self._machines.items():

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.spec.errors import Fault, SpecError
-from testbed.spec.graph.delay import MS_AT_ALL, MS_PER_KM
-from testbed.spec.graph.links import Defaults, links_of
+from testbed.spec.graph.links import MS_AT_ALL, MS_PER_KM, Defaults, links_of
 from testbed.spec.graph.markup import read_gml, read_graphml
 from testbed.spec.graph.matrix import read_matrix
-from testbed.spec.graph.names import named, network_name
-from testbed.spec.graph.site_graph import SiteGraph
+from testbed.spec.graph.site_graph import SiteGraph, named, network_name
 from testbed.spec.graph.topology_file import topology_text, write_topology
 from testbed.spec.topology import MAX_SITES, Topology
 from testbed.trace.text import unpacked_name

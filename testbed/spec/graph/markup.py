@@ -21,7 +21,7 @@ from xml.parsers.expat import ExpatError, ParserCreate
 import networkx as nx
 
 from testbed.spec.errors import Fault, SpecError
-from testbed.spec.graph.delay import great_circle_km
+from testbed.spec.graph.links import great_circle_km
 from testbed.spec.graph.site_graph import GraphEdge, GraphNode, Position, SiteGraph, printable
 from testbed.spec.units import LEAST_LINK_BPS, MOST_DELAY_S
 from testbed.trace.quantity import (

@@ -16,8 +16,8 @@ from docker.models.containers import Container
 from requests import ConnectionError
 
 from testbed.emulation.containers import fleet as fleet_module
+from testbed.emulation.containers.engine import ForeignEngineError
 from testbed.emulation.containers.fleet import CHANGES, OUT, ContainerDied, ContainerRequest, Fleet, ScratchSpace
-from testbed.emulation.containers.proof import ForeignEngineError
 from testbed.emulation.interrupt import Interrupted
 from testbed.emulation.process import ProcessIdentity
 from testbed.spec.topology import Worker

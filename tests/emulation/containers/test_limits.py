@@ -132,10 +132,10 @@ MEMORY = 512 << 20
 def fleets(tmp_path: Path) -> Iterator[tuple[Fleet, Fleet]]:
     """Yield the fleets of two networks."""
     with ExitStack() as stack:
-        yield (
-            stack.enter_context(Fleet.connected(f"{MARK}-one", tmp_path)),
-            stack.enter_context(Fleet.connected(f"{MARK}-two", tmp_path)),
-        )
+        one, two = (Fleet.connected(f"{MARK}-{name}", tmp_path) for name in ("one", "two"))
+        stack.callback(one.remove)
+        stack.callback(two.remove)
+        yield one, two
 
 
 def container_of(fleet: str, worker: Worker) -> Container:

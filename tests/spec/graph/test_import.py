@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from testbed.cli import BAD_INPUT, app
 from testbed.spec.errors import SpecError
 from testbed.spec.graph import Defaults, import_graph, read_graph
-from testbed.spec.graph.delay import delay_ms
+from testbed.spec.graph.links import delay_ms
 from testbed.spec.topology import MAX_SITES, Topology
 from tests.recorded import RECORDED, needs_recorded
 

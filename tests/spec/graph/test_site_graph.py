@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.spec.graph.names import named, site_name
-from testbed.spec.graph.site_graph import GraphNode, SiteGraph
+from testbed.spec.graph.site_graph import GraphNode, SiteGraph, named, site_name
 from testbed.spec.topology import RESERVED, SITE_NAME
 
 pytestmark = pytest.mark.pure

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.spec.graph.delay import great_circle_km, midpoint, positions_of
+from testbed.spec.graph.links import great_circle_km, midpoint, positions_of
 from testbed.spec.graph.site_graph import GraphEdge, GraphNode, SiteGraph
 
 pytestmark = pytest.mark.pure

@@ -1,0 +1,93 @@
+"""The workers of a split network, led to the controller's sockets."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from contextlib import contextmanager
+from ipaddress import IPv4Address
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from testbed.run.guards.guard import Guard
+from testbed.scaleout.split.host import MOST_FOLDER_BYTES, SplitHost
+from testbed.scaleout.split.run import Machine, SplitRun
+from testbed.scaleout.ssh import Ssh
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+SOCKET = "control.sock"
+
+
+class Access:
+    """Access to a host whose SSH server opens the sockets that it is asked to forward."""
+
+    def __init__(self) -> None:
+        self.forwarded: dict[Path, Path] = {}
+
+    @contextmanager
+    def forwarding(self, sockets: Mapping[Path, Path], folder: Path) -> Iterator[None]:
+        for there, here in sockets.items():
+            self.forwarded[there] = folder / here
+            opened(there, 0o600)
+        yield
+        self.forwarded.clear()
+
+
+class OneHost:
+    """The hosts of a run, each with a folder of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def call(self, host: str, method: str, *arguments: Any) -> Any:
+        part = SimpleNamespace(folder=self.folder / host, control=self.folder / host / "control")
+        part.control.mkdir(parents=True, exist_ok=True)
+        return getattr(SplitHost, method)(cast(SplitHost, SimpleNamespace(name=host, part=part)), *arguments)
+
+
+def opened(path: Path, mode: int) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+    path.chmod(mode)
+
+
+@pytest.mark.local
+def test_workers_get_the_controllers_socket_here_and_a_forwarded_one_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUDO_UID", str(os.getuid()))
+    access, run = Access(), SplitRun.__new__(SplitRun)
+    run._machines = {
+        "north": Machine(IPv4Address("10.0.0.1"), None),
+        "south": Machine(IPv4Address("10.0.0.2"), cast(Ssh, access)),
+    }
+    run._host_of = {"lima-w0": "north", "quito-w0": "south", "quito-w1": "south"}
+    run._hosts = cast(Any, OneHost(tmp_path))
+    control = tmp_path / "control"
+    for worker in run._host_of:
+        (control / worker).mkdir(parents=True)
+        opened(control / worker / SOCKET, 0o666)
+    with Guard() as guard:
+        run.connect(cast(Any, SimpleNamespace(control=control)), guard)
+        given = {worker: tmp_path / host / "control" / worker / SOCKET for worker, host in run._host_of.items()}
+        assert given["lima-w0"].samefile(control / "lima-w0" / SOCKET)
+        for worker in ("quito-w0", "quito-w1"):
+            (there,) = (path for path in access.forwarded if path.samefile(given[worker]))
+            assert access.forwarded[there] == control / worker / SOCKET
+        for path in given.values():
+            assert stat.S_IMODE(path.stat().st_mode) == 0o666
+            assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
+        assert stat.S_IMODE((tmp_path / "south" / "s").stat().st_mode) == 0o700
+
+
+@pytest.mark.local
+def test_a_path_that_is_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="shorter name") as caught:
+        OneHost(tmp_path / ("x" * MOST_FOLDER_BYTES)).call("south", "forwarded_folder")
+    assert "south" in str(caught.value)
