@@ -25,7 +25,6 @@ controller.
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -38,6 +37,7 @@ from typing import Any, NamedTuple, cast, get_args
 from benchmarks.support.campaign import Campaign
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options, numbers
+from benchmarks.support.program import run_program
 from benchmarks.support.replayed import Replayed, replay
 from benchmarks.support.table import Table, show
 from benchmarks.support.wans import CLASS_WINDOW_S, CLASSES, FAMILY, LEAST_SITES, MOST_SITES, WINDOW_S, Kind, Wan
@@ -381,4 +381,4 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)
