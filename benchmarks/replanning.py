@@ -178,8 +178,8 @@ def score_claims(scores: Mapping[str, Score]) -> list[Claim]:
     figures = (
         ("swaps that stayed: rounds as promised", whole.as_promised, AS_PROMISED, True),
         ("swaps that stayed: rounds shorter", whole.shorter, SHORTER, True),
-        ("estimates off, median, without LTE", known.off(0.5), MEDIAN_OFF, False),
-        ("estimates off, 90th percentile, without LTE", known.off(0.9), P90_OFF, False),
+        ("estimates off, median, without LTE", known.off(50), MEDIAN_OFF, False),
+        ("estimates off, 90th percentile, without LTE", known.off(90), P90_OFF, False),
         ("estimates far above, without LTE", known.far_above, FAR_ABOVE_PART, False),
         ("estimates far below, without LTE", known.far_below, FAR_BELOW_PART, False),
         ("steps noticed soon", mean(whole.soon) if whole.soon else None, NOTICED_SOON, True),
