@@ -48,4 +48,3 @@ def test_missing_figures_do_not_count() -> None:
 def test_figures_of_numpy_become_floats() -> None:
     assert type(percentile([np.float32(1.5)], 50)) is float
     assert type(percentile([np.float32(1.5), np.float32(2.5)], 50)) is float
-    assert type(mean_of_known([np.float32(1.5), 2])) is float
