@@ -28,6 +28,9 @@ class Cluster(StrEnum):
     RAY = "ray"
 
 
+ComparisonJson = Annotated[
+    bool, typer.Option("--json", help="print one JSON object; progress goes to the error output")
+]
 On = Annotated[
     Cluster | None,
     typer.Option("--on", help="spread the runs over the hosts of the cluster that is up; default: this machine"),
@@ -43,9 +46,7 @@ def compare(
     set_: Set = [],  # noqa: B006
     strict: Strict = False,
     quiet: Quiet = False,
-    json_: Annotated[
-        bool, typer.Option("--json", help="print one JSON object; progress goes to the error output")
-    ] = False,
+    json_: ComparisonJson = False,
     on: On = None,
 ) -> None:
     """Run an experiment under several policies, with the same seeds and traces, and compare the figures."""
@@ -83,9 +84,11 @@ def sweep(
     file: Annotated[
         Path, typer.Argument(metavar="SWEEP", help="the sweep file, which names an experiment and its axes")
     ],
+    set_: Set = [],  # noqa: B006
     resume: Annotated[bool, typer.Option("--resume", help="make only the runs that are not complete yet")] = False,
     strict: Strict = False,
     quiet: Quiet = False,
+    json_: ComparisonJson = False,
     on: On = None,
     renew: Renew = False,
 ) -> None:
@@ -98,16 +101,22 @@ def sweep(
     if renew and on is not None:
         rule = "--renew-image: can't be given with --on, since each host builds the images of its own runs"
         raise fail(BAD_INPUT, f"{rule}\n    write instead: versions in the image's file, which all hosts then install")
-    display = progress_display(quiet)
+    changes = overrides(set_)
+    display = progress_display(quiet, beside_output=json_)
     with interruptible_run():
         loaded = Sweep.load(file)
         if on is None:
-            need_root_for(loaded.experiment, {})
+            need_root_for(loaded.experiment, changes)
+        make = _make(on, strict, display, renew)
         compared, folder = make_sweep(
-            loaded, resume, _make(on, strict, display, renew), lambda planned: SweepProgress(display.console, planned)
+            loaded, resume, make, lambda planned: SweepProgress(display.console, planned), changes
         )
-    print_comparison(compared)
-    out.print(f"  figures: {folder}/points.csv; of each run: {folder}/runs.csv", markup=False)
+    if json_:
+        points = [{"axes": dict(point.labels), **compared.outcome(point)} for point in compared.points]
+        print(json.dumps({"sweep": loaded.spec.name, "directory": str(folder), "points": points}))
+    else:
+        print_comparison(compared)
+        out.print(f"  figures: {folder}/points.csv; of each run: {folder}/runs.csv", markup=False)
     _exit(compared, strict)
 
 
