@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, FAILED, ExperimentFile, Quiet, fail, out, progress_display
+from testbed.cli.console import (
+    BAD_INPUT,
+    FAILED,
+    ExperimentFile,
+    Open,
+    Port,
+    Quiet,
+    api_port,
+    fail,
+    out,
+    progress_display,
+)
 from testbed.cli.container_options import Renew, renew_images
 from testbed.cli.experiment import Set, Strict, interruptible_run, need_root_for, overrides, page
 
@@ -47,6 +58,8 @@ def compare(
     strict: Strict = False,
     quiet: Quiet = False,
     json_: ComparisonJson = False,
+    open_: Open = False,
+    port: Port = None,
     on: On = None,
 ) -> None:
     """Run an experiment under several policies, with the same seeds and traces, and compare the figures."""
@@ -56,12 +69,13 @@ def compare(
     from testbed.run.sweep.planned_run import Variant, planned_comparison
 
     changes = overrides(set_)
+    _check_page(on, open_, port)
     try:
         variants = [Variant.parse(text) for text in policies.split(",")]
         numbers = [int(seed) for seed in seeds.split(",")]
     except ValueError as error:
         raise fail(BAD_INPUT, f"{error}\n    write instead: --policies netstorm,mst --seeds 1,2,3") from None
-    display = progress_display(quiet, beside_output=json_)
+    display = progress_display(quiet, beside_output=json_, port=api_port(open_, port))
     with interruptible_run():
         if on is None:
             need_root_for(experiment, changes)
@@ -89,6 +103,8 @@ def sweep(
     strict: Strict = False,
     quiet: Quiet = False,
     json_: ComparisonJson = False,
+    open_: Open = False,
+    port: Port = None,
     on: On = None,
     renew: Renew = False,
 ) -> None:
@@ -102,7 +118,8 @@ def sweep(
         rule = "--renew-image: can't be given with --on, since each host builds the images of its own runs"
         raise fail(BAD_INPUT, f"{rule}\n    write instead: versions in the image's file, which all hosts then install")
     changes = overrides(set_)
-    display = progress_display(quiet, beside_output=json_)
+    _check_page(on, open_, port)
+    display = progress_display(quiet, beside_output=json_, port=api_port(open_, port))
     with interruptible_run():
         loaded = Sweep.load(file)
         if on is None:
@@ -118,6 +135,13 @@ def sweep(
         print_comparison(compared)
         out.print(f"  figures: {folder}/points.csv; of each run: {folder}/runs.csv", markup=False)
     _exit(compared, strict)
+
+
+def _check_page(on: Cluster | None, open_: bool, port: int | None) -> None:
+    """Exit with bad input if a page is asked for that other machines would have to serve."""
+    if on is not None and (open_ or port is not None):
+        rule = "--open and --port: can't be given with --on, since the runs are on other machines"
+        raise fail(BAD_INPUT, f"{rule}\n    write instead: `testbed view RUN` for a run that has ended")
 
 
 def _make(on: Cluster | None, strict: bool, display: Display, renew: bool = False) -> Make:

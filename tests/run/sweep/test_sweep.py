@@ -22,6 +22,7 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
+from testbed.api.entry import ApiPort
 from testbed.cli import app
 from testbed.cli.sweep_progress import SweepProgress
 from testbed.run.errors import CannotRun, RunFailed
@@ -339,6 +340,36 @@ def test_json_of_a_sweep_that_fails_is_whole_too(folder: Path, monkeypatch: pyte
     ended = CliRunner().invoke(app, ["sweep", str(folder / "sweep.yaml"), "--json"])
     assert ended.exit_code == 1
     assert [point["verdicts"] for point in json.loads(ended.stdout)["points"]] == [["failed"] * 2] * 2
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [((), None), (("--open",), ApiPort(0, shown=True)), (("--port", "8080"), ApiPort(8080))],
+)
+@pytest.mark.parametrize("verb", [("sweep", "sweep.yaml"), ("compare", "experiment.yaml", "--policies", "mst")])
+def test_the_page_of_the_run_under_way_can_be_had(
+    verb: tuple[str, ...], words: tuple[str, ...], asked: ApiPort | None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports: list[ApiPort | None] = []
+
+    def made(file: Path, changes: Mapping[str, str], strict: bool, publish: Any, display: Display) -> Executed:
+        ports.append(display.api_port)
+        return Executed(False, "suspect", folder / "runs" / "none")
+
+    monkeypatch.setattr("testbed.run.execute.execute", made)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert CliRunner().invoke(app, [*verb, *words]).exit_code == 1
+    assert ports and set(ports) == {asked}
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("words", [("--open",), ("--port", "0")])
+@pytest.mark.parametrize("verb", [("sweep", "sweep.yaml"), ("compare", "experiment.yaml", "--policies", "mst")])
+def test_runs_on_other_machines_have_no_page(verb: tuple[str, ...], words: tuple[str, ...], folder: Path) -> None:
+    ended = CliRunner().invoke(app, [*verb, "--on", "ray", *words])
+    assert ended.exit_code == 2
+    assert "--on" in ended.stderr and "`testbed view RUN`" in ended.stderr
 
 
 @pytest.mark.local
