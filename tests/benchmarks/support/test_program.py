@@ -76,6 +76,7 @@ def test_a_benchmark_says_what_this_machine_lacks(
     monkeypatch.setattr(documentation, "DOCUMENTATION", tmp_path / "documentation")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "argv", [module, *words])
+    monkeypatch.delitem(sys.modules, module, raising=False)  # another test may have imported it
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as caught:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
