@@ -39,6 +39,7 @@ from typing import Any
 
 from benchmarks.support.networks import roomy
 from benchmarks.support.options import Options
+from benchmarks.support.program import run_program
 from benchmarks.support.reducers import Library, Outcome, Task
 from benchmarks.support.rendezvous import Rendezvous
 from benchmarks.support.table import Table, progress, show
@@ -331,4 +332,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

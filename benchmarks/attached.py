@@ -35,6 +35,7 @@ from websockets.sync.client import unix_connect
 
 from benchmarks.shaping import cpu_seconds
 from benchmarks.support.options import Options
+from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.emulation import label
 from testbed.emulation.daemon.discovery import RUN_SOCKET, client
@@ -275,4 +276,4 @@ def _late(shown: Mapping[str, float], directory: Path) -> Iterator[float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -22,6 +22,7 @@ from benchmarks.support.live import Live, members_on
 from benchmarks.support.netstorm import PARAMETERS, SCALE, TOPOLOGY, drawn
 from benchmarks.support.options import Options
 from benchmarks.support.paired import Ratio, ratio
+from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.plan import Plan
 from testbed.planning import View, make_policy, simulate
@@ -178,4 +179,4 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -29,6 +29,7 @@ from typing import Any
 import yaml
 
 from benchmarks.support.options import Options
+from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.planning import View, make_policy, simulate
 from testbed.report.record import RunRecord
@@ -241,4 +242,4 @@ def _table(figures: dict[str, Any]) -> Table:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

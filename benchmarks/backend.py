@@ -27,6 +27,7 @@ from typing import Any
 
 from benchmarks.allreduce import PORT, Case, Team, cases, team
 from benchmarks.support.options import Options
+from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.launch.ranks import Rank
 from testbed.run.programs.program_controller import ProgramController
@@ -151,4 +152,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

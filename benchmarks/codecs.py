@@ -14,7 +14,6 @@ alone.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +27,7 @@ import torch
 from benchmarks.support.controller import controller
 from benchmarks.support.options import Options
 from benchmarks.support.paired import interval
+from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed import sync
 from testbed.sync.codecs import Codec, by_name
@@ -197,4 +197,4 @@ def _table_of(costs: Sequence[Cost]) -> Table:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -17,7 +17,6 @@ which spares the minute in which a dozen containers load PyTorch.
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
@@ -34,6 +33,7 @@ from benchmarks.support.cpn.protocols import PROTOCOLS
 from benchmarks.support.cpn.tables import events_table, said, seconds_to, table
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
+from benchmarks.support.program import run_program
 from benchmarks.support.table import progress, show
 from testbed.run.conclusion.summary import wan_bytes
 from testbed.run.conclusion.verdict import STEP_OVERRUN_SHARE
@@ -175,4 +175,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

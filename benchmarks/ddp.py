@@ -27,6 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.support.controller import controller
 from benchmarks.support.options import Options
+from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed import sync
 from testbed.emulation.network.network import Network
@@ -164,4 +165,4 @@ if __name__ == "__main__":
         control, name, address, model, batch, bucket_mb, steps = sys.argv[2:]
         member(control, name, address, model, int(batch), float(bucket_mb), int(steps))
     else:
-        sys.exit(main())
+        run_program(main)

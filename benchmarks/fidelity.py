@@ -27,6 +27,7 @@ from benchmarks.support.fidelity.cells import Cell, Result, measure, reasons, sh
 from benchmarks.support.fidelity.subjects import MininetLink, TestbedLink
 from benchmarks.support.fidelity.toggle import SLOW_BPS, TOGGLES, Toggled, asked, toggle
 from benchmarks.support.options import Options
+from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
 from tests.guest.kernel import run_in_guest
@@ -157,4 +158,4 @@ def _in_guest(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

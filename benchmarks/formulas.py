@@ -13,7 +13,6 @@ all-reduce's.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import cos, pi
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.support.options import Options
+from benchmarks.support.program import require_documentation, run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.emulation.containers.documentation import DOCUMENTATION
 from testbed.schemes.decoupled_diloco.syncer import radial
@@ -223,6 +223,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the seed of model and shards (default %(default)s)")
     parser.add_argument("--model", default="gpt-small", choices=("gpt-small", "gpt", "gpt-medium"))
     args = parser.parse()
+    require_documentation()
     torch.set_num_threads(1)
     steps = min(args.steps, 120) if args.quick else args.steps
     asked = [name.strip() for name in args.rules.split("|")] if args.rules else list(RULES)
@@ -242,4 +243,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -18,7 +18,6 @@ eight hours.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from benchmarks.support.campaign import Campaign, without_curves
@@ -37,6 +36,7 @@ from benchmarks.support.frontier.cells import (
 from benchmarks.support.frontier.measure import able, measure
 from benchmarks.support.frontier.tables import compared, draw, figures, table
 from benchmarks.support.options import Options
+from benchmarks.support.program import run_program
 from benchmarks.support.table import progress, show
 from testbed.run.directory import RUNS
 from testbed.schemes import SCHEMES as REGISTRY
@@ -111,4 +111,4 @@ def chosen_schemes(names: list[str] | None, in_simulation: bool, task: Task, ste
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -14,7 +14,6 @@ containers load PyTorch: the 90 cells of five seeds then take twenty minutes.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from benchmarks.support.campaign import Campaign, load, run_of, without_curves
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
 from benchmarks.support.paired import interval
+from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, show
 from testbed.run.conclusion.conclude import conclude
 from testbed.run.conclusion.verdict import STEP_OVERRUN, STEP_OVERRUN_SHARE
@@ -330,4 +330,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -27,6 +27,7 @@ import numpy as np
 from benchmarks.support.cuts import cut_rate
 from benchmarks.support.networks import limits, neighbours_view, netstorm9, random_sites, regular_sites, view
 from benchmarks.support.options import Options
+from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.plan import Plan
 from testbed.planning import CostModel, View, make_policy, predict, simulate
@@ -241,4 +242,4 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -27,6 +27,7 @@ from typing import Any
 
 from benchmarks.support.made_run import MadeRun
 from benchmarks.support.options import Options
+from benchmarks.support.program import require_chromium, run_program
 from benchmarks.support.table import Table, progress, show
 from tests.page.browser import Browser, Tab
 
@@ -97,6 +98,7 @@ def main() -> int:
     parser = Options(__doc__)
     parser.add_repeats(REPEATS, QUICK_REPEATS)
     args = parser.parse()
+    require_chromium()
     long = MadeRun(LONG.sites, LONG.neighbours, QUICK_S) if args.quick else LONG
     with tempfile.TemporaryDirectory() as name, Browser() as browser:
         folders = [Path(name) / each for each in ("long", "large")]
@@ -173,4 +175,4 @@ def _p95(values: Sequence[float]) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

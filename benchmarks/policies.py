@@ -47,6 +47,7 @@ from benchmarks.support.netstorm import (
 from benchmarks.support.networks import roomy
 from benchmarks.support.options import Options
 from benchmarks.support.paired import CONFIDENCE, Ratio, ratio
+from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.planning import View, predict, simulate
 from testbed.planning.bound import bound
@@ -268,4 +269,4 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -32,6 +32,7 @@ from benchmarks.support.campaign import Campaign
 from benchmarks.support.flood import burner
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
+from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, show
 from testbed.planning import policy_names
 from testbed.report.record import RunRecord
@@ -185,4 +186,4 @@ def _tables(found: Mapping[Cell, Mapping[str, Any]]) -> Iterator[Table]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -30,6 +30,7 @@ from threading import Event, Thread
 from benchmarks.support import flood
 from benchmarks.support.options import Options
 from benchmarks.support.pairs import batch, namespaces, pairs
+from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.emulation.links.links import Links
 from testbed.emulation.links.replay import Replay
@@ -278,4 +279,4 @@ def _clock_table(clocks: list[Lateness]) -> Table:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -14,7 +14,6 @@ code is 1 where members end with different parameters.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -26,6 +25,7 @@ import torch
 from benchmarks.support.controller import Controller, controller
 from benchmarks.support.options import Options
 from benchmarks.support.paired import interval
+from benchmarks.support.program import require_documentation, run_program
 from benchmarks.support.table import Table, progress, show
 from testbed import sync
 from testbed.emulation.containers.documentation import DOCUMENTATION
@@ -153,6 +153,8 @@ def main() -> int:
     parser.add_argument("--dataset", default="text", choices=("text", "documentation"))
     parser.add_argument("--rank", type=int, default=0, help="of the updates that matrices learn (default: whole)")
     args = parser.parse()
+    if args.dataset == "documentation":
+        require_documentation()
     torch.set_num_threads(1)
     members = tuple(f"m{number}" for number in range(args.members))
     steps = min(args.steps, 120) if args.quick else args.steps
@@ -188,4 +190,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -28,6 +28,7 @@ from typing import Any
 from benchmarks.support import flood
 from benchmarks.support.options import Options
 from benchmarks.support.pairs import Pair, pairs
+from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.emulation.shaping.process import FLAGS
 from testbed.emulation.shaping.userspace import UserspaceShaper
@@ -294,4 +295,4 @@ def _table(cases: dict[str, dict[str, Busy]]) -> Table:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

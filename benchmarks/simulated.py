@@ -28,6 +28,7 @@ from benchmarks.support.netstorm import (
 )
 from benchmarks.support.options import Options
 from benchmarks.support.paired import CONFIDENCE, Ratio, ratio
+from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.emulation.network.routing import Routes
 from testbed.planning import View, make_policy, simulate
@@ -151,4 +152,4 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

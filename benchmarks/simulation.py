@@ -15,7 +15,6 @@ model under policy mst with the first plan held; the fluid model is compared wit
 from __future__ import annotations
 
 import io
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -35,6 +34,7 @@ from benchmarks.replanning import figures_of
 from benchmarks.support.campaign import Campaign, run_of
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
+from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.emulation.network.routing import Routes
 from testbed.planning import make_policy
@@ -274,4 +274,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -13,13 +13,13 @@ Both links are held to the verdict's tolerances.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from itertools import product
 
 from benchmarks.support.cut_link import CutLink, UncutLink
 from benchmarks.support.fidelity.cells import Cell, Result, measure, reasons, share_within, texts
 from benchmarks.support.options import Options
+from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
 
@@ -89,4 +89,4 @@ def _table(results: Sequence[tuple[Result, Result]], backend: str, floor_s: floa
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -33,6 +33,7 @@ from mininet.topo import Topo
 
 from benchmarks.support.fidelity.subjects import recorded_complaints
 from benchmarks.support.options import Options
+from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.emulation.shaping import open_shaper
 from testbed.emulation.topo import WanTopo
@@ -316,4 +317,4 @@ def _seconds(taken: Taken) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

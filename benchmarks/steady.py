@@ -11,11 +11,11 @@ out of the claim; a later swap takes noise for a change. Workers are processes i
 
 from __future__ import annotations
 
-import sys
 from statistics import median
 
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
+from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from benchmarks.support.wans import Wan
 from benchmarks.support.window import Cell, measure
@@ -52,4 +52,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

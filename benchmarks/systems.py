@@ -38,6 +38,7 @@ from benchmarks.support.campaign import Campaign, without_curves
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
 from benchmarks.support.paired import CONFIDENCE, interval, ratio
+from benchmarks.support.program import run_program
 from benchmarks.support.systems.cells import NETWORKS, SYSTEMS, missing
 from benchmarks.support.table import Table, progress, show
 from testbed.run.conclusion.summary import wan_bytes
@@ -218,4 +219,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import multiprocessing
 import resource
-import sys
 import time
 from contextlib import closing
 from multiprocessing.connection import Connection
@@ -22,6 +21,7 @@ import torch
 
 from benchmarks.support.controller import Controller, controller
 from benchmarks.support.options import Options
+from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed import sync
 from testbed.certificates import make_certificates
@@ -107,4 +107,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.support.options import Options
+from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.emulation.testbed import Testbed
 from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES
@@ -111,4 +111,4 @@ def _setting(fitted: bool) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

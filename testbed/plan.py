@@ -402,12 +402,9 @@ class Plan:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Plan:
-        """Return the plan that `to_json` wrote. PlanError where the value is not a plan."""
+        """Return the plan that `to_json` wrote, in this or an earlier version. PlanError where it is not a plan."""
         try:
-            if value.get("version") != PLAN_VERSION:
-                text = f"the plan's version is {value.get('version')!r}, not {PLAN_VERSION}"
-                remedy = "plan again, or read it with the release that wrote it"
-                raise PlanError(f"{text}; {remedy}", field="version", given=value.get("version"))
+            value = _in_newest_version(value)
             return cls(
                 epoch=int(value["epoch"]),
                 members=tuple(value["members"]),
@@ -434,6 +431,24 @@ class Plan:
     def dumps(self) -> str:
         """Return one line of JSON."""
         return json.dumps(self.to_json(), separators=(",", ":"))
+
+
+def _in_newest_version(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a plan's value with the fields of today's version, whichever version wrote it.
+
+    Plans of version 1 have neither keys, auxiliary routes nor groups, and the first ones no codecs. Plans of version 2
+    have no local steps.
+    """
+    version = value.get("version")
+    if version not in range(1, PLAN_VERSION + 1):
+        text = f"the plan's version is {version!r}, and this release reads versions 1 to {PLAN_VERSION}"
+        remedy = "make the plan again with `testbed plan`, or read it with the release that wrote it"
+        raise PlanError(f"{text}; {remedy}", field="version", given=version)
+    if version == 1:
+        trees = [{**tree, "keys": ()} for tree in value["trees"]]
+        codecs = {"codec": PLAIN_CODEC, "link_codecs": {}}
+        value = {**codecs, **value, "trees": trees, "auxiliary": (), "groups": (), "period": 1}
+    return value if version == PLAN_VERSION else {**value, "steps": {}}
 
 
 def _trees(values: Iterable[Mapping[str, Any]]) -> tuple[Tree, ...]:

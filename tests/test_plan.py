@@ -152,10 +152,21 @@ def test_a_plans_shape_leaves_out_its_epoch() -> None:
 
 
 def test_a_plan_of_another_version_is_refused_with_what_to_do() -> None:
-    old = {**Plan(1, ABC, (chain(ABC),)).to_json(), "version": 1}
-    with pytest.raises(PlanError) as caught:
-        Plan.from_json(old)
-    assert (caught.value.field, caught.value.given) == ("version", 1)
+    for version in (0, 4, "3", None):
+        other = {**Plan(1, ABC, (chain(ABC),)).to_json(), "version": version}
+        with pytest.raises(PlanError) as caught:
+            Plan.from_json(other)
+        assert (caught.value.field, caught.value.given) == ("version", version)
+        assert "`testbed plan`" in str(caught.value)
+
+
+def test_a_plan_of_version_1_without_codecs_is_read() -> None:
+    plan = Plan(1, ABC, (chain(ABC),))
+    kept = ("epoch", "policy", "members", "chunk_bytes")
+    trees = [{name: part for name, part in tree.to_json().items() if name != "keys"} for tree in plan.trees]
+    first = {name: value for name, value in plan.to_json().items() if name in kept} | {"version": 1, "trees": trees}
+    assert Plan.from_json(first) == Plan.from_json({**first, "codec": "fp32", "link_codecs": {}}) == plan
+    assert Plan.from_json({**first, "codec": "int8"}).codec == "int8"
 
 
 @given(plans(), st.integers(1, 40))

@@ -31,10 +31,12 @@ class ApiPort:
     Attributes:
         port: The number of the port; 0 takes any free one.
         shown: Whether to open the page in the user's browser.
+        token: The token that clients need, or None for a new one.
     """
 
     port: int = 0
     shown: bool = False
+    token: str | None = None
 
 
 def write_entry(folder: Path, port: int, token: str) -> Path:

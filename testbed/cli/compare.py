@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, FAILED, ExperimentFile, Quiet, fail, out, progress_display
+from testbed.cli.console import (
+    BAD_INPUT,
+    FAILED,
+    ExperimentFile,
+    Open,
+    Port,
+    Quiet,
+    api_port,
+    fail,
+    out,
+    progress_display,
+)
 from testbed.cli.container_options import Renew, renew_images
 from testbed.cli.experiment import Set, Strict, interruptible_run, need_root_for, overrides, page
 
@@ -28,6 +39,9 @@ class Cluster(StrEnum):
     RAY = "ray"
 
 
+ComparisonJson = Annotated[
+    bool, typer.Option("--json", help="print one JSON object; progress goes to the error output")
+]
 On = Annotated[
     Cluster | None,
     typer.Option("--on", help="spread the runs over the hosts of the cluster that is up; default: this machine"),
@@ -43,9 +57,9 @@ def compare(
     set_: Set = [],  # noqa: B006
     strict: Strict = False,
     quiet: Quiet = False,
-    json_: Annotated[
-        bool, typer.Option("--json", help="print one JSON object; progress goes to the error output")
-    ] = False,
+    json_: ComparisonJson = False,
+    open_: Open = False,
+    port: Port = None,
     on: On = None,
 ) -> None:
     """Run an experiment under several policies, with the same seeds and traces, and compare the figures."""
@@ -55,12 +69,13 @@ def compare(
     from testbed.run.sweep.planned_run import Variant, planned_comparison
 
     changes = overrides(set_)
+    _check_page(on, open_, port)
     try:
         variants = [Variant.parse(text) for text in policies.split(",")]
         numbers = [int(seed) for seed in seeds.split(",")]
     except ValueError as error:
         raise fail(BAD_INPUT, f"{error}\n    write instead: --policies netstorm,mst --seeds 1,2,3") from None
-    display = progress_display(quiet, beside_output=json_)
+    display = progress_display(quiet, beside_output=json_, port=api_port(open_, port))
     with interruptible_run():
         if on is None:
             need_root_for(experiment, changes)
@@ -83,9 +98,13 @@ def sweep(
     file: Annotated[
         Path, typer.Argument(metavar="SWEEP", help="the sweep file, which names an experiment and its axes")
     ],
+    set_: Set = [],  # noqa: B006
     resume: Annotated[bool, typer.Option("--resume", help="make only the runs that are not complete yet")] = False,
     strict: Strict = False,
     quiet: Quiet = False,
+    json_: ComparisonJson = False,
+    open_: Open = False,
+    port: Port = None,
     on: On = None,
     renew: Renew = False,
 ) -> None:
@@ -98,17 +117,31 @@ def sweep(
     if renew and on is not None:
         rule = "--renew-image: can't be given with --on, since each host builds the images of its own runs"
         raise fail(BAD_INPUT, f"{rule}\n    write instead: versions in the image's file, which all hosts then install")
-    display = progress_display(quiet)
+    changes = overrides(set_)
+    _check_page(on, open_, port)
+    display = progress_display(quiet, beside_output=json_, port=api_port(open_, port))
     with interruptible_run():
         loaded = Sweep.load(file)
         if on is None:
-            need_root_for(loaded.experiment, {})
+            need_root_for(loaded.experiment, changes)
+        make = _make(on, strict, display, renew)
         compared, folder = make_sweep(
-            loaded, resume, _make(on, strict, display, renew), lambda planned: SweepProgress(display.console, planned)
+            loaded, resume, make, lambda planned: SweepProgress(display.console, planned), changes
         )
-    print_comparison(compared)
-    out.print(f"  figures: {folder}/points.csv; of each run: {folder}/runs.csv", markup=False)
+    if json_:
+        points = [{"axes": dict(point.labels), **compared.outcome(point)} for point in compared.points]
+        print(json.dumps({"sweep": loaded.spec.name, "directory": str(folder), "points": points}))
+    else:
+        print_comparison(compared)
+        out.print(f"  figures: {folder}/points.csv; of each run: {folder}/runs.csv", markup=False)
     _exit(compared, strict)
+
+
+def _check_page(on: Cluster | None, open_: bool, port: int | None) -> None:
+    """Exit with bad input if a page is asked for that other machines would have to serve."""
+    if on is not None and (open_ or port is not None):
+        rule = "--open and --port: can't be given with --on, since the runs are on other machines"
+        raise fail(BAD_INPUT, f"{rule}\n    write instead: `testbed view RUN` for a run that has ended")
 
 
 def _make(on: Cluster | None, strict: bool, display: Display, renew: bool = False) -> Make:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,17 +64,54 @@ Out = Annotated[float, _space_option("/out, and of the changes in /work", "256Mi
 TMP, SHM, OUT = float(TMP_BYTES), float(SHM_BYTES), float(OUT_BYTES)
 
 
-def program_containers(
-    files: Path | None, image: str | None, renew: bool, tmp: float, shm: float, out: float
-) -> ProgramContainers:
+@dataclass(frozen=True, slots=True)
+class ContainerOptions:
+    """The options of a command that starts containers, as they were given. The fields are in the order of `--help`."""
+
+    files: Files = None
+    image: Image = None
+    renew: Renew = False
+    tmp: Tmp = TMP
+    shm: Shm = SHM
+    out: Out = OUT
+
+    @property
+    def scratch(self) -> dict[str, float]:
+        """The size limits of scratch space in bytes, by the options' names."""
+        return {"tmp": self.tmp, "shm": self.shm, "out": self.out}
+
+
+def takes_container_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `ContainerOptions` in place of its parameter `containers`, which has their values.
+
+    Typer reads the options from the signature of the function that this returns.
+    """
+    own = inspect.signature(command, eval_str=True)
+    options = inspect.signature(ContainerOptions, eval_str=True).parameters
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        containers = ContainerOptions(**{name: given.pop(name) for name in options})
+        command(**given, containers=containers)
+
+    shown = [
+        option.replace(kind=parameter.kind)
+        for parameter in own.parameters.values()
+        for option in (options.values() if parameter.name == "containers" else (parameter,))
+    ]
+    called.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
+    return called
+
+
+def program_containers(options: ContainerOptions) -> ProgramContainers:
     """Return the containers that the options describe. Exit with bad input if there is no image to renew."""
-    if renew and image is None:
+    if options.renew and options.image is None:
         remedy = "--image with a Dockerfile or requirements file; `make update` renews the worker image"
         raise fail(BAD_INPUT, f"--renew-image: needs --image\n    write instead: {remedy}")
     from testbed.emulation.containers.fleet import ProgramContainers, ScratchSpace
 
-    scratch = ScratchSpace(tmp_bytes=int(tmp), shm_bytes=int(shm), out_bytes=int(out))
-    return ProgramContainers(files, image, scratch, renew)
+    scratch = ScratchSpace(tmp_bytes=int(options.tmp), shm_bytes=int(options.shm), out_bytes=int(options.out))
+    return ProgramContainers(options.files, options.image, scratch, options.renew)
 
 
 def renew_images(experiments: Sequence[Experiment], display: Display) -> None:

@@ -23,7 +23,7 @@ from testbed.cli.console import (
     need_root,
     progress_display,
 )
-from testbed.cli.container_options import OUT, SHM, TMP, Files, Image, Out, Renew, Shm, Tmp
+from testbed.cli.container_options import ContainerOptions, takes_container_options
 from testbed.cli.experiment import Strict, interruptible_run, page, tell, tell_reasons
 from testbed.cli.network import Name, chosen_network
 
@@ -49,6 +49,7 @@ class CommandAtEnd(TyperCommand):
         return super().parse_args(ctx, args[:end])
 
 
+@takes_container_options
 def launch(
     context: typer.Context,
     topology: Annotated[Path | None, TOPOLOGY] = None,
@@ -78,12 +79,7 @@ def launch(
             help="wrap the script's optimizer in a scheme, such as diloco:every=32 (docs/machines.md)",
         ),
     ] = None,
-    files: Files = None,
-    image: Image = None,
-    renew: Renew = False,
-    tmp: Tmp = TMP,
-    shm: Shm = SHM,
-    out: Out = OUT,
+    containers: ContainerOptions = ContainerOptions(),  # noqa: B008
     strict: Strict = False,
     quiet: Quiet = False,
     json_: Annotated[
@@ -103,7 +99,7 @@ def launch(
         raise fail(BAD_INPUT, "launch: no command was given\n    write instead: testbed launch … -- python train.py")
     if topology is not None and name is not None:
         raise fail(BAD_INPUT, f"{topology} and --name {name}: can't be given together\n    write instead: one of them")
-    if topology is None and (files or image or renew):
+    if topology is None and (containers.files or containers.image or containers.renew):
         remedy = "TOPOLOGY, or `testbed network up TOPOLOGY --files DIR --image IMAGE` first"
         raise fail(
             BAD_INPUT,
@@ -125,10 +121,10 @@ def launch(
         "on_host": on_host,
         "backend": backend,
         "scheme": scheme,
-        "files": str(files or Path.cwd()),
-        "image": image,
-        "renew_image": renew,
-        **{room: f"{size:.0f}B" for room, size in (("tmp", tmp), ("shm", shm), ("out", out))},
+        "files": str(containers.files or Path.cwd()),
+        "image": containers.image,
+        "renew_image": containers.renew,
+        **{room: f"{size:.0f}B" for room, size in containers.scratch.items()},
     }
     with interruptible_run("every program was ended"), _faults_of_options():
         if topology is not None:

@@ -21,7 +21,7 @@ from testbed.cli.console import (
     need_root,
     progress_display,
 )
-from testbed.cli.container_options import OUT, SHM, TMP, Files, Image, Out, Renew, Shm, Tmp, program_containers
+from testbed.cli.container_options import ContainerOptions, program_containers, takes_container_options
 from testbed.spec.units import count
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ Name = Annotated[
 ]
 
 
+@takes_container_options
 def up(
     topology: TopologyFile,
     name: Annotated[
@@ -51,12 +52,7 @@ def up(
         Literal["auto", "netem", "userspace"],
         typer.Option("--backend", help="how links are shaped; auto is the better one that this machine can run"),
     ] = "auto",
-    files: Files = None,
-    image: Image = None,
-    renew: Renew = False,
-    tmp: Tmp = TMP,
-    shm: Shm = SHM,
-    out: Out = OUT,
+    containers: ContainerOptions = ContainerOptions(),  # noqa: B008
     open_: Open = False,
     port: Port = None,
     cli: Annotated[
@@ -72,7 +68,7 @@ def up(
     wanted = Topology.load(topology.absolute())
     name = new_name(name or wanted.name)
     need_root()
-    workers = program_containers(files, image, renew, tmp, shm, out)
+    workers = program_containers(containers)
     with interruptible_verb(": the network was taken down again"):
         display = progress_display(quiet, port=api_port(open_, port))
         (_up_with_prompt if cli else _up_in_background)(name, wanted, backend, workers, display)

@@ -12,9 +12,10 @@ from testbed.report import text
 from testbed.report.record import RunRecord
 from testbed.report.score import Score
 from testbed.report.tables import Tone
-from testbed.run.conclusion.summary import percentile, wan_bytes
+from testbed.run.conclusion.summary import wan_bytes
 from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
 from testbed.run.directory import RESERVE_BYTES, is_going_on
+from testbed.telemetry.averages import percentile
 from testbed.telemetry.round_span import MEANING
 
 #: Later events than these stand in the table of events only.

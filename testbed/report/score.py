@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from statistics import mean, median
+from statistics import mean
 from typing import ClassVar
 
 from testbed.report import text
+from testbed.telemetry.averages import median_of_known, percentile
 from testbed.telemetry.estimate import SILENCE_S
 
 #: The number of rounds after a decision that its prediction is compared with.
@@ -132,12 +133,12 @@ class Score:
     @property
     def promised(self) -> float | None:
         """The median saving that swaps promised, as a share of a whole round."""
-        return _median([swap.promised for swap in self.swaps])
+        return median_of_known([swap.promised for swap in self.swaps])
 
     @property
     def brought(self) -> float | None:
         """The median saving of swaps, as measured."""
-        return _median([swap.brought for swap in self.swaps])
+        return median_of_known([swap.brought for swap in self.swaps])
 
     @property
     def right(self) -> tuple[int, int]:
@@ -171,9 +172,9 @@ class Score:
         """The mean over links of the share of what they could carry that probes took."""
         return mean(self.probed) if self.probed else None
 
-    def off(self, share: float) -> float | None:
-        """Return the relative error that this share of the estimates does not exceed."""
-        return percentile([abs(error) for error in self.errors], share)
+    def off(self, percent: int) -> float | None:
+        """Return the relative error that this percentage of the estimates does not exceed."""
+        return percentile([abs(error) for error in self.errors], percent)
 
     @property
     def far_above(self) -> float | None:
@@ -188,8 +189,8 @@ class Score:
     def known_cells(self) -> list[str]:
         """Return the cells under the headings KNOWN."""
         return [
-            text.percent(self.off(0.5)),
-            text.percent(self.off(0.9)),
+            text.percent(self.off(50)),
+            text.percent(self.off(90)),
             text.percent(self.far_above),
             text.percent(self.far_below),
             text.percent(_share(self.held)),
@@ -203,8 +204,8 @@ class Score:
         sentences = []
         if self.errors:
             sentences += [
-                f"9 of 10 estimates of a link's rate were within {text.percent(self.off(0.9))} of the true rate, and "
-                f"half of them within {text.percent(self.off(0.5))}.",
+                f"9 of 10 estimates of a link's rate were within {text.percent(self.off(90))} of the true rate, and "
+                f"half of them within {text.percent(self.off(50))}.",
                 f"{text.percent(self.far_above)} of the estimates were above {FAR_ABOVE:g} times the true rate, and "
                 f"{text.percent(self.far_below)} below {FAR_BELOW:g} times.",
             ]
@@ -224,7 +225,7 @@ class Score:
         """Return how predictions and swaps turned out, one sentence per figure."""
         sentences = []
         if self.calibration:
-            low, middle, high = (percentile(self.calibration, share) for share in (0.1, 0.5, 0.9))
+            low, middle, high = (percentile(self.calibration, percent) for percent in (10, 50, 90))
             sentences += [
                 f"Predicted whole rounds were {middle:.2f} times as long as measured ones at the median, and between "
                 f"{low:.2f} and {high:.2f} times in 8 of 10 cases.",
@@ -255,7 +256,7 @@ class Score:
     def done_cells(self) -> list[str]:
         """Return the cells under the headings DONE."""
         right, judged = self.right
-        points = [percentile(self.calibration, share) for share in (0.1, 0.5, 0.9)]
+        points = [percentile(self.calibration, percent) for percent in (10, 50, 90)]
         return [
             " ".join(text.UNKNOWN if point is None else f"{point:.2f}" for point in points),
             text.percent(_near(self.calibration)),
@@ -277,16 +278,6 @@ class Score:
             text.percent(self.probes_share, 2),
             text.percent(max(self.probed, default=None), 2),
         ]
-
-
-def percentile(values: Sequence[float], share: float) -> float | None:
-    """Return the value at this share of the sorted values, from 0 to 1; None without values."""
-    return sorted(values)[min(int(share * len(values)), len(values) - 1)] if values else None
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
 
 
 def _share(values: Iterable[bool]) -> float | None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-from testbed.api.entry import show_in_browser, write_entry
+from testbed.api.entry import ApiPort, show_in_browser, write_entry
 from testbed.api.models import LinkHistory, NetworkStatus
 from testbed.api.requests import NOT_HERE, WRONG, ApiProblem, Request
 from testbed.api.server import ApiServer, PortTaken
@@ -178,18 +178,26 @@ class RunControl:
         self._folder = testbed.folder
 
     def __enter__(self) -> Self:
-        """Serve the API, on the run's socket and on the port of `--open`. Raises CannotRun if that port is taken."""
+        """Serve the API, on the run's socket and on the port of `--open`.
+
+        The next run of the command gets the same port and token, so that a page that is open shows that run next.
+
+        Raises:
+            CannotRun: The port is taken.
+        """
         display = self._run_log.display
-        port = None if display.api_port is None else display.api_port.port
+        asked = display.api_port
+        port, token = (None, None) if asked is None else (asked.port, asked.token)
         try:
-            self._server = ApiServer(self._run, self._folder / RUN_SOCKET, port)
+            self._server = ApiServer(self._run, self._folder / RUN_SOCKET, port, token)
         except PortTaken as error:
             raise CannotRun(str(error)) from error
         self._server.__enter__()
         self._run_log.announce = self._server.announce
-        if display.api_port is not None and self._server.port is not None:
+        if asked is not None and self._server.port is not None:
             page = write_entry(self._folder, self._server.port, self._server.token)
-            display.say(show_in_browser(page, display.api_port))
+            display.say(show_in_browser(page, asked))
+            display.api_port = ApiPort(self._server.port, token=self._server.token)
         return self
 
     def __exit__(

@@ -70,12 +70,14 @@ class UnstoppableSubject(NetworkSubject):
 
 
 @contextmanager
-def answering(topology: Topology, socket: Path, port: int | None = None) -> Iterator[tuple[NetworkSubject, ApiServer]]:
+def answering(
+    topology: Topology, socket: Path, port: int | None = None, token: str | None = None
+) -> Iterator[tuple[NetworkSubject, ApiServer]]:
     """Yield the network's subject and the API's server."""
     history = History()
     network = NetworkWithoutPackets(topology, history)
     with ThreadPoolExecutor(1) as executor:
         subject = UnstoppableSubject(cast(Testbed, network), history, executor)
-        with ApiServer(subject, socket, port) as server:
+        with ApiServer(subject, socket, port, token) as server:
             history.tell = subject.tell = server.announce
             yield subject, server

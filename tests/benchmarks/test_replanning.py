@@ -81,3 +81,25 @@ def test_cells_of_a_simulation_are_not_taken_for_emulated_ones(tmp_path: Path) -
     with pytest.raises(SystemExit) as refused:
         replanning.main(["--networks", "drop-5", "--seeds", "1", "--show", "--kept", str(kept)])
     assert refused.value.code == 2
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(("follow", "code"), [(70, 0), (40, 1)])
+def test_a_missed_claim_is_named_and_ends_with_1(
+    follow: int, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rounds = {"hold": 50, "follow": follow, "oracle": 70}
+    cells = {
+        f"auto/drop-5/1/{mode}": {"rounds": its, "swaps": 1, "directory": str(tmp_path / mode), "simulated": True}
+        for mode, its in rounds.items()
+    }
+    (kept := tmp_path / "kept.json").write_text(json.dumps(cells))
+    words = ["--simulated", "--networks", "drop-5", "--seeds", "1", "--show", "--kept", str(kept), "--json"]
+    assert replanning.main(words) == code
+    said = capsys.readouterr()
+    missed = json.loads(said.out)["missed"]
+    if code == 0:
+        assert (missed, said.err) == ({}, "")
+    else:
+        assert missed["follow : hold, the worst network"] == "≥ 0.95"
+        assert "claim missed: follow : hold, the worst network: 0.800, claimed ≥ 0.95" in said.err.splitlines()

@@ -9,16 +9,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from testbed.api.entry import write_entry
 from testbed.api.server import ApiServer
 from testbed.emulation import label
 from testbed.report.page import write_report
 from testbed.report.recorded_run import RecordedRun
+from testbed.spec.topology import Topology
+from tests.api.network import answering
 from tests.cli.standing import LAN_S, Standing, up, write
 from tests.page.browser import Browser, Tab
 from tests.page.pictures import SHEET, WIDTHS, report_tab
 from tests.report.runs import DROP_S, ZERO_S, build_run
+from tests.spec.files import TOPOLOGY
 
 pytestmark = pytest.mark.system
 
@@ -120,6 +124,28 @@ def test_all_is_there_and_changes_by_anybody_are_shown_and_undone(network: Stand
     one.errors = [error for error in one.errors if "422" not in error]  # the value that was refused
     for tab in (one, other):
         check_quiet(tab)
+
+
+def test_an_open_page_changes_to_the_next_run_of_its_command(browser: Browser, tmp_path: Path) -> None:
+    """A sweep serves its runs one after another, at one port and with one token."""
+    topologies, lost = [], "document.getElementById('alert').textContent.includes('Trying again')"
+    for name in ("first", "second"):
+        (file := tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(TOPOLOGY | {"name": name}))
+        topologies.append(Topology.load(file))
+    with answering(topologies[0], tmp_path / "first.sock", 0) as (_, server):
+        assert server.port is not None
+        tab = browser.tab()
+        tab.open(f"file://{write_entry(tmp_path, server.port, server.token)}")
+        tab.until("document.querySelector('#map .link') && (window.seen = true)")
+    tab.until(lost)
+    with answering(topologies[1], tmp_path / "second.sock", server.port, server.token):
+        tab.until("!window.seen && document.querySelector('#map .link')")
+        assert tab.value("document.getElementById('alert').textContent") == ""
+        tab.value("window.seen = true")
+    tab.until(lost)
+    with answering(topologies[1], tmp_path / "third.sock", server.port, server.token):
+        tab.until("document.getElementById('alert').textContent === ''")
+        assert tab.value("window.seen"), "the same network again is no other run"
 
 
 def test_keys_alone_do(network: Standing, browser: Browser) -> None:

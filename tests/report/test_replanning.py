@@ -16,7 +16,7 @@ from testbed.protocol import Report, Train
 from testbed.report.record import RunRecord
 from testbed.report.replanning import score
 from testbed.report.run_files import LinkRecord
-from testbed.report.score import Score, TrialScore, percentile
+from testbed.report.score import Score, TrialScore
 
 pytestmark = pytest.mark.pure
 
@@ -208,8 +208,3 @@ def test_scores_of_several_runs_are_pooled() -> None:
     assert together.known == (True,)
     assert Score().known_cells() == ["–", "–", "–", "–", "–", "–", "0 of 0", "0 of 0"]
     assert Score().cost_cells() == ["–", "–", "–"]
-
-
-def test_a_percentile_is_one_of_the_values() -> None:
-    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert percentile([], 0.5) is None

@@ -12,7 +12,7 @@ const NOT_LET_IN = 1008;
  * lost.
  */
 export function followLive(show, say, end) {
-  let state = {}, number = 0, drawing = false;
+  let state = {}, number = 0, drawing = false, name;
 
   const drawSoon = () => {
     if (drawing) return;
@@ -30,7 +30,10 @@ export function followLive(show, say, end) {
     socket.onmessage = event => {
       const message = JSON.parse(event.data);
       if (message.kind === "snapshot") {
+        // The next run of a sweep or a comparison is at the same address; nothing seen so far is of that run.
+        if (name && message.state.network?.name !== name) return location.reload();
         state = message.state;
+        name = state.network?.name;
         lacking = false;
         say("");
       } else if (message.number !== number + 1) {

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from testbed.controller.model.contradiction import Contradiction
 from testbed.planning import Pair
 from testbed.protocol import PeerSample, Report, Train
+from testbed.telemetry.averages import mean_of_known
 from testbed.telemetry.round_span import RoundSpan, span_of
 
 #: Rounds whose median says how long members compute. In some rounds a member also evaluates its model.
@@ -122,12 +123,7 @@ def means(reports: Collection[Report]) -> dict[str, float | None]:
     for report in reports:
         for name, value in report.metrics.items():
             values.setdefault(name, []).append(value)
-    return {name: _mean(found) for name, found in values.items()}
-
-
-def _mean(values: list[float | None]) -> float | None:
-    finite = [value for value in values if value is not None]
-    return sum(finite) / len(finite) if len(finite) == len(values) else None
+    return {name: None if None in found else mean_of_known(found) for name, found in values.items()}
 
 
 class RoundLog:

@@ -12,13 +12,11 @@ from numpy.typing import NDArray
 from testbed.controller.replanning.prediction import RoundPredictor
 from testbed.plan import Plan
 from testbed.planning import View
+from testbed.planning.conductor import SURELY
 
 #: Pairs of networks that are drawn for a judgement; the two of a pair are off by as much in opposite directions. They
 #: are few, since a rough simulation takes some milliseconds.
 PAIRS = 4
-
-#: A sure saving lies this many standard deviations below the mean, so that the saving is larger in four of five cases.
-SURELY = 0.84
 
 #: The uncertainty of each link's rate: standard deviations of its logarithm below and above the believed rate.
 Doubts = Mapping[str, tuple[float, float]]

@@ -7,7 +7,7 @@ the verdict changes something --> a plan with the chosen scheme and codec, put i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp
 from statistics import fmean, median
@@ -29,6 +29,7 @@ from testbed.planning.conductor import (
     learn,
 )
 from testbed.protocol import Job
+from testbed.telemetry.averages import mean_of_known
 
 #: The largest part of a round's timeout that the fastest member may wait for the slowest member's steps.
 WAITING = 0.25
@@ -146,8 +147,8 @@ class TrainingMonitor:
             candidate,
             int(taken),
             len(done.reports),
-            _mean(its.metrics.get("agreed_loss") for its in reports),
-            _mean(its.metrics.get("loss") for its in reports) if candidate.steps > 1 else None,
+            mean_of_known(its.metrics.get("agreed_loss") for its in reports),
+            mean_of_known(its.metrics.get("loss") for its in reports) if candidate.steps > 1 else None,
             fmean(apart) if apart else None,
         )
 
@@ -261,9 +262,3 @@ def through_codec(view: View, plan: Plan | None) -> View:
 def bytes_through(codec: str, model_bytes: int, through: str) -> int:
     """Return a member's bytes in a round through `codec`, where they are `model_bytes` through the codec `through`."""
     return max(1, round(model_bytes * codec_bytes(codec) / codec_bytes(through)))
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the values that are not None, or None."""
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None

@@ -38,8 +38,8 @@ def described() -> dict[str, Any]:
         found: dict[str, Any] = json.loads((DOCUMENTATION / INDEX).read_text())
     except FileNotFoundError:
         raise DocumentationError(
-            f"The experiment uses `dataset: documentation`, which is not in {DOCUMENTATION}: "
-            "run `make documentation` to prepare it from packages of Debian 12."
+            f"`dataset: documentation` is not in {DOCUMENTATION}: "
+            "run `make documentation`, which prepares it from packages of Debian 12"
         ) from None
     return found
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from testbed.planning.conductor.candidate import Candidate, SchemeCatalog
-from testbed.planning.conductor.choice import CandidateTerms, Situation, TrainingVerdict, choose
+from testbed.planning.conductor.choice import SURELY, CandidateTerms, Situation, TrainingVerdict, choose
 from testbed.planning.conductor.history import TrainedHistory, TrainedStretch
 from testbed.planning.conductor.progress import StepWorth, learn
 
 __all__ = [
+    "SURELY",
     "Candidate",
     "CandidateTerms",
     "SchemeCatalog",

@@ -40,7 +40,7 @@ KEPT_TO = 1.64
 #: Below this part of the first loss, progress cannot be told from noise; excesses then count as parts of this loss.
 LEARNED = 0.1
 
-#: The standard deviations that a sure saving is below the mean: it is exceeded in four of five cases.
+#: A sure saving lies this many standard deviations below the mean, so that the saving is larger in four of five cases.
 SURELY = 0.84
 
 #: The least rounds and steps of a trial: the effect of local steps shows only after several merges.

@@ -64,7 +64,6 @@ class GapMonitor:
         self._iteration = dict.fromkeys(members, 0)
         self._bounds = bounds
         self._widest: dict[Pair, int] = dict.fromkeys(bounds, 0)
-        self._violations: list[Violation] = []
 
     def advance(self, member: str, iteration: int) -> list[Violation]:
         """Record that `member` entered `iteration`. Returns the bounds that this breaks."""
@@ -78,7 +77,6 @@ class GapMonitor:
                 self._widest[pair] = gap
             if gap > self._bounds[pair]:
                 broken.append(Violation(member, other, gap, self._bounds[pair]))
-        self._violations += broken
         return broken
 
     def rejoin(self, member: str, iteration: int) -> None:
@@ -99,8 +97,3 @@ class GapMonitor:
     def widest(self) -> Mapping[Pair, int]:
         """The widest gap so far of each pair (ahead, behind); 0 if the first was never ahead."""
         return self._widest
-
-    @property
-    def violations(self) -> tuple[Violation, ...]:
-        """All broken bounds so far, in order of time."""
-        return tuple(self._violations)

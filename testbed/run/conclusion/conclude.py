@@ -20,6 +20,7 @@ from testbed.run.programs.program_controller import POLICY
 from testbed.run.training import Outcome
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
+from testbed.telemetry.averages import percentile
 from testbed.telemetry.store import FORMAT
 
 log = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
         "sync": {
             "policy": sync.policy if sync.scheme.planned else None,
             "strategy": sync.strategy,
-            "seconds_per_round": {"p50": summary.percentile(seconds, 50), "p95": summary.percentile(seconds, 95)},
+            "seconds_per_round": {"p50": percentile(seconds, 50), "p95": percentile(seconds, 95)},
             "wan_bytes": summary.wan_bytes(traffic, began),
             **lower_bound(experiment, states, outcome.network_swaps, segments_of(rounds, reports) if proven else ()),
             "bound_seconds": median(bounds.values()) if bounds else None,
@@ -175,7 +176,7 @@ def _evidence(
         links[name] = LinkEvidence(
             rate_error=worst[0],
             rtt_error_s=measured.rtt_error_s,
-            replay_late_p99_s=summary.percentile(late, 99) if late else None,
+            replay_late_p99_s=percentile(late, 99) if late else None,
             traced=name in traced,
             rate_resolution=worst[1],
             unshaped_bytes=sum(sample.get("unshaped_bytes", {}).get(name, 0) for sample in traffic),

@@ -6,8 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from statistics import fmean, median
+from statistics import median
 from typing import Any
+
+from testbed.telemetry.averages import mean_of_known
 
 Record = Mapping[str, Any]
 
@@ -58,8 +60,8 @@ def _merge(number: int, fragment: int, reported: Mapping[str, tuple[Record, Reco
         moved=median(drift["moved"] for drift in drifts.values()),
         members={member: drift["apart"] for member, drift in drifts.items()},
         groups={name: _length(its) for name, its in there.items() if its},
-        loss_before=_mean(drift["loss_before"] for drift in drifts.values()),
-        loss_after=_mean(drift["loss_after"] for drift in drifts.values()),
+        loss_before=mean_of_known(drift["loss_before"] for drift in drifts.values()),
+        loss_after=mean_of_known(drift["loss_after"] for drift in drifts.values()),
     )
 
 
@@ -87,10 +89,5 @@ def summary(found: Sequence[MergeDrift]) -> dict[str, Any] | None:
     return {
         "members": median(its.apart / its.moved for its in moved),
         "groups": {name: median(its.groups[name] / its.moved for its in moved if name in its.groups) for name in names},
-        "loss": _mean(gains),
+        "loss": mean_of_known(gains),
     }
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None

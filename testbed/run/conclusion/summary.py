@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, quantiles
+from statistics import fmean
 from typing import Any
 
 from testbed.controller.model.plan_history import pause_ms
 from testbed.run.conclusion.verdict import SIMULATED
 from testbed.spec.units import count
+from testbed.telemetry.averages import mean_of_known, percentile
 from testbed.telemetry.round_span import MEANING, RoundSpan, span_of
 
 Record = Mapping[str, Any]
@@ -69,15 +70,6 @@ def fewest(members: int, membership_events: Sequence[Record]) -> int:
     for event in membership_events:
         there.append(there[-1] + (1 if event["kind"] == "came" else -1))
     return min(there)
-
-
-def percentile(values: Sequence[float], percent: int) -> float | None:
-    """Return a percentile by linear interpolation, or None without values."""
-    if not values:
-        return None
-    if len(values) == 1:
-        return values[0]
-    return float(quantiles(values, n=100, method="inclusive")[percent - 1])
 
 
 def pause_around(rounds: Sequence[RoundFigures], began_s: float, ended_s: float) -> float | None:
@@ -162,9 +154,9 @@ def gossip_training(final: Record, reports: Sequence[Record]) -> dict[str, Any]:
     newest = {report["member"]: report["metrics"].get("loss") for report in reports}
     return {
         "rounds": final["rounds"],
-        "final_loss": _mean(newest.values()),
-        "final_test_loss": _mean(member["metrics"].get("test_loss") for member in final["members"].values()),
-        "final_accuracy": _mean(member["metrics"].get("accuracy") for member in final["members"].values()),
+        "final_loss": mean_of_known(newest.values()),
+        "final_test_loss": mean_of_known(member["metrics"].get("test_loss") for member in final["members"].values()),
+        "final_accuracy": mean_of_known(member["metrics"].get("accuracy") for member in final["members"].values()),
     }
 
 
@@ -208,11 +200,6 @@ def _goodput(reports: Sequence[Record], batch: int, took: float) -> dict[str, fl
     own = sum(batch * count / stepping[member] for member, count in steps.items() if stepping[member])
     total = batch * sum(steps.values()) / took if took > 0 else 0.0
     return {"samples_per_second": total or None, "goodput": total / own if own else None}
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
 
 
 def summary_lines(summary: Mapping[str, Any]) -> list[str]:

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 import msgspec
 
 from testbed.run.execute import Executed
 from testbed.run.sweep.planned_run import PlannedRun, Point
+from testbed.telemetry.averages import median_of_known
 
 #: The figures of a comparison, with their paths in a run's summary.
 FIGURES = {
@@ -77,14 +78,14 @@ class Comparison:
             run for run in self.planned if run.point is point and run.key in self.made and self.made[run.key].finished
         ]
         found["spread"][TO_LOSS] = [self.seconds_to_loss(run) for run in finished]
-        return {**found, TO_LOSS: _median(found["spread"][TO_LOSS]), "loss": self.loss}
+        return {**found, TO_LOSS: median_of_known(found["spread"][TO_LOSS]), "loss": self.loss}
 
     def figures(self, point: Point) -> dict[str, Any]:
         """Return the medians over a point's finished runs; `spread` has the values of every run."""
         runs = self.at(point)
         each = [figures_of(run) for run in runs if run.finished]
         spread = {name: [figures[name] for figures in each] for name in FIGURES}
-        medians = {name: _median(values) for name, values in spread.items()}
+        medians = {name: median_of_known(values) for name, values in spread.items()}
         verdicts = [run.verdict if run.finished else "failed" for run in runs]
         return {**medians, "verdicts": verdicts, "spread": spread, "runs": [str(run.directory) for run in runs]}
 
@@ -97,11 +98,6 @@ def figures_of(run: Executed) -> dict[str, float | None]:
 def figures_in(summary: Mapping[str, Any]) -> dict[str, float | None]:
     """Return the figures in a summary; None for a figure that it lacks."""
     return {name: _at(summary, path) for name, path in FIGURES.items()}
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
 
 
 def _at(summary: Mapping[str, Any], path: Sequence[str]) -> float | None:

@@ -76,24 +76,46 @@ def one_after_another(
         yield run, executed
 
 
-def planned_sweep(sweep: Sweep) -> list[PlannedRun]:
-    """Return the runs that a sweep asks for. Raises SpecError, on the sweep's file if only a point is wrong."""
-    spec, file = sweep.spec, sweep.experiment
+def planned_sweep(sweep: Sweep, overrides: Mapping[str, str] | None = None) -> list[PlannedRun]:
+    """Return the runs that a sweep asks for.
+
+    Args:
+        sweep: The sweep.
+        overrides: Values of the experiment's fields at all points, by dotted names.
+
+    Raises:
+        SpecError: The input is wrong. The error is on the sweep's file if only a point is wrong.
+    """
+    spec, file, everywhere = sweep.spec, sweep.experiment, overrides or {}
+    if replaced := list(_replaced(sweep, everywhere)):
+        raise SpecError(sweep.file, replaced)
     points = []
-    for labels, overrides in combinations(spec.axes):
+    for labels, own in combinations(spec.axes):
         try:
-            points.append(point_at(file, labels, overrides))
+            points.append(point_at(file, labels, {**everywhere, **own}))
         except SpecError as error:
-            raise _of_the_point(error, sweep, labels) from None
+            raise _of_the_point(error, sweep, labels, everywhere) from None
     return runs_at(points, spec.seeds, spec.repeats)
 
 
-def _of_the_point(error: SpecError, sweep: Sweep, labels: Mapping[str, str]) -> SpecError:
-    """Return a point's error as the sweep's, unless the experiment has it without any axis too."""
+def _replaced(sweep: Sweep, overrides: Mapping[str, str]) -> Iterator[Fault]:
+    """Yield a fault for each override that the seeds or an axis of the sweep would replace at every point."""
+    for name in overrides:
+        if name == "seed":
+            yield Fault("seeds", "the sweep sets the seed, as --set seed does", "the seeds in the sweep's file alone")
+        for axis, points in sweep.spec.axes.items():
+            for field in dict.fromkeys(field for fields in points.values() for field in fields):
+                if f"{name}.".startswith(f"{field}."):
+                    rule = f"the axis sets {field}, as --set {name} does"
+                    yield Fault(f"axes.{axis}", rule, "the axis or --set, one of them")
+
+
+def _of_the_point(error: SpecError, sweep: Sweep, labels: Mapping[str, str], overrides: Mapping[str, str]) -> SpecError:
+    """Return a point's error as the sweep's, unless the experiment with the overrides has it without any axis too."""
     if not labels:
         return error
     try:
-        point_at(sweep.experiment, {}, {})
+        point_at(sweep.experiment, {}, overrides)
     except SpecError as own:
         if str(own) == str(error):
             return error
@@ -105,7 +127,9 @@ def _of_the_point(error: SpecError, sweep: Sweep, labels: Mapping[str, str]) -> 
     return SpecError(sweep.file, faults)
 
 
-def make_sweep(sweep: Sweep, resume: bool, make: Make, watch: Watch) -> tuple[Comparison, Path]:
+def make_sweep(
+    sweep: Sweep, resume: bool, make: Make, watch: Watch, overrides: Mapping[str, str] | None = None
+) -> tuple[Comparison, Path]:
     """Make the missing runs of a sweep, and return all its runs with the record's folder.
 
     The runs that were made are kept after an interruption or an error.
@@ -115,12 +139,13 @@ def make_sweep(sweep: Sweep, resume: bool, make: Make, watch: Watch) -> tuple[Co
         resume: Continue a record that has complete runs.
         make: Makes the runs.
         watch: Opens the watcher of the runs.
+        overrides: Values of the experiment's fields at all points, by dotted names.
 
     Raises:
         SpecError: The input is wrong, or the record has complete runs and `resume` is not set.
         CannotRun: This machine can't run the experiment.
     """
-    planned = planned_sweep(sweep)
+    planned = planned_sweep(sweep, overrides)
     with SweepRecord(sweep.spec.name) as record:
         complete = record.complete()
         if complete and not resume:

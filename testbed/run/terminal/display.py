@@ -47,7 +47,7 @@ class Display:
 
     Attributes:
         console: Where the display prints.
-        api_port: The port at which a browser reaches the API, or None without one.
+        api_port: The port at which a browser reaches the API of the next run, or None without one.
     """
 
     console: Console = field(default_factory=Console)

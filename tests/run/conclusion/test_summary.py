@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import statistics
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from testbed.run.conclusion.summary import (
     START_S,
@@ -13,7 +10,6 @@ from testbed.run.conclusion.summary import (
     gossip_sync,
     last_metric,
     pause_around,
-    percentile,
     rounds_of,
     seconds_per_iteration,
     start_seconds,
@@ -56,21 +52,6 @@ def test_a_round_that_not_all_have_reported_is_left_out() -> None:
     reports = [report(1, "a", 0, 1), report(1, "b", 0, 1), report(2, "a", 1, 2)]
     assert [figures.number for figures in rounds_of(reports, 2)] == [1]
     assert rounds_of([], 2) == []
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60))
-def test_percentiles_are_ordered_and_within_the_values(values: list[float]) -> None:
-    found = [percentile(values, percent) or 0.0 for percent in (1, 25, 50, 95, 99)]
-    assert found == sorted(found) or found == pytest.approx(sorted(found))
-    assert min(values) - 1e-6 <= found[0]
-    assert found[-1] <= max(values) + 1e-6
-    assert found[2] == pytest.approx(statistics.median(values), abs=1e-6)
-
-
-def test_percentiles_of_little() -> None:
-    assert percentile([], 50) is None
-    assert percentile([3.0], 95) == 3.0
-    assert percentile([0.0, 10.0], 95) == pytest.approx(9.5)
 
 
 def rounds(*seconds: float, lost: int = 0) -> list[RoundFigures]:

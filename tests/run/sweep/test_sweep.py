@@ -22,6 +22,7 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
+from testbed.api.entry import ApiPort
 from testbed.cli import app
 from testbed.cli.sweep_progress import SweepProgress
 from testbed.run.errors import CannotRun, RunFailed
@@ -75,12 +76,16 @@ class Simulated:
         return simulate(file, overrides, False, lambda run: run, display)
 
 
-def sweep(folder: Path, execute: Execute, resume: bool = False) -> tuple[Comparison, str]:
+def sweep(
+    folder: Path, execute: Execute, resume: bool = False, overrides: Mapping[str, str] | None = None
+) -> tuple[Comparison, str]:
     """All runs, and what was said meanwhile."""
-    return sweep_by(folder, partial(one_after_another, execute), resume)
+    return sweep_by(folder, partial(one_after_another, execute), resume, overrides)
 
 
-def sweep_by(folder: Path, make: Make, resume: bool = False) -> tuple[Comparison, str]:
+def sweep_by(
+    folder: Path, make: Make, resume: bool = False, overrides: Mapping[str, str] | None = None
+) -> tuple[Comparison, str]:
     said = io.StringIO()
 
     @contextmanager
@@ -88,7 +93,7 @@ def sweep_by(folder: Path, make: Make, resume: bool = False) -> tuple[Comparison
         with SweepProgress(Console(file=said, width=200), compared) as progress:
             yield progress
 
-    compared, _ = make_sweep(Sweep.load(folder / "sweep.yaml"), resume, make, watch)
+    compared, _ = make_sweep(Sweep.load(folder / "sweep.yaml"), resume, make, watch, overrides)
     return compared, said.getvalue()
 
 
@@ -249,6 +254,122 @@ def test_what_the_experiment_has_wrong_is_not_the_sweep_s_fault(folder: Path) ->
     assert ended.exit_code == 2
     assert f"{folder}/experiment.yaml: train.parameters: " in ended.stderr
     assert "axes" not in ended.stderr
+
+
+@pytest.mark.local
+def test_overrides_hold_at_all_points(folder: Path) -> None:
+    write(folder, seeds=[1])
+    sweep(folder, execute := Simulated(), overrides={"train.rounds": "5"})
+    assert execute.made == [{"train.rounds": "5", "scale": scale, "seed": "1"} for scale in ("1", "0.5")]
+    sweep(folder, again := Simulated(), resume=True, overrides={"train.rounds": "5"})
+    assert again.made == [], "runs with the same overrides are complete"
+    sweep(folder, other := Simulated(), resume=True)
+    assert len(other.made) == 2, "runs without them are not"
+
+
+@pytest.mark.local
+def test_an_axis_may_set_a_part_of_what_an_override_sets(folder: Path) -> None:
+    write(folder, seeds=[1], axes={"train.rounds": [5, 6]})
+    sweep(folder, execute := Simulated(), overrides={"train": "{model: synthetic, parameters: 150000}"})
+    assert [each["train.rounds"] for each in execute.made] == ["5", "6"]
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--set", "scale=2"), "sweep.yaml: axes.scale: the axis sets scale, as --set scale does"),
+        (("--set", "scale=2", "--set", "seed=3"), "sweep.yaml: seeds: the sweep sets the seed, as --set seed does"),
+        (("--set", "sync.options.roots=2"), "axes.plan: the axis sets sync.options, as --set sync.options.roots does"),
+        (("--set", "train.rounds=none"), "experiment.yaml: train.rounds: "),
+        (("--set", "trane.rounds=3"), "experiment.yaml: trane: "),
+        (("--set", "train.rounds"), "--set train.rounds: is not KEY=VALUE"),
+    ],
+)
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_overrides_are_checked_before_the_first_run(
+    words: tuple[str, ...], said: str, more: tuple[str, ...], folder: Path
+) -> None:
+    axes = {"scale": [1, 0.5], "plan": {"one": {"sync.options": {"roots": 1}, "sync.policy": "netstorm"}}}
+    file = write(folder, axes=axes)
+    ended = CliRunner().invoke(app, ["sweep", str(file), *words, *more])
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert said in " ".join(ended.stderr.split())
+    assert "write instead: " in ended.stderr
+    assert not (folder / "runs").exists()
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `testbed sweep` simulate its runs, which show their progress as others do."""
+
+    def made(file: Path, changes: Mapping[str, str], strict: bool, publish: Any, display: Display) -> Executed:
+        return simulate(file, changes, False, lambda run: run, display)
+
+    monkeypatch.setattr("testbed.run.execute.execute", made)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+
+@pytest.mark.local
+@pytest.mark.usefixtures("simulated")
+def test_json_is_the_outcome_and_all_that_is_printed(folder: Path) -> None:
+    words = ["sweep", str(folder / "sweep.yaml"), "--json"]
+    ended = CliRunner().invoke(app, [*words, "--set", "train.rounds=4"])
+    assert ended.exit_code == 0, ended.stderr
+    assert "4 of 4: 0.5, seed 2; about " in ended.stderr
+    outcome = json.loads(ended.stdout)
+    assert (outcome["sweep"], outcome["directory"]) == ("rates", "runs/sweeps/rates")
+    assert [point["axes"] for point in outcome["points"]] == [{"scale": "1"}, {"scale": "0.5"}]
+    for point, row in zip(outcome["points"], rows(folder, "points.csv"), strict=True):
+        assert point["wan_bytes"] == float(row["wan_bytes"])
+        assert point["verdicts"] == ["simulated"] * 2
+        assert len(point["spread"]["wan_bytes"]) == 2
+        for run in point["runs"]:
+            assert json.loads((folder / run / "manifest.json").read_text())["spec"]["train"]["rounds"] == 4
+    again = CliRunner().invoke(app, [*words, "--set", "train.rounds=4", "--resume"])
+    assert (again.exit_code, json.loads(again.stdout)) == (0, outcome)
+
+
+@pytest.mark.local
+@pytest.mark.usefixtures("simulated")
+def test_json_of_a_sweep_that_fails_is_whole_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RunFailed("the members lost each other")
+
+    monkeypatch.setattr("testbed.simulation.simulate.train", fails)
+    ended = CliRunner().invoke(app, ["sweep", str(folder / "sweep.yaml"), "--json"])
+    assert ended.exit_code == 1
+    assert [point["verdicts"] for point in json.loads(ended.stdout)["points"]] == [["failed"] * 2] * 2
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [((), None), (("--open",), ApiPort(0, shown=True)), (("--port", "8080"), ApiPort(8080))],
+)
+@pytest.mark.parametrize("verb", [("sweep", "sweep.yaml"), ("compare", "experiment.yaml", "--policies", "mst")])
+def test_the_page_of_the_run_under_way_can_be_had(
+    verb: tuple[str, ...], words: tuple[str, ...], asked: ApiPort | None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports: list[ApiPort | None] = []
+
+    def made(file: Path, changes: Mapping[str, str], strict: bool, publish: Any, display: Display) -> Executed:
+        ports.append(display.api_port)
+        return Executed(False, "suspect", folder / "runs" / "none")
+
+    monkeypatch.setattr("testbed.run.execute.execute", made)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert CliRunner().invoke(app, [*verb, *words]).exit_code == 1
+    assert ports and set(ports) == {asked}
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("words", [("--open",), ("--port", "0")])
+@pytest.mark.parametrize("verb", [("sweep", "sweep.yaml"), ("compare", "experiment.yaml", "--policies", "mst")])
+def test_runs_on_other_machines_have_no_page(verb: tuple[str, ...], words: tuple[str, ...], folder: Path) -> None:
+    ended = CliRunner().invoke(app, [*verb, "--on", "ray", *words])
+    assert ended.exit_code == 2
+    assert "--on" in ended.stderr and "`testbed view RUN`" in ended.stderr
 
 
 @pytest.mark.local

@@ -10,7 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from testbed.planning.graphs import GapMonitor, Graph, complete, double_ring, gap_bounds, metropolis, ring, uniform
+from testbed.planning.graphs import (
+    GapMonitor,
+    Graph,
+    Violation,
+    complete,
+    double_ring,
+    gap_bounds,
+    metropolis,
+    ring,
+    uniform,
+)
 from testbed.protocol import NodeConfiguration
 from testbed.schemes.hop.member import HopMember
 from testbed.schemes.hop.rules import HopRules
@@ -78,10 +88,11 @@ def test_the_monitor_tells_a_member_that_takes_tokens_it_was_not_given() -> None
     graph, rules = ring(MEMBERS[:4]), HopRules(max_ig=1, backup=1)
     monitor = GapMonitor(graph.members, gap_bounds(graph, max_ig=1, backup=1))
     guard, ahead = threading.Lock(), threading.Event()
+    violations: list[Violation] = []
 
     def tell(name: str, iteration: int) -> None:
         with guard:
-            monitor.advance(name, iteration)
+            violations.extend(monitor.advance(name, iteration))
         if (name, iteration) == ("w0", 2):
             ahead.set()
 
@@ -100,7 +111,7 @@ def test_the_monitor_tells_a_member_that_takes_tokens_it_was_not_given() -> None
     for member in members.values():
         member.parameters = torch.zeros(3)
     run(start(members, around(graph), 3, of(Quadratics(graph.members, Random(1)), behind), tell))
-    assert any(violation.ahead == "w0" for violation in monitor.violations)
+    assert any(violation.ahead == "w0" for violation in violations)
 
 
 @pytest.mark.local

@@ -1,0 +1,83 @@
+"""The API of the runs that one command makes: they follow each other at one port, with one token."""
+
+from __future__ import annotations
+
+import http.client
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import MagicMock
+
+import pytest
+from rich.console import Console
+
+from testbed.api.entry import TOKEN, ApiPort
+from testbed.run.errors import CannotRun
+from testbed.run.live_run import RunControl
+from testbed.run.terminal.display import Display
+from tests.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.local
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each page that was told of: whether a browser opens it."""
+    found: list[bool] = []
+
+    def show(page: Path, api_port: ApiPort) -> str:
+        found.append(api_port.shown)
+        return f"page: {page}"
+
+    monkeypatch.setattr("testbed.run.live_run.show_in_browser", show)
+    return found
+
+
+@contextmanager
+def run(folder: Path, display: Display) -> Iterator[Path]:
+    """A run that serves its API, without a network. Yields its folder."""
+    folder.mkdir()
+    run_log = MagicMock(display=display)
+    with RunControl(MagicMock(), MagicMock(folder=folder), run_log, MagicMock()):
+        yield folder
+
+
+def status(port: int, token: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    connection.request("GET", "/api/v1/history", headers={"Authorization": f"Bearer {token}"})
+    code = connection.getresponse().status
+    connection.close()
+    return code
+
+
+def test_the_runs_of_a_command_have_one_port_and_token_and_one_open_page(tmp_path: Path, opened: list[bool]) -> None:
+    said = io.StringIO()
+    display = Display(Console(file=said, width=400), ApiPort(0, shown=True))
+    known = []
+    for name in ("one", "two"):
+        with run(tmp_path / name, display) as folder:
+            assert display.api_port is not None
+            token = (folder / TOKEN).read_text().strip()
+            known.append((display.api_port.port, token))
+            assert status(*known[0]) not in (401, 403), "a page of the first run may ask"
+            assert status(known[0][0], "another") in (401, 403)
+    assert known[0] == known[1]
+    assert opened == [True, False]
+    assert said.getvalue().count("page: ") == 2
+
+
+def test_without_a_port_there_is_no_page(tmp_path: Path, opened: list[bool]) -> None:
+    display = Display(Console(file=io.StringIO()))
+    with run(tmp_path / "one", display) as folder:
+        assert not (folder / TOKEN).exists()
+    assert display.api_port is None and opened == []
+
+
+def test_a_port_that_is_taken_ends_the_run(tmp_path: Path, opened: list[bool]) -> None:
+    display = Display(Console(file=io.StringIO()), ApiPort(0))
+    with run(tmp_path / "one", display):
+        assert display.api_port is not None
+        other = Display(Console(file=io.StringIO()), ApiPort(display.api_port.port))
+        with pytest.raises(CannotRun, match="another port"), run(tmp_path / "two", other):
+            pass
