@@ -78,7 +78,7 @@ class TraceRef(Strict):
     step: Step | None = None
     """The length of a row, for packet-delivery files and iperf3's."""
     scale: float = Field(default=1.0, ge=MIN_SCALE, le=MAX_SCALE)
-    """A factor on the trace's rates."""
+    """A factor on the trace's rates, beside the experiment's scale."""
 
     @model_validator(mode="after")
     def _one_end(self) -> Self:
