@@ -138,7 +138,7 @@ void max_min(const struct network *network, int64_t capacities, const int64_t *f
             if (rates[i] < 0)
                 least = fmin(least, limits[i]);
         for (int64_t c = 0; c < capacities; c++)
-            its.full[c] = its.users[c] && its.room[c] <= least * (double)its.users[c] * (1 + SAME);
+            its.full[c] = its.users[c] && its.room[c] / (double)its.users[c] <= least * (1 + SAME);
         for (int64_t i = 0; i < count; i++) {
             int64_t f = flows[i];
             if (rates[i] >= 0)

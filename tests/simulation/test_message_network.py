@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from testbed.emulation.network.routing import Routes
@@ -24,6 +24,9 @@ pytestmark = pytest.mark.pure
 
 NAMES = ("l0", "l1", "l2", "l3")
 
+#: A third of the smallest positive number is 0.
+SMALLEST = 5e-324
+
 
 @given(
     st.dictionaries(
@@ -33,6 +36,7 @@ NAMES = ("l0", "l1", "l2", "l3")
     ),
     st.fixed_dictionaries({name: st.floats(0.0, 100.0) for name in NAMES}),
 )
+@example({pair: ["l0"] for pair in (("a", "x"), ("b", "x"), ("c", "x"))}, dict.fromkeys(NAMES, SMALLEST))
 def test_shares_are_max_min_fair(drawn: Mapping[tuple[str, str], Sequence[str]], capacity: Mapping[str, float]) -> None:
     """Each pair has a full link on which no pair gets more."""
     rates = max_min(drawn, capacity)
