@@ -93,7 +93,7 @@ class SwapNetwork(HttpRequest):
 
 
 class PauseReplay(HttpRequest):
-    """Hold the replay of traces, or continue it from where it was held."""
+    """Pause the replay of traces, or continue it from where it was paused."""
 
     ROUTE = ("PUT", "/replay")
 
