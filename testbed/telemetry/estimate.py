@@ -105,7 +105,7 @@ class Estimate:
         return float(0.5 ** (self.age_s / SILENCE_S))
 
     def doubt(self) -> tuple[float, float]:
-        """Return how far below and above the estimate the rate may be now: standard deviations of the logarithm."""
+        """Return by how much the rate may be below and above the estimate now: standard deviations of its logarithm."""
         drift = DRIFT * self.age_s**0.5
         below, above = log(self.rate_bps / self.low_bps) / TWO_SIDED, log(self.high_bps / self.rate_bps) / TWO_SIDED
         return min(below + drift, UNKNOWN_DOUBT), min(above + drift, UNKNOWN_DOUBT)
@@ -224,7 +224,7 @@ class RateEstimator:
         return self._full[-1].rate_bps if self._full else inf
 
     def estimate(self, now_s: float) -> Estimate | None:
-        """Return the estimate as of `now_s` (Unix time).
+        """Return the estimate of the link's rate as of `now_s` (Unix time), or None before enough was measured.
 
         None before LEAST trains filled the link, unless a train passed it faster than its declared rate.
         """
