@@ -66,7 +66,7 @@ class GivenModel(Message):
 
 
 class AsyncMember(TrainingMember):
-    """Takes `steps` local steps from the newest model it was given, and sends the server the result."""
+    """A member that takes `steps` local steps from the newest model it was given, and sends the server the result."""
 
     def __init__(self, name: str, server: str, parameters: Tensor, iterations: int, steps: int) -> None:
         super().__init__(name, parameters)

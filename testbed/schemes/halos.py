@@ -185,7 +185,7 @@ class DelayedNesterov:
 
 
 class HalosWorker(ServedMember):
-    """Pushes the change of `steps` local steps to its site's `server` in each of `iterations`, from `first` on."""
+    """A worker that pushes the change by `steps` local steps to its site's `server` in each iteration, from `first`."""
 
     def __init__(self, name: str, server: str, parameters: Tensor, iterations: int, steps: int, first: int = 0) -> None:
         super().__init__(name, parameters, first)
