@@ -93,7 +93,7 @@ class MessageNetwork:
             self._share()
 
     def refresh(self) -> None:
-        """Share rates again: the network has changed, or will by an event that was not known before."""
+        """Share the links' rates again: the network has changed, or a new event is scheduled that will change it."""
         self._advance()
         self._share()
 
