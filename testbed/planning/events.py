@@ -60,7 +60,7 @@ class Items(NamedTuple):
 
 
 class MemberWork(NamedTuple):
-    """The contributions that members await, and when they begin."""
+    """The number of contributions that each member waits for, and when each member begins its rounds."""
 
     #: [member, position] → contributions to the member's sum, its own included.
     awaited: Ints
