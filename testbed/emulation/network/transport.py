@@ -56,7 +56,7 @@ class Reach(NamedTuple):
         return type(self)(min(self.rate_bps, rest.rate_bps), self.delay_s + rest.delay_s)
 
     def or_more(self, state: LinkState) -> Self:
-        """Return this reach, raised to what a state needs."""
+        """Return this reach, with its rate and delay raised to those of `state` where they are higher."""
         return type(self)(max(self.rate_bps, state.rate_bps), max(self.delay_s, state.delay_s + state.jitter_s))
 
 
