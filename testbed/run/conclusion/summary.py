@@ -59,7 +59,7 @@ def _figures(number: int, reports: Sequence[Record]) -> RoundFigures:
 
 
 def fewest(members: int, membership_events: Sequence[Record]) -> int:
-    """Return the smallest number of members at any time: a lost member reports no rounds.
+    """Return the smallest number of members at any time, which is the least number of reports of a complete round.
 
     Args:
         members: The number of members at the beginning.
@@ -72,7 +72,7 @@ def fewest(members: int, membership_events: Sequence[Record]) -> int:
 
 
 def percentile(values: Sequence[float], percent: int) -> float | None:
-    """Return a percentile by linear interpolation, or None without values."""
+    """Return a percentile (1 to 99) by linear interpolation, or None without values."""
     if not values:
         return None
     if len(values) == 1:
@@ -99,7 +99,7 @@ def updates_around(rounds: Sequence[RoundFigures], began_s: float, ended_s: floa
 
 
 def last_metric(reports: Sequence[Record], name: str) -> float | None:
-    """Return the mean of a metric over the members that reported it in the newest round with it, or None."""
+    """Return a metric's mean over the members that reported it in the newest round in which any did, or None."""
     found = [(r["round"], r["metrics"][name]) for r in reports if r["metrics"].get(name) is not None]
     if not found:
         return None
@@ -141,7 +141,7 @@ def wan_bytes(samples: Sequence[Record], began_s: float) -> int:
 
 
 def seconds_per_iteration(final: Record, reports: Sequence[Record]) -> list[float]:
-    """Return the seconds of each iteration of each member of a gossip run.
+    """Return the seconds of every iteration of a gossip run, those of all members in one list.
 
     The time of a member that skipped iterations is shared by them. A member that was restarted made none in between.
     """
