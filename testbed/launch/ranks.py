@@ -38,7 +38,7 @@ PYTHON_VALUES = ("-W", "-X", "--check-hash-based-pycs")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A worker, as the variables of programs describe it."""
+    """A worker, as the environment variables of programs describe it."""
 
     name: str
     site: str
@@ -48,7 +48,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """A process to start."""
+    """A process to start on a worker, with its environment variables."""
 
     worker: str
     #: The name of the process in printed lines and of its log.

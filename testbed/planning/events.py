@@ -85,7 +85,7 @@ class AuxiliaryRoutes(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The result of a simulation; moments are in seconds from its begin."""
+    """The times of members and items in a simulation, and the bytes of flows; moments are in seconds from its begin."""
 
     #: [round, member] → when the member had the mean of everything.
     finished_s: Floats

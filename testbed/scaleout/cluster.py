@@ -113,7 +113,7 @@ def up(hosts: Hosts, say: Callable[[str], None]) -> None:
 
 
 def down(say: Callable[[str], None]) -> list[str]:
-    """Take the cluster away from every host and from this machine.
+    """End the cluster's processes on every host and on this machine.
 
     Returns:
         One line for each host that could not be reached.

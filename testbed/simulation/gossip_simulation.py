@@ -239,7 +239,7 @@ class GossipMember:
             self._simulation.end(self._name, self._setup)
 
     def close(self) -> None:
-        """Take no more steps."""
+        """End the member's program: it takes no more steps."""
         self._thread.shutdown(cancel_futures=True)
 
     def _whole_program(self) -> Steps[None]:

@@ -46,7 +46,7 @@ class QueuedMessage(NamedTuple):
 
 @dataclass(slots=True)
 class PairQueue:
-    """The models from one member to another."""
+    """The models on their way from one member to another, in order."""
 
     waiting: deque[QueuedMessage] = field(default_factory=deque)
     #: The models given to the connection; the first one is leaving.

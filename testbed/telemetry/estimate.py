@@ -208,7 +208,7 @@ class RateEstimator:
         self._newest: tuple[Estimate, float] | None = None  # an estimate, and the time (Unix) that its age counts from
 
     def add(self, samples: Sequence[Sample]) -> None:
-        """Take the samples that came since the last call."""
+        """Update the estimate by the samples that came since the last call."""
         for sample in sorted(samples, key=lambda sample: sample.ended_s):
             self._belief.add(sample)
             (self._full if sample.full else self._passed).append(sample)

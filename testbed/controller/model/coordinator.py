@@ -163,7 +163,7 @@ class Coordinator(ABC):
 
     @abstractmethod
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
-        """Go by another emulated network from now on.
+        """Use another emulated network from now on.
 
         Raises:
             ViewError: Its links and routes contradict each other.

@@ -93,7 +93,7 @@ class PlanMaker:
         }
 
     def follow(self, options: PlanningSpec, now: float) -> None:
-        """Go by the options and the network of the run with one more member, which is not present yet."""
+        """Use the options and the network of the run with one more member, which is not present yet."""
         self.options = options
         self.knowledge.redeclare(options.view.links, options.view.routes, now, options.view.members)
 

@@ -196,7 +196,7 @@ def window_s(state: LinkState) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Rate:
-    """The result of a flood: error and resolution as in LinkFidelity, and when its last packet leaves the link."""
+    """A link's rate by a flood: error and resolution as in LinkFidelity, and when the last packet leaves the link."""
 
     error: float | None
     resolution: float

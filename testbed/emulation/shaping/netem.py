@@ -222,7 +222,7 @@ class NetemShaper(Shaper):
             return found
 
     def _note(self, answer: TimerAnswer) -> None:
-        """Take over the states that took effect."""
+        """Record the future states that took effect, by the timer's answer."""
         self._refusal = self._refusal or answer.refusal
         for applied in answer.applied:
             tree, coming = self._trees.get(applied.link), self._coming.get(applied.link)

@@ -301,7 +301,7 @@ class SplitHost:
     # Its part -----------------------------------------------------------------------------------------------------
 
     def open(self, request: PartRequest) -> PartFacts:
-        """Take the network's name on this host and find a shaping backend.
+        """Claim the network's name on this host, and find a shaping backend.
 
         Raises:
             FileExistsError: A network of this name is up.

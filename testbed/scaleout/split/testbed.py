@@ -56,7 +56,7 @@ class SplitTestbed(Testbed):
         self._plan, self._hosts, self._settings = plan, hosts, settings
 
     def open(self) -> None:
-        """Take the network's name here and on every host.
+        """Claim the network's name here and on every host.
 
         Raises:
             FileExistsError: A network of this name is up on a host.
@@ -251,7 +251,7 @@ class SplitReplay(Replay):
 
     @property
     def failure(self) -> Exception | None:
-        """None: hosts report a failure with their samples."""
+        """No failure here, None: hosts report one with their samples."""
         return None
 
     def stop(self) -> None:
@@ -262,7 +262,7 @@ class HostsShaper(Shaper):
     """A Shaper that returns the counters and failures of all hosts' shapers; hosts attach and apply by themselves."""
 
     def __init__(self, parts: Mapping[str, PartFacts], samples: HostSamples) -> None:
-        """Take the backend of all hosts.
+        """Prepare to read the hosts' shapers, which must all have one backend.
 
         Raises:
             ShapingError: The hosts' backends differ, but figures of one run have one tolerance.

@@ -156,7 +156,7 @@ class Syncer:
         self._merge_s = 0.0
 
     def due(self, member: str) -> Iterator[Send]:
-        """Note that a member has taken the steps of a fragment."""
+        """Record that a member has taken the steps of a fragment, and ask members for the fragments that are due."""
         if member in self._learners:
             # Delays by a slow network are not made up for: fragments would be merged more often than asked.
             self._learners[member].is_due(self._clock(), self._opened + len(self._fragments))
