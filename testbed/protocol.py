@@ -340,7 +340,7 @@ class Died(ControlMessage, frozen=True):
 
 
 class PrepareGraph(ControlMessage, frozen=True):
-    """From the controller: another graph may follow. Enter at most `ahead` - 1 iterations before it is decided."""
+    """From the controller: another graph may follow. Enter at most `ahead` - 1 more iterations before the decision."""
 
     ahead: Number
 

@@ -81,7 +81,7 @@ class HostResource(ApiModel):
 
 
 class ReplayResource(ApiModel):
-    """How far the replay of traces is, and how late."""
+    """The progress and the lateness of the replay of traces."""
 
     elapsed_s: float = Field(description="Seconds since the replay began.")
     links: int = Field(description="Number of links with a trace.")

@@ -42,7 +42,9 @@ def setup(yes: Annotated[bool, typer.Option("--yes", "-y", help="install without
         raise fail(CANNOT, "setup: installing packages needs root; run it with sudo")
     out.print(STEPS.format(script=script, build=BUILD), markup=False)
     if not yes and not sys.stdin.isatty():
-        raise fail(BAD_INPUT, "setup asks before it installs: no terminal here\n    write instead: testbed setup --yes")
+        raise fail(
+            BAD_INPUT, "setup asks before installing, but has no terminal\n    write instead: testbed setup --yes"
+        )
     if not yes and not typer.confirm("Go on?", default=True):
         raise typer.Exit(FAILED)
     arguments = [] if IS_CHECKOUT else ["installed"]

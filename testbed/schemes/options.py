@@ -133,7 +133,7 @@ class Options(Checked):
 
     @property
     def site_period(self) -> int:
-        """The number N of which each Nth round is among all members, while the others are inside sites; 1: all are.
+        """The number N such that each Nth round is among all members and the others are inside sites; 1: all are.
 
         It does not hold for a policy that makes groups itself.
         """

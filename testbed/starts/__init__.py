@@ -49,7 +49,7 @@ def new_policy(name: str, folder: Path) -> list[Path]:
     _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
     policies = PACKAGE / "planning" / "policies"
     if keyword.iskeyword(name) or (policies / f"{name}.py").exists() or (policies / name).exists():
-        raise StartError(f"{name!r} is a policy's name, or a word of Python\n    write instead: another name")
+        raise StartError(f"{name!r} is a policy's name, or a keyword of Python\n    write instead: another name")
     return _write({folder / f"{name}.py": _start("policy.template", name)})
 
 
@@ -106,7 +106,7 @@ def _check_module(name: str, room: Path, registry: Path) -> None:
     _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
     taken = (room / name).exists() or (room / f"{name}.py").exists()
     if taken or keyword.iskeyword(name) or f'"{name}"' in registry.read_text(encoding="utf-8"):
-        raise StartError(f"{name!r} is a name in {room}, or a word of Python\n    write instead: another name")
+        raise StartError(f"{name!r} is a name in {room}, or a keyword of Python\n    write instead: another name")
 
 
 def _with_line(file: Path, list_of: str, line: str) -> str:

@@ -181,7 +181,7 @@ class SwapConnection:
 def connect(
     peer: str, address: tuple[str, int], settings: TransportSettings, given_up: threading.Event
 ) -> SwapConnection:
-    """Connect to the member `peer` at `address`, to agree on an early commit: a plan's start before a round among all.
+    """Connect to the member `peer` at `address`, to agree when a plan comes into force early, between two rounds.
 
     Raises:
         OSError: The peer can't be reached within the settings' timeout, or `given_up` was set.

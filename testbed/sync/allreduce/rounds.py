@@ -83,7 +83,7 @@ class RoundKind(NamedTuple):
 
 
 class Rounds:
-    """The rounds that a member or a peer has begun and not ended, by number. The caller holds the group's lock.
+    """The rounds that this member, or a peer before it, has begun, by number. The caller holds the group's lock.
 
     Args:
         plans: The plans that this member holds.
