@@ -43,7 +43,7 @@ def is_possible(rate_bps: float) -> bool:
 
 
 def check_swap(field: str, topology: Topology, after: Topology) -> Fault | None:
-    """Return the fault of a swap to a network over which the same training can't go on; None where it can."""
+    """Return the fault of a swap to the network `after`, or None where the same training can go on over it."""
     if set(topology.workers) == set(after.workers) and topology.lan == after.lan:
         return None
     names = ", ".join(worker.name for worker in topology.workers)

@@ -87,7 +87,7 @@ def settings_for(bdp_bytes: float) -> dict[str, str]:
 
 
 def _sizes(least: tuple[int, int, int], wanted_bytes: float) -> str:
-    """Return the sizes for the kernel: guaranteed when memory is short, initial, and largest."""
+    """Return the kernel's three sizes: those of `least`, the last of them raised to `wanted_bytes` or MOST_BYTES."""
     kept, first, most = least
     return f"{kept} {first} {min(max(most, int(wanted_bytes)), MOST_BYTES)}"
 
