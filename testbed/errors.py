@@ -126,7 +126,7 @@ def ending_of(error: BaseException) -> tuple[int, str]:
 
 
 def in_full(error: BaseException) -> str:
-    """Return the text of an error, and below it what failed after it."""
+    """Return the text of an error, and below it the errors that followed it."""
     return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 

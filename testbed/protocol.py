@@ -100,7 +100,7 @@ def _kind_of(name: str) -> str:
 
 
 class ControlMessage(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag=_kind_of):
-    """The base of the messages; `kind` on the wire names the class."""
+    """The base of the messages between a member and the controller; `kind` on the wire names the class."""
 
     @property
     def kind(self) -> str:
@@ -109,7 +109,7 @@ class ControlMessage(Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 
 
 class Hello(ControlMessage, frozen=True):
-    """A member's first message."""
+    """From a member, first of all: its name, its token and the address at which it listens for peers."""
 
     member: Name
     #: The host and port at which the member listens for peers.
@@ -126,7 +126,7 @@ class Hello(ControlMessage, frozen=True):
 
 
 class Rejoin(ControlMessage, frozen=True):
-    """The state of a member that found its controller again, by which a restarted controller goes on.
+    """From a member that reconnected: its state, from which a restarted controller goes on.
 
     A message of its own, because it is as long as a plan. A Hello is short, so that the controller reads no long line
     of a sender that has not shown its token.
@@ -144,7 +144,7 @@ class Rejoin(ControlMessage, frozen=True):
 
 
 class Welcome(ControlMessage, frozen=True):
-    """All members are there, and training begins."""
+    """From the controller: all members have joined. Has the member's job, the peers' addresses and the first plan."""
 
     job: Job
     #: Member → its address.
@@ -163,7 +163,7 @@ class Welcome(ControlMessage, frozen=True):
 
 
 class Prepare(ControlMessage, frozen=True):
-    """Another plan, to be held beside the plan in force. It replaces any earlier one that is not in force yet."""
+    """From the controller: another plan to hold. It replaces an earlier one that is not in force yet."""
 
     plan: Document
     #: The whole roster, where the plan has a new member.
@@ -178,7 +178,7 @@ class Prepare(ControlMessage, frozen=True):
 
 
 class Held(ControlMessage, frozen=True):
-    """A member holds the plan of `epoch`: connections to its next hops are open. With a `refusal` it never will."""
+    """From a member: it holds the plan of `epoch`, connected to its next hops; or with a `refusal`, it never will."""
 
     member: Name
     epoch: Number
@@ -186,13 +186,13 @@ class Held(ControlMessage, frozen=True):
 
 
 class Confirm(ControlMessage, frozen=True):
-    """All members hold the plan of `epoch`."""
+    """From the controller: all members hold the plan of `epoch`."""
 
     epoch: Number
 
 
 class Report(ControlMessage, frozen=True):
-    """One round as one member saw it."""
+    """From a member: one round as that member saw it."""
 
     member: Name
     round: Number
@@ -234,7 +234,7 @@ class Report(ControlMessage, frozen=True):
 
 
 class Arrived(ControlMessage, frozen=True):
-    """A member is still in a round; has the trains that arrived since its last Arrived or Report."""
+    """From a member that is still in a round: the trains of packets that arrived since its last Arrived or Report."""
 
     member: Name
     arrivals: Trains = {}
@@ -246,13 +246,13 @@ class Arrived(ControlMessage, frozen=True):
 
 
 class Renew(ControlMessage, frozen=True):
-    """A member is alive."""
+    """From a member: it is alive, so its lease begins again."""
 
     member: Name
 
 
 class Lost(ControlMessage, frozen=True):
-    """A member has lost a peer."""
+    """From a member: it has lost a peer, or waits for it longer than a round takes."""
 
     member: Name
     peer: Name
@@ -264,14 +264,14 @@ class Lost(ControlMessage, frozen=True):
 
 
 class Abort(ControlMessage, frozen=True):
-    """A member is gone: no more elements become final until a Reconfigure of `epoch` or a later one."""
+    """From the controller: a member is gone. No more elements become final before a Reconfigure of `epoch` or later."""
 
     epoch: Number
     why: Text
 
 
 class Holding(ControlMessage, frozen=True):
-    """A member's answer to the Abort of `epoch`."""
+    """From a member, after the Abort of `epoch`: which elements of the interrupted round hold their mean there."""
 
     member: Name
     epoch: Number
@@ -286,12 +286,14 @@ class Holding(ControlMessage, frozen=True):
         before = 0
         for start, stop in self.final:
             if not before <= start < stop <= self.elements:
-                raise ValueError(f"[{start}, {stop}) must lie in [{before}, {self.elements}) and hold elements")
+                raise ValueError(
+                    f"final: [{start}, {stop}) is empty, or not within the elements [{before}, {self.elements})"
+                )
             before = stop
 
 
 class Reconfigure(ControlMessage, frozen=True):
-    """Go on under a plan of the members that are left."""
+    """From the controller: go on under this plan, which has the members that are left."""
 
     plan: Document
     roster: Roster
@@ -301,7 +303,7 @@ class Reconfigure(ControlMessage, frozen=True):
 
 
 class Goodbye(ControlMessage, frozen=True):
-    """A member is done."""
+    """From a member, last of all: it is done after `rounds` rounds, or it failed with an `error`."""
 
     member: Name
     rounds: Number
@@ -323,7 +325,7 @@ PROBE_TRAINS = 3
 
 
 class Probe(ControlMessage, frozen=True):
-    """Measure what the path to a peer carries: send it bytes without meaning, in PROBE_TRAINS trains."""
+    """From the controller: measure the rate of the path to a peer, by PROBE_TRAINS trains of bytes without meaning."""
 
     peer: Name
     bytes: Count
@@ -332,26 +334,26 @@ class Probe(ControlMessage, frozen=True):
 
 
 class Died(ControlMessage, frozen=True):
-    """A member is gone in decentralized training, and the others go on without it."""
+    """From the controller, where members gossip: the member `gone` is gone, and the others go on without it."""
 
     gone: Name
 
 
 class PrepareGraph(ControlMessage, frozen=True):
-    """Another graph is proposed: enter at most `ahead` - 1 more iterations before CommitGraph or AbortGraph."""
+    """From the controller: another graph may follow. Enter at most `ahead` - 1 more iterations before the decision."""
 
     ahead: Number
 
 
 class PromiseGraph(ControlMessage, frozen=True):
-    """The member enters no iteration from `end` on before it hears which graph holds there."""
+    """From a member: it enters no iteration from `end` on before CommitGraph or AbortGraph arrives."""
 
     member: Name
     end: Number
 
 
 class CommitGraph(ControlMessage, frozen=True):
-    """From `iteration` on another graph holds."""
+    """From the controller: from `iteration` on, the proposed graph is in force."""
 
     iteration: Number
     #: The member's configuration in the new graph.
@@ -361,11 +363,11 @@ class CommitGraph(ControlMessage, frozen=True):
 
 
 class AbortGraph(ControlMessage, frozen=True):
-    """The graph stays; go on."""
+    """From the controller: the proposed graph is dropped; go on over the present one."""
 
 
 class Stop(ControlMessage, frozen=True):
-    """Leave now."""
+    """From the controller: leave the run now."""
 
     reason: Text
     #: The member may come back without its state, since the others go on training.

@@ -252,4 +252,4 @@ class MeanSlice(Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.start >= self.stop:
-            raise ValueError(f"[{self.start}, {self.stop}) holds no elements")
+            raise ValueError(f"the slice [{self.start}, {self.stop}) of a round holds no elements")

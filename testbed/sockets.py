@@ -46,7 +46,7 @@ class TlsError(ValueError):
 
 
 class Tls:
-    """The certificates in a folder, ready for connections.
+    """The TLS settings of connections in both directions, made of a folder's authority, certificate and key.
 
     Raises:
         TlsError: The folder lacks a file, a file is wrong, or others may read the key.

@@ -51,7 +51,7 @@ def stand_in_for_gloo() -> None:
 
 
 def replacing(make: Callable[..., Any], by_default: bool) -> Callable[..., Any]:
-    """Return a function that makes a process group as `make` does, with wan in the place of gloo.
+    """Wrap `make`, which makes a process group, so that the backend wan takes the place of gloo; return the wrapper.
 
     `by_default` says that PyTorch takes gloo where the script names no backend: then wan is taken there too. (A further
     group has the backend of the first.)
@@ -71,7 +71,13 @@ def replacing(make: Callable[..., Any], by_default: bool) -> Callable[..., Any]:
             log.warning("%s=%s: %s takes wan in the place of gloo", VARIABLE, NAME, make.__name__)
             call.arguments["backend"] = NAME
         elif "gloo" in str(asked).lower():
-            log.warning("%s=%s: %s keeps %s, since wan is for all devices", VARIABLE, NAME, make.__name__, asked)
+            log.warning(
+                "%s=%s: %s keeps the backend %s: wan replaces gloo only where gloo is for all devices",
+                VARIABLE,
+                NAME,
+                make.__name__,
+                asked,
+            )
         return make(*call.args, **call.kwargs)
 
     return replaced

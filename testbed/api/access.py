@@ -51,7 +51,7 @@ class TokenAccess:
             return
         refusal = self._refusal(scope, server[1] if server else 0)
         if scope["type"] == "websocket":
-            await self._let_in_with_first_message(refusal is None, scope, receive, send)
+            await self._accept_with_first_message(refusal is None, scope, receive, send)
         elif refusal is None:
             await self._app(scope, receive, send)
         else:
@@ -77,10 +77,17 @@ class TokenAccess:
         path = scope["path"]
         return scope["method"] in ("GET", "HEAD") and (path == "/" or path.startswith("/page/"))
 
-    async def _let_in_with_first_message(self, may: bool, scope: Scope, receive: Receive, send: Send) -> None:
-        """Accept a WebSocket to read the token in its first message, then pass it on to the app as not accepted yet."""
+    async def _accept_with_first_message(self, allowed: bool, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check the token in a WebSocket's first message, then pass the socket on to the app, which accepts it itself.
+
+        Args:
+            allowed: False refuses the socket at once, because of its host or origin.
+            scope: The connection, as ASGI describes it.
+            receive: Returns the next event from the client.
+            send: Sends an event to the client.
+        """
         begin = await receive()
-        if not may:
+        if not allowed:
             await send({"type": "websocket.close", "code": NOT_ALLOWED, "reason": "not allowed"})
             return
         await send({"type": "websocket.accept"})

@@ -92,7 +92,7 @@ def make_app(subject: Subject, feed: StateFeed) -> FastAPI:
 
 
 def _state_of(subject: Subject) -> APIRouter:
-    """Return the routes that read the state."""
+    """Return the API's routes that read the state of `subject`."""
     router = APIRouter(tags=["state"])
 
     async def section(name: Section) -> Mapping[str, Any]:
@@ -120,7 +120,7 @@ def _state_of(subject: Subject) -> APIRouter:
 
     @router.get("/traffic")
     async def traffic() -> dict[str, TrafficResource]:
-        """Return the traffic of each link by name."""
+        """Return the packets and bytes that each link carried and dropped since it was made, by the link's name."""
         return dict(await section("traffic"))
 
     @router.get("/events")
@@ -152,7 +152,7 @@ def _state_of(subject: Subject) -> APIRouter:
 
 
 def _links_of(subject: Subject) -> APIRouter:
-    """Return the routes that read and change links."""
+    """Return the API's routes below /links, which read and change links."""
     router = APIRouter(prefix="/links", tags=["links"])
 
     async def links() -> dict[str, Any]:
@@ -167,7 +167,7 @@ def _links_of(subject: Subject) -> APIRouter:
     async def answer(name: str, response: Response) -> Any:
         found = await links()
         if name not in found:  # a swap took it away meanwhile
-            raise ApiProblem(MISSING, f"no link {name} is up; there are {', '.join(sorted(found))}")
+            raise ApiProblem(MISSING, f"there is no link {name} any more; write one of {', '.join(sorted(found))}")
         response.headers["ETag"] = f'"{found[name]["tag"]}"'
         return found[name]
 
@@ -206,7 +206,7 @@ def _links_of(subject: Subject) -> APIRouter:
 
 
 def _requests_of(subject: Subject) -> APIRouter:
-    """Return the routes of all requests but those about links, which return links."""
+    """Return the API's routes of all requests except those about links, which are below /links."""
     router = APIRouter(tags=["requests"], responses=refusals(FAILED, NOT_HERE, MISSING))
 
     @router.get("/history")
@@ -285,12 +285,12 @@ async def done(subject: Subject, request: Request) -> dict[str, Any]:
     try:
         call = subject.executor.submit(subject.do, request)
     except RuntimeError:
-        raise ApiProblem(NOT_HERE, "it is ending and takes no more requests") from None
+        raise ApiProblem(NOT_HERE, "the network or run is ending and takes no more requests") from None
     try:
         return await asyncio.wrap_future(call)
     except asyncio.CancelledError:
         if call.cancelled():
-            raise ApiProblem(NOT_HERE, "it ended before the request was carried out") from None
+            raise ApiProblem(NOT_HERE, "the network or run ended before the request was carried out") from None
         raise
 
 
@@ -306,7 +306,7 @@ async def _unforeseen(_: HttpCall, error: Exception) -> JSONResponse:
 
 
 async def _not_so(request: HttpCall, _: Exception) -> JSONResponse:
-    """Answer a method that a path does not take, with the methods of all its routes; the page's files are only read."""
+    """Answer a method that a path does not take with 405 and the methods that it takes; the page's are GET and HEAD."""
     documented = request.app.openapi()["paths"].items()
     found = [methods for path, methods in documented if compile_path(path)[0].match(request.url.path)]
     methods = ", ".join(sorted(method.upper() for methods in found for method in methods)) or "GET, HEAD"

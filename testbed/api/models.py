@@ -62,7 +62,7 @@ class LinkStatus(LinkResource, TrafficResource):
 
 
 class SiteResource(ApiModel):
-    """A site."""
+    """A site, with its workers and its position on a map."""
 
     label: str | None = Field(description="Name shown to people; null if the file gives none.")
     position: tuple[float, float] | None = Field(description="Latitude and longitude in degrees; null if unknown.")
@@ -81,7 +81,7 @@ class HostResource(ApiModel):
 
 
 class ReplayResource(ApiModel):
-    """The replay of traces."""
+    """The progress and the lateness of the replay of traces."""
 
     elapsed_s: float = Field(description="Seconds since the replay began.")
     links: int = Field(description="Number of links with a trace.")

@@ -93,7 +93,7 @@ class SwapNetwork(HttpRequest):
 
 
 class PauseReplay(HttpRequest):
-    """Hold the replay of traces, or continue it from where it was held."""
+    """Pause the replay of traces, or continue it from where it was paused."""
 
     ROUTE = ("PUT", "/replay")
 
@@ -186,7 +186,7 @@ REQUESTS: tuple[type[HttpRequest], ...] = (
 
 
 def request_from_json(value: Any, known: Iterable[type[Request]] = REQUESTS) -> Request:
-    """Return the request that JSON holds.
+    """Return the request that a JSON value holds, one of the classes `known`.
 
     Raises:
         ValueError: The value is no request of these classes; pydantic's ValidationError is one.

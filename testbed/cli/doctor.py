@@ -42,7 +42,9 @@ def setup(yes: Annotated[bool, typer.Option("--yes", "-y", help="install without
         raise fail(CANNOT, "setup: installing packages needs root; run it with sudo")
     out.print(STEPS.format(script=script, build=BUILD), markup=False)
     if not yes and not sys.stdin.isatty():
-        raise fail(BAD_INPUT, "setup: no terminal to ask in before installing\n    write instead: testbed setup --yes")
+        raise fail(
+            BAD_INPUT, "setup asks before installing, but has no terminal\n    write instead: testbed setup --yes"
+        )
     if not yes and not typer.confirm("Go on?", default=True):
         raise typer.Exit(FAILED)
     arguments = [] if IS_CHECKOUT else ["installed"]
@@ -107,7 +109,7 @@ def _excess() -> str | None:
 
 
 def _lines(finding: Finding, margin: int) -> Iterator[Text]:
-    """Yield the finding, then its fix and its remedy, indented by `margin`, the width of the names' column."""
+    """Yield the finding, then what `--fix` did and what is left to do, indented by `margin`, the names' column."""
     mark, colour = ("✗", "red") if finding.blocks else ("✓", "green") if finding.ok else ("–", "yellow")
     yield Text.assemble((mark, colour), f" {finding.name:<{margin - 2}}{finding.found}")
     below = " " * margin

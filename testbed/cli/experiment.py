@@ -55,7 +55,7 @@ def overrides(pairs: list[str]) -> dict[str, str]:
 
 
 def need_root_for(experiment: Path, changes: dict[str, str]) -> None:
-    """Exit unless the user is root, after the experiment was found right: it makes networks and containers."""
+    """Exit unless the user is root, who alone can make networks; before, raise SpecError for a wrong experiment."""
     from testbed.spec.experiment import Experiment
 
     if os.geteuid() != 0:

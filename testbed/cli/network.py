@@ -179,7 +179,7 @@ def chosen_network(name: str | None) -> str:
 
 
 def chosen_network_or_run(name: str | None) -> str:
-    """Return the same as `chosen_network`, or a run under way: of this name, or the only one if no network is up."""
+    """Return the network that is up, or the run, of this name; without a name the only one, networks before runs."""
     from testbed.emulation.daemon.discovery import networks_of_runs, networks_up
 
     need_root()
@@ -201,7 +201,7 @@ def _chosen(name: str | None, names: list[str]) -> str:
 
 
 def new_name(name: str) -> str:
-    """Return `name` if a new network may have it. Exit with bad input otherwise."""
+    """Return `name`, or exit with 2 if it is malformed or a network of this name is up."""
     from testbed.emulation import label
 
     if not NEW_NAME.fullmatch(name):

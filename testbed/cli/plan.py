@@ -94,7 +94,7 @@ def _recorded(file: Path, model_bytes: int | None) -> View:
         view = View.from_json(json.loads(text_of(file, MOST_BYTES)))
     except (OSError, ValueError) as error:  # ViewError and JSON's are ValueErrors
         remedy = "a view that a run recorded, such as runs/latest/views/0.json"
-        raise fail(BAD_INPUT, f"{file}: is not a view: {error}\n    write instead: {remedy}") from None
+        raise fail(BAD_INPUT, f"{file}: holds no view of a network: {error}\n    write instead: {remedy}") from None
     return view if model_bytes is None else replace(view, model_bytes=model_bytes)
 
 
@@ -106,7 +106,7 @@ def _in_force(file: Path) -> Plan:
         return Plan.from_json(json.loads(text_of(file, MOST_BYTES)))
     except (OSError, ValueError) as error:  # PlanError and JSON's are ValueErrors
         remedy = "a plan that a run recorded, such as runs/latest/plans/0000.json"
-        raise fail(BAD_INPUT, f"{file}: is not a plan: {error}\n    write instead: {remedy}") from None
+        raise fail(BAD_INPUT, f"{file}: holds no plan: {error}\n    write instead: {remedy}") from None
 
 
 def _declared(file: Path | None, model_bytes: int | None) -> View:

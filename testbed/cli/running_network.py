@@ -139,7 +139,7 @@ def change_link(
     name: Name = None,
     json_: Json = False,
 ) -> None:
-    """Change a link as `link set`, `link down` and `link up` do; the older form of these."""
+    """Carry out the older command line `testbed link 'A->B' --rate 5mbit --down`, now `link set`, `down` and `up`."""
     values = _given(rate=rate, delay=delay, jitter=jitter, loss=loss)
     if down and up:
         raise fail(BAD_INPUT, f"{link}: --down and --up can't be given together\n    write instead: one of them")
@@ -222,7 +222,7 @@ def restart(worker: Worker, name: Name = None) -> None:
 
 
 def _answer(name: str, ask: Callable[[ApiClient], T]) -> T:
-    """Return what `ask` gets from the network's API.
+    """Call `ask` with a client of the API of the network `name`, and return its result.
 
     Raises:
         RequestRefused: The request is wrong.

@@ -31,7 +31,7 @@ class ChangeNetwork(Request):
 
 
 class AddMember(ChangeNetwork):
-    """Let one more member join as soon as it connects.
+    """Add a member to the run, which joins as soon as it connects.
 
     Attributes:
         newcomer: The member and its job.

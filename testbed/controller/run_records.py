@@ -90,7 +90,7 @@ class RunRecords:
             return dict(self._decisions)
 
     def spent(self) -> dict[str, dict[str, float]]:
-        """Return where the time of each member's last round went: see `time_spent`."""
+        """Return the seconds that each member computed, waited and sent in its last round: see `time_spent`."""
         with self._lock:
             self._spent |= {report["member"]: spent_in(report) for report in self._reported}
             return dict(self._spent)
@@ -102,6 +102,6 @@ class RunRecords:
 
 
 def spent_in(report: Mapping[str, Any]) -> dict[str, float]:
-    """Return where a member's time went, by its report."""
+    """Return the seconds that a member spent computing, waiting and sending in a round, by its report."""
     seconds = report["finished_s"] - report["started_s"]
     return time_spent(seconds, report["compute_s"] + report["paced_s"], report.get("waited", {}))

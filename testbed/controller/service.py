@@ -209,7 +209,7 @@ class ControllerService:
     # Requests of the run and of users
 
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
-        """Take another network as the underlay, and replan at once if needed.
+        """Use another emulated network from now on, and replan at once if needed.
 
         Raises:
             ViewError: Its links and routes contradict each other.

@@ -138,7 +138,7 @@ def with_engine(action: Callable[[docker.DockerClient | None], T]) -> T:
 
 
 def sweep(client: docker.DockerClient | None, network: str) -> None:
-    """Remove what the end of this process's own network may have missed; leave another process's of that name alone."""
+    """Remove what this process's own network may have left at its end; leave a network of another process alone."""
     if label.owner(network) == ProcessIdentity.of(os.getpid()):  # an interrupt cut the network's clean-up short
         clean(client, network)
         return

@@ -42,7 +42,7 @@ Step = Callable[[str], AbstractContextManager[None]]
 
 @dataclass(frozen=True, slots=True)
 class SwapResult:
-    """The result of a network swap.
+    """The difference that a network swap made, its duration, and the packets that were lost meanwhile.
 
     Attributes:
         unchanged_links: The number of links that the swap did not touch.

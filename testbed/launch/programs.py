@@ -98,7 +98,7 @@ class Programs:
         self._over = False
 
     def start(self) -> None:
-        """Start all programs.
+        """Start all programs of the command, at once.
 
         Raises:
             BadCommand: There is no such program.

@@ -38,7 +38,7 @@ PYTHON_VALUES = ("-W", "-X", "--check-hash-based-pycs")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A worker, as the variables of programs describe it."""
+    """A worker, as the environment variables of programs describe it."""
 
     name: str
     site: str
@@ -48,7 +48,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """A process to start."""
+    """A process to start on a worker, with its environment variables."""
 
     worker: str
     #: The name of the process in printed lines and of its log.
@@ -57,7 +57,7 @@ class Rank:
 
 
 def ranks_of(commands: Mapping[str, Sequence[str]], peers: Sequence[Peer], nproc: int) -> list[Rank]:
-    """Return the processes of commands: worker by worker, in the order of their ranks.
+    """Return the processes to start on workers for their commands: worker by worker, in the order of ranks.
 
     torchrun is started once on each worker, with the number of processes to start. If a script hides it, it is started
     for each process, as a node with one process, so the number of processes is the same.
@@ -110,10 +110,7 @@ def alone(command: Sequence[str]) -> str:
 
 
 def agent_words(command: Sequence[str]) -> Sequence[str] | None:
-    """Return the arguments of torchrun in a command: its options, the script and the script's arguments.
-
-    None if the command does not run torchrun.
-    """
+    """Return torchrun's arguments in a command: options, script, script's arguments; None if it runs no torchrun."""
     if not command:
         return None
     program, options = command[0].rpartition("/")[2], command[1:]

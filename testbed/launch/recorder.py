@@ -74,7 +74,7 @@ class Recorder:
             self._thread.join()
 
     def check(self) -> None:
-        """Raise the error that ended the recording early, if there is one: LaunchFailed if the network has ended."""
+        """Raise the error that ended the recording early, if one did; it is LaunchFailed if the network has ended."""
         if self._failure is not None:
             raise self._failure
 

@@ -21,7 +21,7 @@ GOODPUT = TCP_PAYLOAD_BYTES / MTU_FRAME_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """Capacities, and the capacities that each edge of a view draws on.
+    """The capacities of a network, and which of them each edge of a view draws on.
 
     A capacity is a physical link, or an edge itself (named `u=>v`) where its route is unknown or where its measured
     rate is below the rate of its route's links.

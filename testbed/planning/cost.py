@@ -94,7 +94,7 @@ class CostModel:
         return seconds
 
     def _way_drain(self, plan: Plan, towards_root: bool) -> float:
-        """Return the seconds that the busiest capacity needs for all partial sums, or for all means."""
+        """Return the seconds that the busiest capacity needs for all partial sums (`towards_root`) or all means."""
         loads: dict[str, float] = {}
         for tree in plan.trees:
             for child, parent in (tree.reduce if towards_root else tree.broadcast).items():

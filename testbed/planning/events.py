@@ -60,7 +60,7 @@ class Items(NamedTuple):
 
 
 class MemberWork(NamedTuple):
-    """The contributions that members await, and when they begin."""
+    """The number of contributions that each member waits for, and when each member begins its rounds."""
 
     #: [member, position] → contributions to the member's sum, its own included.
     awaited: Ints
@@ -85,7 +85,7 @@ class AuxiliaryRoutes(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The result of a simulation; moments are in seconds from its begin."""
+    """The times of members and items in a simulation, and the bytes of flows; moments are in seconds from its begin."""
 
     #: [round, member] → when the member had the mean of everything.
     finished_s: Floats

@@ -65,7 +65,7 @@ ROOTS_A_ROUND = 4
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The result of packing."""
+    """The trees that were packed, the rate at which they all-reduce, and an upper bound of that rate."""
 
     overlay: Overlay
     trees: tuple[DirectedTree, ...]

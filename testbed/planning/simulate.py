@@ -50,7 +50,7 @@ class SimulationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """The result of simulated rounds."""
+    """The seconds of a simulated round, and the bytes of all simulated rounds over each edge."""
 
     #: Seconds of a round until the last member has the whole mean; of several rounds the mean of all but the first.
     seconds: float

@@ -79,7 +79,7 @@ class TreeChoice:
         self._uses = self._matrix()
 
     def good(self) -> list[list[Tree]]:
-        """Return the trees of the plans with the best predictions, at most MOST plans.
+        """Return the sets of trees with the best predicted rounds, one set for each plan, at most MOST of them.
 
         Plans within FEWER of the best come first, and the fewest trees among these. From the deepest limit to the
         shallowest, and from many trees to few, the drain only gets longer; a series ends once the drain alone exceeds
@@ -154,7 +154,7 @@ class TreeChoice:
         return _TreePair(into, out, self._longest(into) + self._longest(out))
 
     def _longest(self, tree: DirectedTree) -> float:
-        """Return the seconds of a small chunk along the tree's longest path."""
+        """Return the seconds of a small chunk along the tree's longest path between the root and a leaf."""
         seconds = {tree.root: 0.0}
         for member in range(len(tree.parents)):
             way = []

@@ -91,7 +91,7 @@ def traffic(record: RunRecord) -> DataFrame:
 
 
 def events(record: RunRecord) -> DataFrame:
-    """Return the swaps of plans and networks, and the events, in order of time."""
+    """Return a row for each swap of a plan or network and for each event, in order of time."""
     rows = ({"at_s": mark.at_s, "kind": mark.kind, "label": mark.label} for mark in record.marks)
     return _frame(("at_s", "kind", "label"), rows)
 
@@ -107,7 +107,7 @@ TABLES: Mapping[str, Callable[[RunRecord], DataFrame]] = {
 
 
 def together(of_runs: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the rows of several runs' frames in one, with the run's label in the first column, `run`."""
+    """Return one frame with the rows of several runs' frames, and the run's label in the first column, `run`."""
     found = [frame.reset_index() if frame.index.name else frame for frame in of_runs.values()]
     for label, frame in zip(of_runs, found, strict=True):
         frame.insert(0, "run", label)

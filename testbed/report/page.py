@@ -58,7 +58,7 @@ def write_side_by_side(records: Sequence[RunRecord], target: Path) -> Path:
 
 
 def score_of(record: RunRecord) -> Score | None:
-    """Return the score of a run; None where its controller estimated nothing."""
+    """Return the score of a run's re-planning; None where its controller estimated no rates of links."""
     return score(record) if record.estimated else None
 
 

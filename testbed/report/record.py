@@ -181,7 +181,7 @@ class RunRecord(RunFiles):
 
     @cached_property
     def steps(self) -> tuple[RateStep, ...]:
-        """The steps that traces made in the rates of links in use."""
+        """The large changes that traces made in the rates of links in use."""
         tracks = {
             link: ([state.at_s for state in states], [state.rate_bps if state.passes else None for state in states])
             for link, states in self.states.items()

@@ -131,7 +131,7 @@ class _RoundHistory:
         return len(its) >= AHEAD // 2 and set(its) == {epoch}
 
     def route(self, at_s: float, source: str, target: str) -> tuple[str, ...]:
-        """Return the links from one member to another at a time, by the newest view before it."""
+        """Return the links on the route between two members at a time, by the newest view recorded before it."""
         number = bisect_right(self._views, at_s, key=lambda one: one[0]) - 1
         view = self._record.view(self._views[max(number, 0)][1]) if self._views else None
         return view.routes.get((source, target), ()) if view else ()

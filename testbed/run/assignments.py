@@ -126,7 +126,7 @@ def _check(experiment: Experiment, graph: Graph) -> None:
 
 @contextmanager
 def _collecting(faults: list[Fault], field: str, remedy: str) -> Iterator[None]:
-    """Append the errors raised inside to `faults`: a graph's under `field`, an option's under its own name."""
+    """Append an error of the body to `faults`: a graph's error under `field`, an option's under its own name."""
     try:
         yield
     except GraphError as error:

@@ -45,7 +45,7 @@ class ChangeListener(Protocol):
     """
 
     def __call__(self, kind: str, target: str, by: By, *, changed: Mapping[str, float | None] | None = None) -> None:
-        """Hear of a change."""
+        """Handle one change."""
 
 
 class WorkerPrograms(Protocol):
@@ -62,7 +62,7 @@ class WorkerPrograms(Protocol):
 
 
 class Changes:
-    """Carries out the requests to a run, at once, and reports each change.
+    """Carries out requests to a run as they come, and reports each change.
 
     Attributes:
         swaps: The network swaps, in the summary's form.

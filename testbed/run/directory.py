@@ -131,11 +131,11 @@ def _leads_to_a_run(latest: Path) -> bool:
     return latest.is_symlink() and RUN_ID.fullmatch(os.fspath(latest.readlink())) is not None
 
 
-def _claimed(root: Path, beginning: str) -> Path:
-    """Make an empty folder `.<id>`, to be renamed to `<id>`, with an id that no other run has or is making."""
+def _claimed(root: Path, prefix: str) -> Path:
+    """Make an empty folder `.<id>`, to be renamed to `<id>`; the id begins with `prefix`, and no other run has it."""
     root.mkdir(parents=True, exist_ok=True)
     while True:
-        claimed = root / f".{beginning}-{secrets.token_hex(2)}"
+        claimed = root / f".{prefix}-{secrets.token_hex(2)}"
         try:
             claimed.mkdir()
         except FileExistsError:

@@ -33,7 +33,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """The result of a run."""
+    """An experiment that was run: whether training finished, the verdict, and the run's directory."""
 
     #: Whether training finished.
     finished: bool

@@ -77,7 +77,7 @@ T = TypeVar("T")
 
 
 def up(hosts: Hosts, say: Callable[[str], None]) -> None:
-    """Make the hosts ready and start a cluster of them. After an error nothing of the cluster is left.
+    """Make the hosts ready, start a cluster of them, and report steps by `say`. An error leaves nothing of the cluster.
 
     Raises:
         SpecError: This machine is one of the hosts, or the hosts are on several networks.
@@ -113,7 +113,7 @@ def up(hosts: Hosts, say: Callable[[str], None]) -> None:
 
 
 def down(say: Callable[[str], None]) -> list[str]:
-    """Take the cluster away from every host and from this machine.
+    """End the cluster's processes on every host and on this machine.
 
     Returns:
         One line for each host that could not be reached.

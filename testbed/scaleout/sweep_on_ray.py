@@ -149,7 +149,7 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class MadeRun:
-    """The result of a run on a host."""
+    """A run that a host made: its exit code, its output and the name of its directory."""
 
     host: str
     #: The exit code of `testbed run`.
@@ -250,7 +250,7 @@ def unpack_run(archive: bytes, root: Path, name: str) -> Path:
     """
     directory, fresh = root / name, root / f".{name}{UNFINISHED}"
     if directory.exists():
-        raise FileExistsError(f"{directory} is there already")
+        raise FileExistsError(f"{directory} exists already: a run of this name was unpacked before")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     try:

@@ -59,7 +59,7 @@ class HalfDifference(Message):
 
 
 class PassiveMember(TrainingMember):
-    """Trains, and averages with any member that asks, also after its own training has ended."""
+    """A member that trains, and averages with any member that asks, also after its own training has ended."""
 
     def __init__(self, name: str, parameters: Tensor, iterations: int) -> None:
         super().__init__(name, parameters)
@@ -82,7 +82,7 @@ class PassiveMember(TrainingMember):
 
 
 class ActiveMember(TrainingMember):
-    """Averages with one random member of `targets`, all passive, during each of its steps."""
+    """A member that averages with one random member of `targets`, all passive, during each of its steps."""
 
     def __init__(
         self, name: str, targets: tuple[str, ...], parameters: Tensor, iterations: int, random: Random

@@ -60,7 +60,7 @@ class SchemeChoice:
         return f"{self.scheme.name} ({options})"
 
     def check_plan(self, codec: str, grouped: bool) -> None:
-        """Raise Misfit where a plan does not fit: its codec, or that it has groups (`grouped`) or none."""
+        """Raise Misfit where a plan does not suit the scheme: by its codec, or by having groups (`grouped`) or none."""
         self.options.check_plan("", {}, codec)
         if self.options.among_all and grouped:
             raise Misfit("policy", "the plan has rounds inside groups, and here each must be among all", "another one")

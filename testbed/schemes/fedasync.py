@@ -51,7 +51,7 @@ def assign(options: LocalSteps, setting: Setting) -> GossipAssignment:
 
 @message(18)
 class TrainedModel(Message):
-    """The result of the sender's local steps from the model of this version."""
+    """To the server: the model after the sender's local steps from the server's model of this version."""
 
     version: int
     parameters: Tensor
@@ -59,14 +59,14 @@ class TrainedModel(Message):
 
 @message(19)
 class GivenModel(Message):
-    """The server's model of this version."""
+    """From the server: its model of this version."""
 
     version: int
     parameters: Tensor
 
 
 class AsyncMember(TrainingMember):
-    """Takes `steps` local steps from the newest model it was given, and sends the server the result."""
+    """A member that takes `steps` local steps from the newest model it was given, and sends the server the result."""
 
     def __init__(self, name: str, server: str, parameters: Tensor, iterations: int, steps: int) -> None:
         super().__init__(name, parameters)
@@ -87,7 +87,7 @@ class AsyncMember(TrainingMember):
         yield Advance(self._iterations)
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
-        """Take the server's model."""
+        """Set the server's model, from which the next local steps begin."""
         if not isinstance(message, GivenModel) or not self._asked:
             raise self.unexpected(sender, message)
         self._version, self.parameters, self._asked = message.version, message.parameters, False

@@ -115,7 +115,7 @@ def assign(options: HalosOptions, setting: Setting) -> GossipAssignment:
 
 @message(32)
 class WorkerPush(Message):
-    """The change by the sender's local steps, x minus x after them, for the server of its site."""
+    """To a site's server: the change by the sender's local steps, x minus x after them."""
 
     iteration: int
     change: Tensor
@@ -123,7 +123,7 @@ class WorkerPush(Message):
 
 @message(33)
 class SiteModel(Message):
-    """The site's model after the push of this iteration."""
+    """From a site's server: the site's model after the receiver's push of this iteration."""
 
     iteration: int
     parameters: Tensor
@@ -131,7 +131,7 @@ class SiteModel(Message):
 
 @message(34)
 class SitePush(Message):
-    """The change of the sender's site since it last merged the global model, for the global server."""
+    """To the global server: the change of the sender's site since it last merged the global model."""
 
     number: int
     change: CodedElements
@@ -139,7 +139,7 @@ class SitePush(Message):
 
 @message(35)
 class GlobalModel(Message):
-    """The global model after the site's push of this number."""
+    """From the global server: the global model after the site's push of this number."""
 
     number: int
     parameters: CodedElements
@@ -185,7 +185,7 @@ class DelayedNesterov:
 
 
 class HalosWorker(ServedMember):
-    """Pushes the change of `steps` local steps to its site's `server` in each of `iterations`, from `first` on."""
+    """A worker that pushes the change by `steps` local steps to its site's `server` in each iteration, from `first`."""
 
     def __init__(self, name: str, server: str, parameters: Tensor, iterations: int, steps: int, first: int = 0) -> None:
         super().__init__(name, parameters, first)
@@ -219,7 +219,7 @@ class HalosWorker(ServedMember):
             yield from self.enter(iteration)
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
-        """Take the site's model after a push."""
+        """Set the site's model that the server sends after a push."""
         if not isinstance(message, SiteModel) or sender != self._server or message.iteration != self._pushed:
             raise self.unexpected(sender, message)
         self._answered, self.parameters = message.iteration, message.parameters

@@ -21,7 +21,7 @@ class HierarchicalOptions(LocalSteps):
 
     @property
     def site_period(self) -> int:
-        """The option `period`."""
+        """The option `period`, N: each Nth round is among all members, the others are inside sites."""
         return self.period
 
 

@@ -45,12 +45,12 @@ class HybridOptions(LocalSteps):
 
     @property
     def site_period(self) -> int:
-        """The option `period`."""
+        """The option `period`, N: each Nth round is among all members, the others are inside sites."""
         return self.period
 
     @property
     def overlaps(self) -> bool:
-        """The option `overlap`."""
+        """True if a round is reduced while the next one's steps are taken: the option `overlap`."""
         return self.overlap
 
     @property

@@ -63,7 +63,7 @@ class Shared(NamedTuple):
 
 
 class Loscar(RandomShare):
-    """Averages a share of the parameters while the next steps are taken."""
+    """The strategy that averages a share of the parameters while the next steps are taken."""
 
     def __init__(self, training: RoundTraining, options: LoscarOptions, optimizer: Steps | None = None) -> None:
         super().__init__(training, options, optimizer)
@@ -102,7 +102,7 @@ class Loscar(RandomShare):
         self._steps = int(state["steps"])
 
     def _finish(self, step: int) -> None:
-        """Apply the shares that were sent until this step."""
+        """Wait for the shares that were sent up to this step, and apply their averages to the parameters."""
         while self._under_way and self._under_way[0].step <= step:
             share = self._under_way.popleft()
             share.work.wait()

@@ -74,7 +74,7 @@ def pull_probabilities(seconds: Mapping[str, float], floor: float) -> dict[str, 
 
 
 class NetMaxMember(TrainingMember):
-    """Pulls from one peer during each step, by `probabilities`, which may be replaced at any time.
+    """A member that pulls from one peer during each step, by `probabilities`, which may be replaced at any time.
 
     Raises:
         ValueError: `pull` exceeds a peer's probability, so that a step would go past that peer's model.
@@ -135,7 +135,7 @@ class NetMaxMember(TrainingMember):
 
 
 class MeasuringNetMax(NetMaxMember):
-    """Measures how long its pulls take by `clock` (seconds), and then pulls from fast peers more often."""
+    """A NetMax member that measures its pulls by `clock` (seconds), and pulls from fast peers more often."""
 
     def __init__(
         self,

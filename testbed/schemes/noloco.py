@@ -88,7 +88,7 @@ class PairAnchor(Message):
 
 
 class NoLoCoMember(TrainingMember):
-    """Takes `iterations` outer steps by `options` among `members`."""
+    """A member that takes `iterations` outer steps, each with one random partner of `members`."""
 
     def __init__(
         self,

@@ -123,7 +123,7 @@ class Options(Checked):
 
     @property
     def overlaps(self) -> bool:
-        """True if members take steps while a round is on."""
+        """True if members take the next steps while a round is reduced."""
         return False
 
     @property
@@ -133,7 +133,7 @@ class Options(Checked):
 
     @property
     def site_period(self) -> int:
-        """N where each Nth round is among all members and the others are inside sites.
+        """The number N such that each Nth round is among all members and the others are inside sites; 1: all are.
 
         It does not hold for a policy that makes groups itself.
         """
@@ -141,7 +141,7 @@ class Options(Checked):
 
     @property
     def for_planning(self) -> Mapping[str, Any]:
-        """The options that a policy gets which plans with computing power."""
+        """The options for a policy that plans by the members' computing power, by name."""
         return {"every": self.local_steps, "temporal": False, "overlap": False}
 
     @property
@@ -178,7 +178,7 @@ class LocalSteps(Options):
 
     @property
     def local_steps(self) -> int:
-        """The option `every`."""
+        """The most local steps that the fastest member takes in a round: the option `every`."""
         return self.every
 
 

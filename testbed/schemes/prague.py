@@ -105,7 +105,7 @@ class DrawnGroups(Message):
         """Return the groups that a body says. Raises ValueError if it is cut short."""
         size = _NUMBER.size + len(members)
         if len(body) % size:
-            raise ValueError("a list of groups that is cut short")
+            raise ValueError("the list of groups in a message is cut short")
         parts = (body[start : start + size] for start in range(0, len(body), size))
         return cls(tuple(_group(part, members) for part in parts))
 

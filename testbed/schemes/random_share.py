@@ -28,7 +28,7 @@ class ShareOptions(Options):
 
     @property
     def round_share(self) -> float:
-        """The option `share`."""
+        """The fraction of the model that one round sends: the option `share`."""
         return self.share
 
     def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
@@ -43,7 +43,7 @@ class ShareOptions(Options):
 
 
 class RandomShare(Strategy):
-    """Draws the share of each step, and averages the whole model at the end. Twice the parameters in memory."""
+    """The base of strategies that average a share of the parameters. Twice the parameters in memory."""
 
     def __init__(self, training: RoundTraining, options: ShareOptions, optimizer: Steps | None = None) -> None:
         super().__init__(optimizer, training.weight)

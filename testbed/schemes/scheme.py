@@ -60,11 +60,11 @@ class Scheme:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of its options."""
+        """The names of the scheme's options."""
         return tuple(its.name for its in fields(self.options))
 
     def read(self, options: Mapping[str, Any]) -> Options:
-        """Make its options from plain values. Raises ValueError where they are not options of this scheme."""
+        """Make the scheme's options from plain values. Raises ValueError where the scheme does not have them."""
         try:
             return read(self.options, options)
         except TypeError as error:
@@ -85,7 +85,7 @@ class Scheme:
 
     @property
     def assigns(self) -> bool:
-        """True if it tells its members anything beside the options."""
+        """True if the scheme tells its members anything beside its options."""
         return hasattr(self.algorithm, "assign")
 
     def assign(self, options: Options, setting: Setting) -> Assignment:

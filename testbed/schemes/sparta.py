@@ -36,7 +36,7 @@ class SpartaOptions(ShareOptions):
 
     @property
     def round_share(self) -> float:
-        """The option `share`; with DiLoCo, the mean over a period's steps and its round of the whole model."""
+        """The fraction of the model that one round sends: `share`, or with DiLoCo the mean over a period's rounds."""
         return self.share if self.every is None else (self.every * self.share + 1) / (self.every + 1)
 
 

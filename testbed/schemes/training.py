@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RoundTraining:
-    """One member of a scheme that reduces in rounds."""
+    """The input of one member's training, in a scheme that reduces in rounds."""
 
     #: The session that reduces.
     reducer: Reducer

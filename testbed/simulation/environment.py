@@ -48,7 +48,7 @@ HoldS = Callable[[str, Plan], float]
 
 
 class LatestRound(NamedTuple):
-    """The last complete round, or the last iteration of members that gossip."""
+    """The figures of the last complete round, or of the last iteration of members that gossip."""
 
     metrics: Mapping[str, float | None]
     seconds: float | None
@@ -110,7 +110,7 @@ class SimulatedController:
         self._hold_s, self._probe = hold_s, probe
 
     def begin(self) -> None:
-        """Begin the training: all members are present."""
+        """Begin the training, with all members present."""
         self.hellos = {member: Hello(member, ("simulated", 1)) for member in self.spec.members}
         self.state = "running"
         self._carry_out(self.coordinator.begin(self.hellos))
@@ -123,7 +123,7 @@ class SimulatedController:
 
     @property
     def latest(self) -> LatestRound:
-        """How far members are. Cheap enough to be asked many times a second, of many members."""
+        """The last complete round. Cheap enough to be asked many times a second, of many members."""
         if isinstance(self.coordinator, AllReduceCoordinator):
             group = self.coordinator.group
             last, plan = group.rounds.last, group.plans.plan

@@ -56,7 +56,9 @@ class FluidModel(RoundModel):
                 break
             done += (until_s - at_s) / whole_s
             if until_s - first_s > self._timeout_s:
-                raise RunFailed(f"the round that began after {first_s:.1f} s is not over within {self._timeout_s:g} s")
+                raise RunFailed(
+                    f"a round did not end within {self._timeout_s:g} s of simulated time: it began at {first_s:.1f} s"
+                )
             at_s, state = until_s, self._network.at(until_s)
         stretched = (at_s + (1 - done) * whole_s - first_s) / whole_s
         ends = np.maximum(first_s + (finished - first_s) * stretched, began).tolist()

@@ -119,7 +119,7 @@ def _setups(
 
 
 class GossipSimulation:
-    """The iterations of an experiment's members."""
+    """Simulates the iterations of an experiment's members, which gossip."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class GossipSimulation:
         self._ended: list[str] = []
 
     def run(self, until_s: float = inf) -> float:
-        """Simulate all iterations, or those that begin before `until_s`, where the training is cut off.
+        """Simulate all iterations, cut off at `until_s`, and return the seconds that training took.
 
         Returns:
             When the last member was done, in seconds after training began; `until_s` if members were cut off.
@@ -239,7 +239,7 @@ class GossipMember:
             self._simulation.end(self._name, self._setup)
 
     def close(self) -> None:
-        """Take no more steps."""
+        """End the member's program: it takes no more steps."""
         self._thread.shutdown(cancel_futures=True)
 
     def _whole_program(self) -> Steps[None]:

@@ -33,7 +33,7 @@ PROBED_ROUNDS = 2
 
 
 class Measurements:
-    """The measurements of all members."""
+    """Simulates the members' measurements of their paths, and their reports of these to the controller."""
 
     def __init__(self, environment: Environment, names: Sequence[str], measure: bool) -> None:
         """Initialize without measurements.
@@ -49,7 +49,7 @@ class Measurements:
         self._probes = ProbeModel(environment.network, environment.queue.clocks)
 
     def probe(self, member: str, probe: Probe) -> None:
-        """Have a member probe the path to a peer."""
+        """Simulate a member's probe of the path to a peer, which will report the trains that arrive."""
         now_s = self._environment.queue.clocks.now_s
         self._members[probe.peer].add_trains(member, self._probes.trains(member, probe, now_s))
 

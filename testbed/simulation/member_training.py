@@ -148,7 +148,7 @@ class SimulatedSession:
         self._completed.put(completed)
 
     def end(self) -> None:
-        """Hand over the last activity: the job is done."""
+        """End the member's part: hand its activity since the last round to the simulation."""
         self.activities.put(Activity(tuple(self._operations), requests_round=False))
 
     def _compute(self) -> None:
@@ -235,7 +235,7 @@ class TrainingThread:
 
 
 class TrainingMembers:
-    """The threads of a run's members."""
+    """The members of a run, each of which trains on a thread of its own."""
 
     def __init__(self, threads: Mapping[str, TrainingThread]) -> None:
         self._threads = threads
@@ -313,7 +313,7 @@ def _without_metrics(activity: Activity) -> Activity:
 def training_members(
     jobs: Mapping[str, Job], elements: int, gradients: bool, plan: Callable[[], Plan]
 ) -> Iterator[Learning]:
-    """Provide members that train; see `members.learning_of`."""
+    """Yield members that train; see `members.learning_of`."""
     if gradients:
         with real_learners() as make, closing(RealMembers(jobs, make, plan)) as real:
             yield real

@@ -54,7 +54,7 @@ class AwaitRound:
 
 @dataclass(frozen=True, slots=True)
 class EndStep:
-    """The member ends a step. It reports the rounds that are over by then."""
+    """The member ends a step, and reports the rounds that are over by then."""
 
     metrics: Mapping[str, float]
     drift: tuple[FragmentDrift, ...] = ()
@@ -217,7 +217,7 @@ class GradientRounds:
         return coded_payload(plan, number, self._elements)
 
     def resume(self, completed: CompletedRound) -> None:
-        """Note that the round is over."""
+        """Record that the round is over."""
         self._operations = (AwaitRound(completed.round), EndStep({}))
         self._completed = max(self._completed, completed.round)
 

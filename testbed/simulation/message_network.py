@@ -46,7 +46,7 @@ class QueuedMessage(NamedTuple):
 
 @dataclass(slots=True)
 class PairQueue:
-    """The models from one member to another."""
+    """The models on their way from one member to another, in order."""
 
     waiting: deque[QueuedMessage] = field(default_factory=deque)
     #: The models given to the connection; the first one is leaving.
@@ -93,7 +93,7 @@ class MessageNetwork:
             self._share()
 
     def refresh(self) -> None:
-        """Share rates again: the network has changed, or will by an event that was not known before."""
+        """Share the links' rates again: the network has changed, or a new event is scheduled that will change it."""
         self._advance()
         self._share()
 

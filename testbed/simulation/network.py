@@ -125,7 +125,7 @@ class NetworkState:
 
     @cached_property
     def states(self) -> dict[str, LinkState]:
-        """The state of each WAN link, by name."""
+        """The state of each WAN link at `at_s`, by the link's name."""
         return {name: self._state(link) for name, link in self.topology.links.items()}
 
     def _state(self, link: Link) -> LinkState:
@@ -162,7 +162,7 @@ class NetworkState:
         return self.routes.links(a, b) if self.routes.reach(a, b) else None
 
     def constraints(self, pairs: Sequence[Pair]) -> Constraints:
-        """Return the capacities that pairs of workers draw on. Packets lost at random are sent again."""
+        """Return the capacities that pairs of workers draw on, less the share of packets that are lost at random."""
         lan = self.topology.lan.rate * GOODPUT
         drawn: dict[Pair, tuple[str, ...]] = {}
         goodput = {NOWHERE: 0.0}

@@ -289,7 +289,9 @@ class ChunkModel(RoundModel):
             found = rounds.run(network, ready_s, later=[(at_s - first_s, its) for at_s, its in later], connections=rows)
             over = first_s + float(found.finished_s.max()) <= until_s
             if not over and ahead_s > self._timeout_s:
-                raise RunFailed(f"the round that began after {first_s:.1f} s is not over within {self._timeout_s:g} s")
+                raise RunFailed(
+                    f"a round did not end within {self._timeout_s:g} s of simulated time: it began at {first_s:.1f} s"
+                )
             ahead_s *= FURTHER
         if connections and rows is not None:
             connections.keep(pairs, rows, first_s)

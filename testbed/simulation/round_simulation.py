@@ -78,7 +78,7 @@ def hold_s(environment: Environment, member: str, plan: Plan) -> float:
 
 
 class RoundSimulation:
-    """The rounds of an experiment's members."""
+    """Simulates the rounds of an experiment's members, with their steps in between."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class RoundSimulation:
         environment.controller.connect(partial(hold_s, environment), self._measurements.probe)
 
     def run(self, until_s: float = inf) -> float:
-        """Simulate all rounds, or those that begin before `until_s`, where the training is cut off.
+        """Simulate all rounds, cut off at `until_s`, and return the seconds that training took.
 
         Returns:
             When the last member was done, in seconds after training began; `until_s` if members were cut off.

@@ -38,12 +38,12 @@ def check_parts(
 
 
 def is_possible(rate_bps: float) -> bool:
-    """Return whether a link can have this rate."""
+    """Return whether a link can have this rate: from LEAST_RATE_BPS to MOST_RATE_BPS."""
     return LEAST_RATE_BPS <= rate_bps <= MOST_RATE_BPS
 
 
 def check_swap(field: str, topology: Topology, after: Topology) -> Fault | None:
-    """Return the fault of a swap to a network over which the same training can't go on; None where it can."""
+    """Return the fault of a swap to the network `after`, or None where the same training can go on over it."""
     if set(topology.workers) == set(after.workers) and topology.lan == after.lan:
         return None
     names = ", ".join(worker.name for worker in topology.workers)
@@ -54,7 +54,7 @@ def check_swap(field: str, topology: Topology, after: Topology) -> Fault | None:
 def _check_events(
     spec: ExperimentFile, topology: Topology, networks: Mapping[str, Topology], shortened: int | None
 ) -> list[Fault]:
-    """Check each event against the network that is in force when it happens.
+    """Return the faults of events that do not fit the network in force when they happen.
 
     The time of a swap after a round is not known beforehand; where there is such a swap, links are looked for in all
     networks.
@@ -74,7 +74,7 @@ def _check_events(
 
 
 def _check_beside_program(field: str, event: Event) -> list[Fault]:
-    """Check an event beside a program: its rounds are not known, and no message reaches it."""
+    """Return the faults of an event beside a program, whose rounds are not known and which takes no message."""
     wrong = {"round": "`at: 30s`", "kill": "an event of the network", "graph": "an event of the network"}
     return [
         Fault(f"{field}.{name}", OWN_TRAINING, remedy)
@@ -107,7 +107,7 @@ def _check_elastic(spec: ExperimentFile, topology: Topology) -> list[Fault]:
 
 
 def _check_hosts(spec: ExperimentFile, topologies: Sequence[Topology]) -> list[Fault]:
-    """Check that the sites which are assigned to hosts exist, and that the other hosts have the scheme."""
+    """Return the faults of `hosts`: a site that no network has, or a scheme's file, which only this host has."""
     if spec.hosts is not None and is_file(spec.sync.strategy):
         rule = f"the other hosts do not have the scheme's file {spec.sync.strategy}"
         return [Fault("sync.strategy", rule, "a scheme of the testbed, or no `hosts`")]
@@ -122,7 +122,7 @@ def _check_hosts(spec: ExperimentFile, topologies: Sequence[Topology]) -> list[F
 
 
 def _check_link_codecs(spec: ExperimentFile, topology: Topology) -> list[Fault]:
-    """Check the sites only: members send to members of any other site, whether a link joins the two or not."""
+    """Return the faults of `link_codecs` whose ends are not two sites. No link need join these: members send to all."""
     faults = []
     for name in spec.sync.link_codecs:
         source, _, target = name.partition("->")

@@ -35,7 +35,7 @@ def _absolute(text: str) -> str:
 
 
 class Host(Strict):
-    """A machine of the cluster."""
+    """A machine of the cluster: its address, and how SSH reaches it."""
 
     address: Annotated[str, AfterValidator(_address)]
     """The machine's IPv4 address on the network between the hosts."""

@@ -217,7 +217,7 @@ class Source:
             return None
 
     def _find(self, field: str) -> tuple[int, yaml.Node, str] | None:
-        """Return the line of a field, its node, and the rest of the path where the file has only a part of the path."""
+        """Return line and node of the longest part of a field's path that the file has, and the rest of the path."""
         found: tuple[int, yaml.Node, str] | None = None
         node, rest = self._root, field
         while node is not None and rest:

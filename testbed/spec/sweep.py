@@ -22,7 +22,7 @@ Axis = dict[str, dict[str, Any]]
 
 
 def read_axes(value: Any) -> Any:
-    """Return a file's value of `axes`, in which each value of a list has become a point that sets the axis' field."""
+    """Return a file's `axes`, with each plain value in a list replaced by a point that sets the axis' field to it."""
     if not isinstance(value, Mapping):
         raise ValueError("is not a mapping | `sync.policy: [mst, netstorm]`, a line for each axis")
     return {name: _points(name, points) for name, points in value.items()}

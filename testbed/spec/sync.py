@@ -120,7 +120,7 @@ def _planned_fields(scheme: Scheme) -> tuple[str, ...]:
 
 
 def read_sync(value: Any) -> Any:
-    """Return a file's value of `sync` as the model of its scheme."""
+    """Return the section `sync` of a file, validated by the model that belongs to its scheme."""
     if isinstance(value, SyncSection):
         return value
     return model_of(_scheme_of(value)).model_validate(value)

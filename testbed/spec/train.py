@@ -109,7 +109,7 @@ class TrainSection(Strict):
 
 
 def read_train(value: Any) -> Any:
-    """Return a file's value of `train` as its model: a program where the value has a command."""
+    """Return the section `train` of a file, validated: as a program where it has a command, or else as a model's."""
     if isinstance(value, TrainSection | ProgramSection):
         return value
     program = isinstance(value, Mapping) and "command" in value

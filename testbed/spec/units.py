@@ -90,7 +90,9 @@ def _bursty_loss(value: object) -> float | GilbertElliott:
 def _queue(text: object) -> Queue:
     value, unit = _split(text, "1bdp")
     if not 0 < value <= 1e6:
-        raise ValueError(f"{text!r} is out of range | above 0 and at most 1000000, such as 1bdp, 200packets or 256KB")
+        raise ValueError(
+            f"{text!r} is out of range | 1bdp, 200packets or 256KB, with a number above 0 and up to 1000000"
+        )
     if unit == "bdp":
         return Queue(value, "bdp")
     if unit == "packets":

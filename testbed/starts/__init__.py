@@ -49,7 +49,7 @@ def new_policy(name: str, folder: Path) -> list[Path]:
     _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
     policies = PACKAGE / "planning" / "policies"
     if keyword.iskeyword(name) or (policies / f"{name}.py").exists() or (policies / name).exists():
-        raise StartError(f"{name!r} means something else among policies\n    write instead: another name")
+        raise StartError(f"{name!r} is a policy's name, or a keyword of Python\n    write instead: another name")
     return _write({folder / f"{name}.py": _start("policy.template", name)})
 
 
@@ -99,29 +99,29 @@ def _start(file: str, name: str, **more: str) -> str:
 
 def _check(name: str, pattern: re.Pattern[str], remedy: str) -> None:
     if not pattern.fullmatch(name):
-        raise StartError(f"{name!r} cannot be its name\n    write instead: {remedy}")
+        raise StartError(f"{name!r} can't be the name of what is written\n    write instead: {remedy}")
 
 
 def _check_module(name: str, room: Path, registry: Path) -> None:
     _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
     taken = (room / name).exists() or (room / f"{name}.py").exists()
     if taken or keyword.iskeyword(name) or f'"{name}"' in registry.read_text(encoding="utf-8"):
-        raise StartError(f"{name!r} means something else in {room}\n    write instead: another name")
+        raise StartError(f"{name!r} is a name in {room}, or a keyword of Python\n    write instead: another name")
 
 
 def _with_line(file: Path, list_of: str, line: str) -> str:
-    """Return the file's text with another line at the end of the list that the pattern's group has."""
+    """Return the file's text with `line` added to the end of the list that the pattern `list_of` finds."""
     text = file.read_text(encoding="utf-8")
     found = re.search(list_of, text)
     if found is None:
-        raise StartError(f"{file}: its list is not where it was\n    write instead: the line {line.strip()} by hand")
+        raise StartError(f"{file}: the list of names was not found\n    write instead: the line {line.strip()} by hand")
     return text[: found.end(1)] + line + text[found.end(1) :]
 
 
 def _write(files: Mapping[Path, str], changed: Mapping[Path, str] | None = None) -> list[Path]:
     """Write new files, then those that name them; where one cannot be written, none is there."""
     if there := next((file for file in files if file.exists()), None):
-        raise StartError(f"{there}: is there already\n    write instead: another name")
+        raise StartError(f"{there}: the file exists already\n    write instead: another name")
     written: list[Path] = []
     try:
         for file, text in {**files, **(changed or {})}.items():

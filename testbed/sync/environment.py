@@ -45,7 +45,7 @@ class MemberEnvironment:
 
 
 def join_by_environment(device: str, environ: Mapping[str, str] = os.environ) -> Session:
-    """Join the run that the environment names.
+    """Join the run at the controller that environment variables name, and return the session.
 
     Args:
         device: The device that the member trains on, for the controller's records.

@@ -23,7 +23,7 @@ REACH_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """The result of joining: all members are there."""
+    """The result of joining a run, once all members are there: the connection, and the controller's welcome."""
 
     #: The controller's address.
     control: str

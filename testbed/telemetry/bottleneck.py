@@ -110,12 +110,12 @@ def _rushed(train: Train) -> bool:
     return bool(most) and train.bytes > RUSHED * most * train.seconds
 
 
-def _slowed(train: Train, beginning: bool) -> bool:
-    """Return whether a train came clearly slower than TCP or the probe sent it."""
+def _slowed(train: Train, finding_pace: bool) -> bool:
+    """Return whether a train arrived clearly slower than it was sent; `finding_pace`: TCP was finding its pace then."""
     rate, allowed = train.bytes / train.seconds, train.allowed_bytes_s
     if train.is_probe:
         return SPREAD_OUT * rate <= allowed
-    return not allowed or rate < (BEGIN_HELD if beginning else HELD_BY_TCP) * allowed
+    return not allowed or rate < (BEGIN_HELD if finding_pace else HELD_BY_TCP) * allowed
 
 
 def _bytes_during(train: Train, carried: Carried) -> float:

@@ -102,7 +102,7 @@ class Estimate:
         return float(0.5 ** (self.age_s / SILENCE_S))
 
     def doubt(self) -> tuple[float, float]:
-        """Return how far below and above the estimate the rate may be now: standard deviations of the logarithm."""
+        """Return by how much the rate may be below and above the estimate now: standard deviations of its logarithm."""
         drift = DRIFT * self.age_s**0.5
         below, above = log(self.rate_bps / self.low_bps) / TWO_SIDED, log(self.high_bps / self.rate_bps) / TWO_SIDED
         return min(below + drift, UNKNOWN_DOUBT), min(above + drift, UNKNOWN_DOUBT)
@@ -205,7 +205,7 @@ class RateEstimator:
         self._newest: tuple[Estimate, float] | None = None  # an estimate, and the time (Unix) that its age counts from
 
     def add(self, samples: Sequence[Sample]) -> None:
-        """Take the samples that came since the last call."""
+        """Update the estimate by the samples that came since the last call."""
         for sample in sorted(samples, key=lambda sample: sample.ended_s):
             self._belief.add(sample)
             (self._full if sample.full else self._passed).append(sample)
@@ -221,7 +221,7 @@ class RateEstimator:
         return self._full[-1].rate_bps if self._full else inf
 
     def estimate(self, now_s: float) -> Estimate | None:
-        """Return the estimate as of `now_s` (Unix time).
+        """Return the estimate of the link's rate as of `now_s` (Unix time), or None before enough was measured.
 
         None before LEAST trains filled the link, unless a train passed it faster than its declared rate.
         """

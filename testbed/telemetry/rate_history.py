@@ -54,7 +54,7 @@ class RateHistory:
         self._samples: deque[Sample] = deque(maxlen=KEPT_SAMPLES)
 
     def add(self, samples: Iterable[Sample]) -> None:
-        """Take the samples among these that filled the link."""
+        """Keep those of these samples in which the link was full."""
         full = [sample for sample in samples if sample.full]
         if full:
             merged = sorted([*self._samples, *full], key=lambda sample: sample.began_s)
@@ -88,7 +88,7 @@ class RateVariation:
     _sampled_s: float = 0.0
 
     def add(self, estimate: Estimate, now_s: float) -> None:
-        """Take the estimate as of `now_s`, unless its newest train came within APART_S of the last one's."""
+        """Add the estimate as of `now_s`, unless its newest train came within APART_S of the last estimate's."""
         sampled_s = now_s - estimate.age_s
         if sampled_s - self._sampled_s >= APART_S:
             self._logs.append(log(estimate.rate_bps))

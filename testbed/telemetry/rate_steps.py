@@ -70,7 +70,7 @@ class _Rates:
     high: float = 0.0
 
     def add(self, at_s: float, rate_bps: float, carried: int) -> RateStep | None:
-        """Take one more sample. Returns the step that it completes, without a target; None where it completes none."""
+        """Add a sample. Return the step of the rate that it completes, with an empty target, or None."""
         if self.looks and carried < self.looks[-1][2]:
             self.looks.clear()  # the link was removed and made again
             self.low, self.high = inf, 0.0
@@ -107,7 +107,7 @@ class RateSteps:
         self._single: dict[str, tuple[RateStep, int]] = {}
 
     def look(self, at_s: float, rates: Mapping[str, float | None], carried: Mapping[str, int]) -> list[RateStep]:
-        """Take one sample of all links.
+        """Add one sample of all links, and return the steps of their rates that it completes.
 
         Args:
             at_s: When the sample was taken, in seconds.

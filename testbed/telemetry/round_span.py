@@ -16,7 +16,7 @@ MEANING = "from the last worker's entry to the last worker's end"
 
 @dataclass(frozen=True, slots=True)
 class RoundSpan:
-    """The begin and the end of a round over all its members, in Unix seconds."""
+    """The time of a round: from the first member's begin to the last member's end, in Unix seconds."""
 
     entered_s: float
     finished_s: float
@@ -34,7 +34,7 @@ def span_of(moments: Iterable[tuple[float, float]]) -> RoundSpan:
 
 
 def time_spent(seconds: float, step_s: float, waited: Mapping[str, float]) -> dict[str, float]:
-    """Return where a member's time of one round went.
+    """Return the seconds that a member spent computing, waiting and sending in a round.
 
     Args:
         seconds: The length of the round.

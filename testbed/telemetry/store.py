@@ -37,7 +37,7 @@ def _of_gaps(gaps: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Records:
-    """Appends records to a file, one per line.
+    """A file to which records are appended, one JSON object a line.
 
     An appended record survives the end of the process. After a power failure, records are missing from the end.
     A last line that a crash cut short is terminated first, so that the next record is not lost with it.

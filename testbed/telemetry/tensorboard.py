@@ -101,7 +101,7 @@ _TABLE = tuple(map(_remainder, range(256)))
 
 
 def read_figures(file: Path) -> Iterator[Figures]:
-    """Yield the figures of a TensorBoard file up to its first damaged record: simple values, tensors of one float."""
+    """Yield the floats, and tensors of one float, of each event in a TensorBoard file, up to a damaged record."""
     with file.open("rb") as stream:
         while len(header := stream.read(_HEADER.size)) == _HEADER.size:
             length, _ = _HEADER.unpack(header)
@@ -145,7 +145,7 @@ def _of_value(record: bytes) -> dict[str, float] | None:
 
 
 def _fields(record: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (number, kind, value) of each field of a message; a varint as eight bytes."""
+    """Yield (number, wire type, value) of each field of a protobuf message; the value of a varint as eight bytes."""
     at = 0
     while at < len(record):
         key, at = _read_varint(record, at)
@@ -167,14 +167,14 @@ def _fields(record: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _read_varint(record: bytes, at: int) -> tuple[int, int]:
-    """Return the number that begins at `at`, and the place after it."""
+    """Return the varint (a whole number of protobuf) that begins at `at`, and the place after it."""
     value = 0
     for place in range(10):
         if at >= len(record):
-            raise ValueError("a number is cut short")
+            raise ValueError("a varint is cut short")
         byte = record[at]
         at += 1
         value |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
             return value, at
-    raise ValueError("a number has more than ten bytes")
+    raise ValueError("a varint has more than ten bytes")

@@ -71,18 +71,18 @@ def passed_bps(
     trains: Mapping[Pair, Sequence[Train]],
     routes: Mapping[Pair, Sequence[str]],
     delay_s: Mapping[str, float],
-    beside: Mapping[Pair, Sequence[Train]] = NOTHING,
+    other_trains: Mapping[Pair, Sequence[Train]] = NOTHING,
 ) -> dict[tuple[Pair, str], Floats]:
-    """Return the rate that each link carried during each train, by (edge, link), in bit/s of frames.
+    """Return the bit/s of frames that links carried while trains passed them: by (edge, link), one rate for each train.
 
     Args:
         trains: The trains of each edge.
         routes: The links of each edge, in order.
         delay_s: The one-way delay of each link in seconds; 0 for a link that is not named.
-        beside: Earlier and later trains of each edge, which also count among the bytes that links carried.
+        other_trains: Earlier and later trains of each edge, whose bytes links carried too.
     """
     trains = {pair: its for pair, its in trains.items() if its}
-    whole = {pair: [*trains.get(pair, ()), *beside.get(pair, ())] for pair in {**trains, **beside}}
+    whole = {pair: [*trains.get(pair, ()), *other_trains.get(pair, ())] for pair in {**trains, **other_trains}}
     users: dict[str, list[Pair]] = {}
     for pair in whole:
         for link in routes[pair]:

@@ -68,7 +68,7 @@ def split_quantity(value: object) -> tuple[float, str | None]:
 
 
 def in_units(value: object, units: Mapping[str, float]) -> tuple[float, bool]:
-    """Return the value in the unit that counts 1, and whether its own unit is written.
+    """Return the value in the unit that counts 1, and True if the value has a unit of its own.
 
     Raises:
         QuantityError: The value is no number, or has another unit.
@@ -83,7 +83,7 @@ def in_units(value: object, units: Mapping[str, float]) -> tuple[float, bool]:
 
 
 def rate_bps(value: object) -> tuple[float, bool]:
-    """Return a rate in bit/s, and whether its unit is written.
+    """Return a rate in bit/s, and True if the value has a unit.
 
     `b` and `bit` are bits, `B` and `byte` bytes. A prefix alone (`10G`) counts bits. `Ki`, `Mi` and so on count 1024.
 
@@ -113,7 +113,7 @@ def degrees(value: object, directions: str) -> float:
         raise QuantityError("is not a number of degrees")
     letter = (match[1] or match[5]).upper()
     if letter and letter not in directions:
-        raise QuantityError(f"is not an angle between {directions[0]} and {directions[1]}")
+        raise QuantityError(f"has the direction {letter}, not {directions[0]} or {directions[1]}")
     if letter and match[2].startswith(("-", "+")):
         raise QuantityError("has both a sign and a direction")
     size = abs(float(match[2])) + float(match[3] or 0) / 60 + float(match[4] or 0) / 3600

@@ -31,7 +31,7 @@ SUFFIXES: dict[str, Format] = {
 
 @dataclass(frozen=True, slots=True)
 class TraceFile:
-    """A trace and the file that it was read from."""
+    """A trace, with the path and the format of the file that it was read from."""
 
     path: Path
     format: Format
@@ -41,7 +41,7 @@ class TraceFile:
 
 
 def read_trace(path: Path, end: End = "loop", step_s: float | None = None) -> TraceFile:
-    """Return the trace in a file.
+    """Read a trace file. Return the trace with the file's path and format.
 
     Args:
         path: The file.

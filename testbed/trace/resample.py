@@ -112,7 +112,7 @@ class Resampled:
 
 
 def resample(source: Delivered, step_s: float) -> Resampled:
-    """Return the source as a trace with a row each `step_s` seconds; the last row lasts half a step to one and a half.
+    """Return the rates of a source as a trace with a row each `step_s` seconds; the last row lasts 0.5 to 1.5 steps.
 
     Raises:
         TraceError: The step is below 1 ms, it makes too many rows, or as `rates_between` does.

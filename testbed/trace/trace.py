@@ -202,7 +202,7 @@ class Trace:
         return Delivery(self.opportunities, began_s - self.offset_s, self.end)
 
     def begun(self, offset_s: float) -> Trace:
-        """Return the trace replayed from `offset_s` on. In a loop the offset may lie past the end, else TraceError."""
+        """Return the trace as replayed from `offset_s` on. TraceError past the end of a trace that does not loop."""
         if offset_s == self.offset_s:
             return self
         return replace(self, offset_s=math.fmod(offset_s, self.duration_s) if self.end == "loop" else offset_s)

@@ -34,7 +34,7 @@ _SPLIT_SEED = 0
 
 @dataclass(frozen=True)
 class DataSet:
-    """Samples for training and for tests, along the first dimension."""
+    """The inputs, targets and labels of samples, for training and for tests; samples lie along the first dimension."""
 
     inputs: torch.Tensor
     targets: torch.Tensor

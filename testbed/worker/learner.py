@@ -46,10 +46,10 @@ class Learner(Protocol):
         """Return metrics of the data that this member learns from."""
 
     def digest(self) -> str:
-        """Return the SHA-256 of everything that must be the same at every member."""
+        """Return the SHA-256 of the parameters and buffers, which must be the same at every member."""
 
     def moments(self) -> list[torch.Tensor]:
-        """Return the optimizer's moments."""
+        """Return the tensors that the optimizer keeps of its steps, such as momenta."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the parameters and the optimizer's state, from which a member that joins the others begins."""
@@ -65,7 +65,7 @@ class Trained:
     _optimizer: optimizer.Optimizer
 
     def moments(self) -> list[torch.Tensor]:
-        """Return the optimizer's moments."""
+        """Return the tensors that the optimizer keeps of its steps, such as momenta."""
         return self._optimizer.moments()
 
     def state_dict(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class Supervised(Trained):
         return {"loss": loss.item()}
 
     def apply(self) -> None:
-        """One step of the optimizer."""
+        """Step the optimizer once, by `gradient`."""
         self._optimizer.step(self._parameters, self.gradient)
 
     def loss(self) -> float:
@@ -178,7 +178,7 @@ class Synthetic(Trained):
         return {}
 
     def apply(self) -> None:
-        """One step of the optimizer."""
+        """Step the optimizer once, by `gradient`."""
         self._optimizer.step(self._parameters, self.gradient)
 
     def loss(self) -> None:
@@ -205,7 +205,7 @@ def samples_of(work: Workload, folder: Path) -> data.DataSet:
 
 
 def make(work: Workload, folder: Path, device: torch.device) -> Learner:
-    """Return the learner of a workload.
+    """Make the model of a workload, with its data and its optimizer; return them as a learner.
 
     Raises:
         ValueError: There is no such model, data set or optimizer.
@@ -232,7 +232,7 @@ def flatten(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def hidden_matrices(model: nn.Module) -> list[optimizer.Matrix]:
-    """Return the places of hidden layers' weights in the flat vector of a model's parameters.
+    """Return where the weights of hidden layers lie in the flat vector of a model's parameters.
 
     Hidden layers are all linear layers and convolutions but the last layer, which makes scores. The weights of a
     convolution are a matrix of its filters.
@@ -248,7 +248,7 @@ def hidden_matrices(model: nn.Module) -> list[optimizer.Matrix]:
 
 
 def split(values: torch.Tensor, gradient: torch.Tensor, parts: int) -> list[torch.Tensor]:
-    """Return a flat tensor as `parts` views, each with its part of the gradient as its `grad`."""
+    """Return `parts` views of a flat tensor's successive parts, each with its part of `gradient` as its `grad`."""
     views = list(values.chunk(parts))
     for view, its in zip(views, gradient.chunk(parts), strict=True):
         view.grad = its

@@ -122,7 +122,7 @@ def strategy_of(session: sync.Session, model: Learner, weight: float) -> Strateg
 
 
 def planned_steps(session: sync.Session) -> int | None:
-    """Return the local steps a round that the plan in force gives this member; None if it gives none."""
+    """Return the number of local steps that this member takes in a round, by the plan in force; None if it has none."""
     return session.plan.steps.get(session.name)
 
 
@@ -142,11 +142,11 @@ class StepCount:
     taken: int = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the count."""
+        """Return the number of steps that were taken."""
         return {"taken": self.taken}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the count."""
+        """Restore the number of steps that `state_dict` returned."""
         self.taken = int(state["taken"])
 
 

@@ -105,7 +105,7 @@ ADAMW_DECAY = 0.01
 
 
 class Matrix(NamedTuple):
-    """A matrix among the elements of the flat vector."""
+    """The place of a matrix in the flat vector of a model's parameters."""
 
     #: The index of its first element in the vector.
     start: int

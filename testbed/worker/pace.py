@@ -51,7 +51,7 @@ class Pace:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Count the time inside towards no step."""
+        """Leave the time inside the context out of the step's time."""
         entered = self._clock()
         yield
         self._began += self._clock() - entered

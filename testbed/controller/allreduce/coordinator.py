@@ -178,7 +178,7 @@ class AllReduceCoordinator(Coordinator):
             yield TellAll(Stop("done"))
 
     def end(self) -> None:
-        """Stop checking leases, and drop a reconfiguration that is under way."""
+        """Stop checking leases, and give up a recovery from a lost member that is under way."""
         super().end()
         self.group.phase = "over"
         self.group.membership.end()
@@ -267,14 +267,14 @@ class AllReduceCoordinator(Coordinator):
     # The run and people
 
     def follow(self, spec: ControllerSpec) -> None:
-        """Take the spec of this run with one more member, which is not present yet."""
+        """Use this spec from now on: the run's, with one more member, which is not present yet."""
         assert spec.planning is not None
         self.spec = spec
         self.group.jobs = spec.jobs
         self.maker.follow(spec.planning, self.clocks.unix())
 
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
-        """Take another declared network, and request a plan for it. Raises ViewError if it contradicts itself."""
+        """Use another declared network, and request a plan for it. Raises ViewError if it contradicts itself."""
         self.planner.change_network(links, routes)
 
     def do(self, request: Request) -> Actions:

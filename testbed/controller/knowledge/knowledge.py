@@ -153,7 +153,7 @@ class Knowledge:
         now_s: float,
         members: tuple[Member, ...] | None = None,
     ) -> None:
-        """Take another declared network, and forget the measurements over links and routes that changed.
+        """Replace the declared network, and forget the measurements over links and routes that changed.
 
         Args:
             links: The links of the network.

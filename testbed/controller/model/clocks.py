@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class Clocks(Protocol):
-    """Three clocks, each in seconds."""
+    """The three clocks that a controller reads, each in seconds."""
 
     def unix(self) -> float:
         """Return Unix time, in which members report. An administrator or NTP may set this clock."""

@@ -111,7 +111,7 @@ class Coordinator(ABC):
 
     @abstractmethod
     def begin(self, hellos: Mapping[str, Hello]) -> Actions:
-        """Begin the run: all members are connected for the first time."""
+        """Return the actions that begin the run, once all members are connected for the first time."""
 
     @abstractmethod
     def join(self, hello: Hello) -> Actions:
@@ -153,7 +153,7 @@ class Coordinator(ABC):
 
     @abstractmethod
     def finish(self) -> Actions:
-        """Finish the run: all members have said goodbye."""
+        """Return the actions that end the run, after all members have said goodbye."""
 
     def end(self) -> None:
         """Stop watching the members: the run is done or has failed."""
@@ -163,7 +163,7 @@ class Coordinator(ABC):
 
     @abstractmethod
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
-        """Take another network as the underlay.
+        """Use another emulated network from now on.
 
         Raises:
             ViewError: Its links and routes contradict each other.

@@ -244,7 +244,7 @@ class AllReduceMembership:
         return "" if self.reconfiguration is not None else self.leases.broken_connection(now)
 
     def recover(self, plan: Plan, roster: Roster) -> None:
-        """Take the members and addresses from a member that reconnected to this restarted controller."""
+        """Restore the members and addresses from a member that reconnected to this restarted controller."""
         self.present = frozenset(plan.members)
         self.not_reconnected = set(self.present)
         self.roster = dict(roster)

@@ -193,7 +193,7 @@ class PlanHistory:
         return self._members.get(epoch)
 
     def begin(self, plan: Plan) -> None:
-        """Take the first plan, with which the members begin."""
+        """Put the first plan in force, with which the members begin."""
         self._record.store(plan)
         self.plan = plan
         self._set_members(plan)
@@ -213,7 +213,10 @@ class PlanHistory:
         self.pending = None
 
     def activated(self, rounds: Sequence[RoundSummary]) -> Swap | None:
-        """Take the plan of the last of `rounds` (the newest complete ones) in force.
+        """Put in force the plan that the last of `rounds` used, if that round is the first under it.
+
+        Args:
+            rounds: The newest complete rounds, in order.
 
         Returns:
             The swap if that round was the first under another plan. The plan may be one that was dropped too late.
@@ -251,7 +254,7 @@ class PlanHistory:
 
     @staticmethod
     def reported_plan(rejoin: Rejoin, members: Collection[str]) -> Plan:
-        """Return the plan that a returning member goes by.
+        """Return the plan that a reconnected member says it goes by, after checking it.
 
         Args:
             rejoin: The member's state.
@@ -289,7 +292,7 @@ class PlanHistory:
         return plan
 
     def recover(self, plan: Plan, begins: bool) -> None:
-        """Take a returning member's plan. A plan that this controller made itself is taken from its own record.
+        """Put a reconnected member's plan in force if it is newer; a plan of this controller comes from its record.
 
         Args:
             plan: The plan that the member goes by.
@@ -313,7 +316,7 @@ class PlanHistory:
         self._members.setdefault(plan.epoch, frozenset(plan.members))
 
     def remove_members(self, gone: Collection[str]) -> None:
-        """Complete rounds under any plan without these members."""
+        """Stop waiting for these members' reports, under any plan."""
         self._members = {epoch: members.difference(gone) for epoch, members in self._members.items()}
 
     def _prepared_before_restart(self, done: RoundSummary) -> Swap | None:

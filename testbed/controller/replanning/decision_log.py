@@ -109,7 +109,7 @@ class DecisionLog:
         )
 
     def estimated(self, at_s: float, estimates: Mapping[str, Estimate]) -> None:
-        """Write the estimates of links at a moment (Unix time)."""
+        """Append the estimates of links, by name, as of `at_s` (Unix time) to `estimates.jsonl`."""
         self._estimates.append({"at_s": at_s, "links": _json(estimates)})
 
     def close(self) -> None:

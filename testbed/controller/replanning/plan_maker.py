@@ -58,7 +58,7 @@ class PlanMaker:
         return view if names == set(view.names) else view.among(names)
 
     def through(self, view: View, plan: Plan | None) -> View:
-        """Return the view with the bytes of the plan's codec, if plans say how members train."""
+        """Return the view with the model's bytes as the plan's codec encodes them, if plans choose the scheme."""
         return view if self.training is None else through_codec(view, plan)
 
     def plan(self, policy: Policy, view: View) -> Plan:
@@ -85,7 +85,7 @@ class PlanMaker:
         return self.training.dress(dressed, self._group.plans.in_force)
 
     def speeds(self, rates: dict[str, float]) -> dict[str, float]:
-        """Return members' samples per second as parts of those that their jobs declare, if they declare any."""
+        """Return members' samples per second, divided by the number that their jobs declare; a job may declare none."""
         return {
             member: rate / declared
             for member, rate in rates.items()
@@ -93,7 +93,7 @@ class PlanMaker:
         }
 
     def follow(self, options: PlanningSpec, now: float) -> None:
-        """Take the options and the network of a run that has one more member, which is not present yet."""
+        """Use the options and the network of the run with one more member, which is not present yet."""
         self.options = options
         self.knowledge.redeclare(options.view.links, options.view.routes, now, options.view.members)
 

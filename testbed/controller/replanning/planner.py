@@ -131,7 +131,7 @@ class Planner:
     # Reasons to consider a plan
 
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
-        """Take another declared network, and request a plan for it at once.
+        """Use another declared network, and request a plan for it at once.
 
         Args:
             links: The links of the network.

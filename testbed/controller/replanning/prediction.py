@@ -71,7 +71,7 @@ class RoundPredictor:
     ratios: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def with_measurement(self, measured: PlanMeasurement) -> RoundPredictor:
-        """Return the predictor that has also learned from measured rounds."""
+        """Return a predictor that also knows by which factor a plan's measured rounds differ from simulated ones."""
         simulated_s = replace(self, compute_s=measured.compute_s).simulate(measured.plan, measured.view)
         return self.with_ratio(measured.plan, measured.whole_s / simulated_s)
 

@@ -24,7 +24,7 @@ from testbed.planning.cost import CostModel
 
 @dataclass(frozen=True, slots=True)
 class PlanQuestion:
-    """The inputs of a proposal."""
+    """The state of a run from which a plan is proposed: its network, the plan in force and its rounds."""
 
     view: View
     #: The uncertainty of the view's links.
@@ -124,7 +124,7 @@ def _uncontradicted(question: PlanQuestion) -> View:
 
 
 def _propose(policy: Policy, dress: Dress, rules: SwapRules, question: PlanQuestion) -> Proposal:
-    """Return the proposal without the choice of how members train."""
+    """Return the proposal of a plan; `_with_training` may add a choice of how members train."""
     question = replace(question, view=_uncontradicted(question))
     view, current = question.view, question.current
     try:
@@ -159,7 +159,7 @@ def _propose(policy: Policy, dress: Dress, rules: SwapRules, question: PlanQuest
 
 
 def _adopted_because(decision: Decision, question: PlanQuestion, plan: Plan) -> Decision:
-    """Return the decision, or adoption of a plan with other edges if the question demands it."""
+    """Return `decision`; if the question has `adopt_because`, one to adopt the plan unless it is in force already."""
     if not question.adopt_because:
         return decision
     return replace(decision, adopt=question.current.shape() != plan.shape(), why=question.adopt_because)

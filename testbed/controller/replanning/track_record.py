@@ -187,7 +187,7 @@ class TrackRecord:
         return tuple(found)
 
     def _among(self, view: View, plan: Plan) -> View | None:
-        """Return the view among a plan's members, with the bytes of the plan's codec.
+        """Return the view of a plan's members alone, with the model's bytes as the plan's codec encodes them.
 
         Returns:
             The view, or None if a member or an edge of the plan is gone.

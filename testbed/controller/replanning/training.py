@@ -254,11 +254,11 @@ def choose_training(
 
 
 def through_codec(view: View, plan: Plan | None) -> View:
-    """Return a view of the uncompressed model with the bytes that the plan's codec makes of the model."""
+    """Return the view with the model's bytes, uncompressed so far, as the plan's codec encodes them."""
     codec = PLAIN_CODEC if plan is None or plan.training is None else plan.codec
     return replace(view, model_bytes=bytes_through(codec, view.model_bytes, PLAIN_CODEC))
 
 
 def bytes_through(codec: str, model_bytes: int, through: str) -> int:
-    """Return a member's bytes in a round through `codec`, where they are `model_bytes` through the codec `through`."""
+    """Convert a member's bytes in a round, `model_bytes` as the codec `through` encodes them, to those of `codec`."""
     return max(1, round(model_bytes * codec_bytes(codec) / codec_bytes(through)))

@@ -550,7 +550,7 @@ def tail(output: str) -> str:
 
 @contextmanager
 def timed_progress(progress: Progress, what: str) -> Iterator[None]:
-    """Report that something is being built, and how long it took."""
+    """Report that `what` is being built, and how long it took."""
     progress(f"building {what}")
     started = time.monotonic()
     yield

@@ -212,9 +212,9 @@ def _wheel_of(source: Path, folder: Path, named: Path | None = None) -> Path:
     return next(place.glob("*.whl"))
 
 
-def kept_versions(said: str, held: Mapping[str, str]) -> str:
-    """Return a line about packages that the image keeps, if they are in pip's conflict; empty otherwise."""
-    quoted = "\n".join(line[4:] for line in said.splitlines() if line.startswith("    "))
+def kept_versions(output: str, held: Mapping[str, str]) -> str:
+    """Return a line on the packages `held` by the image that are in the conflict in pip's output; empty without one."""
+    quoted = "\n".join(line[4:] for line in output.splitlines() if line.startswith("    "))
     if not image.PIP_CONFLICT.search(quoted):
         return ""
     names = {canonical(name) for name in re.findall(r"(?<![\w.-])([\w.-]*\w)(?=[<>=!~ ])", quoted)}

@@ -202,7 +202,7 @@ def _path_in(line: str, file: Path, number: int) -> tuple[str, str, str]:
 
 
 def _marker(line: str) -> str:
-    """Return a line's environment marker (`; python_version < "3.12"`), as it follows a path."""
+    """Return a line's environment marker (` ; python_version < "3.12"`), to be put after a path; empty without one."""
     said = re.split(r"\s;|;\s", line, maxsplit=1)[1:]
     return f" ; {said[0].strip()}" if said else ""
 

@@ -42,7 +42,7 @@ def changes_of(patches: Mapping[str, LinkPatch], requested: Mapping[str, Request
     changes = []
     for name, patch in patches.items():
         if name not in requested:
-            raise ApiProblem(MISSING, f"no link {name} is up; links: {', '.join(sorted(requested))}")
+            raise ApiProblem(MISSING, f"the network has no link {name}; its links: {', '.join(sorted(requested))}")
         if patch.tag is not None and patch.tag != (tag := tag_of(requested[name])):
             raise ApiProblem(STALE, f"{name} was changed meanwhile: its tag is {tag}, not {patch.tag}; read it again")
         values = patch.model_dump(include=VALUES, exclude_unset=True)

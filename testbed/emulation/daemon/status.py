@@ -54,7 +54,7 @@ def overview(testbed: Testbed, kind: str) -> dict[str, Any]:
 
 
 def sections(testbed: Testbed, kind: str) -> dict[str, dict[str, Any]]:
-    """Return the state by the sections of the API's state."""
+    """Return the network's state, an entry for each section of the API's state."""
     network, topology = testbed.network, testbed.network.topology
     links = network.links_in_force
     counters, states, requested = network.shaper.counters(), links.states(), links.requested()

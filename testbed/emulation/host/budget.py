@@ -184,7 +184,12 @@ def _kept() -> Budget | None:
 
 
 def known_budget(choice: Backend) -> Budget:
-    """Return this host's budget for a choice of backend, measured now if needed. Raises ShapingError, BudgetError."""
+    """Return the bit/s and training steps that this host can carry, measured in five seconds if no figure is kept.
+
+    Raises:
+        ShapingError: The backend does not work here.
+        BudgetError: The measurement failed.
+    """
     with open_shaper(choice) as shaper:
         backend = shaper.name
     return host_budget(backend) or measure_budget(backend)

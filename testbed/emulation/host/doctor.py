@@ -56,7 +56,7 @@ SWITCH_MODULES: dict[SwitchName, tuple[str, ...]] = {"openvswitch": ("openvswitc
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check.
+    """The result of one check of this machine.
 
     Attributes:
         name: What was looked at.

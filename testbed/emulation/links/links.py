@@ -153,7 +153,7 @@ class Links:
         """
         with self._lock:
             if change.link not in self._links:
-                raise KeyError(f"no link {change.link} is up; links: {', '.join(sorted(self._links))}")
+                raise KeyError(f"the network has no link {change.link}; its links: {', '.join(sorted(self._links))}")
             earlier = self._changes.get(change.link)
             self._changes[change.link] = change if earlier is None else change.after(earlier)
             self._collect()

@@ -75,7 +75,7 @@ class LiveLinks(Mapping[str, LiveLink]):
         self._network = network
 
     def __getitem__(self, name: str | Sequence[str]) -> LiveLink:
-        """Return a link. A KeyError names the links that exist."""
+        """Return the link of a name, `a->b` or `a-b`, or of its two sites. A KeyError lists the links that exist."""
         try:
             return LiveLink(find_link(name, self._network.topology.links), self._network)
         except NoSuchLink as error:

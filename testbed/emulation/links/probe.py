@@ -157,7 +157,7 @@ def link_back(name: str) -> str:
 
 
 def round_trip_error(measured_s: float, there: LinkState, back: LinkState) -> float:
-    """Return the seconds by which a round trip is outside of the range that the links allow.
+    """Return the seconds by which a measured round trip is outside the range that its two links' states allow.
 
     The measured value is the least of some pings, or their mean if there is jitter. It may include the links'
     serialization time, 0.8 ms each way at 1 Mbit/s, or not: a token bucket lets a lone frame pass at once. The mean of
@@ -197,7 +197,7 @@ def window_s(state: LinkState) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Rate:
-    """The result of a flood: error and resolution as in LinkFidelity, and when its last packet leaves the link."""
+    """A link's rate by a flood: error and resolution as in LinkFidelity, and when the last packet leaves the link."""
 
     error: float | None
     resolution: float
@@ -206,7 +206,7 @@ class _Rate:
 
 @dataclass(frozen=True, slots=True)
 class FloodLook:
-    """The counters at the moment `at`, within half of `took_s`; `dry_s` as in _Flood."""
+    """A flooded link's counters at the moment `at`, give or take half of `took_s`; `dry_s` as in _Flood."""
 
     at: float
     took_s: float

@@ -116,7 +116,7 @@ def address(index: int, value: IPv4Interface) -> NetlinkRequest:
 
 
 def neighbour(index: int, of: IPv4Address, at: str) -> NetlinkRequest:
-    """Add a permanent neighbour: the MAC address of an IP address."""
+    """Add a permanent neighbour to an interface: the MAC address `at` of the IP address `of`."""
     body = _NEIGHBOUR_OF.pack(socket.AF_INET, index, _PERMANENT, 0, 0)
     body += attribute(_NEIGHBOUR, of.packed) + attribute(_NEIGHBOUR_MAC, _mac(at))
     return NetlinkRequest(_NEW_NEIGHBOUR, CREATE | REPLACE, body)

@@ -149,7 +149,7 @@ def _enter(netns: Path) -> None:
 
 
 def call(function: str, *arguments: Any, about: str | None = None) -> None:
-    """Call a function of the C library that returns 0 on success. Raises OSError with the errno otherwise."""
+    """Call a function of the C library that returns 0 on success, else raise OSError with errno and path `about`."""
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, function)(*arguments) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), about)

@@ -248,7 +248,9 @@ class Network(Mininet):
         Re-raises any failure. A failure before the routes have moved rolls everything back.
         """
         if holders is None and {one.name for one in topology.workers} != {one.name for one in self.topology.workers}:
-            raise ValueError(f"{topology.file}: this swap must keep the workers of {self.topology.file}")
+            raise ValueError(
+                f"{topology.file}: this swap can't add or remove workers; name exactly those of {self.topology.file}"
+            )
         if any(map(needs_single_frames, topology.links.values())):
             self.use_single_frames()
         return SwapTransaction(self, topology, holders or {}).make(before_routes)

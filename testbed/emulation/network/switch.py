@@ -76,7 +76,7 @@ class Switch(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release the switch. Calling it twice is allowed."""
+        """End the switch's own processes, if it has any. Calling it twice is allowed."""
 
 
 class Bridge(Switch):

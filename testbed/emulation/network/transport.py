@@ -56,7 +56,7 @@ class Reach(NamedTuple):
         return type(self)(min(self.rate_bps, rest.rate_bps), self.delay_s + rest.delay_s)
 
     def or_more(self, state: LinkState) -> Self:
-        """Return this reach, raised to what a state needs."""
+        """Return this reach, with its rate and delay raised to those of `state` where they are higher."""
         return type(self)(max(self.rate_bps, state.rate_bps), max(self.delay_s, state.delay_s + state.jitter_s))
 
 
@@ -87,7 +87,7 @@ def settings_for(bdp_bytes: float) -> dict[str, str]:
 
 
 def _sizes(least: tuple[int, int, int], wanted_bytes: float) -> str:
-    """Return the sizes for the kernel: guaranteed when memory is short, initial, and largest."""
+    """Return the kernel's three sizes: those of `least`, the last of them raised to `wanted_bytes` or MOST_BYTES."""
     kept, first, most = least
     return f"{kept} {first} {min(max(most, int(wanted_bytes)), MOST_BYTES)}"
 

@@ -222,7 +222,7 @@ class NetemShaper(Shaper):
             return found
 
     def _note(self, answer: TimerAnswer) -> None:
-        """Take over the states that took effect."""
+        """Record the future states that took effect, by the timer's answer."""
         self._refusal = self._refusal or answer.refusal
         for applied in answer.applied:
             tree, coming = self._trees.get(applied.link), self._coming.get(applied.link)
@@ -263,7 +263,7 @@ class NetemShaper(Shaper):
                 for tree in self._trees.values():
                     if tree.control is control and (tree.index, tree.root) in qdiscs:
                         own = {own: seen for (at, own), (_, seen) in qdiscs.items() if at == tree.index}
-                        _observe(tree, now, own)
+                        _update_counters(tree, now, own)
             return {link: tree.counted for link, tree in self._trees.items()}
 
     def failure(self) -> str | None:
@@ -310,8 +310,8 @@ class NetemShaper(Shaper):
                 self._note(self._timer.ask(Batch(leave=[netns])))
 
 
-def _observe(tree: _Tree, now: float, seen: dict[int, tc.Statistics]) -> None:
-    """Update a link's counters.
+def _update_counters(tree: _Tree, now: float, seen: dict[int, tc.Statistics]) -> None:
+    """Update a link's counters from `seen`, the statistics of its qdiscs by handle at the time `now`.
 
     The kernel does not report how long a queue existed. The time between two looks counts as busy if bytes waited at
     both ends of it and it was short; over a longer time this is unknown.

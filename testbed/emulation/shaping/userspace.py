@@ -200,7 +200,7 @@ class UserspaceShaper(Shaper):
         gone = [self._attached.pop(link) for link in links]
         for port, queue in gone:
             self._deliveries.pop(port.link, None)
-            rules, place = self._rules[port.netns], _place(port)
+            rules, place = self._rules[port.netns], _device_and_address(port)
             if rules[place].queue == queue:  # otherwise the rule is another link's by now
                 rules[place] = replace(rules[place], queue=None)
         self._tell(f"detach {queue}" for _, queue in gone)
@@ -238,7 +238,7 @@ class UserspaceShaper(Shaper):
         """
         namespaces = {attached.port.netns for attached in added}
         for port, queue in added:
-            self._rules.setdefault(port.netns, {})[_place(port)] = Rule(*_place(port), queue)
+            self._rules.setdefault(port.netns, {})[_device_and_address(port)] = Rule(*_device_and_address(port), queue)
         replace_rules({netns: self._rules[netns].values() for netns in namespaces})
 
     def _tell(self, lines: Iterable[str]) -> None:
@@ -249,6 +249,6 @@ class UserspaceShaper(Shaper):
             del rest[:LINES_AT_ONCE]
 
 
-def _place(port: Port) -> tuple[str, str | None]:
-    """Return what distinguishes the port's packets from others of its namespace."""
+def _device_and_address(port: Port) -> tuple[str, str | None]:
+    """Return the device, and the address or None, by which rules tell the port's packets from others."""
     return port.bridge or port.interface, port.address

@@ -279,15 +279,17 @@ def _normal(z: float) -> float:
     return 0.5 * (1 + erf(z / 2**0.5))
 
 
-def _mean_saving(ahead: float, off: float) -> float:
-    """Return the mean of 1 - e^-X where that is above 0, counted as 0 elsewhere."""
-    if not off:
-        return max(1 - exp(-ahead), 0.0)
-    return max(_normal(ahead / off) - exp(off**2 / 2 - ahead) * _normal(ahead / off - off), 0.0)
+def _mean_saving(mean: float, deviation: float) -> float:
+    """Return the mean of max(1 - e^-X, 0), where X is normal with this mean and standard deviation."""
+    if not deviation:
+        return max(1 - exp(-mean), 0.0)
+    ratio = mean / deviation
+    return max(_normal(ratio) - exp(deviation**2 / 2 - mean) * _normal(ratio - deviation), 0.0)
 
 
-def _mean_cost(ahead: float, off: float) -> float:
-    """Return the mean of e^-X - 1 where that is above 0, counted as 0 elsewhere."""
-    if not off:
-        return max(exp(-ahead) - 1, 0.0)
-    return max(exp(off**2 / 2 - ahead) * _normal(off - ahead / off) - _normal(-ahead / off), 0.0)
+def _mean_cost(mean: float, deviation: float) -> float:
+    """Return the mean of max(e^-X - 1, 0), where X is normal with this mean and standard deviation."""
+    if not deviation:
+        return max(exp(-mean) - 1, 0.0)
+    ratio = mean / deviation
+    return max(exp(deviation**2 / 2 - mean) * _normal(deviation - ratio) - _normal(-ratio), 0.0)

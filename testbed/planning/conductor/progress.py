@@ -68,7 +68,7 @@ class _Unknowns:
         return np.array([FLOOR, BEGIN, BEND, POWER, HORIZON, *gammas, *_KAPPAS.values()])
 
     def log_worth(self, values: Floats, candidate: Candidate) -> float:
-        """Return the logarithm of η."""
+        """Return the logarithm of η, the worth of one step under a candidate."""
         return sum(float(values[its]) for its in self._factors(candidate)) + _log_left(_alone(values, candidate))
 
     def slope(self, values: Floats, candidate: Candidate) -> Floats:
@@ -79,7 +79,7 @@ class _Unknowns:
         return slope
 
     def worth(self, values: Floats, stretches: Sequence[TrainedStretch], steps: Floats) -> Floats:
-        """Return E after each number of steps."""
+        """Return the worth E of all steps after each number of `steps`."""
         total = np.zeros_like(steps)
         for stretch in stretches:
             inside = np.clip(steps, stretch.began, stretch.ended) - stretch.began
@@ -95,7 +95,7 @@ class _Unknowns:
 
 @dataclass(frozen=True)
 class StepWorth:
-    """The result of `learn`."""
+    """The worth of a step under each candidate, as `learn` found it."""
 
     schemes: SchemeCatalog
     #: The unknowns (see `_Unknowns`), and their covariance.
@@ -216,7 +216,7 @@ def _curve(values: Floats, worth: Floats, scale: tuple[float, float]) -> Floats:
 
 
 def _alone(values: Floats, candidate: Candidate) -> float:
-    """Return x."""
+    """Return x = (H - 1)/h of the module's formula, for the candidate's H local steps and the horizon h."""
     return (candidate.steps - 1) / exp(min(max(values[_CURVE], -5.0), 20.0))
 
 
@@ -225,10 +225,16 @@ def _log_left(x: float) -> float:
     return -x / 2 + x * x / 24 if x < 1e-3 else log(-np.expm1(-x) / x)
 
 
-def _fall(worth: Floats, seen: Floats, off: Floats) -> float:
-    """Return the fall of the newest losses for e times as many steps, by a line, plus its standard deviation."""
-    newest = slice(-max(ENOUGH, round(len(seen) * NEWEST)), None)
-    at, values, weights = worth[newest], seen[newest], off[newest] ** -2
+def _fall(worths: Floats, losses: Floats, deviations: Floats) -> float:
+    """Return the most by which the loss may fall while the steps' worth grows e-fold: a line's fall and its deviation.
+
+    Args:
+        worths: The worth of the steps before each loss.
+        losses: The losses, in order.
+        deviations: The standard deviation of each loss.
+    """
+    newest = slice(-max(ENOUGH, round(len(losses) * NEWEST)), None)
+    at, values, weights = worths[newest], losses[newest], deviations[newest] ** -2
     middle, mean = (float(np.average(of, weights=weights)) for of in (at, values))
     spread = float(weights @ (at - middle) ** 2)
     if not spread:

@@ -104,7 +104,7 @@ def mean_waits(record: RunRecord) -> dict[tuple[str, str], float]:
 
 
 def time_spent(record: RunRecord) -> dict[str, dict[str, float]]:
-    """Return the mean seconds per round for which each member was computing, pacing and synchronizing."""
+    """Return each member's mean seconds per round of computing, pacing and synchronizing, by the member's name."""
     spent = {}
     for member in record.members:
         reports = [report for report in record.reports if report.member == member]

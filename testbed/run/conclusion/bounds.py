@@ -65,7 +65,7 @@ def segments_of(rounds: Sequence[RoundFigures], reports: Sequence[Record]) -> li
 
 
 def mean_states(segment: Segment, before: Mapping[str, LinkState], records: Sequence[Record]) -> dict[str, LinkState]:
-    """Return the links with their mean rates and least delays over a segment.
+    """Return each link's mean rate and least delay over a segment, as one state, by the link's name.
 
     A link that was down throughout stays down; while a link was down, its rate counts as 0.
 

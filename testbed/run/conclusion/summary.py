@@ -60,7 +60,7 @@ def _figures(number: int, reports: Sequence[Record]) -> RoundFigures:
 
 
 def fewest(members: int, membership_events: Sequence[Record]) -> int:
-    """Return the smallest number of members at any time: a lost member reports no rounds.
+    """Return the smallest number of members at any time, which is the least number of reports of a complete round.
 
     Args:
         members: The number of members at the beginning.
@@ -91,7 +91,7 @@ def updates_around(rounds: Sequence[RoundFigures], began_s: float, ended_s: floa
 
 
 def last_metric(reports: Sequence[Record], name: str) -> float | None:
-    """Return the mean of a metric over the members that reported it in the newest round with it, or None."""
+    """Return a metric's mean over the members that reported it in the newest round in which any did, or None."""
     found = [(r["round"], r["metrics"][name]) for r in reports if r["metrics"].get(name) is not None]
     if not found:
         return None
@@ -133,7 +133,7 @@ def wan_bytes(samples: Sequence[Record], began_s: float) -> int:
 
 
 def seconds_per_iteration(final: Record, reports: Sequence[Record]) -> list[float]:
-    """Return the seconds of each iteration of each member of a gossip run.
+    """Return the seconds of every iteration of a gossip run, those of all members in one list.
 
     The time of a member that skipped iterations is shared by them. A member that was restarted made none in between.
     """

@@ -148,7 +148,7 @@ def common_loss(curves: Iterable[Curve]) -> float | None:
 
 
 def seconds_to(loss: float | None, curve: Curve) -> float | None:
-    """Return the seconds until a curve first reached a loss, or None if it never did."""
+    """Return the seconds until a curve, smoothed over ROUNDS rounds, first reached a loss; None if it never did."""
     return next((at_s for at_s, its in _smoothed(curve) if loss is not None and its <= loss), None)
 
 

@@ -138,7 +138,7 @@ def cut_hosts(host_of: Mapping[str, str], topology: Topology) -> dict[str, Pair]
 
 
 def least_delay_s(link: Link) -> float:
-    """Return the least delay that a link declares, over its trace."""
+    """Return the least one-way delay, in seconds, that a link declares in any row of its trace."""
     rows = link.trace.rows if link.trace is not None else ()
     return min((row.over(link.state).delay_s for row in rows), default=link.state.delay_s)
 
@@ -240,7 +240,7 @@ class FloodArrival:
 
 
 class CutLinks:
-    """The ends of cut links on this host."""
+    """The ends of this host's cut links (links to other hosts), with their measurement by floods."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -254,14 +254,14 @@ class CutLinks:
         return round_trip_errors(self._network, self._network.share.own(states), states)
 
     def arrivals(self, link: str, warm_up_s: float, seconds: float) -> tuple[FloodArrival, FloodArrival]:
-        """Count what has arrived over a link that ends here, after `warm_up_s` of a flood and `seconds` later."""
+        """Return the bytes arrived over a link that ends here, `warm_up_s` into a flood and again `seconds` later."""
         source, target = link_ends(link)
         with closing(inside(self._network.router(target).netns, _udp_socket)) as sink:
             sink.bind((str(self._network.addressing.next_hop(source, target)), FLOOD_PORT))
             time.sleep(warm_up_s)
-            before = self._arrived(link)
+            before = self._quickest_look(link)
             time.sleep(seconds)
-            return before, self._arrived(link)
+            return before, self._quickest_look(link)
 
     def flood(self, link: str, state: LinkState, seconds: float) -> float:
         """Offer a link that begins here a little more than it carries; return the offer relative to the link's rate."""
@@ -287,8 +287,8 @@ class CutLinks:
                     time.sleep(FLOOD_STEP_S)
         return sent * frame * 8 * (1 - state.loss) / seconds / state.rate_bps
 
-    def _arrived(self, link: str) -> FloodArrival:
-        """Count what has arrived over a link: the quickest of several looks."""
+    def _quickest_look(self, link: str) -> FloodArrival:
+        """Return the bytes arrived over a link so far, by the quickest of several reads: its time is the most exact."""
         return min((self._look(link) for _ in range(LOOKS)), key=lambda look: look.took_s)
 
     def _look(self, link: str) -> FloodArrival:

@@ -120,7 +120,7 @@ class HostPart(Testbed):
     """
 
     def __init__(self, request: PartRequest, observer: Observer = lambda *_: None) -> None:
-        """Prepare a part; `observer` is told of each state put in force, as by a Testbed."""
+        """Prepare a host's part; `observer` is called with each state that a link gets, as a Testbed's is."""
         super().__init__(
             request.topology,
             name=request.name,
@@ -231,7 +231,7 @@ class HostPart(Testbed):
         return [link for link in links if link.trace is not None and self.request.share.has_link(link.name)]
 
     def sample(self) -> dict[str, Any]:
-        """Return this moment's figures of the part.
+        """Return the part's figures now: its links' counters, the host's load, a failure.
 
         Returns:
             clock_s: The moment, on this host's monotonic clock.
@@ -254,7 +254,7 @@ class HostPart(Testbed):
 
 @dataclass(frozen=True, slots=True)
 class HostPath:
-    """The path from this host to another."""
+    """The measured path from this host to another."""
 
     #: The least round trip in seconds; None where nobody answers.
     round_trip_s: float | None
@@ -306,7 +306,7 @@ class SplitHost:
     # Its part -----------------------------------------------------------------------------------------------------
 
     def open(self, request: PartRequest) -> PartFacts:
-        """Take the network's name on this host and find a shaping backend.
+        """Claim the network's name on this host, and find a shaping backend.
 
         Raises:
             FileExistsError: A network of this name is up.
@@ -382,7 +382,7 @@ class SplitHost:
         return first
 
     def sample(self) -> dict[str, Any]:
-        """Return the part's sample with this host's own figures since the last one.
+        """Return the part's sample, and this host's probes, new states of links and lateness since the last sample.
 
         Returns:
             probed: The probes of each neighbour.

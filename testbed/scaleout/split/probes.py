@@ -164,7 +164,7 @@ def _slope(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """The probes of one host."""
+    """The probes that were sent to one host: those answered, and the number of those lost."""
 
     samples: tuple[ClockSample, ...]
     sent: int

@@ -257,7 +257,9 @@ class SplitFleet(Fleet):
     def replacing(self, workers: Iterable[str]) -> Iterator[None]:
         """Replace no workers: a run's swap keeps them."""
         if list(workers):
-            raise NotImplementedError("workers of a network that is split keep their limits")
+            raise NotImplementedError(
+                "a swap can't change the limits (cpus, memory) of workers while the network is split over hosts"
+            )
         yield
 
     def kill(self, worker: str, sent: signal.Signals = signal.SIGKILL) -> None:
@@ -266,7 +268,7 @@ class SplitFleet(Fleet):
 
     @property
     def limits(self) -> ContainerLimits | None:
-        """None: each host logs its own limits."""
+        """No limits here, None: each host logs those of its own containers."""
         return None
 
     def death(self, worker: str) -> str:

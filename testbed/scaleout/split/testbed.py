@@ -38,7 +38,7 @@ BEGIN_S = 1.0
 
 
 class SplitTestbed(Testbed):
-    """A Testbed whose every step is one of all hosts."""
+    """A Testbed whose network is split over hosts, which take each step together."""
 
     network: SplitNetwork
     budgets_checked = True
@@ -56,7 +56,7 @@ class SplitTestbed(Testbed):
         self._plan, self._hosts, self._settings = plan, hosts, settings
 
     def open(self) -> None:
-        """Take the network's name here and on every host.
+        """Claim the network's name here and on every host.
 
         Raises:
             FileExistsError: A network of this name is up on a host.
@@ -119,7 +119,7 @@ class SplitTestbed(Testbed):
 
 
 class SplitNetwork(Network):
-    """A network whose every part is on a host."""
+    """A network that is split into parts, one on each host."""
 
     links_in_force: SplitLinks
 
@@ -151,7 +151,7 @@ class SplitNetwork(Network):
         return dict(self._samples.merged("bytes"))
 
     def take(self, a: str, b: str, up: bool) -> None:
-        """Take a physical pair down or up on every host; each host's routes follow."""
+        """Take a physical pair of links down or up on every host; each host then updates its routes."""
         self._hosts.each("part.network.take", lambda _: (a, b, up))
         self.links_in_force.take((link_name(a, b), link_name(b, a)), up)
         self.set_routes(Routes.over(self.topology, self.links_in_force.down))
@@ -165,7 +165,9 @@ class SplitNetwork(Network):
         """Swap to another network with the same workers: every host takes a step before any takes the next."""
         began, links = time.monotonic(), Difference.between(self.topology, topology).links
         if {one.name for one in topology.workers} != {one.name for one in self.topology.workers}:
-            raise ValueError(f"{topology.file}: a swap keeps the workers of {self.topology.file}; it has others")
+            raise ValueError(
+                f"{topology.file}: a swap can't add or remove workers; name exactly those of {self.topology.file}"
+            )
         self.addressing.know(topology.sites, {frozenset(link_ends(name)) for name in topology.links})
         step: Callable[..., Any] = self._hosts.each
         try:
@@ -249,7 +251,7 @@ class SplitReplay(Replay):
 
     @property
     def failure(self) -> Exception | None:
-        """None: hosts report a failure with their samples."""
+        """No failure here, None: hosts report one with their samples."""
         return None
 
     def stop(self) -> None:
@@ -257,10 +259,10 @@ class SplitReplay(Replay):
 
 
 class HostsShaper(Shaper):
-    """The shapers of all hosts: here are only their counters and failures; hosts attach and apply by themselves."""
+    """A Shaper that returns the counters and failures of all hosts' shapers; hosts attach and apply by themselves."""
 
     def __init__(self, parts: Mapping[str, PartFacts], samples: HostSamples) -> None:
-        """Take the backend of all hosts.
+        """Prepare to read the hosts' shapers, which must all have one backend.
 
         Raises:
             ShapingError: The hosts' backends differ, but figures of one run have one tolerance.

@@ -48,7 +48,7 @@ LATE_S = 0.1
 
 @dataclass(frozen=True)
 class PathSeen:
-    """The probes between two hosts during a run."""
+    """The probes between two hosts during a run: those answered, and the number of those lost."""
 
     samples: Sequence[ClockSample]
     sent: int
@@ -76,7 +76,7 @@ class HostSamples:
     """Fetches the hosts' samples once a second, from `start` to `stop`. Any thread may ask."""
 
     def __init__(self, hosts: SplitHosts, floors: Mapping[Pair, float], observer: Observer) -> None:
-        """`observer` is told of states put in force, at moments of this process's clock."""
+        """Prepare to sample; `observer` is called with each state that a link gets, timed by this process's clock."""
         self._hosts = hosts
         self._floors = floors
         self._observer = observer
@@ -118,7 +118,7 @@ class HostSamples:
             return {name: value for sample in self._last.values() for name, value in sample[table].items()}
 
     def host_seen(self) -> dict[str, HostSeen]:
-        """Return each host's figures since replay began."""
+        """Return the samples of each host's load, lateness and clock since replay began, by the host's name."""
         with self._lock:
             seen = {name: list(samples) for name, samples in self._seen.items()}
         return {

@@ -60,7 +60,7 @@ class DecoupledOptions(LocalSteps):
 
     @property
     def in_changes(self) -> bool:
-        """True if the result of a merge travels as its change."""
+        """True if the syncer sends a merged fragment as its change, not as its parameters."""
         return self.codec == "bins4"
 
     @property

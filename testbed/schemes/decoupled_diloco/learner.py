@@ -148,12 +148,15 @@ class DecoupledLearner(ServedMember):
 
     def _step(self, held: _Held, merge: int, step: Tensor) -> None:
         if merge > held.round + 1 or len(step) != held.stop - held.start:
-            raise ValueError(f"merge {merge} of a fragment, {len(step)} elements, where {held.round} is held")
+            raise ValueError(
+                f"the step of merge {merge} came with {len(step)} elements; the fragment has {held.stop - held.start}, "
+                f"after merge {held.round}"
+            )
         self._hold(held, merge, self._agreed[held.here] + step)
 
     def _hold(self, held: _Held, merge: int, values: Tensor) -> None:
         if len(values) != held.stop - held.start:
-            raise ValueError(f"{len(values)} elements, where a fragment has {held.stop - held.start}")
+            raise ValueError(f"a merged fragment came with {len(values)} elements; it has {held.stop - held.start}")
         if merge <= held.round:
             return
         held.round, held.steps = merge, 0

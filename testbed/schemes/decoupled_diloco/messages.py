@@ -52,7 +52,7 @@ class LearnerCame(Message):
 
 @message(40)
 class MergedStep(Message):
-    """The change by this merge of a fragment, for members that hold the result of the one before."""
+    """The change of a fragment by this merge, for members that hold the result of the merge before."""
 
     fragment: int
     round: int
@@ -61,7 +61,7 @@ class MergedStep(Message):
 
 @message(41)
 class MergedWhole(Message):
-    """A fragment's parameters at all members after this merge, for members that may not hold the one before."""
+    """A fragment's parameters after this merge, for members that may not hold the result of the merge before."""
 
     fragment: int
     round: int

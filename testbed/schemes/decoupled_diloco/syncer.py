@@ -108,7 +108,7 @@ class _Learner:
 
 @dataclass(slots=True)
 class _Merge:
-    """A merge of a fragment that is under way."""
+    """A fragment's merge that is under way at the syncer: the members' changes so far, and which members answered."""
 
     round: int
     began_s: float
@@ -156,7 +156,7 @@ class Syncer:
         self._merge_s = 0.0
 
     def due(self, member: str) -> Iterator[Send]:
-        """Note that a member has taken the steps of a fragment."""
+        """Record that a member has taken the steps of a fragment, and ask members for the fragments that are due."""
         if member in self._learners:
             # Delays by a slow network are not made up for: fragments would be merged more often than asked.
             self._learners[member].is_due(self._clock(), self._opened + len(self._fragments))
@@ -166,7 +166,11 @@ class Syncer:
         """Add a member's change to its merge. Raises ValueError where it does not fit a fragment."""
         fragment = self._fragment(message.fragment)
         if len(message.change) != len(fragment.values) or not message.weight > 0:
-            raise ValueError(f"{len(message.change)} elements of weight {message.weight} are no change of a fragment")
+            size = len(fragment.values)
+            raise ValueError(
+                f"a change has {len(message.change)} elements and weight {message.weight}; "
+                f"a fragment has {size} elements, a weight is above 0"
+            )
         merge = fragment.under_way
         if merge is None or merge.round != message.round or member not in self._learners:
             return
@@ -208,7 +212,7 @@ class Syncer:
 
     def _fragment(self, number: int) -> _Fragment:
         if not number < len(self._fragments):
-            raise ValueError(f"fragment {number}, of {len(self._fragments)}")
+            raise ValueError(f"there is no fragment {number}: the model has {len(self._fragments)}, numbered from 0")
         return self._fragments[number]
 
     def _open(self) -> Iterator[Send]:

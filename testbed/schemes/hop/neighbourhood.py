@@ -38,9 +38,7 @@ class Neighbourhood:
             ValueError: A committed change has not taken place yet.
         """
         if self.next is not None:
-            raise ValueError(
-                f"{self.neighbours.member} changes its neighbours in iteration {self.changing}, and has not got there"
-            )
+            raise ValueError(f"{self.neighbours.member} has yet to change its neighbours, in iteration {self.changing}")
         self._end = end
         return end
 
@@ -48,7 +46,7 @@ class Neighbourhood:
         """Set the neighbours from `iteration` on. Raises ValueError where that is before the promised end."""
         if iteration < self._end or self._end == inf:
             raise ValueError(
-                f"{self.neighbours.member} changes its neighbours from {self._end} on, so not in iteration {iteration}"
+                f"{self.neighbours.member} promised a change from {self._end} on, not in iteration {iteration}"
             )
         self.next, self.changing, self._end = neighbours, iteration, inf
 

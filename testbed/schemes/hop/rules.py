@@ -9,7 +9,7 @@ from testbed.sync.gossip.neighbours import Neighbours
 
 @dataclass(frozen=True, slots=True)
 class HopRules:
-    """The rules of all members of a run. The defaults are the standard mode.
+    """The rules of Hop that all members of a run go by. The defaults are Hop's standard mode.
 
     Raises:
         ValueError: The combination has no meaning in the protocol; the text says what to set instead.
@@ -34,7 +34,10 @@ class HopRules:
         if self.max_ig is not None and self.max_ig < 1:
             raise ValueError(f"max_ig {self.max_ig}: no member could advance; set at least 1, or none for no tokens")
         if min(self.backup, self.staleness) < 0 or self.max_jump < 1 or not 0 <= self.quantile <= 1:
-            raise ValueError("backup and staleness are at least 0, max_jump at least 1, quantile within [0, 1]")
+            raise ValueError(
+                f"backup {self.backup} and staleness {self.staleness} must be at least 0, max_jump {self.max_jump} at "
+                f"least 1, quantile {self.quantile} within [0, 1]"
+            )
         if self.backup and self.staleness:
             raise ValueError("backup and staleness both say what a member does not wait for; set one of them to 0")
         if self.notify_ack and (self.backup or self.staleness or self.max_ig is not None):
@@ -47,7 +50,7 @@ class HopRules:
 
     @property
     def skipping(self) -> bool:
-        """True if a member may leap."""
+        """True if a member that lags may skip iterations."""
         return self.max_jump > 1
 
     @property

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @message(16)
 class SiteTask(Message):
-    """The parameters at which the site is in `iteration`. The last iteration takes no step and has the final ones."""
+    """From a site's leader: the site's parameters in `iteration`; after the last one, the final parameters."""
 
     iteration: int
     parameters: Tensor
@@ -33,14 +33,14 @@ class SiteTask(Message):
 
 @message(17)
 class SiteChange(Message):
-    """The change by the sender's step of `iteration`."""
+    """From a worker to its site's leader: the change by the worker's step of `iteration`."""
 
     iteration: int
     change: Tensor
 
 
 class _SiteStep(Step):
-    """The mean of the steps of the leader and the workers that are left; done when all are done."""
+    """The mean of a site's local steps, done when the leader and all workers that are left have made theirs."""
 
     def __init__(self, own: Step, workers: list[str], changes: dict[str, Tensor]) -> None:
         super().__init__()

@@ -36,7 +36,7 @@ class StaggeredOptions(LocalSteps):
         return {**super().for_planning, "temporal": True, "groups": "sites"}
 
     def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
-        """Refuse any policy but cpn, and codecs that are for changes: parameters travel here."""
+        """Raise Misfit unless the policy is `cpn` with options that fit, and the codec is one for whole parameters."""
         if policy != "cpn":
             raise Misfit("policy", f"{policy} plans no periods for single groups", "`policy: cpn`")
         if codec not in CODECS:

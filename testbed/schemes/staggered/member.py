@@ -67,7 +67,7 @@ class StaggeredMember(TrainingMember):
         yield Advance(self._rules.rounds)
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
-        """Take what others of the group send, and what the holders of the global model send back."""
+        """Keep a change or shard from another member of the group; merge, or set, elements of an exchange."""
         match message:
             case Local(number, values) if _fits(values, self._shards.get(self.name)):
                 self._local.setdefault(number, {})[sender] = values

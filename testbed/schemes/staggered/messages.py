@@ -7,7 +7,7 @@ from testbed.sync.gossip.message import CodedElements, Elements, Message, messag
 
 @message(20)
 class Local(Message):
-    """The sender's change of a round, normalised and weighted, in the receiver's shard."""
+    """To the owner of a shard: the sender's change of the shard in a round, times the sender's weight in its group."""
 
     round: int
     values: Elements
@@ -15,7 +15,7 @@ class Local(Message):
 
 @message(21)
 class Agreed(Message):
-    """The sender's shard of its group's parameters at the end of the round."""
+    """From the owner of a shard, to its group: the group's parameters in the shard at the end of a round."""
 
     round: int
     values: Elements
@@ -23,7 +23,7 @@ class Agreed(Message):
 
 @message(22)
 class GroupMove(Message):
-    """The change of a group since its last exchange, for the root that holds these elements."""
+    """To the root that holds these elements: their change by the sender's group since its last exchange."""
 
     round: int
     start: int
@@ -32,7 +32,7 @@ class GroupMove(Message):
 
 @message(23)
 class Merged(Message):
-    """The root's elements after merging the group's move."""
+    """From a root, in answer to a GroupMove: these elements of the global model after the merge."""
 
     round: int
     start: int

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """A group. It exchanges with the others in the rounds r with r mod `period` = `phase`, and in the last round."""
+    """A group of members. It exchanges with other groups in rounds r with r mod `period` = `phase`, and in the last."""
 
     members: tuple[str, ...]
     #: The members that hold a shard of the model each, in their order: one leader the whole, m members 1/m.
@@ -88,10 +88,10 @@ class StaggeredRules:
     def __post_init__(self) -> None:
         named = [member for team in self.teams for member in team.members]
         if len(set(named)) != len(named) or not named:
-            raise ValueError("the teams must hold every member, each in one of them")
+            raise ValueError("the teams must have a member, and each member must be in exactly one of the teams")
         for what, values in (("steps", self.steps), ("samples", self.samples)):
             if set(values) != set(named) or not all(value > 0 for value in values.values()):
-                raise ValueError(f"{what} must be those of {sorted(named)}, all above 0")
+                raise ValueError(f"{what} must have a value above 0 for each of {sorted(named)}, and for no other")
         if self.rounds < 1 or not self.alpha > 0 or self.decay < 0 or (self.staleness or 0) < 0:
             raise ValueError("rounds must be at least 1, alpha above 0, decay and staleness not negative")
         if not 0 <= self.prox < 1 or not 0 <= self.momentum < 1:

@@ -59,7 +59,7 @@ class OwnedShard:
     def put(self, number: int, start: int, values: Tensor) -> None:
         """Set elements that come back from the exchange. Raises ValueError where they are not awaited."""
         if number != self._round or not self.start <= start <= self.stop - len(values):
-            raise ValueError(f"{len(values)} elements from {start} of round {number}, which are not waited for")
+            raise ValueError(f"{len(values)} elements from {start} on of round {number} came unasked for")
         first = start - self.start
         self.values[first : first + len(values)] = values
         self._missing -= len(values)
@@ -101,7 +101,9 @@ class GlobalSlice:
         """
         group = self._rules.team_of(sender)
         if not self._start <= message.start <= self._start + len(self.values) - len(message.values):
-            raise ValueError(f"{sender} moved {len(message.values)} elements from {message.start}, which are not here")
+            raise ValueError(
+                f"{sender} moved {len(message.values)} elements from {message.start} on, which are not of this slice"
+            )
         late = max(self._newest - message.round, 0)
         here = slice(message.start - self._start, message.start - self._start + len(message.values))
         change = message.values * -self._rules.weight(group, late)

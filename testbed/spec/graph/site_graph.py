@@ -23,7 +23,7 @@ LISTED = 8
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """A node of a graph."""
+    """A node of a graph's file, of which a site is made."""
 
     #: The node's name in the file; None where it has only an id.
     label: str | None = None
@@ -49,7 +49,7 @@ class GraphEdge:
 
 @dataclass(frozen=True, slots=True)
 class SiteGraph:
-    """A graph of sites."""
+    """A network as a graph's file has it: nodes by their ids, and edges without a direction."""
 
     #: Nodes by id.
     nodes: Mapping[str, GraphNode]

@@ -157,7 +157,7 @@ class Sums:
         return self._sums[start:stop]
 
     def result(self, start: int, stop: int) -> torch.Tensor:
-        """Return the results of the elements [start, stop), a view that `finalize` or `store` has filled."""
+        """Return the results of the elements [start, stop) as a view, after `finalize` or `store` has filled them."""
         first = start if self.wide else 2 * start
         return self._results[first : first + stop - start]
 

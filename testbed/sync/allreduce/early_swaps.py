@@ -1,4 +1,4 @@
-"""Early commit: how a plan comes into force between two rounds among all.
+"""Early commit: a plan comes into force between two rounds among all members.
 
 Members in groups meet only in rounds among all, which agree on plans (see protocol.py); many rounds may lie between two
 of those. So the root of a new plan's first tree commits the plan in two phases, as soon as the controller has told it
@@ -181,7 +181,7 @@ class SwapConnection:
 def connect(
     peer: str, address: tuple[str, int], settings: TransportSettings, given_up: threading.Event
 ) -> SwapConnection:
-    """Connect to the member `peer` at `address`, for an early commit.
+    """Connect to the member `peer` at `address`, to agree when a plan comes into force early, between two rounds.
 
     Raises:
         OSError: The peer can't be reached within the settings' timeout, or `given_up` was set.

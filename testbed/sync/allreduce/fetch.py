@@ -113,7 +113,9 @@ def fetch(
             connection.sendall(_pack(request))
             return _receive(connection, most_bytes)
     except OSError as error:
-        raise SyncError(f"{request.what.name.lower()} of {address[0]}:{address[1]}: {error}") from error
+        raise SyncError(
+            f"could not fetch the {request.what.name.lower()} of {peer} from {address[0]}:{address[1]}: {error}"
+        ) from error
 
 
 def _connected(peer: str, address: tuple[str, int], settings: TransportSettings) -> socket.socket:

@@ -1,4 +1,4 @@
-"""A member's groups: the groups of the current generation, of generations that may follow, and of the previous one."""
+"""A member's groups: of the current generation, of generations that may follow, and of the previous one."""
 
 from __future__ import annotations
 

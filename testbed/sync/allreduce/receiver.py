@@ -71,7 +71,7 @@ class PeerConnections:
 
 
 class Loss(NamedTuple):
-    """The loss of a peer."""
+    """The loss of a peer, with the reason."""
 
     peer: str
     why: str

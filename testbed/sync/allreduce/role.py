@@ -51,7 +51,7 @@ class RoundRole:
 
     @property
     def encodes(self) -> bool:
-        """True if this member encodes chunks by a codec."""
+        """True if this member sends any chunk through a codec, and not as plain float32."""
         return any(role.partial_codec is not PLAIN or role.mean_codec is not PLAIN for role in self.trees)
 
 

@@ -83,7 +83,7 @@ class RoundKind(NamedTuple):
 
 
 class Rounds:
-    """A member's rounds by number. The caller holds the group's lock.
+    """The rounds that this member, or a peer before it, has begun, by number. The caller holds the group's lock.
 
     Args:
         plans: The plans that this member holds.

@@ -43,7 +43,7 @@ class Bins(Codec):
         return cls("bins4", 8, 4)
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the tables of means and each value's bin."""
+        """Return the bytes of the tables of means, then of each value's bin."""
         blocks = _blocks(len(values))
         padded = functional.pad(values, (0, blocks * BLOCK - len(values))).view(blocks, BLOCK)
         count = torch.full((blocks, 1), BLOCK)

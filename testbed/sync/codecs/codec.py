@@ -44,11 +44,11 @@ class Plain(Codec):
     code = 1
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
-        """Return a copy."""
+        """Return the bytes of a copy of the values."""
         return values.contiguous().view(torch.uint8).clone()
 
     def decode(self, data: torch.Tensor, elements: int) -> torch.Tensor:
-        """Return a view of the same memory."""
+        """Return the bytes as float32, a view of the same memory."""
         return data.view(torch.float32)
 
     def size(self, elements: int) -> int:

@@ -27,11 +27,11 @@ class Half(Codec):
         return cls("bf16", 4, torch.bfloat16)
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
-        """Round to nearest, ties to even."""
+        """Return the bytes of the values as 16-bit floats, rounded to nearest, ties to even."""
         return values.clamp(-self._most, self._most).to(self._dtype).view(torch.uint8)
 
     def decode(self, data: torch.Tensor, elements: int) -> torch.Tensor:
-        """Convert to float32, without loss."""
+        """Return the 16-bit floats as float32, without loss."""
         return data.view(self._dtype).to(torch.float32)
 
     def size(self, elements: int) -> int:

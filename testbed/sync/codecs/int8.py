@@ -23,7 +23,7 @@ class Int8(Codec):
     code = 5
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
-        """Round to the nearest code."""
+        """Return the bytes of each block's scale, then of each value's nearest code."""
         blocks = _blocks(len(values))
         padded = functional.pad(values, (0, blocks * BLOCK - len(values))).view(blocks, BLOCK)
         scales = padded.abs().amax(1).div_(LEVELS)
@@ -33,7 +33,7 @@ class Int8(Codec):
         return torch.cat([scales.view(torch.uint8), codes.view(torch.uint8)])
 
     def decode(self, data: torch.Tensor, elements: int) -> torch.Tensor:
-        """Multiply codes by scales."""
+        """Return each code times its block's scale."""
         blocks = _blocks(elements)
         scales = data[: 4 * blocks].clone().view(torch.float32)
         codes = functional.pad(data[4 * blocks :].view(torch.int8), (0, blocks * BLOCK - elements))

@@ -230,7 +230,7 @@ class Driver:
         except Exception as error:
             where = f"{self._participant.name}, iteration {self.iteration}"
             raise SyncError(
-                f"{where}: {type(message).__name__} from {sender}: {error or repr(error)}",
+                f"{where}: {type(message).__name__} from {sender} could not be handled: {error or repr(error)}",
                 rule="message",
                 member=sender,
             ) from error

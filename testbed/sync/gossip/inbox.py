@@ -262,7 +262,7 @@ class Inbox:
 
 
 class Incoming:
-    """Takes the frames of one connection for the inbox, with the generation of the peer that sends them."""
+    """Passes the frames of one connection to the inbox, with the generation of the peer that sends them."""
 
     header_bytes = HEADER_BYTES
     most_bytes = PART_BYTES

@@ -241,7 +241,7 @@ def join(
 
 
 class _NoController(ControlChannel):
-    """Stands in for the channel to a controller where there is none. It drops messages; a Goodbye closes it."""
+    """A channel to no controller, for a run without one. It drops messages; a Goodbye closes it."""
 
     def __init__(self) -> None:
         self._closed = threading.Event()

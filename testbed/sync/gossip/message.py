@@ -64,7 +64,7 @@ class Message:
             ValueError: `to_body` makes no such bytes.
         """
         if body:
-            raise ValueError(f"a body of {len(body)} bytes, where these messages have none")
+            raise ValueError(f"{cls.__name__} came with a body of {len(body)} bytes; it has no body")
         return cls(**numbers)
 
 

@@ -53,7 +53,7 @@ class Fragment:
         self._start.copy_(self._anchor)
 
     def pull(self, part: float) -> None:
-        """Move the parameters back by the fraction `part` of their way since the last round."""
+        """Move the parameters towards the anchor, by the fraction `part` of the distance."""
         flat.scatter(flat.gather(self._parameters, self._change).lerp_(self._start, part), self._parameters)
 
     @contextmanager

@@ -104,10 +104,10 @@ class Strategy(ABC):
         self._handles: list[Handle] = []
 
     def before_step(self) -> None:  # noqa: B027 (a strategy may do nothing here)
-        """Act on the gradients before the optimizer uses them."""
+        """Change the gradients before the optimizer uses them; called before each of its steps."""
 
     def after_step(self) -> None:  # noqa: B027
-        """Act on the parameters after the optimizer has changed them."""
+        """Change the parameters after the optimizer has changed them; called after each of its steps."""
 
     def settle(self) -> None:  # noqa: B027
         """Synchronize all changes, so that all members hold the same parameters."""

@@ -160,7 +160,7 @@ class Outbox:
         return tuple(sample for sample in found if sample is not None)
 
     def probe(self, probe: Probe) -> None:
-        """Probe the rate of the path to a peer. Returns at once."""
+        """Queue a probe of the rate of the path to a peer. Returns at once."""
         self._prober.probe(probe)
 
     def sending_s(self) -> float:

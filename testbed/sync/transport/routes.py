@@ -15,7 +15,7 @@ Hop = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class RouteTable:
-    """One member's routes under one plan."""
+    """One member's routes under one plan: the peers to which it sends directly, and all auxiliary routes."""
 
     #: The table's number in frames, the same at all members: the plan's epoch.
     number: int
@@ -49,7 +49,7 @@ class RouteTable:
             FrameError: The table has no such route, or it does not lead from `peer` to this member.
         """
         if frame.route > len(self.routes):
-            raise FrameError(f"table {self.number} has no auxiliary route {frame.route}")
+            raise FrameError(f"the plan of epoch {self.number} has no auxiliary route {frame.route}")
         route = self.routes[frame.route - 1]
         path = _path(route)
         here = len(path) - 1 - frame.left

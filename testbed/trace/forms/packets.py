@@ -155,7 +155,7 @@ def _body(file: BinaryIO, size: int) -> bytes:
 
 def _interface(body: bytes, order: str) -> _Interface:
     if len(body) < 8:
-        raise TraceError(f"an interface has no link type; {AGAIN}", rule="link-type")
+        raise TraceError(f"the description of an interface lacks its link type; {AGAIN}", rule="link-type")
     link_type = struct.unpack(f"{order}H", body[:2])[0]
     _check_link_type(link_type)
     ticks, offset_s = 10**6, 0
@@ -205,7 +205,7 @@ def _packet(time_ns: int, length: int, data: bytes, link_type: int) -> Packet:
         text = f"it has {length} bytes on the wire, over {MOST_FRAME_BYTES}; {AGAIN}"
         raise TraceError(text, rule="too-large", given=length)
     if not 0 <= time_ns < MOST_NS:
-        raise TraceError(f"its time is not between 1970 and 2262; {AGAIN}", rule="time", given=time_ns)
+        raise TraceError(f"the time stamp is not between the years 1970 and 2262; {AGAIN}", rule="time", given=time_ns)
     if link_type == ETHERNET:
         return Packet(time_ns, length, _in_ethernet(data))
     return Packet(time_ns, length + ETHERNET_HEADER_BYTES, data)

@@ -44,7 +44,7 @@ class FrameArrivals:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """The wanted frames of a capture."""
+    """The frames of a capture, or of one flow in it, by time; and the largest of its flows."""
 
     arrivals: FrameArrivals
     #: How many frames were wanted.

@@ -30,7 +30,11 @@ MOST_GAP_S = 300.0
 
 
 def parse_pensieve(lines: Sequence[str]) -> Trace:
-    """Return the trace in the lines of a file: a row for each line but the first. TraceError names the line."""
+    """Return the trace in a file's lines: a line's rate holds since the line before, so the first gives only its time.
+
+    Raises:
+        TraceError: A line is wrong, or there are fewer than two; names the line.
+    """
     times: list[float] = []
     rates: list[float] = []
     for number, cells in with_points([(number, line.split()) for number, line in numbered(lines)]):
@@ -74,7 +78,7 @@ def _number(cell: str) -> float:
         text = f"{cell[:40]!r} is not a number; write seconds and Mbit/s"
         raise TraceError(text, rule="number", given=cell) from None
     if not (math.isfinite(value) and 0 <= value <= 1e10):
-        raise TraceError(f"{cell[:40]!r} is out of range; write 0 to 1e10", rule="range", given=value)
+        raise TraceError(f"{cell[:40]!r} is out of range; write s and Mbit/s from 0 to 1e10", rule="range", given=value)
     return value
 
 

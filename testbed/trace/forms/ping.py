@@ -56,7 +56,7 @@ MOST_SAMPLES = 10_000_000
 
 def parse_ping(lines: Sequence[str]) -> list[tuple[float, float | None]]:
     """Return (seconds, round trip in seconds or None) for each packet sent. TraceError names the line."""
-    output = _Output()
+    output = _PingOutput()
     for number, line in enumerate(lines, 1):
         output.read(number, line.strip()[:MOST_LETTERS])
     if not output.trips:
@@ -76,7 +76,7 @@ def says_times(lines: Sequence[str]) -> bool:
     return any(match is not None and match[match.re.groups] for match in found)
 
 
-class _Output:
+class _PingOutput:
     """The packets in ping's output, by their numbers."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class _Output:
                 self._interval_s = int(summary[2]) / 1e3 / (self._sent - 1)
 
     def _unwrapped(self, sequence: int) -> int:
-        """Return the packet's number without the wrap at 16 bits: the nearest one to the last number."""
+        """Return the packet's number, counted on where ping's 16-bit `sequence` begins again at 0."""
         laps = round((self._last - sequence) / NUMBERS)
         self._last = max(laps, 0) * NUMBERS + sequence
         return self._last

@@ -34,7 +34,7 @@ def import_round_trips(samples: Samples, window_s: float | None, *more: str) -> 
 
 
 def window_for(samples: Samples) -> float:
-    """Return a second, or the time that ten samples take where that is longer."""
+    """Return the seconds of a window: 1, or the time that ten samples take where that is longer."""
     gaps = [after - before for (before, _), (after, _) in pairwise(samples) if after > before]
     return max(WINDOW_S, round(LEAST_IN_WINDOW * median(gaps), 3)) if gaps else WINDOW_S
 

@@ -84,7 +84,7 @@ class Schedule:
 
     @property
     def cost(self) -> float:
-        """The cost J in seconds per local step."""
+        """The cost J of the groups under this schedule, in seconds per local step."""
         return max(self.step_s) * (1 + self.skew + self.stale + self.drift)
 
 

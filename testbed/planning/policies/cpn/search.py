@@ -45,7 +45,7 @@ class Grouping:
 
     @property
     def cost(self) -> float:
-        """The cost J in seconds per local step."""
+        """The cost J of the grouping, in seconds per local step."""
         return self.schedule.cost
 
 

@@ -101,7 +101,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The costs of a group."""
+    """The times and costs of one group by itself."""
 
     ring: Ring
     #: The members that exchange with other groups, and the sites where these are.
@@ -120,12 +120,12 @@ class Terms:
 
     @property
     def round_s(self) -> float:
-        """T: the seconds of a round inside the group."""
+        """The seconds T of a round inside the group."""
         return self.compute_s + self.ring_s
 
     @property
     def exchange_s(self) -> float:
-        """E: the seconds of an exchange while no other group exchanges."""
+        """The seconds E of an exchange while no other group exchanges."""
         return self.rtt_s + self.transfer_s
 
     @property
