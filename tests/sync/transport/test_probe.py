@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -165,10 +166,11 @@ def test_nothing_counts_that_was_heard_before(probed: ProbedMember) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
         sending.connect(probed.address)
         old, new, last = packets(1), packets(2), packets(3)
-        for packet in [*old, *old, *new[:20], old[3], *new[20:], *new, *last]:
-            sending.send(packet)
-            time.sleep(0.0001)
-    until(lambda: probed.has_trains(3))
+        parts = old, [*old, *new[:20], old[3], *new[20:]], [*new, *last]
+        for trains, part in enumerate(parts, start=1):  # each fits into a socket's buffer
+            for packet in part:
+                sending.send(packet)
+            until(partial(probed.has_trains, trains))
     assert [train.bytes for train in probed.trains] == [int((PACKETS - 1) * COUNTED_BYTES)] * 3
 
 
