@@ -11,7 +11,7 @@ import typer
 
 from testbed.cli.console import BAD_INPUT, FAILED, err, fail, out, quantity
 from testbed.spec.units import Loss, count
-from testbed.trace.text import MOST_BYTES, text_of
+from testbed.trace.text import MOST_BYTES, text_of, unpacked_name
 
 if TYPE_CHECKING:
     from testbed.spec.topology import Topology
@@ -67,7 +67,7 @@ def check(
 
 
 def _is_summary(file: Path) -> bool:
-    return file.suffix == ".json" and "verdict" in _object_in(file)
+    return unpacked_name(file).suffix == ".json" and "verdict" in _object_in(file)
 
 
 def _object_in(file: Path) -> Mapping[str, Any]:
@@ -87,9 +87,10 @@ def _checked(file: Path) -> str:
     from testbed.spec.load import kind_of, read_yaml
     from testbed.trace.read import read_trace
 
-    if file.suffix.lower() in (".yaml", ".yml"):
+    suffix = unpacked_name(file).suffix.lower()
+    if suffix in (".yaml", ".yml"):
         return _YAML[kind_of(read_yaml(file)) or "a topology"](file)
-    found = _object_in(file) if file.suffix == ".json" else {}
+    found = _object_in(file) if suffix == ".json" else {}
     try:
         if "trees" in found:
             plan = Plan.from_json(found)

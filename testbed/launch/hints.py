@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.emulation.containers.fleet import FILES, OUT
+from testbed.emulation.containers.limits import PIDS, PIDS_A_MEMBER
 from testbed.launch.ranks import SHELLS
 
 #: An absolute path within a word or a line. A path with a space is found only if it is the whole word.
@@ -39,6 +40,38 @@ NO_COMPILER = re.compile(
 NOT_LOADED = re.compile(r"failed to map segment from shared object")
 DENIED = re.compile(rf"(?:{OUT}|/dev/shm)/\S*?['\"]?: [Pp]ermission denied|[Pp]ermission denied: '(?:{OUT}|/dev/shm)/")
 
+#: The messages of programs that look for a host of the internet.
+OUTSIDE = re.compile(
+    r"Temporary failure in name resolution|Name or service not known|No address associated with hostname|"
+    r"Network is unreachable|[Cc]ould not resolve host|Failed to resolve '|[Cc]ouldn't connect to 'https?://|"
+    r"getaddrinfo EAI_AGAIN|(?<![\w.-])(?:git|curl|wget)'?: (?:command )?not found"
+)
+#: The messages of shells and engines for a missing installer of packages, and Python's for a missing pip.
+INSTALLER = re.compile(
+    r"(?<![\w.-])(?:pip[\d.]*|conda|mamba|uv|poetry|apt|apt-get|sudo)'?: (?:command )?not found|No module named '?pip\b"
+)
+#: The messages of Python, libraries and shells for a thread or a process that the kernel refuses.
+NO_THREAD = re.compile(
+    r"can't start new thread|pthread_create failed|[Cc]annot fork|fork: (?:retry: )?Resource temporarily unavailable"
+)
+#: The messages of PyTorch for a missing GPU, and for a full /dev/shm.
+NO_GPU = re.compile(r"not compiled with CUDA enabled|Found no NVIDIA driver|No (?:CUDA|HIP) GPUs are available")
+FULL = re.compile(r"No space left on device|killed by signal: Bus error")
+
+NO_INTERNET = (
+    "a worker reaches the other workers alone, not the internet: fetch models and data before, into the folder of "
+    "--files, and packages by --image"
+)
+NO_INSTALLER = (
+    "a container installs nothing: name the packages in a file of requirements or a Dockerfile, by --image, and start "
+    "the program itself"
+)
+TOO_MANY = (
+    f"a container holds {PIDS} processes and threads, and {PIDS_A_MEMBER} for each worker of the network: start fewer"
+)
+NO_GPU_HERE = (
+    "a container has the GPUs that its site's `gpus` declares, by default none, and its image needs PyTorch for CUDA"
+)
 NO_PROGRAMS = f"/dev/shm and {OUT} hold no programs or libraries (noexec): put them into /tmp or {FILES}, which do"
 READ_ONLY = f"a container may write to {FILES}, /tmp, /dev/shm and {OUT} alone; what is new in {FILES} or {OUT} is kept"
 NO_ROOM = f"/tmp and /dev/shm are as large as --tmp and --shm say, {OUT} and what is new in {FILES} each as --out says"
@@ -71,11 +104,13 @@ class ContainerFiles:
             found.append(NO_PROGRAMS)
         if "Read-only file system" in text:
             found.append(READ_ONLY)
-        if "No space left on device" in text:
+        if FULL.search(text):
             found.append(NO_ROOM)
+        borders = ((OUTSIDE, NO_INTERNET), (INSTALLER, NO_INSTALLER), (NO_THREAD, TOO_MANY), (NO_GPU, NO_GPU_HERE))
+        found += [hint for pattern, hint in borders if pattern.search(text)]
         if NO_COMPILER.search(text):
             found.append(NEEDS_COMPILER)
-        if module := NO_MODULE.search(text):
+        if (module := NO_MODULE.search(text)) and module[1] != "pip":
             found.append(f"its image has no {module[1]}: name it in a file of requirements, --image requirements.txt")
         return list(dict.fromkeys(found))
 
@@ -163,6 +198,8 @@ def host_hints(words: Sequence[str], said: Sequence[str]) -> Iterator[str]:
         said: The last lines that it printed.
     """
     yield from line_end_hints(words, None)
+    if OUTSIDE.search("\n".join(said)):
+        yield NO_INTERNET
     if module := NO_MODULE.search("\n".join(said)):
         yield (
             f"this machine's {words[0]} has no {module[1]}: install it there, or leave out --on-host and name it in a "

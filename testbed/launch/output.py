@@ -28,6 +28,16 @@ STATE_S = 1.0
 #: overwrite those. Colours (`m`) stay.
 CURSOR = re.compile(rb"\x1b\[[0-9;?]*[A-HJKSTfhlsu]")
 
+#: What begins a line again: a carriage return, or a sequence that moves the cursor to the first column (`G`) or to
+#: a line above (`A`, `F`), or that erases the line (`2K`).
+AGAIN = rb"(?:\r|\x1b\[(?:[01]?G|2K|[0-9]*[AF]))"
+#: The beginning of a sequence, whose end may follow.
+CUT = rb"\x1b(?:\[[0-9;?]*)?"
+#: What begins a line again before more of the line. At the end it changes nothing that is seen, and a carriage return
+#: may be the first half of a line end.
+OVERWRITES = re.compile(rb"%b++(?!(?:%b)?\Z)" % (AGAIN, CUT))
+LAST = re.compile(rb"%b*(?:%b)?\Z" % (AGAIN, CUT))
+
 #: Called with a program's name and a line that it printed.
 Told = Callable[[str, str], None]
 
@@ -43,7 +53,7 @@ class Version(NamedTuple):
 
 
 class Lines:
-    """Cuts bytes into lines, and each line into the versions that carriage returns make of it."""
+    """Cuts bytes into lines, and each line into the versions that carriage returns and their like make of it."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -56,7 +66,7 @@ class Lines:
         for line in whole:
             yield from self._finished(line)
         # A return at the very end may be the first half of a line end, so it waits for what follows.
-        *overwritten, self._rest = re.split(rb"\r+(?!\r|\Z)", rest)
+        *overwritten, self._rest = OVERWRITES.split(rest)
         yield from self._overwritten(overwritten)
         if len(self._rest) > LONGEST_LINE:
             yield from self.end()
@@ -85,7 +95,7 @@ class Lines:
         return text
 
     def _finished(self, line: bytes) -> Iterator[Version]:
-        *overwritten, last = line.rstrip(b"\r").split(b"\r")
+        *overwritten, last = OVERWRITES.split(line)
         yield from self._overwritten(overwritten)
         text = _shown(last)
         yield Version(text, finished=True, known=bool(text) and text == self._state)
@@ -97,7 +107,7 @@ class Lines:
 
 
 def _shown(text: bytes) -> bytes:
-    return CURSOR.sub(b"", text.rstrip(b"\r"))
+    return CURSOR.sub(b"", LAST.sub(b"", text, count=1))
 
 
 class Output:

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from testbed.spec.errors import Fault, SpecError
-from testbed.trace.text import text_of
+from testbed.trace.text import text_of, unpacked_name
 
 #: The longest file. A topology of 1,000 sites with ten links each has 0.45 MB, and is read in three seconds.
 MOST_BYTES = 2**20
@@ -138,7 +138,7 @@ def read_kind(file: Path, wanted: str) -> dict[str, Any]:
     try:
         value = read_yaml(file)
     except SpecError:
-        found = next((kind for kind, (_, ends, _) in KINDS.items() if file.suffix.lower() in ends), None)
+        found = next((kind for kind, (_, ends, _) in KINDS.items() if unpacked_name(file).suffix.lower() in ends), None)
         found = RUN if (file / "manifest.json").exists() else found
         if found is None or not file.exists():
             raise

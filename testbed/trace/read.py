@@ -28,6 +28,12 @@ SUFFIXES: dict[str, Format] = {
     ".mahimahi": "mahimahi",
 }
 
+#: Suffix → what a file of another kind is, and what to do.
+OTHERS = {
+    **dict.fromkeys((".yaml", ".yml"), "YAML, not a trace; give a CSV, a packet-delivery file or iperf3's JSON"),
+    **dict.fromkeys((".gml", ".graphml"), "a graph, not a trace; `testbed topology import` makes a topology of it"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class TraceFile:
@@ -52,9 +58,8 @@ def read_trace(path: Path, end: End = "loop", step_s: float | None = None) -> Tr
         TraceError: The file is no trace that can be replayed; names the file and the line.
     """
     with naming_file(path):
-        if path.suffix.lower() in (".yaml", ".yml"):
-            text = "the file is YAML, not a trace; give a CSV, a packet-delivery file or iperf3's JSON"
-            raise TraceError(text, rule="not-a-trace")
+        if other := OTHERS.get(unpacked_name(path).suffix.lower()):
+            raise TraceError(f"the file is {other}", rule="not-a-trace")
         text = read_text(path)
         format_ = format_of(path, text)
         if format_ == "csv":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 import subprocess
@@ -90,6 +91,25 @@ def test_each_kind_of_file_is_checked(folder: Path, file: str, said: str) -> Non
     assert (result.exit_code, result.stdout) == (BAD_INPUT, "")
     assert file in result.stderr
     assert CliRunner().invoke(app, ["check", file, "--baseline", "x.json"]).exit_code == BAD_INPUT
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("file", ["experiment.yaml", "topology.yaml", "trace.csv", "plan.json", "view.json"])
+def test_a_compressed_file_is_of_the_kind_that_the_name_inside_tells(folder: Path, file: str) -> None:
+    files_of_each_kind(folder)
+    plain = CliRunner().invoke(app, ["check", file]).stdout
+    (folder / f"{file}.gz").write_bytes(gzip.compress((folder / file).read_bytes()))
+    packed = CliRunner().invoke(app, ["check", f"{file}.gz"])
+    assert (packed.exit_code, packed.stderr) == (0, "")
+    assert packed.stdout.replace(".gz", "").split() == plain.split()
+
+
+@pytest.mark.local
+def test_a_graph_is_named_where_a_trace_is_asked_for(folder: Path) -> None:
+    (folder / "a.graphml").write_text("<graphml/>")
+    result = CliRunner().invoke(app, ["check", "a.graphml"])
+    assert result.exit_code == BAD_INPUT
+    assert "testbed topology import" in result.stderr
 
 
 def files_of_each_kind(folder: Path) -> None:

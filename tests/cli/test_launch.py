@@ -165,13 +165,18 @@ def step_s(launching: Launching) -> float:
     return float(launching.line(r"oslo-w0   \| .* step_seconds=([\d.]+)")[1])
 
 
-#: Says what its own name, its peers' and another lead to, and where the addresses lead back to.
+#: Says what its own name, its peers' and another lead to, and where the addresses lead back to; asyncio listens at its
+#: own name, which must lead to addresses of one family.
 NAMES = """
-import os, socket
+import asyncio, os, socket
 for name in [socket.gethostname(), *(peer.partition("=")[0] for peer in os.environ["TESTBED_PEERS"].split(","))]:
     address = socket.gethostbyname(name)
     mapped = socket.getnameinfo(("::ffff:" + address, 0), socket.NI_NAMEREQD)[0]
     print("NAME", name, address, socket.gethostbyaddr(address)[0], mapped)
+async def listen():
+    server = await asyncio.start_server(print, socket.gethostname(), 0)
+    print("NAME", *(each.getsockname()[0] for each in server.sockets))
+asyncio.run(listen())
 try:
     print("NAME", socket.gethostbyname("pypi.org"))
 except OSError:
@@ -194,7 +199,8 @@ def test_a_worker_s_name_and_its_peers_lead_to_addresses_and_back(
     for own in addresses:
         lines = (tmp_path / f"runs/latest/logs/{own}.log").read_text().splitlines()
         assert lines[-1] == "REFUSED"
-        assert lines[:-1] == [f"NAME {name} {addresses[name]} {name} {name}" for name in (own, "bergen-w0", "oslo-w0")]
+        assert lines[-2] == f"NAME {addresses[own]}"
+        assert lines[:-2] == [f"NAME {name} {addresses[name]} {name} {name}." for name in (own, "bergen-w0", "oslo-w0")]
 
 
 #: Starts a daemon that has no environment, and ends.

@@ -8,7 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.launch.hints import NEEDS_COMPILER, NO_FILES, NO_PROGRAMS, NO_ROOM, READ_ONLY, ContainerFiles, host_hints
+from testbed.launch.hints import (
+    NEEDS_COMPILER,
+    NO_FILES,
+    NO_GPU_HERE,
+    NO_INSTALLER,
+    NO_INTERNET,
+    NO_PROGRAMS,
+    NO_ROOM,
+    READ_ONLY,
+    TOO_MANY,
+    ContainerFiles,
+    host_hints,
+)
 
 pytestmark = pytest.mark.pure
 
@@ -163,6 +175,19 @@ def test_a_file_that_the_workers_user_may_not_read_is_named(project: Path) -> No
         ("error: command 'x86_64-linux-gnu-gcc' failed: No such file or directory", NEEDS_COMPILER),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'g++'", NEEDS_COMPILER),
         ("sh: 1: gcc: not found", NEEDS_COMPILER),
+        ("socket.gaierror: [Errno -3] Temporary failure in name resolution", NO_INTERNET),
+        ("OSError: We couldn't connect to 'https://huggingface.co' to load the files", NO_INTERNET),
+        ("OSError: [Errno 101] Network is unreachable", NO_INTERNET),
+        ("curl: (6) Could not resolve host: github.com", NO_INTERNET),
+        ("git: not found", NO_INTERNET),
+        ("bash: line 1: pip: command not found", NO_INSTALLER),
+        ("/usr/bin/python: No module named pip", NO_INSTALLER),
+        ("sh: 1: apt-get: not found", NO_INSTALLER),
+        ("RuntimeError: can't start new thread", TOO_MANY),
+        ("bash: fork: retry: Resource temporarily unavailable", TOO_MANY),
+        ("AssertionError: Torch not compiled with CUDA enabled", NO_GPU_HERE),
+        ("RuntimeError: Found no NVIDIA driver on your system.", NO_GPU_HERE),
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.", NO_ROOM),
     ],
 )
 def test_each_other_border_has_its_line(project: Path, said: str, hint: str) -> None:
@@ -188,3 +213,5 @@ def test_a_module_that_this_machine_has_not_is_named_with_both_ways() -> None:
     assert "python3 has no tqdm:" in hint
     assert "--image requirements.txt" in hint
     assert list(host_hints(["python3", "train.py"], ["ValueError"])) == []
+    said = "socket.gaierror: [Errno -2] Name or service not known"
+    assert list(host_hints(["python3", "train.py"], [said])) == [NO_INTERNET]

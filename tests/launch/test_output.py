@@ -27,7 +27,7 @@ def lines_of(pieces: list[bytes]) -> list[bytes]:
     return [text for text, finished in versions_of(pieces) if finished]
 
 
-@given(pieces=st.lists(st.binary(max_size=40) | st.text("ab\r\n", max_size=9).map(str.encode)))
+@given(pieces=st.lists(st.binary(max_size=40) | st.text("ab\r\n\x1b[2KGA", max_size=9).map(str.encode)))
 def test_versions_do_not_depend_on_the_pieces_they_come_in(pieces: list[bytes]) -> None:
     whole = b"".join(pieces)
     assert versions_of(pieces) == versions_of([whole])
@@ -51,6 +51,14 @@ def test_a_line_without_end_is_passed_on_in_pieces() -> None:
 
 def test_a_cursor_that_moves_stays_in_its_line_and_colours_are_kept() -> None:
     assert lines_of([b"\x1b[32minner 5%\x1b[0m\x1b[A\x1b[2K\n"]) == [b"\x1b[32minner 5%\x1b[0m"]
+
+
+@pytest.mark.parametrize("again", ["\x1b[1G", "\x1b[G", "\x1b[2K\x1b[1G", "\x1b[1A\x1b[2K", "\x1b[F", "\r\x1b[2K"])
+def test_a_sequence_that_begins_the_line_again_overwrites_as_a_carriage_return_does(again: str) -> None:
+    pieces = [f"{again}{step}% loss: {step / 10}".encode() for step in range(1, 4)]
+    found = [(b"1% loss: 0.1", False), (b"2% loss: 0.2", False), (b"3% loss: 0.3", True)]
+    assert versions_of([*pieces, b"\n"]) == found
+    assert versions_of([b"".join(pieces)]) == found
 
 
 #: How programs redraw a line: tqdm returns first, others last; `wget` and `apt` end with one of spaces.

@@ -89,7 +89,9 @@ def program_image(
                 raise SpecError(wanted, [Fault("renew-image", rule, remedy)])
             return found
     remedy = "the path of a Dockerfile, of a folder with one or of a requirements file (*.txt), or an image's name"
-    if is_name:
+    if is_name and (beside := file_of(f"./{wanted}")) is not None:
+        remedy = f"./{wanted}, which is the path of {beside}"
+    elif is_name:
         remedy += f" (`docker pull {wanted}` fetches one)"
     rule = "is neither a Dockerfile, nor a requirements file, nor an image that the engine has"
     raise SpecError(wanted or "--image ''", [Fault("image", rule, remedy)])

@@ -34,10 +34,12 @@ _MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
 def hosts_text(addresses: Mapping[str, str]) -> str:
     """Return a hosts file for these workers' addresses.
 
-    A socket of both address families reports its peer as `::ffff:` and the address, and programs look that up.
+    A socket of both address families reports its peer as `::ffff:` and the address, and programs look that up. This
+    address has the name with a dot at its end, so that the name itself leads to the IPv4 address alone: asyncio can't
+    listen at the other.
     """
-    lines = ["127.0.0.1 localhost"]
-    lines += [f"{prefix}{address} {name}" for name, address in addresses.items() for prefix in ("", "::ffff:")]
+    named = {"localhost": "127.0.0.1", **addresses}
+    lines = [line for name, address in named.items() for line in (f"{address} {name}", f"::ffff:{address} {name}.")]
     return "\n".join(lines) + "\n"
 
 

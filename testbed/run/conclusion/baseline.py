@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import BAD_INPUT
+from testbed.trace.text import MOST_BYTES, text_of
 
 Summary = Mapping[str, Any]
 
@@ -27,7 +28,7 @@ def read_summary(file: Path) -> Summary:
     file = file / "summary.json" if file.is_dir() else file
     remedy = "write instead: the summary.json of a finished run, or its directory"
     try:
-        summary = json.loads(file.read_text(encoding="utf-8"))
+        summary = json.loads(text_of(file, MOST_BYTES))
         if not isinstance(summary, dict) or not isinstance(summary["verdict"], str) or "reasons" not in summary:
             raise ValueError("it has no verdict")
     except (OSError, ValueError, KeyError) as error:

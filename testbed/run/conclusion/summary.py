@@ -208,8 +208,9 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
         swaps = sum(swap["kind"] == "network" for swap in summary["swaps"])
         training = summary["training"]
         took = f"the command ended on all workers after {training['wall_seconds']:.0f} s"
-        if (start_s := training.get("start_seconds") or 0.0) >= 1.0:
-            took += f", {start_s:.0f} s of them before the first byte went over a link"
+        if (start_s := training.get("start_seconds") or 0.0) >= 1.0 and summary["sync"].get("wan_bytes", 1):
+            more = " or more" if start_s >= START_S else ""
+            took += f", {start_s:.0f} s{more} of them before the first byte went over a link"
         figures = [took, *_planned(summary), count(swaps, "network swap")]
         return ["; ".join(figures), *(f"not judged: {what}" for what in summary["not_judged"])]
     training, sync, swaps = summary["training"], summary["sync"], summary["swaps"]

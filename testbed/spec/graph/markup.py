@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 from xml.parsers.expat import ExpatError, ParserCreate
 
 import networkx as nx
@@ -27,6 +28,7 @@ from testbed.spec.units import LEAST_LINK_BPS, MOST_DELAY_S
 from testbed.trace.quantity import (
     LENGTHS_KM,
     PERCENT,
+    RATE_UNIT,
     TIMES_MS,
     QuantityError,
     degrees,
@@ -44,12 +46,18 @@ MOST_BYTES = 16 * 2**20
 #: Names of a node's label, in the order in which they are looked for: igraph's and Cytoscape's is `name`.
 LABELS = ("label", "name", "Label", "Name")
 
-#: Names of edge attributes, in the order in which they are looked for. Without a unit delays are in ms, one way,
-#: lengths in km, capacities in bit/s.
+#: Names of edge attributes, in the order in which they are looked for; capitals do not matter. Without a unit delays
+#: are in ms, one way, round trips in ms, lengths in km, capacities in bit/s.
 DELAYS = ("latency", "delay")
+ROUND_TRIPS = ("rtt", "round_trip", "roundtrip")
 LENGTHS = ("distance", "length", "dist", "km")
 CAPACITIES = ("capacity", "LinkSpeedRaw", "bandwidth", "bw", "rate")
 LOSSES = ("packet_loss", "loss")
+JITTERS = ("jitter",)
+EDGE_NAMES = (*DELAYS, *ROUND_TRIPS, *LENGTHS, *CAPACITIES, *LOSSES, *JITTERS)
+#: Edge attributes without a quantity of the link: identifiers, and the Topology Zoo's attributes beside `LinkSpeedRaw`.
+NOT_OF_LINKS = frozenset({"id", "key", "uid", "source", "target"})
+ZOO = "Link"
 
 #: Names of node attributes, in degrees.
 LATITUDES = ("Latitude", "latitude", "lat")
@@ -123,11 +131,12 @@ def read_graphml(file: Path) -> SiteGraph:
     except UNREADABLE as error:
         raise _no_graph(file, error, _quoted_line(data, str(error))) from None
     nodes, edges = _xml_lines(data)
+    defaults = _xml_defaults(data)
     for node, its in graph.nodes(data=True):
-        its[LINE] = nodes.get(str(node))
+        its |= {**defaults["node"], **its, LINE: nodes.get(str(node))}
     for source, target, its in graph.edges(data=True):
         lines = edges.get(frozenset((str(source), str(target))))
-        its[LINE] = lines.pop(0) if lines else None
+        its |= {**defaults["edge"], **its, LINE: lines.pop(0) if lines else None}
     return _Reader(file).site_graph(graph)
 
 
@@ -156,6 +165,20 @@ def _xml_lines(data: bytes) -> tuple[dict[str, int], dict[frozenset[str], list[i
     with suppress(ExpatError):
         parser.Parse(data, True)
     return nodes, edges
+
+
+def _xml_defaults(data: bytes) -> dict[str, dict[str, str]]:
+    """Return the values that nodes and edges have where the file gives none, by attribute.
+
+    networkx keeps one default of each kind, and gives it to no node and no edge.
+    """
+    defaults: dict[str, dict[str, str]] = {"node": {}, "edge": {}}
+    for key in ElementTree.fromstring(data).iterfind("{*}key"):
+        text = key.findtext("{*}default", "").strip()
+        for kind in defaults:
+            if text and key.get("for", "all") in (kind, "all"):
+                defaults[kind][key.get("attr.name", key.get("id", ""))] = text
+    return defaults
 
 
 def _bytes(file: Path) -> bytes:
@@ -222,22 +245,35 @@ class _Reader:
     ) -> GraphEdge:
         place = _place(f"edge {source} to {target}", attributes)
         km = self._quantity(place, attributes, LENGTHS, lambda value: in_units(value, LENGTHS_KM), "km")
-        delay = self._quantity(place, attributes, DELAYS, lambda value: in_units(value, TIMES_MS), "ms")
+        delay, ways = self._quantity(place, attributes, DELAYS, lambda value: in_units(value, TIMES_MS), "ms"), 1
+        if delay is None:
+            ways = 2
+            delay = self._quantity(place, attributes, ROUND_TRIPS, lambda value: in_units(value, TIMES_MS), "ms")
         rate = self._rate(place, attributes)
         a, b = nodes[str(source)].position, nodes[str(target)].position
-        self._check_distance(place, km, delay, 0.0 if a is None or b is None else great_circle_km(a, b))
+        self._check_distance(place, km, delay, ways, 0.0 if a is None or b is None else great_circle_km(a, b))
         if delay is not None and not delay.has_unit:
-            self._without_unit.append(delay.value)
+            self._without_unit.append(delay.value / ways)
+        self._note_unread(attributes, rate is not None)
         return GraphEdge(
             str(source),
             str(target),
             km=None if km is None else km.value,
-            delay_ms=None if delay is None else delay.value,
+            delay_ms=None if delay is None else delay.value / ways,
             rate_bps=rate,
             jitter_ms=self._jitter(place, attributes),
             loss=self._loss(place, attributes),
             place=place,
         )
+
+    def _note_unread(self, attributes: Mapping[str, Any], has_rate: bool) -> None:
+        """Note the edge's attributes that hold a number or a quantity, and that no reader knows by their names."""
+        for name, value in attributes.items():
+            known = name == LINE or name.lower() in NOT_OF_LINKS or (has_rate and name.startswith(ZOO))
+            if known or _is_of(name, EDGE_NAMES) or name in ("LinkSpeed", "LinkSpeedUnits") or is_unknown(value):
+                continue
+            if _is_quantity(value):
+                self._noted[f"Not read: `{printable(name)}` of"] += 1
 
     def _rate(self, place: str, attributes: Mapping[str, Any]) -> float | None:
         """Return the edge's rate in bit/s. `LinkSpeedRaw` counts bit/s (Topology Zoo), `bw` Mbit/s (Mininet)."""
@@ -248,18 +284,18 @@ class _Reader:
         if said is not None and said.value > MOST_BPS:
             rule = f"its {said.name} is {said.value:g} bit/s, which no cable carries"
             raise SpecError(self._file, [Fault(place, rule, "a rate with its unit, such as '10 Gbit/s'")])
-        if said is None or said.has_unit or said.name == "LinkSpeedRaw":
+        if said is None or said.has_unit or said.name.lower() == "linkspeedraw":
             return None if said is None else said.value
-        if said.name == "bw":
+        if said.name.lower() == "bw":
             self._noted["Read as Mbit/s, as Mininet has it: `bw` of"] += 1
             return said.value * 1e6
-        if said.name == "capacity" and said.value >= LEAST_LINK_BPS:
+        if said.name.lower() == "capacity" and said.value >= LEAST_LINK_BPS:
             return said.value
         rule = f"its {said.name} is {said.value:g}, without a unit"
         raise SpecError(self._file, [Fault(place, rule, "a rate with its unit, such as '10 Gbit/s'")])
 
     def _jitter(self, place: str, attributes: Mapping[str, Any]) -> float | None:
-        said = self._quantity(place, attributes, ("jitter",), lambda value: in_units(value, TIMES_MS), "ms")
+        said = self._quantity(place, attributes, JITTERS, lambda value: in_units(value, TIMES_MS), "ms")
         if said is None or said.has_unit:
             return None if said is None else said.value
         self._noted[f"Not taken over, since it has no unit: `{said.name}` of"] += 1
@@ -270,7 +306,7 @@ class _Reader:
         said = self._quantity(place, attributes, LOSSES, lambda value: in_units(value, PERCENT), "%")
         if said is None:
             return None
-        if not said.has_unit and said.name != "packet_loss":
+        if not said.has_unit and said.name.lower() != "packet_loss":
             self._noted[f"Not taken over, since it has no unit: `{said.name}` of"] += 1
             return None
         if said.value > 1:
@@ -278,12 +314,22 @@ class _Reader:
             raise SpecError(self._file, [Fault(place, rule, "a share from 0 to 1, or a percentage such as '0.1%'")])
         return said.value
 
-    def _check_distance(self, place: str, km: _Quantity | None, delay: _Quantity | None, apart_km: float) -> None:
-        """Refuse a length without a unit that can't be in km, or a delay that can't be in ms over this distance."""
+    def _check_distance(
+        self, place: str, km: _Quantity | None, delay: _Quantity | None, ways: int, apart_km: float
+    ) -> None:
+        """Refuse a length without a unit that can't be in km, or a delay that can't be in ms over this distance.
+
+        Args:
+            place: The edge, for the error.
+            km: The edge's length.
+            delay: The edge's delay, or its round trip.
+            ways: 1 for a delay, 2 for a round trip.
+            apart_km: The distance between the edge's ends, or 0.
+        """
         if km is not None and not km.has_unit and km.value > MOST_KM:
             rule = f"its {km.name} is {km.value:g}, and no cable is that many km long"
             raise SpecError(self._file, [Fault(place, rule, "a length with its unit, such as '344 km'")])
-        least_km = NEAR * apart_km - CITY_KM
+        least_km = ways * (NEAR * apart_km - CITY_KM)
         if delay is not None and not delay.has_unit and delay.value * LIGHT_KM_PER_MS < least_km:
             rule = f"its {delay.name} is {delay.value:g}, and light takes more ms for {apart_km:.0f} km of distance"
             raise SpecError(self._file, [Fault(place, rule, f"a time with its unit, such as '{delay.value:g} s'")])
@@ -319,11 +365,43 @@ def _named(attributes: Mapping[str, Any], name: str, read: _Read) -> Iterator[tu
     if name in attributes:
         yield name, attributes[name], attributes[name]
     for key, value in attributes.items():
-        unit = key.removeprefix(f"{name}_")
-        if unit != key:
+        unit = _unit_after(key, name)
+        if unit == "" and key != name:
+            yield key, value, value
+        elif unit:
             with suppress(QuantityError):
                 read(f"1 {unit}")
                 yield key, value, _with_unit(value, unit)
+
+
+def _unit_after(key: str, name: str) -> str | None:
+    """Return the unit in an attribute's name after `name`: `ms` of `latency_ms`, `Latency (ms)` and `latencyMs`.
+
+    Empty where the attribute has this name alone; None where it has another name, such as `delays`.
+    """
+    rest = key[len(name) :]
+    if key[: len(name)].lower() != name.lower():
+        return None
+    if rest[:1].isalpha() and (key.isupper() or not rest[0].isupper()):
+        return None
+    return rest.strip(" _-()[]")
+
+
+def _is_of(key: str, names: Iterable[str]) -> bool:
+    """Return whether an attribute's name is one of these, or one of these with a unit that is known."""
+    units = ("", *TIMES_MS, *LENGTHS_KM, *PERCENT)
+    found = [unit for name in names if (unit := _unit_after(key, name)) is not None]
+    return any(unit.lower() in units or RATE_UNIT.fullmatch(unit) for unit in found)
+
+
+def _is_quantity(value: object) -> bool:
+    """Return whether a value is a number, or a number with a unit of time, length, rate or share."""
+    readers: list[_Read] = [partial(in_units, units=each) for each in (TIMES_MS, LENGTHS_KM, PERCENT)]
+    for read in (*readers, rate_bps):
+        with suppress(QuantityError):
+            read(value)
+            return True
+    return False
 
 
 def _with_unit(value: Any, unit: str) -> Any:

@@ -2,7 +2,8 @@
 
 A window's delay is half the median of its round trips. Its loss, met once each way, loses the same share of round trips
 as were lost in the window, so the trace is for both directions of a link. Where all round trips of a window were lost,
-the delay before it holds; where nothing was sent, the row before it.
+the delay before it holds; where nothing was sent, the row before it. The last window ends with its samples: one lost
+packet at the end of a minute is not ten seconds without a reply.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from testbed.trace.trace import Row, Trace, TraceError, lasting
 
 #: The length of a window where none is asked for: a second, or as long as LEAST_IN_WINDOW samples take.
 WINDOW_S, LEAST_IN_WINDOW = 1.0, 10
+#: The least part of a window for which the last row holds.
+LEAST_OF_LAST = 1 / LEAST_IN_WINDOW
 #: The help of the option that sets the length.
 STEP_HELP = "of a row; 1s, or the time of ten samples where that is longer"
 
@@ -35,8 +38,14 @@ def import_round_trips(samples: Samples, window_s: float | None, *more: str) -> 
 
 def window_for(samples: Samples) -> float:
     """Return the seconds of a window: 1, or the time that ten samples take where that is longer."""
+    gap_s = _gap_s(samples)
+    return WINDOW_S if gap_s is None else max(WINDOW_S, round(LEAST_IN_WINDOW * gap_s, 3))
+
+
+def _gap_s(samples: Samples) -> float | None:
+    """Return the median time between two samples; None where all are of one moment."""
     gaps = [after - before for (before, _), (after, _) in pairwise(samples) if after > before]
-    return max(WINDOW_S, round(LEAST_IN_WINDOW * median(gaps), 3)) if gaps else WINDOW_S
+    return median(gaps) if gaps else None
 
 
 def by_windows(samples: Samples, window_s: float) -> Trace:
@@ -53,4 +62,12 @@ def by_windows(samples: Samples, window_s: float) -> Trace:
         came = [trip for trip in trips if trip is not None]
         delay_s = median(came) / 2 if came else delay_s
         rows.append(Row(round(number * window_s, 9), delay_s=delay_s, loss=1 - math.sqrt(len(came) / len(trips))))
-    return Trace(lasting(rows, (max(windows) + 1) * window_s))
+    return Trace(lasting(rows, _end_s(samples, rows[-1].time_s, window_s)))
+
+
+def _end_s(samples: Samples, last_row_s: float, window_s: float) -> float:
+    """Return the end of the last window, or where its samples end before."""
+    end_s, gap_s = last_row_s + window_s, _gap_s(samples)
+    if gap_s is None:
+        return end_s
+    return min(end_s, max(samples[-1][0] - samples[0][0] + gap_s, last_row_s + LEAST_OF_LAST * window_s))

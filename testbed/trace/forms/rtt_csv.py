@@ -38,6 +38,8 @@ MOST_NS = 2**63
 OUR_TIME_S = range(10**9, 4_102_444_800)
 #: The least median time between packets that measure round trips: LENS's are 10 ms apart.
 LEAST_GAP_S = 1e-3
+#: The same for a column that names its unit: no prober sends 10,000 packets a second.
+LEAST_NAMED_GAP_S = 1e-4
 
 
 def parse_rtt_csv(lines: Sequence[str]) -> list[tuple[float, float | None]]:
@@ -69,8 +71,7 @@ def parse_rtt_csv(lines: Sequence[str]) -> list[tuple[float, float | None]]:
     if doubt := doubtful_round_trips(without_unit):
         text = f"the column rtt has no unit, and {doubt}; name it by its unit: {', '.join(list(TRIPS)[1:])}"
         raise TraceError(text, rule="unit", field="rtt")
-    if column == "timestamp" and ns == 1:
-        _check_gaps(samples)
+    _check_gaps(samples, column, ns)
     return samples
 
 
@@ -100,13 +101,16 @@ def _unit_ns(record: Record, column: str) -> int:
     return 10**9 if "." in text else 1
 
 
-def _check_gaps(samples: Sequence[tuple[float, float | None]]) -> None:
-    """Refuse times that can't be in ns: they count from the begin, so that their size does not tell their unit."""
+def _check_gaps(samples: Sequence[tuple[float, float | None]], column: str, ns: int) -> None:
+    """Refuse times that are too close for their unit: where they count from the begin, their size does not tell it."""
+    if column == "timestamp" and ns > 1:
+        return
     gaps = [after - before for (before, _), (after, _) in pairwise(samples) if after > before]
-    if gaps and median(gaps) < LEAST_GAP_S:
-        found = f"has no unit, and in ns its packets are {median(gaps) * 1e9:g} ns apart"
-        text = f"the column timestamp {found}; name it by its unit: {', '.join(list(COLUMNS)[:-1])}"
-        raise TraceError(text, rule="unit", field="timestamp")
+    if gaps and median(gaps) < (LEAST_GAP_S if column == "timestamp" else LEAST_NAMED_GAP_S):
+        doubt = "has no unit, and in ns" if column == "timestamp" else "has another unit than its name says: by that"
+        remedy = f"name it by its unit: {', '.join(list(COLUMNS)[:-1])}"
+        text = f"the column {column} {doubt} its packets are {median(gaps) * 1e9:g} ns apart; {remedy}"
+        raise TraceError(text, rule="unit", field=column)
 
 
 def _time_ns(record: Record, column: str, ns: int) -> int:

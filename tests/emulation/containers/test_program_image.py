@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import create_autospec
 
+import docker
 import pytest
+from docker.errors import ImageNotFound
 
 from testbed.emulation.containers.image import OUTPUT_TAIL_LINES, tail
-from testbed.emulation.containers.program_image import buildkit_hint, kept_versions
+from testbed.emulation.containers.program_image import buildkit_hint, kept_versions, program_image
+from testbed.spec.errors import SpecError
 
 pytestmark = pytest.mark.pure
 
@@ -47,6 +51,23 @@ def test_the_versions_that_the_image_keeps_are_named_in_a_conflict_alone() -> No
     assert "numpy 2.4.6, typing-extensions 4.16.0" in said
     assert "torch" not in said
     assert kept_versions("    ERROR: No matching distribution found for numpy==1.0", held) == ""
+
+
+def test_a_folder_that_is_named_like_an_image_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trainer").mkdir()
+    client = create_autospec(docker.DockerClient, instance=True)
+    client.images.get.side_effect = ImageNotFound("no such image")
+
+    def remedy(word: str) -> str:
+        with pytest.raises(SpecError) as caught:
+            program_image(client, word)
+        return caught.value.faults[0].remedy
+
+    assert "docker pull trainer" in remedy("trainer")
+    assert "docker pull torch:2" in remedy("torch:2")
+    (tmp_path / "trainer" / "Dockerfile").write_text("FROM scratch\n")
+    assert remedy("trainer").startswith("./trainer,")
 
 
 def test_warnings_make_no_room_for_nothing_but_errors() -> None:

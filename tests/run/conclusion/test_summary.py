@@ -13,6 +13,7 @@ from testbed.run.conclusion.summary import (
     rounds_of,
     seconds_per_iteration,
     start_seconds,
+    summary_lines,
     updates_around,
     wan_bytes,
 )
@@ -33,6 +34,27 @@ def test_the_start_of_programs_lasts_until_a_link_is_used() -> None:
     late = [{**sample, "bytes": {}} for sample in samples]
     assert start_seconds(late, 2.0) == START_S, "what takes longer than imports do is training"
     assert start_seconds([], 2.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("start_s", "sent", "said"),
+    [
+        (12.0, 5, "12 s of them before the first byte"),
+        (START_S, 5, "30 s or more of them before the first byte"),
+        (12.0, 0, None),
+        (0.4, 5, None),
+    ],
+)
+def test_a_start_is_named_where_a_byte_went_over_a_link(start_s: float, sent: int, said: str | None) -> None:
+    summary = {
+        "training": {"wall_seconds": 60.0, "start_seconds": start_s, "rounds": 0},
+        "sync": {"wan_bytes": sent, "seconds_per_round": {}},
+        "swaps": [],
+        "not_judged": [],
+    }
+    (line,) = summary_lines(summary)
+    assert ("before the first byte" in line) is (said is not None)
+    assert said is None or said in line
 
 
 def test_a_round_runs_from_the_last_to_enter_to_the_last_to_finish() -> None:

@@ -99,6 +99,7 @@ SAMPLE_FILES: dict[str, tuple[list[str], dict[str, tuple[float, float]], list[st
         ["santa-clara", "santa-clara-3", "san-jose", "santa-clara-2"],
         {"santa-clara->santa-clara-3": (1, 100), "santa-clara-3->san-jose": (2.5, 100)},
         [
+            "Not read: `weight` of 3 edges.",
             "2 labels become the same name: 'Santa+Clara,+CA389' is santa-clara, "
             "'Santa+Clara,+CA444' is santa-clara-3.",
             "Without a rate, and with 100 Mbit/s: 3 of 3 links.",
@@ -108,6 +109,7 @@ SAMPLE_FILES: dict[str, tuple[list[str], dict[str, tuple[float, float]], list[st
         ["palo-alto", "palo-alto-2", "palo-alto-3"],
         {"palo-alto->palo-alto-2": (7, 100)},
         [
+            "Not read: `weight` of 2 edges.",
             "3 labels become the same name: 'Palo+Alto,+CA7' is palo-alto, 'Palo+Alto,+CA8' is palo-alto-2, "
             "'Palo+Alto,+CA9' is palo-alto-3.",
             "Without a length or positions, and with the delay that was asked for: 2 links.",
@@ -127,6 +129,7 @@ SAMPLE_FILES: dict[str, tuple[list[str], dict[str, tuple[float, float]], list[st
         ["helsinki", "arhus"],
         {"helsinki->arhus": (7, 100)},
         [
+            "Not read: `label` of 1 edges.",
             "Left out, since another edge between the same nodes is as short: 1 of 2 edges.",
             "Without a length or positions, and with the delay that was asked for: 1 link.",
             "Without a rate, and with 100 Mbit/s: 1 of 1 links.",
@@ -285,6 +288,66 @@ def test_what_an_edge_says_of_loss_and_jitter_is_kept_and_the_rest_noted(tmp_pat
         "Not taken over, since it has no unit: `jitter` of 1 edges.",
         "Not taken over, since it has no unit: `loss` of 1 edges.",
     )
+
+
+#: Attributes of an edge, and its delay in ms and rate in Mbit/s.
+@pytest.mark.parametrize(
+    ("edge", "delay_ms", "rate_mbit"),
+    [
+        ('Delay 110 Bandwidth "20 Mbit/s"', 110, 20),
+        ('latencyMs 110 bandwidthMbps "20"', 110, 20),
+        ("LATENCY_US 110000 BW 20", 110, 20),
+        ("rtt 220 bw 20", 110, 20),
+        ('RTT "0.22 s" Capacity "20 Mbit"', 110, 20),
+        ("rtt_us 220000 delays 5 bw 20", 110, 20),
+    ],
+)
+def test_an_attribute_is_known_by_its_name_in_any_capitals(
+    edge: str, delay_ms: float, rate_mbit: float, tmp_path: Path
+) -> None:
+    nodes = 'node [ id 0 lat 48.8566 lon 2.3522 ] node [ id 1 lat "35.6764 N" lon 139.65 ]'
+    (tmp_path / "a.gml").write_text(f"graph [ {nodes} edge [ source 0 target 1 {edge} ] ]")
+    made = import_graph(tmp_path / "a.gml", tmp_path / "net.yaml", Defaults(1e8))
+    state = made.topology.links["site-0->site-1"].state
+    assert (state.delay_s * 1e3, state.rate_bps / 1e6) == pytest.approx((delay_ms, rate_mbit))
+
+
+def test_a_round_trip_faster_than_light_is_refused(tmp_path: Path) -> None:
+    nodes = "node [ id 0 lat 48.8566 lon 2.3522 ] node [ id 1 lat 35.6764 lon 139.65 ]"
+    (tmp_path / "a.gml").write_text(f"graph [ {nodes} edge [ source 0 target 1 rtt 40 ] ]")
+    (fault,) = refused(tmp_path / "a.gml", tmp_path / "net.yaml").faults
+    assert "rtt is 40" in fault.problem
+    assert "9712 km" in fault.problem
+
+
+def test_quantities_that_no_reader_knows_are_noted(tmp_path: Path) -> None:
+    edge = 'propagation_delay "50 ms" maxbps "10G" weight 3 plr "2%" id 7 type "fibre" latency 5 LinkLabel "10 Gbps"'
+    zoo = 'edge [ source 1 target 2 latency 5 LinkSpeedRaw 1000000000.0 LinkSpeed "1" LinkLabel "1" ]'
+    nodes = "node [ id 0 ] node [ id 1 ] node [ id 2 ]"
+    (tmp_path / "a.gml").write_text(f"graph [ {nodes} edge [ source 0 target 1 {edge} ] {zoo} ]")
+    made = import_graph(tmp_path / "a.gml", tmp_path / "net.yaml", Defaults(1e8))
+    unread = ("propagation_delay", "maxbps", "weight", "plr", "LinkLabel")
+    assert made.notes == (
+        *(f"Not read: `{name}` of 1 edges." for name in unread),
+        "Without a rate, and with 100 Mbit/s: 1 of 2 links.",
+    )
+
+
+def test_a_graphml_default_holds_where_an_edge_or_node_has_no_value_of_its_own(tmp_path: Path) -> None:
+    keys = "".join(
+        f'<key id="{name}" for="{kind}" attr.name="{name}" attr.type="string"><default>{value}</default></key>'
+        for name, kind, value in (("latency", "edge", "110 ms"), ("capacity", "all", "20 Mbit"), ("lat", "node", "12"))
+    )
+    edges = '<edge source="a" target="b"/><edge source="b" target="c"><data key="latency">5 ms</data></edge>'
+    nodes = "".join(f'<node id="{name}"/>' for name in "abc")
+    (tmp_path / "a.graphml").write_text(
+        f'<graphml xmlns="http://graphml.graphdrawing.org/xmlns">{keys}<graph edgedefault="undirected">{nodes}{edges}'
+        "</graph></graphml>"
+    )
+    links = import_graph(tmp_path / "a.graphml", tmp_path / "net.yaml", Defaults(1e8)).topology.links
+    found = {name: (link.state.delay_s, link.state.rate_bps) for name, link in links.items()}
+    assert found["a->b"] == (0.11, 20e6)
+    assert found["b->c"] == (0.005, 20e6)
 
 
 @pytest.mark.parametrize("name", ["label", "name", "Label", "Name"])

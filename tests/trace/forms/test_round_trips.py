@@ -17,7 +17,22 @@ def test_a_window_has_half_the_median_and_each_way_s_loss() -> None:
         (1, 0.025, 1),
         (3, 0.03, 0),
     ]
-    assert trace.duration_s == pytest.approx(4)
+    assert trace.duration_s == pytest.approx(3.3)
+
+
+@pytest.mark.parametrize("sent", [20, 21, 25, 29])
+def test_a_last_window_holds_as_long_as_its_samples(sent: int) -> None:
+    lost = sent - 1
+    trace = by_windows([(float(i), None if i == lost else 0.04) for i in range(sent)], 10.0)
+    assert trace.duration_s == pytest.approx(sent)
+    spans = zip(trace.rows, [*(row.time_s for row in trace.rows[1:]), trace.duration_s], strict=True)
+    came = sum((1 - (row.loss or 0.0)) ** 2 * (end_s - row.time_s) for row, end_s in spans)
+    assert came == pytest.approx(sent - 1)
+
+
+def test_a_last_window_of_a_moment_holds_a_tenth_of_a_window() -> None:
+    samples = [(i / 1e6, 0.04) for i in range(5)] + [(1.0, 0.04), (1.000001, 0.04)]
+    assert by_windows(samples, 1.0).duration_s == pytest.approx(1.1)
 
 
 def test_a_first_window_that_lost_all_has_the_delay_that_follows() -> None:

@@ -85,7 +85,19 @@ def test_the_unit_is_told_by_the_column_or_by_what_is_our_time(
     assert found == [(0, pytest.approx(0.0421)), (pytest.approx(0.02), None)]
 
 
-@given(st.integers(0, 2**62), st.lists(st.tuples(st.integers(0, 10**12), st.integers(-1, 2_000)), min_size=1))
+@pytest.mark.parametrize(("column", "step"), [("timestamp_ns", 20), ("timestamp_ns", 20_000), ("timestamp_us", 20)])
+def test_times_too_close_for_the_unit_of_their_column_are_refused(column: str, step: int) -> None:
+    """Milliseconds or microseconds in a column of nanoseconds, milliseconds in one of microseconds."""
+    with pytest.raises(TraceError) as caught:
+        parse_rtt_csv([f"{column},rtt", *(f"{i * step},42.1" for i in range(5))])
+    assert (caught.value.rule, caught.value.field) == ("unit", column)
+
+
+#: Times between packets in ns: none, or as long as a prober's at least.
+GAPS = st.just(0) | st.integers(100_000, 10**12)
+
+
+@given(st.integers(0, 2**62), st.lists(st.tuples(GAPS, st.integers(-1, 2_000)), min_size=1))
 def test_what_was_written_is_read(begin: int, steps: list[tuple[int, int]]) -> None:
     now, lines, wanted = begin, ["rtt,timestamp_ns"], []
     for gap, trip in steps:
