@@ -225,7 +225,7 @@ class Inbox:
         peer, header = received.source, PartHeader.unpack(received.frame.header)
         size, stop = header.size, header.offset + len(received.payload)
         if size > self._codec.most_bytes or stop > size:
-            raise FrameError(f"bytes {header.offset} to {stop} of a message of {size}")
+            raise FrameError(f"a frame has bytes {header.offset} to {stop} of a message of {size} bytes")
         with self._guard:
             self._check(peer, generation)
             opened = self._open[peer, generation]
@@ -235,7 +235,7 @@ class Inbox:
             if len(whole.body) != size:
                 raise FrameError(f"message {header.sequence} has {len(whole.body)} bytes, and in another frame {size}")
             if len(opened) > OPEN_MESSAGES * self._streams:
-                raise FrameError(f"{len(opened)} messages are incomplete at once")
+                raise FrameError(f"{peer} left {len(opened)} messages incomplete at once")
             self.received_bytes[peer] += len(received.payload)
             whole.body[header.offset : stop] = received.payload
             whole.left -= len(received.payload)
