@@ -18,7 +18,7 @@ State = Literal["waiting", "running", "done", "failed"]
 
 
 class Controller(Protocol):
-    """Carries out a coordinator's actions."""
+    """The part of the controller's service that `status` and `final` read."""
 
     spec: ControllerSpec
     state: State

@@ -142,18 +142,18 @@ class HostProgram:
         )
 
     def opened(self) -> int | None:
-        """Return a descriptor of the process."""
+        """Return a descriptor of the process, which becomes readable when the process ends."""
         return os.pidfd_open(self._process.pid)  # a child that was not waited for keeps its number
 
     def output(self) -> Iterator[bytes]:
-        """Yield the output."""
+        """Yield the program's output on both streams as it arrives."""
         assert self._process.stdout is not None
         with self._process.stdout as stream:
             while piece := stream.read(CHUNK_BYTES):
                 yield piece
 
     def exit_code(self) -> int:
-        """Return the exit code."""
+        """Return the exit code of the program, which has ended."""
         code = self._process.wait()
         return code if code >= 0 else KILLED - code
 
@@ -180,7 +180,7 @@ class ContainerCommand:
     ended_before: int = 0
 
     def how_it_ended(self, code: int, status: int | None) -> str:
-        """Return how the command ended, as the end of a sentence.
+        """Return how the command ended, by its exit code and its wait status, as the end of a sentence.
 
         Args:
             code: The exit code that the engine reports. Without a status, one above 128 has two readings: a signal
@@ -295,11 +295,11 @@ class ContainerProgram:
         return None
 
     def output(self) -> Iterator[bytes]:
-        """Return the output."""
+        """Return an iterator over the program's output on both streams as it arrives."""
         return self._output
 
     def exit_code(self) -> int:
-        """Return the exit code.
+        """Return the exit code of the program, which has ended.
 
         Raises:
             LaunchFailed: The engine did not report one within ENGINE_S.

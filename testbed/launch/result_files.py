@@ -47,7 +47,7 @@ class CopiedFiles:
 
 
 def copy_results(container: ProcessIdentity, target: Path) -> CopiedFiles:
-    """Copy the files of a container, and return what was copied.
+    """Copy the files that programs left in a container's OUT or changed in its FILES. Return what was copied.
 
     Nothing is copied if the container has ended, or has no OUT.
 

@@ -28,7 +28,7 @@ Capacity = TypeVar("Capacity", bound=Hashable)
 
 
 class FlowNetwork(NamedTuple):
-    """The flows of a plan on a network."""
+    """A plan's flows as arrays: each flow's receiver, delay and capacities, and each capacity's bytes/s."""
 
     #: Flow → the member that receives it.
     target: Ints

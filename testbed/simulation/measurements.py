@@ -36,7 +36,7 @@ class Measurements:
     """Simulates the members' measurements of their paths, and their reports of these to the controller."""
 
     def __init__(self, environment: Environment, names: Sequence[str], measure: bool) -> None:
-        """Initialize without measurements.
+        """Prepare to simulate the measurements of these members.
 
         Args:
             environment: The environment of the simulation.

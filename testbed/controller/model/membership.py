@@ -77,7 +77,7 @@ class Leases:
             self._disconnected.add(member)
 
     def report_peer(self, member: str, peer: str, why: str, broken: bool, now: float) -> None:
-        """Record that `member` lost its connection to `peer` (`broken`), or waits for it longer than a round takes."""
+        """Record that `member` lost its connection to `peer` (`broken`), or waits for it, longer than a round takes."""
         if not {member, peer} <= self._renewed_s.keys():
             return
         if broken:

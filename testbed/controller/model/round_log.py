@@ -46,7 +46,7 @@ class ReportedRound:
     reports: Mapping[str, Report]
 
     def summary(self) -> RoundSummary:
-        """Return the round's summary."""
+        """Return the round's plan epoch and times, its lost and duplicated updates, and its mean metrics."""
         its = self.reports.values()
         span = span_of((report.started_s, report.finished_s) for report in its)
         return RoundSummary(

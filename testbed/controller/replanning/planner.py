@@ -209,7 +209,7 @@ class Planner:
     # Considering
 
     def proceed(self) -> Actions:
-        """Consider the open requests, one at a time."""
+        """Consider the queued requests for a plan, one at a time."""
         group = self._group
         while not self._busy and not self._requests.empty:
             request = self._requests.take()

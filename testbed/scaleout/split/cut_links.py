@@ -181,7 +181,7 @@ class TunnelShaper(Shaper):
 
     @property
     def realtime(self) -> bool | None:
-        """The inner shaper's priority: True if real-time; None if the kernel shapes."""
+        """True if the inner shaper's process has real-time priority; None if the kernel shapes."""
         return self._inner.realtime
 
     def attach(self, ports: Mapping[Port, LinkState]) -> None:
@@ -194,7 +194,7 @@ class TunnelShaper(Shaper):
         self._inner.apply(enforced, None if coming is None else self._enforced_later(coming))
 
     def expect(self, coming: Mapping[str, FutureStates]) -> None:
-        """Append the states that routers will enforce."""
+        """Append future states of links to those queued, each changed to the state that the link's router enforces."""
         self._inner.expect(self._enforced_later(coming))
 
     def applied(self) -> list[Applied]:
@@ -307,7 +307,7 @@ def _udp_socket() -> socket.socket:
 def measure_cut_links(
     hosts: SplitHosts, host_of: Mapping[str, str], states: Mapping[str, LinkState], links: Iterable[str], mtu: int
 ) -> dict[str, LinkFidelity]:
-    """Measure cut links from the holder of all hosts, one after another: each takes about two seconds."""
+    """Return the measured errors of cut links by name, measured one after another: each takes about two seconds."""
     links = [link for link in links if states[link].up]
     asked = {name: states[name] for link in links for name in (link, link_back(link)) if name in states}
     errors: dict[str, float] = hosts.merged("cut.round_trip_errors", lambda _: (asked,))

@@ -69,7 +69,7 @@ class Sparse(Codec):
         return result
 
     def fits(self, elements: int, length: int) -> bool:
-        """Return whether the length is that of none up to all of the values."""
+        """Return whether a payload of `length` bytes may hold `elements` values, of which any number may be zero."""
         return HEAD <= length <= HEAD + 4 * elements
 
     def size(self, elements: int) -> int:

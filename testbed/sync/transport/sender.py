@@ -30,7 +30,7 @@ class _Pace:
         self._allowed = (0, 0)
 
     def allowed(self, now: float, rested: bool) -> tuple[int, int]:
-        """Return the allowed bytes a second, and those in a burst; see TcpInfo.
+        """Return the bytes a second that TCP allows to send, and the bytes that it allows in a burst; see TcpInfo.
 
         BBR begins at its estimate after a rest, whatever its gain was before. When the gain of 1.25 was counted, trains
         at the estimate were taken for a full link.

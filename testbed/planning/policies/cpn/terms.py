@@ -212,7 +212,7 @@ def ring_edges(ring: Ring) -> tuple[Ints, Ints]:
 
 
 def _mean(costs: Floats, counted: NDArray[np.bool_]) -> Floats:
-    """Return each row's mean over the counted columns; infinite for a row without any."""
+    """Return each row's mean over the columns that `counted` marks in that row; infinite if it marks none there."""
     count = counted.sum(axis=1)
     total = np.where(counted, costs, 0.0).sum(axis=1)
     return np.where(count > 0, total / np.maximum(count, 1), np.inf)
