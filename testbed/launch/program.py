@@ -158,11 +158,11 @@ class HostProgram:
         return code if code >= 0 else KILLED - code
 
     def how_it_ended(self, status: int | None) -> str:
-        """Return how the program ended, as the end of a sentence."""
+        """Return how the program ended, by its exit code or its signal, as the end of a sentence."""
         return how_it_ended(self._process.wait())
 
     def hints(self, said: Sequence[str]) -> Sequence[str]:
-        """Return what to do about the failure; see `host_hints`."""
+        """Return what to do about the failed program, by the last lines that it printed; see `host_hints`."""
         return list(host_hints(self._command, said))
 
 
@@ -312,16 +312,16 @@ class ContainerProgram:
         return int(state["ExitCode"])
 
     def how_it_ended(self, status: int | None) -> str:
-        """Return how the program ended, as the end of a sentence."""
+        """Return how the program ended, by its exit code and wait status, as the end of a sentence."""
         return self._command.how_it_ended(self.exit_code(), status)
 
     def hints(self, said: Sequence[str]) -> Sequence[str]:
-        """Return what to do about the failure; see `ContainerFiles.hints`."""
+        """Return what to do about the failed program, by the last lines that it printed; see `ContainerFiles.hints`."""
         return self._command.container_files.hints(self._command.words, said)
 
     @staticmethod
     def _on(state: Mapping[str, Any]) -> bool:
-        """Return whether the program has not ended.
+        """Return whether the program is still running.
 
         An engine answers a start a moment before it reports that the program runs.
         """

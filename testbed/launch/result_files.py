@@ -42,7 +42,7 @@ class CopiedFiles:
     left_out: list[str] = field(default_factory=list)
 
     def record(self) -> dict[str, Any]:
-        """Return the entry of a summary."""
+        """Return the counts of copied files and bytes, and the files left out, as a summary's entry."""
         return {"files": self.files, "bytes": self.size, "left_out": self.left_out[:MOST_NAMES]}
 
 

@@ -108,7 +108,7 @@ def run(
     later: Sequence[tuple[float, FlowNetwork]] = (),
     connections: Connections | None = None,
 ) -> Found:
-    """Simulate rounds. The interpreter's lock is free meanwhile.
+    """Return the times and bytes of simulated rounds. The interpreter's lock is free meanwhile.
 
     Args:
         network: The flows, with the capacities that they draw on.

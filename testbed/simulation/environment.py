@@ -62,7 +62,7 @@ class KeylessIdentities(Identities):
     """Identities without keys: members do not connect, and the million keys of 1,000 members take ten seconds."""
 
     def keys(self, member: str) -> dict[str, str]:
-        """Return no keys."""
+        """Return an empty mapping: simulated members do not connect, so they share no keys."""
         return {}
 
 

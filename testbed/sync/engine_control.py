@@ -26,7 +26,7 @@ class EngineControl:
     def __init__(
         self, member: str, connection: ControlConnection, engine: AllReduceEngine, keys: dict[str, bytes]
     ) -> None:
-        """Prepare to handle messages.
+        """Prepare to handle the controller's messages to `member`, without reading any.
 
         Args:
             member: The member's name.

@@ -35,7 +35,7 @@ def _above_zero(**values: float) -> None:
 
 
 def _kept(rate_bps: float, mean_bps: float) -> float:
-    """Return the rate, or the nearest one from a tenth of the mean to twice the mean."""
+    """Return the rate, limited to between a tenth of the mean and twice the mean."""
     return min(max(rate_bps, mean_bps / 10), mean_bps * 2)
 
 

@@ -49,7 +49,7 @@ class Leases:
         return self._lease_s / CHECKS
 
     def begin(self, members: Iterable[str], now: float) -> None:
-        """Give these members new leases, and forget the reports about them."""
+        """Give these members new leases from `now` on, and forget what others reported about them."""
         self.extend_for_stall(now)
         for member in members:
             self.end(member)

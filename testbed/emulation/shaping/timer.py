@@ -40,7 +40,7 @@ class TimedRequests(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A message to the process, done at one instant.
+    """A message to the timer's process, whose parts the process does at one instant.
 
     Attributes:
         forget: The links whose queued requests are dropped first.
@@ -55,7 +55,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class TimerAnswer:
-    """The states that took effect since the last answer. `refusal` is the kernel's first refusal, if there was one."""
+    """The states that took effect since the timer's last answer, and the kernel's first refusal, if any."""
 
     applied: Sequence[Applied]
     refusal: str | None

@@ -168,7 +168,7 @@ def over_underlay(link: str, state: LinkState, floor_s: float) -> LinkState:
 
 
 class TunnelShaper(Shaper):
-    """Passes each state on to another shaper, less the link's floor.
+    """Shapes links by an inner shaper, which gets each delay less the part that the hosts' network takes: the floor.
 
     Raises ShapingError for a state below the floor: such a link would silently be slower than asked for.
     """
@@ -198,19 +198,19 @@ class TunnelShaper(Shaper):
         self._inner.expect(self._enforced_later(coming))
 
     def applied(self) -> list[Applied]:
-        """Return the inner shaper's applied states."""
+        """Return the future states that took effect in the inner shaper since the last call."""
         return self._inner.applied()
 
     def detach(self, link: str) -> None:
-        """Detach a link."""
+        """Detach a link from the inner shaper."""
         self._inner.detach(link)
 
     def counters(self) -> dict[str, LinkCounters]:
-        """Return the inner shaper's counters."""
+        """Return the inner shaper's totals of every attached link."""
         return self._inner.counters()
 
     def failure(self) -> str | None:
-        """Return the inner shaper's failure."""
+        """Return why the inner shaper's links are dead, or None if all is well."""
         return self._inner.failure()
 
     def close(self) -> None:

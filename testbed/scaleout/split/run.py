@@ -268,7 +268,7 @@ class SplitFleet(Fleet):
 
     @property
     def limits(self) -> ContainerLimits | None:
-        """No limits here, None: each host logs those of its own containers."""
+        """None: each host logs the limits of its own containers."""
         return None
 
     def death(self, worker: str) -> str:

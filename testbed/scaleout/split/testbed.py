@@ -251,7 +251,7 @@ class SplitReplay(Replay):
 
     @property
     def failure(self) -> Exception | None:
-        """No failure here, None: hosts report one with their samples."""
+        """None: hosts report a failed replay with their samples."""
         return None
 
     def stop(self) -> None:

@@ -72,7 +72,7 @@ class OwnedShard:
 
 @dataclass(slots=True)
 class _Awaiting:
-    """An exchange without an answer yet."""
+    """A part of a group's move that this member has not answered yet, and the member that sent it."""
 
     sender: str
     message: GroupMove

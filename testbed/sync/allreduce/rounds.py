@@ -172,7 +172,7 @@ class Rounds:
         return begun
 
     def end(self, ended: Round) -> None:
-        """Record that a round is over here."""
+        """Record that a round is over at this member."""
         self.finished = ended.number
         kept = {kind: part for kind, part in self._return_parts.items() if kind.epoch == ended.epoch}
         self._return_parts = kept | {RoundKind(ended.epoch, ended.among_all, ended.shape): ended.pacing.return_part}

@@ -105,10 +105,10 @@ def _width(distinct: int) -> int:
 
 
 def _low(count: int, elements: int) -> int:
-    """Return the number of low bits of places that are written unchanged."""
+    """Return how many low bits of each place are written unchanged, for `count` places among `elements`."""
     return max((elements // count).bit_length() - 1, 0) if count else 0
 
 
 def _high(count: int, low: int, elements: int) -> int:
-    """Return the number of bits that the high bits of all places take."""
+    """Return how many bits the high parts of all places take together."""
     return count + ((elements - 1) >> low) + 1 if count else 0

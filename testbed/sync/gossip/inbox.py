@@ -273,7 +273,7 @@ class Incoming:
         self._generation = generation
 
     def opened(self, peer: str, channel: int) -> bool:
-        """Return True for the channel of messages that travel directly, the only one."""
+        """Return whether the channel is DIRECT: gossip uses no auxiliary routes."""
         return channel == DIRECT
 
     def take(self, received: Received) -> None:

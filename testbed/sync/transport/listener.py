@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Received(NamedTuple):
-    """A frame that arrived as it was sent."""
+    """A frame as it arrived: its head and payload, the member that made it, and its time on the wire."""
 
     #: The member that made the frame.
     source: str
