@@ -230,11 +230,11 @@ class WithGenerator(Participant):
 
     @property
     def model(self) -> Tensor:
-        """The member's model."""
+        """The parameters of the member's model; the generator has no model."""
         return self.member.model
 
     def program(self) -> Steps[None]:
-        """Return the member's program."""
+        """Return the member's program; the generator only answers messages."""
         return self.member.program()
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:

@@ -74,7 +74,7 @@ class Volume:
 
     @property
     def duration_s(self) -> float:
-        """The last edge."""
+        """The time of the last edge, in seconds from 0."""
         return self.edges_s[-1]
 
     def by(self, time_s: float) -> float:

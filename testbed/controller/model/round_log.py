@@ -127,7 +127,7 @@ def means(reports: Collection[Report]) -> dict[str, float | None]:
 
 
 class RoundLog:
-    """Gathers reports into rounds.
+    """Gathers the members' reports into rounds, and keeps the figures of the newest rounds.
 
     Args:
         expected: Returns the members of an epoch's plan that are still present.
@@ -153,7 +153,7 @@ class RoundLog:
         return max(self._newest_reported.values(), default=0)
 
     def add(self, report: Report) -> ReportedRound | None:
-        """Add a report.
+        """Add a member's report, and return its round if the report completes it.
 
         Returns:
             The round if this report completes it, else None.

@@ -64,7 +64,7 @@ class ProcessorBudget:
         return self._left_s > (0.0 if urgent else RESERVE_S)
 
     def spend(self, seconds: float) -> None:
-        """Subtract used processor time."""
+        """Subtract processor seconds that were used from the budget."""
         self._left_s -= seconds
 
 

@@ -137,7 +137,7 @@ class MemberServer:
         self._servers: list[asyncio.Server] = []
 
     async def start(self) -> None:
-        """Listen at all sockets."""
+        """Listen at the members' Unix sockets, and at the TCP endpoint if there is one."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder.chmod(0o700)
         for member in self._identities.members:

@@ -104,7 +104,7 @@ class Check:
     fix: Callable[[], str] | None = None
 
     def finding(self, probes: Probes) -> Finding:
-        """Return the current result."""
+        """Return the check's result on this machine now."""
         found = self.look(probes)
         return replace(found, fixable=self.fix is not None and not found.ok)
 

@@ -268,7 +268,7 @@ class SplitHost:
     fleet: Fleet
 
     def __init__(self, name: str, address: IPv4Address, token: bytes, underlay: Path = OWN) -> None:
-        """Begin to answer probes.
+        """Begin to answer the probes of the network's other hosts.
 
         Args:
             name: The host's name.

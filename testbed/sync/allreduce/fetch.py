@@ -155,7 +155,7 @@ def receive_request(connection: socket.socket) -> FetchRequest:
 
 
 def send_answer(connection: socket.socket, answer: FetchAnswer) -> None:
-    """Send an answer."""
+    """Send the answer to a peer's request: its data, and the note that describes them."""
     note = msgspec.json.encode(answer.note)
     digest = hashlib.sha256(note)
     digest.update(answer.data)

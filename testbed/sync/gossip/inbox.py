@@ -28,7 +28,7 @@ OPEN_MESSAGES = 8
 
 @dataclass(frozen=True, slots=True)
 class MessageArrived:
-    """A message is complete."""
+    """A message of a peer is complete."""
 
     sender: str
     message: Message
@@ -72,7 +72,7 @@ class GraphCommitted:
 
 @dataclass(frozen=True, slots=True)
 class MemberFailed:
-    """This member fails."""
+    """This member fails, for the reason that the error gives."""
 
     error: BaseException
 
@@ -97,7 +97,7 @@ Event = MessageArrived | PeerLost | PeerCut | GraphPrepared | GraphCommitted | M
 
 @dataclass(slots=True)
 class _Open:
-    """An incomplete message."""
+    """A message of which some frames have not arrived yet."""
 
     body: bytearray
     #: Bytes that are missing.

@@ -65,7 +65,7 @@ class Done(Message):
 
 
 class WireMessage(NamedTuple):
-    """A packed message."""
+    """A message as it travels: the numbers of its header, and its body in bytes."""
 
     #: The code of its class.
     code: int
