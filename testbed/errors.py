@@ -59,7 +59,7 @@ MOST_QUOTED = 200
 
 
 class Details(TypedDict, total=False):
-    """The fields of a DetailedError, each given where it applies."""
+    """The optional fields of a DetailedError, which say what the error is about, such as its file and line."""
 
     rule: str | None
     field: str | None

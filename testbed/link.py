@@ -98,7 +98,7 @@ class Opportunities:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delivery:
-    """A replay of opportunities.
+    """A replay of a trace's opportunities to send, from a moment on.
 
     Two replays are equal only if they are the same object: they have tens of thousands of moments, and states are
     compared at each tick.

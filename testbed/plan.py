@@ -178,7 +178,7 @@ class Group:
 
 
 def cut(shares: Iterable[float], start: int, stop: int) -> list[int]:
-    """Return where shares that add up to 1 cut [start, stop), with both ends.
+    """Return the bounds at which `shares`, which add up to 1, cut [start, stop), both ends included.
 
     The cuts are rounded cumulative shares, so every member computes the same.
     """

@@ -84,7 +84,7 @@ def replacing(make: Callable[..., Any], by_default: bool) -> Callable[..., Any]:
 
 
 def _make(options: Any, _: object) -> Any:
-    """Return the process group that PyTorch asks for."""
+    """Return a new process group of the backend `wan`, with PyTorch's options."""
     from testbed.sync.c10d import make_group
 
     return make_group(options, CONTROLLER)

@@ -28,7 +28,7 @@ class UnixConnection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        """Open the connection.
+        """Connect to the Unix socket, where HTTPConnection would connect over TCP.
 
         Raises:
             OSError: Nothing listens at the socket.

@@ -40,7 +40,7 @@ class ApiPort:
 
 
 def write_entry(folder: Path, port: int, token: str) -> Path:
-    """Write both files, owned by the user who called (also through sudo). Return the page's path."""
+    """Write the token's and the page's files, owned by the calling user (also under sudo); return the page's path."""
     for name, text in ((TOKEN, token + "\n"), (PAGE, _REDIRECT.format(port=port, token=token))):
         write_text(folder / name, text, mode=0o600)
         if owner := os.environ.get("SUDO_UID"):

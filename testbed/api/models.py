@@ -14,7 +14,7 @@ By = Literal["file", "hand"]
 
 
 class ApiModel(BaseModel):
-    """A value that has these fields and no others."""
+    """The base class of the API's values. Unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

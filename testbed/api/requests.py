@@ -153,7 +153,7 @@ class ChangeGraph(HttpRequest):
 
 
 class RecordLaunch(HttpRequest):
-    """Add an event to those of a network that is up: a command was started on its workers, or has ended there."""
+    """Record in the events of a network that is up that a command was started on its workers, or has ended there."""
 
     ROUTE = ("POST", "/launches")
 

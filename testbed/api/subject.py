@@ -50,7 +50,7 @@ class Subject(ABC):
 
     def recording(self) -> bytes:
         """Return the whole recording of a finished run as JSON, several megabytes, for the page to play."""
-        raise ApiProblem(NOT_HERE, "this is not a recording but goes on; follow it at /api/v1/stream")
+        raise ApiProblem(NOT_HERE, "only a finished run has a recording; follow what still runs at /api/v1/stream")
 
     def metrics(self) -> bytes:
         """Return the metrics in Prometheus' text format."""

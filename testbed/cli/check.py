@@ -80,7 +80,7 @@ def _object_in(file: Path) -> Mapping[str, Any]:
 
 
 def _checked(file: Path) -> str:
-    """Return a summary of a file. Exit with bad input if something is wrong with it."""
+    """Return a file's kind and a summary of its content. Exit with bad input if something is wrong with the file."""
     from testbed.plan import Plan, PlanError
     from testbed.planning import View, ViewError
     from testbed.report.trace import facts

@@ -47,7 +47,7 @@ Strict = Annotated[
 
 
 def overrides(pairs: list[str]) -> dict[str, str]:
-    """Return the `key=value` pairs of --set. Exit with bad input for a text that is no pair."""
+    """Return the `key=value` texts of --set as a mapping. Exit with bad input for a text without `=`."""
     for pair in pairs:
         if "=" not in pair or pair.startswith("="):
             raise fail(BAD_INPUT, f"--set {pair}: is not KEY=VALUE\n    write instead: --set train.rounds=20")
@@ -151,7 +151,10 @@ def _summary(outcome: Executed) -> dict[str, Any]:
 
 
 def page(run: Path) -> Path:
-    """Write the report page of a run that is over. The drawing library takes a second to load, so it is loaded here."""
+    """Write the report page of a run that is over, and return its path.
+
+    The drawing library takes a second to load, so it is loaded here.
+    """
     from testbed.report.page import write_report
 
     return write_report(run)

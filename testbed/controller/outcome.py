@@ -18,7 +18,7 @@ State = Literal["waiting", "running", "done", "failed"]
 
 
 class Controller(Protocol):
-    """Carries out a coordinator's actions."""
+    """The part of the controller's service that `status` and `final` read."""
 
     spec: ControllerSpec
     state: State
@@ -55,7 +55,7 @@ def write_final(path: Path, controller: Controller) -> None:
 
 
 def final(controller: Controller) -> dict[str, Any]:
-    """Return the run's outcome."""
+    """Return the run's outcome at its end, as plain values for JSON."""
     goodbyes, present = controller.coordinator.goodbyes, controller.coordinator.present
     digests = {goodbye.digest for goodbye in goodbyes.values()}
     return {

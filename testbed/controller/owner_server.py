@@ -42,7 +42,7 @@ class OwnerServer:
         self._path = path
 
     async def start(self) -> None:
-        """Listen at the socket."""
+        """Listen at the owner's Unix socket."""
         self._server = await asyncio.start_unix_server(self._serve, sock=unix_socket(self._path))
 
     def close(self) -> None:

@@ -60,6 +60,6 @@ class ReportLog:
             )
 
     def close(self) -> None:
-        """Close the files."""
+        """Close `rounds.jsonl` and `arrivals.jsonl`."""
         for file in self._files.values():
             file.close()

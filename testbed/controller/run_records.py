@@ -17,7 +17,7 @@ from testbed.telemetry.round_span import time_spent
 
 
 class Controller(Protocol):
-    """Knows the rounds of a run."""
+    """The part of a controller that RunRecords needs: its rounds."""
 
     def rounds(self, since: int) -> list[dict[str, Any]]:
         """Return the complete rounds from number `since` on. Raises ControllerError while the controller is busy."""
@@ -64,7 +64,7 @@ class RunRecords:
         self._spent: dict[str, dict[str, float]] = {}
 
     def until(self, newest: int | None) -> dict[str, dict[str, Any]]:
-        """Return the summaries of the kept rounds by number.
+        """Return the summaries of the kept rounds, by number, up to the round `newest`.
 
         Args:
             newest: The number of the last completed round, or None before the first. If it is another one than at the

@@ -135,7 +135,7 @@ def _spec(args: argparse.Namespace, names: Sequence[str], secret: str) -> Contro
 
 
 def _policy(name: str) -> str:
-    """Return a policy's name, or its file by the whole path."""
+    """Return the policy as it was named, or if a file was named, the file's absolute path."""
     return str(Path(name).resolve()) if is_file(name) else name
 
 

@@ -139,7 +139,7 @@ class Output:
         self._thread = threading.Thread(target=self._run, name=f"output of {name}", daemon=True)
 
     def start(self) -> None:
-        """Start reading."""
+        """Start to read the program's output, on a thread."""
         self._thread.start()
 
     def join(self, timeout_s: float) -> None:

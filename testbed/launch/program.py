@@ -142,27 +142,27 @@ class HostProgram:
         )
 
     def opened(self) -> int | None:
-        """Return a descriptor of the process."""
+        """Return a descriptor of the process, which becomes readable when the process ends."""
         return os.pidfd_open(self._process.pid)  # a child that was not waited for keeps its number
 
     def output(self) -> Iterator[bytes]:
-        """Yield the output."""
+        """Yield the program's output on both streams as it arrives."""
         assert self._process.stdout is not None
         with self._process.stdout as stream:
             while piece := stream.read(CHUNK_BYTES):
                 yield piece
 
     def exit_code(self) -> int:
-        """Return the exit code."""
+        """Return the exit code of the program, which has ended."""
         code = self._process.wait()
         return code if code >= 0 else KILLED - code
 
     def how_it_ended(self, status: int | None) -> str:
-        """Return how the program ended, as the end of a sentence."""
+        """Return how the program ended, by its exit code or its signal, as the end of a sentence."""
         return how_it_ended(self._process.wait())
 
     def hints(self, said: Sequence[str]) -> Sequence[str]:
-        """Return what to do about the failure; see `host_hints`."""
+        """Return what to do about the failed program, by the last lines that it printed; see `host_hints`."""
         return list(host_hints(self._command, said))
 
 
@@ -180,7 +180,7 @@ class ContainerCommand:
     ended_before: int = 0
 
     def how_it_ended(self, code: int, status: int | None) -> str:
-        """Return how the command ended, as the end of a sentence.
+        """Return how the command ended, by its exit code and its wait status, as the end of a sentence.
 
         Args:
             code: The exit code that the engine reports. Without a status, one above 128 has two readings: a signal
@@ -295,11 +295,11 @@ class ContainerProgram:
         return None
 
     def output(self) -> Iterator[bytes]:
-        """Return the output."""
+        """Return an iterator over the program's output on both streams as it arrives."""
         return self._output
 
     def exit_code(self) -> int:
-        """Return the exit code.
+        """Return the exit code of the program, which has ended.
 
         Raises:
             LaunchFailed: The engine did not report one within ENGINE_S.
@@ -312,16 +312,16 @@ class ContainerProgram:
         return int(state["ExitCode"])
 
     def how_it_ended(self, status: int | None) -> str:
-        """Return how the program ended, as the end of a sentence."""
+        """Return how the program ended, by its exit code and wait status, as the end of a sentence."""
         return self._command.how_it_ended(self.exit_code(), status)
 
     def hints(self, said: Sequence[str]) -> Sequence[str]:
-        """Return what to do about the failure; see `ContainerFiles.hints`."""
+        """Return what to do about the failed program, by the last lines that it printed; see `ContainerFiles.hints`."""
         return self._command.container_files.hints(self._command.words, said)
 
     @staticmethod
     def _on(state: Mapping[str, Any]) -> bool:
-        """Return whether the program has not ended.
+        """Return whether the program is still running.
 
         An engine answers a start a moment before it reports that the program runs.
         """

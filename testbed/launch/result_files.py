@@ -42,12 +42,12 @@ class CopiedFiles:
     left_out: list[str] = field(default_factory=list)
 
     def record(self) -> dict[str, Any]:
-        """Return the entry of a summary."""
+        """Return the counts of copied files and bytes, and the files left out, as a summary's entry."""
         return {"files": self.files, "bytes": self.size, "left_out": self.left_out[:MOST_NAMES]}
 
 
 def copy_results(container: ProcessIdentity, target: Path) -> CopiedFiles:
-    """Copy the files of a container, and return what was copied.
+    """Copy the files that programs left in a container's OUT or changed in its FILES. Return what was copied.
 
     Nothing is copied if the container has ended, or has no OUT.
 

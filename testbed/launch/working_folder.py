@@ -105,7 +105,7 @@ def _take_away(layers: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Layers:
-    """The mounts of one container."""
+    """Lays mounts over the folder FILES of one container, so that its programs can write there."""
 
     #: The container's mount points.
     points: list[str]

@@ -28,7 +28,7 @@ Capacity = TypeVar("Capacity", bound=Hashable)
 
 
 class FlowNetwork(NamedTuple):
-    """The flows of a plan on a network."""
+    """A plan's flows as arrays: each flow's receiver, delay and capacities, and each capacity's bytes/s."""
 
     #: Flow → the member that receives it.
     target: Ints
@@ -108,7 +108,7 @@ def run(
     later: Sequence[tuple[float, FlowNetwork]] = (),
     connections: Connections | None = None,
 ) -> Found:
-    """Simulate rounds. The interpreter's lock is free meanwhile.
+    """Return the times and bytes of simulated rounds. The interpreter's lock is free meanwhile.
 
     Args:
         network: The flows, with the capacities that they draw on.

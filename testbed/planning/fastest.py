@@ -46,7 +46,7 @@ def direct(view: View, members: Collection[str]) -> list[Pair]:
 
 
 def _passes(route: tuple[str, ...], known: set[tuple[str, ...]]) -> bool:
-    """Return whether a route begins or ends with another `known` route, which it does if it passes another site.
+    """Return whether a route passes a third site, which shows by a `known` route at its begin or at its end.
 
     Routers forward by destination, or routes are searched from the source; among several shortest paths the rest of
     the route may differ.

@@ -156,7 +156,7 @@ class PlanRounds:
         return self._items
 
     def coded(self, parts: Mapping[tuple[str, str, bool], float]) -> PlanRounds:
-        """Return these rounds through codecs.
+        """Return these rounds with chunks that take fewer bytes, as codecs encode them.
 
         Args:
             parts: (sender, receiver, whether a mean) → the part of a chunk's bytes that is sent; 1 if not named.
@@ -169,7 +169,7 @@ class PlanRounds:
     def network(
         self, limits: Constraints, delay_s: Callable[[str, str], float], names: Sequence[str] | None = None
     ) -> FlowNetwork:
-        """Return the flows on a network.
+        """Return the flows of these rounds as arrays, on a network with these capacities and delays.
 
         Args:
             limits: The capacities, and those that each edge draws on.

@@ -79,7 +79,7 @@ class TreeChoice:
         self._uses = self._matrix()
 
     def good(self) -> list[list[Tree]]:
-        """Return the sets of trees with the best predicted rounds, one set for each plan, at most MOST of them.
+        """Return up to MOST sets of trees, each the trees of one candidate plan, those with the shortest rounds first.
 
         Plans within FEWER of the best come first, and the fewest trees among these. From the deepest limit to the
         shallowest, and from many trees to few, the drain only gets longer; a series ends once the drain alone exceeds

@@ -62,7 +62,7 @@ class PhysicalLink:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A directed overlay edge."""
+    """An edge from one member to another: its rate and round trip, and how these are known."""
 
     #: Bit/s, in frames, that the edge's path carries while no other traffic uses it.
     rate_bps: float

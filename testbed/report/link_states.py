@@ -17,7 +17,7 @@ Columns = dict[str, list[Any]]
 
 
 class StateLine(msgspec.Struct, gc=False):
-    """A line of `links.jsonl`."""
+    """A line of `links.jsonl`: the state of a link from a moment on."""
 
     at_s: float
     link: str

@@ -64,7 +64,7 @@ class KeyFigure:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A question with its answer."""
+    """A question that a report opens with, and the answer in sentences."""
 
     question: str
     #: Sentences; `items` are a list below the first.
@@ -189,7 +189,7 @@ def _trusted(record: RunRecord) -> Part:
 
 
 def _fidelity(record: RunRecord) -> Iterator[str]:
-    """Yield the largest errors of links against what was asked of them."""
+    """Yield a sentence on the largest errors of the links' rates and round trips, if they were measured."""
     backend, links = str(record.manifest.get("backend")), record.section("links").values()
     rates, trips = (_known(links, name) for name in ("rate_error_pct", "rtt_error_ms"))
     if rates and trips and backend in RATE_TOLERANCE:
@@ -244,7 +244,7 @@ def comparison_opening(records: Sequence[RunRecord], labels: Sequence[str]) -> l
 
 
 def _outcomes(records: Sequence[RunRecord], labels: Sequence[str]) -> Iterator[str]:
-    """Yield which run was the fastest and which the slowest, by their rounds and altogether."""
+    """Yield sentences on the fastest and the slowest run: by the median round, and by the whole training."""
     for what, values in (
         (f"The median round, {MEANING},", [median_round_s(record) for record in records]),
         ("The whole training", [record.section("training").get("wall_seconds") for record in records]),

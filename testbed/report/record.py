@@ -105,7 +105,7 @@ class RunRecord(RunFiles):
 
     @cached_property
     def sites(self) -> Mapping[str, Sequence[str]]:
-        """Site -> its members."""
+        """The members of each site, by the site's name."""
         found: dict[str, list[str]] = {}
         for member in self.members:
             found.setdefault(site_of(member), []).append(member)

@@ -200,7 +200,7 @@ def _steps_noticed(record: RunRecord, history: _RoundHistory) -> Iterable[tuple[
 
 
 def _rtt_s(record: RunRecord, link: str, state: LinkRecord) -> float:
-    """Return a link's round trip without queues; twice its delay for a link without a way back."""
+    """Return a link's round trip in seconds without queues; twice its delay for a link without a way back."""
     way_back = record.states.get(link_name(*reversed(link_ends(link))), (state,))
     return state.delay_s + next((one.delay_s for one in reversed(way_back) if one.at_s <= state.at_s), state.delay_s)
 

@@ -142,7 +142,7 @@ class Score:
 
     @property
     def right(self) -> tuple[int, int]:
-        """(The swaps whose new plan was not slower by the true rates, the swaps of which that is known)."""
+        """The number of swaps to plans that were not slower by the true rates, and of those for which that is known."""
         found = [swap.true for swap in self.swaps if swap.true is not None]
         return sum(true >= 0 for true in found), len(found)
 

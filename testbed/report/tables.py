@@ -30,7 +30,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of a page."""
+    """A table of a report's page."""
 
     name: str
     #: (Heading, whether the column holds numbers).

@@ -45,7 +45,7 @@ class ChangeListener(Protocol):
     """
 
     def __call__(self, kind: str, target: str, by: By, *, changed: Mapping[str, float | None] | None = None) -> None:
-        """Handle one change."""
+        """Handle one change, which was carried out."""
 
 
 class WorkerPrograms(Protocol):

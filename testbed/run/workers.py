@@ -56,7 +56,7 @@ class RestartBackoff:
 
     @property
     def over(self) -> bool:
-        """True if the worker died more than MOST_RESTARTS times."""
+        """True if the worker died more than MOST_RESTARTS times, so that it is not restarted any more."""
         return self._count > MOST_RESTARTS
 
     def died(self, now: float) -> None:
@@ -69,7 +69,7 @@ class RestartBackoff:
         self._due = now + (min(FIRST_PAUSE_S * 2 ** (self._count - 2), LONGEST_PAUSE_S) if self._count > 1 else 0.0)
 
     def due(self, now: float) -> bool:
-        """Return whether the pause is over."""
+        """Return whether the pause after the worker's death is over, so that the worker is to be restarted."""
         return self._due is not None and not self.over and now >= self._due
 
     def started(self, now: float) -> None:

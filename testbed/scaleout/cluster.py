@@ -284,7 +284,7 @@ def examine() -> tuple[list[HostFacts], list[PairFacts]]:
 
 
 def clock_offset(read_s: Callable[[], float], now_s: Callable[[], float] = time.time) -> tuple[float, float]:
-    """Measure another clock by reading it READINGS times (Cristian 1989).
+    """Return how far another clock is ahead, and the possible error, by reading it READINGS times (Cristian 1989).
 
     Args:
         read_s: Asks the other clock, which takes some time, and returns its seconds.

@@ -114,7 +114,7 @@ class ActiveMember(TrainingMember):
 
 
 def build(options: InGraph, training: GossipTraining) -> Participant:
-    """Return the participant on its side of the graph."""
+    """Return the AD-PSGD participant of one member: active or passive, by its side of the graph."""
     name, parameters, iterations = training.name, training.parameters, training.iterations
     if training.node.rules["active"]:
         return ActiveMember(name, training.node.targets, parameters, iterations, training.random)

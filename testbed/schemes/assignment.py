@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """An experiment as its scheme sees it."""
+    """The input of a scheme's `assign`: the declared network and members, the policy's options, the codec."""
 
     #: The members and the network as the files declare them.
     view: View

@@ -154,7 +154,11 @@ class ChosenStrategy(Strategy):
         self._watch()
 
     def _follow(self, choice: TrainingChoice) -> None:
-        """Change to the choice. Uniting lasts one step, so a choice follows it even where the choice is unchanged."""
+        """Run the strategy of a choice from now on. Nothing changes if it runs already.
+
+        A change to synchronous SGD first runs `Uniting` for one step, which makes all members' parameters equal. When
+        the same choice comes again, its own strategy replaces `Uniting`.
+        """
         before, strategy = self._choice, self._strategy
         if choice == before and not isinstance(strategy, Uniting):
             return

@@ -22,7 +22,7 @@ class GradientsOptions(Options):
 
     @property
     def exact(self) -> bool:
-        """True without PowerSGD."""
+        """True unless PowerSGD is on: then steps use a low-rank part of the mean gradient."""
         return self.powersgd_rank is None
 
     @property

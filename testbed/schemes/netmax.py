@@ -182,7 +182,7 @@ class MeasuringNetMax(NetMaxMember):
 
 
 def build(options: InGraph, training: GossipTraining) -> Participant:
-    """Return the participant among its peers."""
+    """Return the NetMax participant of one member, which pulls from its neighbours."""
     peers = training.node.targets
     return MeasuringNetMax(
         training.name, peers, training.parameters, training.iterations, training.random, training.clock

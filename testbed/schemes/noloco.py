@@ -156,6 +156,6 @@ def pairs(members: Sequence[str], seed: int, iteration: int) -> dict[str, str]:
 
 
 def build(options: NoLoCoOptions, training: GossipTraining) -> Participant:
-    """Return the participant among all members."""
+    """Return the NoLoCo participant of one member, which may be paired with any other member."""
     parameters, iterations = training.parameters, training.iterations
     return NoLoCoMember(training.name, training.members, options, parameters, iterations, training.seed)

@@ -137,7 +137,7 @@ class GroupGenerator(Participant):
         self._count = 0
 
     def program(self) -> Steps[None]:
-        """Yield nothing: the generator only answers."""
+        """Yield no effect: the generator takes no steps of its own, and only answers messages."""
         yield from ()
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
@@ -147,7 +147,7 @@ class GroupGenerator(Participant):
                 return (Send(sender, self.next_group(sender)),)
             case Leaving():
                 return (Send(sender, DrawnGroups(self.leave(sender))),)
-        raise TypeError(f"{self.name} gives out groups; it cannot take {message} from {sender}")
+        raise TypeError(f"{self.name} runs the generator of groups; it cannot take {message} from {sender}")
 
     def next_group(self, member: str) -> DrawnGroup:
         """Return the oldest group in the member's buffer. An empty buffer gets a new group first."""
@@ -230,11 +230,11 @@ class WithGenerator(Participant):
 
     @property
     def model(self) -> Tensor:
-        """The member's model."""
+        """The parameters of the member's model; the generator has no model."""
         return self.member.model
 
     def program(self) -> Steps[None]:
-        """Return the member's program."""
+        """Return the member's program; the generator only answers messages."""
         return self.member.program()
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:

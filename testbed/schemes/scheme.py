@@ -68,7 +68,7 @@ class Scheme:
         try:
             return read(self.options, options)
         except TypeError as error:
-            raise ValueError(f"not options of {self.name}: {error}") from error
+            raise ValueError(f"the scheme {self.name} does not take these options: {error}") from error
 
     @property
     def regraphs(self) -> bool:

@@ -76,7 +76,7 @@ SCHEME = Scheme(
 
 
 class SparseLoCo(Strategy):
-    """SparseLoCo around a loop's steps.
+    """The strategy of SparseLoCo: every few steps a round sends the largest changes, and keeps the rest as residual.
 
     Members begin with the same parameters and agree after each round. It needs four times the parameters in memory, or
     five where the plan has a codec.

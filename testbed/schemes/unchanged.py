@@ -46,8 +46,8 @@ class UnchangedScript:
             self._optimizer = optimizer
         elif self._optimizer is not optimizer:
             raise ValueError(
-                f"TESTBED_SCHEME={self._text}: a second optimizer steps, and the parameters of one alone are known; "
-                "write instead: testbed.schemes.wrap with both around the loop"
+                f"TESTBED_SCHEME={self._text}: the script steps a second optimizer, and only the first one's "
+                "parameters are synchronized; write instead: testbed.schemes.wrap around the loop, with both optimizers"
             )
 
     def _begin(self, optimizer: torch.optim.Optimizer) -> None:

@@ -62,7 +62,7 @@ class KeylessIdentities(Identities):
     """Identities without keys: members do not connect, and the million keys of 1,000 members take ten seconds."""
 
     def keys(self, member: str) -> dict[str, str]:
-        """Return no keys."""
+        """Return an empty mapping: simulated members do not connect, so they share no keys."""
         return {}
 
 
@@ -76,7 +76,7 @@ class SimulatedController:
     """The controller on simulated time. Its decisions and its messages take no time and do not use the network."""
 
     def __init__(self, spec: ControllerSpec, out: Path, queue: EventQueue) -> None:
-        """Start the coordinator.
+        """Make the controller of a simulated run, with its first plan.
 
         Args:
             spec: The controller's own part of the experiment.
@@ -133,7 +133,7 @@ class SimulatedController:
         return LatestRound(status["metrics"], status["round_seconds"], None)
 
     def receive(self, message: ControlMessage) -> None:
-        """Handle a member's message."""
+        """Handle a member's message, and carry out the coordinator's actions on simulated time."""
         self._carry_out(self.coordinator.receive(message))
         self._reports.add(message)
 

@@ -33,7 +33,7 @@ class FluidModel(RoundModel):
     name = "fluid"
 
     def __init__(self, network: SimulatedNetwork, timeout_s: float) -> None:
-        """Initialize the model. A round that lasts for `timeout_s` fails the run, as in emulation."""
+        """Make a model over `network`. A round that lasts for `timeout_s` fails the run, as in emulation."""
         self._network = network
         self._timeout_s = timeout_s
         self._planned = RecentPlans(PlanFlows)

@@ -91,7 +91,7 @@ class GossipSetup:
         return cls(participant, node, model, steps, DeclaredCompute(work), codec, job.round_timeout_s, larger)
 
     def size(self, packed: WireMessage) -> float:
-        """Return the bytes of a message."""
+        """Return the bytes that a message takes on the network; a tensor's are scaled by `larger`, if that is set."""
         return len(packed.body) * (self.larger or 1.0 if packed.large else 1.0)
 
     def end(self) -> tuple[str, dict[str, float]]:

@@ -36,7 +36,7 @@ class Measurements:
     """Simulates the members' measurements of their paths, and their reports of these to the controller."""
 
     def __init__(self, environment: Environment, names: Sequence[str], measure: bool) -> None:
-        """Initialize without measurements.
+        """Prepare to simulate the measurements of these members.
 
         Args:
             environment: The environment of the simulation.
@@ -158,7 +158,7 @@ def _is_long(run: Sequence[Transfer]) -> bool:
 
 
 def _train(run: Sequence[Transfer], zero_s: float) -> Iterator[tuple[float, Train]]:
-    """Yield the train of chunks, unless it says too little. Its first packet only marks its begin."""
+    """Yield the train that a receiver sees of chunks sent back to back; nothing if it is too short to measure."""
     whole = sum(chunk.bytes for chunk in run)
     seconds, size = run[-1].came_s - run[0].first_s, int(whole) - TCP_PAYLOAD_BYTES
     if size < LEAST_BYTES or seconds <= 0:

@@ -139,7 +139,7 @@ class SimulatedSession:
         return True
 
     def add(self, operation: Operation) -> None:
-        """Add an operation, after the step's computing."""
+        """Add an operation to the member's activity, after the computing of the step."""
         self._compute()
         self._operations.append(operation)
 
@@ -288,7 +288,7 @@ class PlaceholderMembers(TrainingMembers):
         super().__init__(threads)
 
     def next_activities(self) -> dict[str, Activity]:
-        """Return each member's activity, which is that of its kind, without metrics."""
+        """Return each member's activity, taken from the one thread for its assignment, without metrics."""
         activities = {kind: _without_metrics(thread.next_activity()) for kind, thread in self._threads.items()}
         return {name: activities[kind] for name, kind in self._kinds.items()}
 

@@ -47,7 +47,7 @@ class LinkTraffic:
             self.add(pair, sent, done.network)
 
     def add(self, pair: Pair, sent: Iterable[Transfer], network: NetworkState) -> None:
-        """Count the transfers between a pair of members over a network."""
+        """Add a pair's transfers to the counts of each link on the pair's route, by second."""
         links = network.links_between(*pair)
         for chunk in sent if links else ():
             second = self._coming.setdefault(floor(chunk.ended_s / SAMPLE_S), {})

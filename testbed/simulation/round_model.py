@@ -258,7 +258,7 @@ class ChunkModel(RoundModel):
     name = "chunks"
 
     def __init__(self, network: SimulatedNetwork, timeout_s: float, connections: BbrConnections | None = None) -> None:
-        """Initialize the model.
+        """Make a model that simulates rounds over `network`, chunk by chunk.
 
         Args:
             network: The links and their changes.
@@ -303,7 +303,7 @@ class ChunkModel(RoundModel):
 def _flow_networks(
     rounds: PlanRounds, states: Sequence[NetworkState], pauses: Sequence[Pause], first_s: float
 ) -> Iterator[tuple[float, FlowNetwork]]:
-    """Yield the flows of a plan on the network and the moment from which they are so: without those that pause."""
+    """Yield (moment, the plan's flows from then on), again at each change of the network or of a connection's pause."""
     pairs = rounds.pairs
     limits = [state.constraints(pairs) for state in states]
     names = sorted({name for its in limits for name in its.goodput_bps})

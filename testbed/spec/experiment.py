@@ -132,7 +132,7 @@ class ExperimentFile(Strict):
 
 @dataclass(frozen=True)
 class Experiment:
-    """A validated experiment."""
+    """An experiment as its file and overrides describe it, validated, with the networks that it names."""
 
     spec: ExperimentFile
     #: The network at the experiment's scale.

@@ -74,7 +74,7 @@ class HostsFile(Strict):
 
 @dataclass(frozen=True)
 class Hosts:
-    """A validated hosts file."""
+    """The hosts of a hosts file, validated."""
 
     spec: HostsFile
     file: Path

@@ -26,7 +26,7 @@ def is_path(image: str) -> bool:
 
 
 def holds(asked: Callable[[], bool]) -> bool:
-    """Return what a path's own method says, or False where the path is longer than a file's name may be."""
+    """Return the result of a path's method, such as `is_file`; False where the path is too long to be a file's."""
     try:
         return asked()
     except OSError:

@@ -84,7 +84,7 @@ def _schema(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tidied(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema as files have the values.
+    """Return a model's schema, changed to describe values as users write them in files.
 
     A quantity is a number in its model, and a word in a file: its default gets a unit, and its limits go. A field that
     may be left out is not null in a file.

@@ -101,7 +101,7 @@ class SweepFile(Strict):
 
 @dataclass(frozen=True)
 class Sweep:
-    """A validated sweep file."""
+    """A sweep as its file describes it, validated."""
 
     spec: SweepFile
     file: Path

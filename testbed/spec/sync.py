@@ -75,12 +75,12 @@ class SyncSection(Strict):
 
     @property
     def scheme(self) -> Scheme:
-        """The scheme of the section."""
+        """The registered Scheme that `strategy` names."""
         return named(self.strategy)
 
     @cached_property
     def own(self) -> Options:
-        """The options of the scheme, as the scheme takes them."""
+        """The options that belong to the scheme, as an object of the scheme's own options class."""
         return _made(self.scheme.options, self)
 
     @property
@@ -150,7 +150,7 @@ def _model(options: type[Checked], base: type[Strict] = Strict) -> type[Strict]:
 
 
 def _modelled(hint: Any) -> Any:
-    """Return a type with models in place of its dataclasses."""
+    """Return a type with each dataclass in it replaced by its pydantic model."""
     if is_dataclass(hint):
         return _model(hint)  # type: ignore[arg-type]
     if get_origin(hint) in (Union, UnionType):

@@ -303,7 +303,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Topology:
-    """A validated network."""
+    """A network as its topology file describes it, validated."""
 
     name: str
     sites: Mapping[str, Site]

@@ -45,16 +45,21 @@ def new_experiment(name: str, folder: Path) -> list[Path]:
 
 
 def new_policy(name: str, folder: Path) -> list[Path]:
-    """Write `NAME.py` in the folder. Raises StartError if it is there, or a policy of the project has the name."""
+    """Write a commented policy, `NAME.py`, in the folder.
+
+    Raises:
+        StartError: The file is there already, or a policy of the project has the name.
+    """
     _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
     policies = PACKAGE / "planning" / "policies"
     if keyword.iskeyword(name) or (policies / f"{name}.py").exists() or (policies / name).exists():
-        raise StartError(f"{name!r} is a policy's name, or a keyword of Python\n    write instead: another name")
+        text = f"{name!r} is the name of one of the project's policies, or a keyword of Python"
+        raise StartError(f"{text}\n    write instead: another name")
     return _write({folder / f"{name}.py": _start("policy.template", name)})
 
 
 def new_form(name: str, folder: Path) -> list[Path]:
-    """Write `NAME.py` in the folder: a form of traces."""
+    """Write `NAME.py` in the folder: a commented reader of one form of trace files."""
     _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
     return _write({folder / f"{name}.py": _start("form.template", name)})
 
@@ -99,14 +104,15 @@ def _start(file: str, name: str, **more: str) -> str:
 
 def _check(name: str, pattern: re.Pattern[str], remedy: str) -> None:
     if not pattern.fullmatch(name):
-        raise StartError(f"{name!r} can't be the name of what is written\n    write instead: {remedy}")
+        raise StartError(f"a new file can't be named {name!r}\n    write instead: {remedy}")
 
 
 def _check_module(name: str, room: Path, registry: Path) -> None:
     _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
     taken = (room / name).exists() or (room / f"{name}.py").exists()
     if taken or keyword.iskeyword(name) or f'"{name}"' in registry.read_text(encoding="utf-8"):
-        raise StartError(f"{name!r} is a name in {room}, or a keyword of Python\n    write instead: another name")
+        text = f"{name!r} names a module or a scheme in {room} already, or is a keyword of Python"
+        raise StartError(f"{text}\n    write instead: another name")
 
 
 def _with_line(file: Path, list_of: str, line: str) -> str:
@@ -119,7 +125,7 @@ def _with_line(file: Path, list_of: str, line: str) -> str:
 
 
 def _write(files: Mapping[Path, str], changed: Mapping[Path, str] | None = None) -> list[Path]:
-    """Write new files, then those that name them; where one cannot be written, none is there."""
+    """Write new files, then the `changed` ones that name them. If one can't be written, the new ones are removed."""
     if there := next((file for file in files if file.exists()), None):
         raise StartError(f"{there}: the file exists already\n    write instead: another name")
     written: list[Path] = []

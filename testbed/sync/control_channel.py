@@ -46,7 +46,7 @@ class ControlChannel:
             self._lines = self._connection.makefile("rb")
 
     def send(self, message: ControlMessage) -> None:
-        """Send a message.
+        """Send a message to the controller. Any thread may call it.
 
         Raises:
             OSError: The connection has ended.

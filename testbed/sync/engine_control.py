@@ -26,7 +26,7 @@ class EngineControl:
     def __init__(
         self, member: str, connection: ControlConnection, engine: AllReduceEngine, keys: dict[str, bytes]
     ) -> None:
-        """Prepare to handle messages.
+        """Prepare to handle the controller's messages to `member`, without reading any.
 
         Args:
             member: The member's name.
@@ -72,7 +72,7 @@ class EngineControl:
         except PlanError as error:
             epoch = message.plan.get("epoch")
             if not isinstance(epoch, int):
-                raise SyncError(f"a plan without an epoch: {error}") from error
+                raise SyncError(f"the controller sent a malformed plan without an epoch: {error}") from error
             self._refuse(epoch, error)
             return
         self._run_beside(f"hold {plan.epoch}", partial(self._hold, plan.epoch, hold))

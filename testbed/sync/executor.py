@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def start(thread: threading.Thread) -> None:
-    """Start a thread.
+    """Start a thread, or raise SyncError with the limit that forbids it.
 
     Raises:
         SyncError: The container or the host does not allow another thread.
@@ -59,7 +59,7 @@ class AsyncExecutor:
         self._last: Future[Any] | None = None
 
     def begin(self, start: Callable[[], S], end: Callable[[S], T]) -> Work[T]:
-        """Queue a job.
+        """Queue a job in two parts, and return the handle on its result.
 
         Args:
             start: Called after the `start` of all earlier jobs.

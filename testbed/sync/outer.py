@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class Outer(Protocol):
-    """An optimizer of the values that all members agree on."""
+    """An outer optimizer: moves the parameters that all members agree on, by the mean of the members' changes."""
 
     def step(self, values: torch.Tensor, change: torch.Tensor, momentum: torch.Tensor) -> None:
-        """Take one step, in place.
+        """Move `values` by one step, in place.
 
         Args:
             values: The agreed values, flat float32.

@@ -61,7 +61,7 @@ def samples(
     before: Mapping[Pair, Sequence[Train]] = NOTHING,
     later: Mapping[Pair, Sequence[Train]] = NOTHING,
 ) -> dict[str, list[Sample]]:
-    """Return the samples of each link, from the trains of all edges, in the order of the edges.
+    """Return each link's rate samples, as the packet trains of all edges (pairs of members) show them.
 
     Args:
         trains: The new trains of each edge.
@@ -69,9 +69,9 @@ def samples(
         delay_s: The one-way delay of each link, in seconds.
         believed_bps: The estimated rate of each link, in bit/s.
         round_trip_s: The round trip of each edge, in seconds.
-        trusted: Links that are taken to be full only where a route has no others.
-        before: Trains of each edge that came earlier, as far as they are known.
-        later: Trains of each edge that came later, as far as they are known.
+        trusted: Links that count as the full link of a train only where its route has no other links.
+        before: Earlier trains of each edge, which may have shared links with the new ones.
+        later: Later trains of each edge, which may have shared links with the new ones.
     """
     beside = {pair: [*before.get(pair, ()), *later.get(pair, ())] for pair in {**trains, **before, **later}}
     for pair, its in trains.items():

@@ -261,7 +261,7 @@ class RateEstimator:
         return median(sample.rate_bps for sample in above) if above else None
 
     def _agreeing(self, likeliest: float) -> list[Sample]:
-        """Return the trains within AGREES of this rate (logarithm) since the link has it, newest first."""
+        """Return the full trains within AGREES of the rate `likeliest` since the link has that rate, newest first."""
         found = [its for its in reversed(self._full) if abs(log(its.rate_bps) - likeliest) <= AGREES]
         if found and abs(log(self._rate_bps) - likeliest) > AGREES:
             # The newest train counts however long it took: on an LTE link one lasted for longer than MOVES_S.

@@ -46,7 +46,7 @@ class RateStep:
 
     @property
     def kind(self) -> str:
-        """`drop` or `rise`."""
+        """The kind of event that the step is: `drop` or `rise`."""
         return "drop" if self.after_bps < self.before_bps else "rise"
 
     def to_event(self) -> dict[str, Any]:

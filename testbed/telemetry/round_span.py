@@ -16,7 +16,7 @@ MEANING = "from the last worker's entry to the last worker's end"
 
 @dataclass(frozen=True, slots=True)
 class RoundSpan:
-    """The time of a round: from the first member's begin to the last member's end, in Unix seconds."""
+    """The time of a round: from the last member's entry to the last member's end, in Unix seconds."""
 
     entered_s: float
     finished_s: float
@@ -28,7 +28,7 @@ class RoundSpan:
 
 
 def span_of(moments: Iterable[tuple[float, float]]) -> RoundSpan:
-    """Return the span of a round, given when each member entered it and when each member finished it."""
+    """Return a round's span: from the moment when all members had entered it to the moment when all had finished."""
     entered, finished = zip(*moments, strict=True)
     return RoundSpan(max(entered), max(finished))
 

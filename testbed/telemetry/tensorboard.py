@@ -159,7 +159,7 @@ def _fields(record: bytes) -> Iterator[tuple[int, int, bytes]]:
         elif kind in (_FIXED_64, _FIXED_32):
             size = 8 if kind == _FIXED_64 else 4
         else:
-            raise ValueError(f"a field has the unknown kind {kind}")
+            raise ValueError(f"a field has the unknown wire type {kind}")
         if at + size > len(record):
             raise ValueError("a field goes beyond its message")
         yield key >> 3, kind, record[at : at + size]

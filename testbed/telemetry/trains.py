@@ -48,7 +48,7 @@ class Sample:
 
 
 class Carried:
-    """The bytes of payload that an edge's trains had brought, as a function of time."""
+    """A running total over time: the payload bytes that an edge's packet trains have delivered."""
 
     def __init__(self, trains: Sequence[Train]) -> None:
         order = sorted(trains)
@@ -62,7 +62,7 @@ class Carried:
         self._total = np.array([*total[1:], total[-1]] if order else [0.0])
 
     def by(self, times: Floats) -> Floats:
-        """Return the bytes that had arrived by each of these times."""
+        """Return the total of the bytes that had arrived by each of these times (Unix time)."""
         found: Floats = np.interp(times, self._times, self._total)
         return found
 

@@ -114,17 +114,17 @@ class Column:
 
     @property
     def least(self) -> float:
-        """The least value given."""
+        """The least of the column's values. Rows that leave the column empty do not count."""
         return min(value for value in self.values if value is not None)
 
     @property
     def most(self) -> float:
-        """The greatest value given."""
+        """The greatest of the column's values. Rows that leave the column empty do not count."""
         return max(value for value in self.values if value is not None)
 
     @property
     def mean(self) -> float:
-        """The mean over the time for which a value is given."""
+        """The mean of the column's values over time. Rows that leave the column empty do not count."""
         spans = zip(pairwise(self.edges_s), self.values, strict=True)
         weighed = [(stop - start, value) for (start, stop), value in spans if value is not None]
         return sum(length * value for length, value in weighed) / sum(length for length, _ in weighed)

@@ -20,7 +20,7 @@ class Generator(Protocol):
 
 
 def _moments(duration_s: float, step_s: float) -> list[float]:
-    """Return the times of rows that are a step apart."""
+    """Return the times of a trace's rows: every `step_s` seconds from 0, all below `duration_s`."""
     _above_zero(duration=duration_s, step=step_s)
     if duration_s / step_s > MOST_ROWS:
         text = f"{duration_s:g} s in steps of {step_s:g} s are over {MOST_ROWS} rows; take a longer step"
@@ -35,7 +35,7 @@ def _above_zero(**values: float) -> None:
 
 
 def _kept(rate_bps: float, mean_bps: float) -> float:
-    """Return the rate, or the nearest one from a tenth of the mean to twice the mean."""
+    """Return the rate, limited to between a tenth of the mean and twice the mean."""
     return min(max(rate_bps, mean_bps / 10), mean_bps * 2)
 
 

@@ -74,7 +74,7 @@ class Volume:
 
     @property
     def duration_s(self) -> float:
-        """The last edge."""
+        """The time of the last edge, in seconds from 0."""
         return self.edges_s[-1]
 
     def by(self, time_s: float) -> float:
@@ -163,7 +163,7 @@ def _between(source: Delivered, edges: Sequence[float]) -> list[float]:
 
 
 def _lent(delivered: list[float], least: list[float]) -> list[float]:
-    """Return each step with its least, lent by the steps that follow; the first follow the last, as in a loop."""
+    """Return the steps' bytes, with each step raised to its least. The steps after it, in a loop, give up that much."""
     carried, debt = [max(each, low) for each, low in zip(delivered, least, strict=True)], 0.0
     for lap in range(2):
         for i, low in enumerate(least):

@@ -135,7 +135,7 @@ def kind_of(data: bytes) -> str | None:
 
 
 def _unmarked(data: bytes) -> str:
-    """Return the encoding of text without a byte-order mark."""
+    """Return the name of a text's encoding if no byte-order mark tells it: by the places of its zero bytes."""
     pairs = len(data) // 2
     if pairs and len(data) % 2 == 0:
         even, odd = data[0::2].count(0), data[1::2].count(0)

@@ -34,7 +34,7 @@ class Learner(Protocol):
         """Put the gradient of this member's next batch into `gradient`, and return metrics of the step."""
 
     def apply(self) -> None:
-        """Step by the present value of `gradient`."""
+        """Take one optimizer step by the present value of `gradient`."""
 
     def loss(self) -> float | None:
         """Return the loss of the last batch at the current parameters, or None if nothing is learned."""
@@ -55,7 +55,7 @@ class Learner(Protocol):
         """Return the parameters and the optimizer's state, from which a member that joins the others begins."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `state_dict`."""
+        """Restore a state that `state_dict` returned."""
 
 
 class Trained:
@@ -73,7 +73,7 @@ class Trained:
         return {"parameters": self._parameters, "optimizer": self._optimizer.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `state_dict`."""
+        """Restore a state that `state_dict` returned, on the device of the parameters."""
         self._parameters.copy_(state["parameters"])
         device = self._parameters.device
         moved = {

@@ -66,7 +66,7 @@ def train(session: sync.Session, work: Workload, model: Learner) -> dict[str, fl
     metrics: dict[str, float] = {}
     model.compute()  # PyTorch sets up its kernels at the first step, which would then be late
     described = model.describe()
-    strategy = strategy_of(session, model, counted(work, described.get("samples")))
+    strategy = strategy_of(session, model, weight_in_mean(work, described.get("samples")))
     pace, slowness, began = Pace(work.step_seconds), Slowness(work), time.monotonic()
     spent = Spent()
     steps = StepCount()
@@ -126,8 +126,8 @@ def planned_steps(session: sync.Session) -> int | None:
     return session.plan.steps.get(session.name)
 
 
-def counted(work: Workload, samples: float | None) -> float:
-    """Return the weight of this member in a mean.
+def weight_in_mean(work: Workload, samples: float | None) -> float:
+    """Return the weight of this member in the members' mean: its samples, or the batch if all have as many.
 
     If data is shared out unevenly, the weight is the number of the member's samples (p_i = n_i/Σn, as in FedAvg), so
     that all samples count the same.
@@ -168,7 +168,7 @@ class Spent:
         self.compute_s += time.monotonic() - began
 
     def add(self, paced: Paced) -> None:
-        """Add the end of a step."""
+        """Count a step that has ended, and add the time that it slept or was late."""
         self.steps += 1
         self.slept_s += paced.slept_s
         self.late_s = max(self.late_s, paced.late_s)

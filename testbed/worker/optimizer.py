@@ -17,7 +17,7 @@ class Optimizer(Protocol):
     """Changes parameters in place, by their gradient."""
 
     def step(self, parameters: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Step once. Both tensors are flat and of the same length."""
+        """Move the parameters by one step, in place. Both tensors are flat and of the same length."""
 
     def moments(self) -> list[torch.Tensor]:
         """Return the tensors that the optimizer keeps of its steps; their shapes follow from the number of steps."""
@@ -29,7 +29,7 @@ class Optimizer(Protocol):
         """Return the state that the next step depends on, beside the parameters."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `state_dict`."""
+        """Restore a state that `state_dict` returned."""
 
 
 class Sgd:
@@ -39,7 +39,7 @@ class Sgd:
         self._learning_rate = learning_rate
 
     def step(self, parameters: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Step once."""
+        """Move the parameters against the gradient, in place: x ← x − lr·g."""
         parameters.add_(gradient, alpha=-self._learning_rate)
 
     def moments(self) -> list[torch.Tensor]:
@@ -71,7 +71,7 @@ class Adam:
         self._square = torch.empty(0)
 
     def step(self, parameters: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Step once."""
+        """Move the parameters by one step of Adam, in place; with `decay`, of AdamW."""
         if not self._steps:
             self._mean, self._square = torch.zeros_like(parameters), torch.zeros_like(parameters)
         self._steps += 1
@@ -96,7 +96,7 @@ class Adam:
         return {"steps": self._steps, "mean": self._mean, "square": self._square}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `state_dict`."""
+        """Restore a state that `state_dict` returned: the number of steps and both moments."""
         self._steps, self._mean, self._square = int(state["steps"]), state["mean"], state["square"]
 
 
@@ -137,7 +137,7 @@ class Muon:
         self._others = torch.empty(0, dtype=torch.bool)
 
     def step(self, parameters: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Step once with both."""
+        """Move the parameters by one step, in place: hidden matrices by Muon, the others by AdamW."""
         if not len(self._others):
             self._others = torch.ones_like(parameters, dtype=torch.bool)
             for matrix in self._matrices:
@@ -168,7 +168,7 @@ class Muon:
         return {**self._adam.state_dict(), "momenta": torch.cat(momenta) if momenta else torch.empty(0)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `state_dict`."""
+        """Restore a state that `state_dict` returned: AdamW's, and the matrices' momenta."""
         self._adam.load_state_dict(state)
         momenta, start = state["momenta"], 0
         if self._muon is None or not len(momenta):
@@ -180,7 +180,7 @@ class Muon:
 
 
 def make(name: str, learning_rate: float, matrices: Sequence[Matrix] = ()) -> Optimizer:
-    """Return a new optimizer.
+    """Return a new optimizer of this name.
 
     Args:
         name: `sgd`, `adam`, `adamw` or `muon`.

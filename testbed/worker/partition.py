@@ -97,7 +97,7 @@ def _fill_empty(shards: list[list[int]]) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Mean loss and accuracy over the test samples of a label."""
+    """The mean loss and the accuracy over the test samples that have one label."""
 
     loss: float
     accuracy: float

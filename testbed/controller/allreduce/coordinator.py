@@ -169,7 +169,7 @@ class AllReduceCoordinator(Coordinator):
         yield from self.swaps.abandon_join(member, why)
 
     def proceed(self) -> Actions:
-        """Consider the requested plans, one at a time."""
+        """Consider the queued requests for a plan, one at a time."""
         yield from self.planner.proceed()
 
     def finish(self) -> Actions:

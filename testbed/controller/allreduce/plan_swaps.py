@@ -76,7 +76,7 @@ class PlanSwaps:
         yield After(answered_s, partial(self._drop_late, swap))
 
     def held(self, held: Held) -> Actions:
-        """Handle a member's answer: it holds the plan, or can't."""
+        """Handle a member's answer to a Prepare: the member holds the plan, or refuses it."""
         swap = self._group.plans.pending
         if swap is None or swap.plan.epoch != held.epoch:
             return  # the swap was dropped meanwhile

@@ -24,7 +24,7 @@ LAST_RESORT = "mst"
 
 
 class Recovery:
-    """Has the remaining members of a group go on after `GroupState.abort`.
+    """Runs the recovery of a group after `GroupState.abort`, up to the plan with which its members go on.
 
     Args:
         group: The group.
@@ -46,7 +46,7 @@ class Recovery:
         self._remove_members = remove_members
 
     def holding(self, holding: Holding) -> Actions:
-        """Handle what a member holds. Once all have reported, remove those that disagree, or make a plan.
+        """Record what a member holds. After the last report, remove members that disagree, or else make a new plan.
 
         Raises:
             Contradiction: The member can't be in that round.
@@ -68,7 +68,7 @@ class Recovery:
         yield Background(work, partial(self._reconfigure, change, membership.present))
 
     def _plan_for(self, view: View, epoch: int) -> Plan | PolicyError:
-        """Return a plan for a view's members, by LAST_RESORT if the run's policy has none, or the error of that."""
+        """Return a plan for a view's members, by LAST_RESORT if the run's policy has none, or LAST_RESORT's error."""
         policy = self._planner.policy
         try:
             plan = self._maker.plan(policy, view)

@@ -86,7 +86,7 @@ class GossipCoordinator(Coordinator):
         self._joining[hello.member] = hello.address
 
     def receive(self, message: ControlMessage) -> Actions:
-        """Handle a member's message.
+        """Handle a member's report, promise or goodbye.
 
         Raises:
             Contradiction: The message contradicts earlier ones or the state of the run.

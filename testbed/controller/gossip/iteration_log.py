@@ -132,7 +132,7 @@ class IterationLog:
         return broken
 
     def change_graph(self, first: int, graph: GossipGraph, joins: str = "") -> None:
-        """Change the graph.
+        """Put another communication graph in force from the iteration `first` on.
 
         Args:
             first: The first iteration under the graph, which no member has entered yet.

@@ -109,7 +109,7 @@ class TopologyChanges:
         yield from self._begin(GraphSwap(kind, self._clocks.unix(), joins=member), graph)
 
     def promised(self, promised: PromiseGraph) -> Generator[Action, None, NodeConfiguration | None]:
-        """Handle a member's promise.
+        """Count a member's promise. The last one commits the prepared graph, unless the swap was aborted.
 
         Returns:
             The node configuration of the member that joins with the graph, once the graph is agreed on; else None.

@@ -25,7 +25,7 @@ class Clocks(Protocol):
 
 
 class SystemClocks:
-    """The machine's clocks."""
+    """The clocks of the machine that the controller runs on."""
 
     def unix(self) -> float:
         """Return Unix time."""

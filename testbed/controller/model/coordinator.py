@@ -73,7 +73,7 @@ class Coordinator(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Get ready for members.
+        """Prepare what members get when they join, such as the first plan.
 
         Raises:
             PolicyError: The policy finds no first plan.
@@ -81,7 +81,7 @@ class Coordinator(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the records."""
+        """Close the files of the coordinator's records, such as the decision log."""
 
     def record_event(
         self, kind: Literal["left", "came"], member: str, after: int | None, epoch: int = 0, why: str = ""

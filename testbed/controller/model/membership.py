@@ -49,7 +49,7 @@ class Leases:
         return self._lease_s / CHECKS
 
     def begin(self, members: Iterable[str], now: float) -> None:
-        """Give these members new leases, and forget the reports about them."""
+        """Give these members new leases from `now` on, and forget what others reported about them."""
         self.extend_for_stall(now)
         for member in members:
             self.end(member)
@@ -77,7 +77,7 @@ class Leases:
             self._disconnected.add(member)
 
     def report_peer(self, member: str, peer: str, why: str, broken: bool, now: float) -> None:
-        """Record that `member` lost its connection to `peer` (`broken`), or waits for it longer than a round takes."""
+        """Record that `member` lost its connection to `peer` (`broken`), or waits for it, longer than a round takes."""
         if not {member, peer} <= self._renewed_s.keys():
             return
         if broken:

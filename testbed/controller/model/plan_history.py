@@ -52,7 +52,7 @@ class PlanRecord:
         self._folder = folder
 
     def store(self, plan: Plan) -> None:
-        """Write a plan's file."""
+        """Write a plan to its own file, named by the plan's epoch."""
         write_json(self._file(plan.epoch), plan.to_json())
 
     def find(self, epoch: int) -> Plan | None:

@@ -46,7 +46,7 @@ class ReportedRound:
     reports: Mapping[str, Report]
 
     def summary(self) -> RoundSummary:
-        """Return the round's summary."""
+        """Return the round's plan epoch and times, its lost and duplicated updates, and its mean metrics."""
         its = self.reports.values()
         span = span_of((report.started_s, report.finished_s) for report in its)
         return RoundSummary(
@@ -127,7 +127,7 @@ def means(reports: Collection[Report]) -> dict[str, float | None]:
 
 
 class RoundLog:
-    """Gathers reports into rounds.
+    """Gathers the members' reports into rounds, and keeps the figures of the newest rounds.
 
     Args:
         expected: Returns the members of an epoch's plan that are still present.
@@ -153,7 +153,7 @@ class RoundLog:
         return max(self._newest_reported.values(), default=0)
 
     def add(self, report: Report) -> ReportedRound | None:
-        """Add a report.
+        """Add a member's report, and return its round if the report completes it.
 
         Returns:
             The round if this report completes it, else None.

@@ -145,7 +145,7 @@ class PlanningSpec(BaseModel):
         return self
 
     def make_policy(self) -> Policy:
-        """Return the policy.
+        """Return the policy that this spec names, with its options.
 
         Raises:
             PolicyError: There is no policy of this name, or it does not take these options.

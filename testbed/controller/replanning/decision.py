@@ -181,7 +181,7 @@ def missing_edge(current: Plan, view: View) -> str:
 
 
 def _saves(gain: float, rules: SwapRules, what: str) -> tuple[str, bool]:
-    """Return a sentence on the saving `gain`, as a share of a `what`, and whether it exceeds the margin."""
+    """Return a sentence that says `gain` as a share of a `what` (a round), and whether it exceeds the margin."""
     enough = gain > rules.margin
     than = "more than" if enough else "not more than the"
     return f"saves {gain:.0%} of a {what}, {than} {rules.margin:.0%} wanted", enough

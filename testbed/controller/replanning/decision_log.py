@@ -113,7 +113,7 @@ class DecisionLog:
         self._estimates.append({"at_s": at_s, "links": _json(estimates)})
 
     def close(self) -> None:
-        """Close the files."""
+        """Close `decisions.jsonl` and `estimates.jsonl`."""
         self._file.close()
         self._estimates.close()
 

@@ -64,7 +64,7 @@ class ProcessorBudget:
         return self._left_s > (0.0 if urgent else RESERVE_S)
 
     def spend(self, seconds: float) -> None:
-        """Subtract used processor time."""
+        """Subtract processor seconds that were used from the budget."""
         self._left_s -= seconds
 
 
@@ -209,7 +209,7 @@ class Planner:
     # Considering
 
     def proceed(self) -> Actions:
-        """Consider the open requests, one at a time."""
+        """Consider the queued requests for a plan, one at a time."""
         group = self._group
         while not self._busy and not self._requests.empty:
             request = self._requests.take()

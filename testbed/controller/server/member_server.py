@@ -137,7 +137,7 @@ class MemberServer:
         self._servers: list[asyncio.Server] = []
 
     async def start(self) -> None:
-        """Listen at all sockets."""
+        """Listen at the members' Unix sockets, and at the TCP endpoint if there is one."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder.chmod(0o700)
         for member in self._identities.members:
@@ -222,7 +222,7 @@ class MemberServer:
         await self._serve_connection(owner, Connection(reader, writer))
 
     async def _serve_connection(self, owner: str | None, connection: Connection, hello: Hello | None = None) -> None:
-        """Serve a connection to its end. Its `hello` is given if it waited for this training."""
+        """Serve a connection to its end. A connection that waited for this training has sent its `hello` already."""
         member = None
         try:
             member = await self._admit(owner, connection, hello)

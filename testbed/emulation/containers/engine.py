@@ -151,7 +151,7 @@ class OwnEngine:
         return cls(process, str(value["address"]))
 
     def to_json(self) -> dict[str, Any]:
-        """Encode for another process."""
+        """Return the record as plain values, which `from_json` reads in another process."""
         return {**asdict(self.process), "address": self.address}
 
 

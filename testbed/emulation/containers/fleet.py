@@ -163,13 +163,13 @@ class ProgramContainers:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Decode the text of `to_json`."""
+        """Return the options of containers in a text that `to_json` made."""
         value = json.loads(text)
         files = Path(value["files"]) if value["files"] is not None else None
         return cls(files, value["image"], ScratchSpace(**value["scratch"]), value.get("renew", False))
 
     def to_json(self) -> str:
-        """Encode for another process."""
+        """Return these options of containers as JSON, to pass them to another process."""
         files = str(self.files.resolve()) if self.files is not None else None
         scratch = {**asdict(self.scratch), "volumes": list(self.scratch.volumes)}
         return json.dumps({"files": files, "image": self.image, "scratch": scratch, "renew": self.renew})

@@ -174,7 +174,7 @@ def _recipes(client: docker.DockerClient, foreign_base: str | None, progress: Pr
     torch = hash_of([base, *wheels, hash_of_file(CONTAINERS / "torch.Dockerfile")])
     worker_inputs = [torch, hash_of_file(CONTAINERS / "worker.Dockerfile"), hash_of_file(CONTAINERS / "digits.py")]
     held = documentation.entries() | _worker_code()
-    return Recipes(base, torch, hash_of(worker_inputs + held_by(held)))
+    return Recipes(base, torch, hash_of(worker_inputs + names_and_digests(held)))
 
 
 def base_recipe(packages: Sequence[str] = ()) -> str:
@@ -427,7 +427,7 @@ def build_image(
     Raises:
         ImageError: The build failed; the text has the end of its output.
     """
-    tag = f"testbed-{kind}:{hash_of([recipe, *below, *held_by(entries)])}"
+    tag = f"testbed-{kind}:{hash_of([recipe, *below, *names_and_digests(entries)])}"
     with _context({**entries, "Dockerfile": CONTAINERS / f"{dockerfile or kind}.Dockerfile"}) as context:
         for attempt in range(BUILD_ATTEMPTS):
             context.seek(0)
@@ -520,8 +520,8 @@ def hash_of_file(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def held_by(entries: Mapping[str, Path | None]) -> list[str]:
-    """Return the names and content digests of a build's entries, for a hash."""
+def names_and_digests(entries: Mapping[str, Path | None]) -> list[str]:
+    """Return the name of each entry of a build, followed by its file's digest; an empty folder has an empty digest."""
     return [part for name, path in sorted(entries.items()) for part in (name, hash_of_file(path) if path else "")]
 
 

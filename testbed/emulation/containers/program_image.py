@@ -128,7 +128,7 @@ def ensure_program_image(client: docker.DockerClient, progress: Progress = print
     """Return the tag of the default image for the present code. Raises ImageError if a step fails."""
     worker = image.ensure_worker_image(client, progress)
     added, entries = _added(), _entries()
-    recipe = image.hash_of([*_below(worker, entries), *(package.requirement for package in added)])
+    recipe = image.hash_of([*_recipe_above_worker(worker, entries), *(package.requirement for package in added)])
     if tag := image.find(client, "program", recipe):
         return tag
     with image.timed_progress(progress, "image for programs"):
@@ -144,7 +144,7 @@ def ensure_program_image(client: docker.DockerClient, progress: Progress = print
 def _with_requirements(client: docker.DockerClient, file: Path, progress: Progress, renew: bool) -> str:
     worker = image.ensure_worker_image(client, progress)
     wanted, entries = RequirementsFile.read(file), _entries()
-    recipe = image.hash_of([*_below(worker, entries), *wanted.digests(RUNS.resolve())])
+    recipe = image.hash_of([*_recipe_above_worker(worker, entries), *wanted.digests(RUNS.resolve())])
     if not renew and (tag := image.find(client, "requirements", recipe)):
         return tag
     # A folder of its own: in a shared one there could be two versions of a package.
@@ -302,9 +302,9 @@ def _added() -> list[requirements.Locked]:
     return [package for package in image.locked("base") if package.name in ADDED]
 
 
-def _below(worker: str, entries: Mapping[str, Path | None]) -> list[str]:
-    """Return what images on top of the worker's are made from, without packages."""
-    return [worker, image.hash_of_file(image.CONTAINERS / "program.Dockerfile"), *image.held_by(entries)]
+def _recipe_above_worker(worker: str, entries: Mapping[str, Path | None]) -> list[str]:
+    """Return the worker image and the digests of all other inputs of an image on top of it, except packages."""
+    return [worker, image.hash_of_file(image.CONTAINERS / "program.Dockerfile"), *image.names_and_digests(entries)]
 
 
 def _entries() -> dict[str, Path | None]:

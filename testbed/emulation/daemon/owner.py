@@ -42,12 +42,12 @@ class ProgressPipe:
     """
 
     def __init__(self) -> None:
-        self._words = os.fdopen(os.dup(1), "w")
+        self._lines = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
 
-    def send(self, word: dict[str, Any]) -> None:
-        """Send one message. Raises BrokenPipeError if the reader has gone."""
-        print(json.dumps(word), file=self._words, flush=True)
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one message, as a line of JSON. Raises BrokenPipeError if the reader has gone."""
+        print(json.dumps(message), file=self._lines, flush=True)
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
@@ -65,7 +65,7 @@ class ProgressPipe:
 
     def close(self, path: Path) -> None:
         """End the reports; from here on, output goes to the log file at `path`."""
-        self._words.close()
+        self._lines.close()
         with path.open("ab") as file:
             for number in (1, 2):
                 os.dup2(file.fileno(), number)

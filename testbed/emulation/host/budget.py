@@ -63,7 +63,7 @@ class BudgetError(EmulationError):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A host's measured capacity.
+    """The capacity that was measured on this host: bits per second over links, and seconds of training steps.
 
     Attributes:
         key: The host's kernel, cores and backend. A budget is used only where the key matches.

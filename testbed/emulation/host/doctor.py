@@ -104,7 +104,7 @@ class Check:
     fix: Callable[[], str] | None = None
 
     def finding(self, probes: Probes) -> Finding:
-        """Return the current result."""
+        """Return the check's result on this machine now."""
         found = self.look(probes)
         return replace(found, fixable=self.fix is not None and not found.ok)
 
@@ -182,7 +182,7 @@ def _forwarding(_: Probes) -> Finding:
 
 
 def _first_working(complaints: Mapping[Name, str | None]) -> Name | None:
-    """Return the name that `auto` chooses."""
+    """Return the first backend or switch without a complaint, which `auto` chooses; None if none works."""
     return next((name for name, complaint in complaints.items() if complaint is None), None)
 
 
@@ -211,7 +211,7 @@ def _engine(_: Probes) -> Finding:
 
 
 def _limits(_: Probes) -> Finding:
-    """Check the container limits.
+    """Check that the Docker engine can limit the containers' memory, processes and logs.
 
     No finding blocks: a run's manifest lists the missing limits, and a limit that a topology declares is refused.
     """

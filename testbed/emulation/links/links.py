@@ -58,7 +58,7 @@ class RequestedState(NamedTuple):
 
 
 class _Coming(NamedTuple):
-    """A row that the shaper will put in force, and the resulting state."""
+    """A trace row that the shaper will put in force at `due_s`, and the link's resulting state."""
 
     due_s: float
     row: Row | None

@@ -50,7 +50,7 @@ def _made(head: bytes, kind: str, of_kind: bytes = b"") -> NetlinkRequest:
 
 
 def veth(name: str, mac: str | None, peer: str, peer_mac: str | None, namespace: int) -> NetlinkRequest:
-    """Create a pair of interfaces, both down: `name` in this namespace, `peer` in the namespace of a descriptor.
+    """Return the request for a pair of interfaces, both down: `name` here, `peer` in the namespace of a descriptor.
 
     Without a MAC address, the kernel draws one.
     """
@@ -61,7 +61,7 @@ def veth(name: str, mac: str | None, peer: str, peer_mac: str | None, namespace:
 def vxlan(
     name: str, mac: str, pid: int, number: int, local: IPv4Address, remote: IPv4Address, port: int
 ) -> NetlinkRequest:
-    """Create an end of a tunnel to one other host, down, in a process's namespace. Its UDP socket is in this namespace.
+    """Return the request for a tunnel's end, down, in a process's namespace; its UDP socket is in this namespace.
 
     It learns no addresses, since there is only one other end, and sets "don't fragment": a packet that is too long is
     lost and counted as lost.
@@ -73,57 +73,60 @@ def vxlan(
 
 
 def bridge(name: str, mac: str | None = None) -> NetlinkRequest:
-    """Create a bridge, down. Without a MAC address of its own it takes the smallest one of its ports."""
+    """Return the request for a bridge, down. Without a MAC address it takes the smallest one of its ports."""
     return _made(_named(name, mac), "bridge")
 
 
 def up(index: int) -> NetlinkRequest:
-    """Bring an interface up."""
+    """Return the request to bring an interface up."""
     return NetlinkRequest(_SET_LINK, 0, _interface(index, _UP))
 
 
 def mac(index: int, address: str) -> NetlinkRequest:
-    """Set an interface's MAC address."""
+    """Return the request to set an interface's MAC address."""
     return NetlinkRequest(_SET_LINK, 0, _interface(index) + attribute(_MAC, _mac(address)))
 
 
 def mtu(index: int, value: int) -> NetlinkRequest:
-    """Set an interface's MTU in bytes."""
+    """Return the request to set an interface's MTU in bytes."""
     return NetlinkRequest(_SET_LINK, 0, _interface(index) + attribute(_MTU, struct.pack("=I", value)))
 
 
 def plugged(index: int, into: int) -> NetlinkRequest:
-    """Make an interface a port of a bridge."""
+    """Return the request to make the interface `index` a port of the bridge `into`."""
     return NetlinkRequest(_SET_LINK, 0, _interface(index) + attribute(_MASTER, struct.pack("=I", into)))
 
 
 def isolated(index: int) -> NetlinkRequest:
-    """Isolate a bridge's port: the bridge passes nothing between two isolated ports."""
+    """Return the request to isolate a bridge's port: the bridge passes nothing between two isolated ports."""
     port = attribute(_PORT | _NESTED, attribute(_ISOLATED, b"\1"))
     return NetlinkRequest(_SET_LINK, 0, _interface(index, family=socket.AF_BRIDGE) + port)
 
 
 def gone(index: int) -> NetlinkRequest:
-    """Remove an interface and its peer."""
+    """Return the request to remove an interface and its peer."""
     return NetlinkRequest(_DELETE_LINK, 0, _interface(index))
 
 
 def address(index: int, value: IPv4Interface) -> NetlinkRequest:
-    """Add an address to an interface."""
+    """Return the request to add an address to an interface."""
     body = _ADDRESS_OF.pack(socket.AF_INET, value.network.prefixlen, 0, 0, index)
     body += attribute(_LOCAL, value.packed) + attribute(_ADDRESS, value.packed)
     return NetlinkRequest(_NEW_ADDRESS, CREATE | EXCLUSIVE, body)
 
 
 def neighbour(index: int, of: IPv4Address, at: str) -> NetlinkRequest:
-    """Add a permanent neighbour to an interface: the MAC address `at` of the IP address `of`."""
+    """Return the request to map the IP address `of` to the MAC address `at` on an interface, permanently."""
     body = _NEIGHBOUR_OF.pack(socket.AF_INET, index, _PERMANENT, 0, 0)
     body += attribute(_NEIGHBOUR, of.packed) + attribute(_NEIGHBOUR_MAC, _mac(at))
     return NetlinkRequest(_NEW_NEIGHBOUR, CREATE | REPLACE, body)
 
 
 def route(to: IPv4Network, via: IPv4Address, source: IPv4Address | None = None) -> NetlinkRequest:
-    """Set the route to a network, replacing an earlier one. `source` is the source address of own packets."""
+    """Return the request to set the route to a network, which replaces an earlier route.
+
+    `source` is the source address of packets that begin here.
+    """
     body = _ROUTE.pack(socket.AF_INET, to.prefixlen, 0, 0, _MAIN_TABLE, _STATIC, _EVERYWHERE, _UNICAST, 0)
     body += _to(to) + attribute(_GATEWAY, via.packed)
     if source is not None:
@@ -132,7 +135,7 @@ def route(to: IPv4Network, via: IPv4Address, source: IPv4Address | None = None) 
 
 
 def no_route(to: IPv4Network) -> NetlinkRequest:
-    """Remove the route to a network."""
+    """Return the request to remove the route to a network."""
     body = _ROUTE.pack(socket.AF_INET, to.prefixlen, 0, 0, _MAIN_TABLE, 0, _NOWHERE, 0, 0)
     return NetlinkRequest(_DELETE_ROUTE, 0, body + _to(to))
 

@@ -265,7 +265,7 @@ class Interface(Intf):
         self.node.netlink.apply(device.up(self.index))
 
     def know(self, peer: IPv4Address, mac: str) -> None:
-        """Add the peer as a permanent neighbour."""
+        """Add the peer as a permanent neighbour: its MAC address is never asked for."""
         self.node.netlink.apply(device.neighbour(self.index, peer, mac))
 
     def carry(self, mtu: int) -> None:

@@ -101,7 +101,7 @@ class CoreProcess:
         return f"the shaping core {how_it_ended(status)}, so no link passes packets; take the network down and up again"
 
     def close(self) -> None:
-        """End the process. Calling it twice is allowed."""
+        """Stop the core's process. Calling it twice is allowed."""
         self._channel.close()
         # The core ends at end of file; the kernel drops the packets that it held.
         await_end(self._process, ANSWER_TIMEOUT_S)

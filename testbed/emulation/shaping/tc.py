@@ -53,7 +53,7 @@ def netem(
     limit_packets: int,
     create: bool = False,
 ) -> NetlinkRequest:
-    """Set delay and loss at the root of an interface.
+    """Return the request to set delay and loss at the root of an interface.
 
     Under jitter, netem reorders packets unless it also has a rate, which makes it keep their order. So with jitter it
     gets the highest rate that its field holds, 34 Gbit/s, which adds 0.4 µs to a full frame, unless `reorder` asks for
@@ -78,7 +78,7 @@ def _share(probability: float) -> int:
 
 
 def htb(index: int, own: int, parent: int, default_class: int) -> NetlinkRequest:
-    """Create a classful rate limiter; unclassified packets go to the default class."""
+    """Return the request for a classful rate limiter; unclassified packets go to the default class."""
     options = attribute(_HTB_INIT, struct.pack("=5I", 3, 10, default_class, 0, 0))
     return _qdisc("htb", index, own, parent, options, create=True)
 
@@ -86,7 +86,7 @@ def htb(index: int, own: int, parent: int, default_class: int) -> NetlinkRequest
 def htb_class(
     index: int, own: int, parent: int, rate_bps: float, burst_bytes: float, *, create: bool = False
 ) -> NetlinkRequest:
-    """Set a class whose rate and ceiling are equal.
+    """Return the request for a class of the rate limiter, whose rate and ceiling are both `rate_bps`.
 
     `quantum` only matters between siblings. Without it the kernel derives one from the rate, and warns above 16 Mbit/s
     that it is big.
@@ -104,7 +104,7 @@ def htb_class(
 
 
 def tbf(index: int, own: int, rate_bps: float, burst_bytes: int, limit_bytes: int) -> NetlinkRequest:
-    """Set a token bucket at the root of an interface, changed in place if it is there."""
+    """Return the request for a token bucket at the root of an interface; one that is there is changed in place."""
     rate = int(rate_bps / 8)
     parms = _rate(rate) + _rate(0) + struct.pack("=3I", limit_bytes, 0, 0)
     options = attribute(_TBF_PARMS, parms) + attribute(_TBF_BURST, struct.pack("=I", burst_bytes))
@@ -134,7 +134,7 @@ def _rate(bytes_per_second: int) -> bytes:
 
 
 def bfifo(index: int, own: int, parent: int, limit_bytes: int, *, create: bool = False) -> NetlinkRequest:
-    """Set a queue limited in bytes."""
+    """Return the request for a queue whose length is limited in bytes."""
     return _qdisc("bfifo", index, own, parent, struct.pack("=I", min(limit_bytes, _MAX_U32)), create)
 
 

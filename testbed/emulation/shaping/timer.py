@@ -40,7 +40,7 @@ class TimedRequests(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A message to the process, done at one instant.
+    """A message to the timer's process, whose parts the process does at one instant.
 
     Attributes:
         forget: The links whose queued requests are dropped first.
@@ -55,7 +55,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class TimerAnswer:
-    """The states that took effect since the last answer. `refusal` is the kernel's first refusal, if there was one."""
+    """The states that took effect since the timer's last answer, and the kernel's first refusal, if any."""
 
     applied: Sequence[Applied]
     refusal: str | None
@@ -114,19 +114,19 @@ class Timer:
         return None if status is None else f"the process that replays traces {how_it_ended(status)}"
 
     def close(self) -> None:
-        """End the process."""
+        """Stop the timer's process."""
         self._channel.close()
         await_end(self._process, ANSWER_TIMEOUT_S)
 
 
 def send(channel: socket.socket, value: object) -> None:
-    """Write a message."""
+    """Send one pickled value, after its length, over a socket."""
     data = pickle.dumps(value)
     channel.sendall(len(data).to_bytes(_LENGTH) + data)
 
 
 def receive(channel: socket.socket) -> object:
-    """Return the next message; None at the end."""
+    """Return the next value that `send` sent over the socket; None if the other end has closed it."""
     head = _exactly(channel, _LENGTH)
     if not head or (length := int.from_bytes(head)) > MESSAGE_BYTES:
         return None

@@ -68,7 +68,7 @@ def moments_file(opportunities: Opportunities) -> BinaryIO:
 
 
 def decode(fields: list[str]) -> LinkCounters:
-    """Decode counters of the core."""
+    """Return a link's counters from the fields of a line that the core printed."""
     packets, size, dropped_queue, dropped_loss, backlog, busy, steady, steady_bytes, allowed = fields
     return LinkCounters(
         packets=int(packets),

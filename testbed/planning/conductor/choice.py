@@ -91,7 +91,7 @@ class Situation:
 
     @property
     def saves(self) -> bool:
-        """True if exchanges are a greater part of flat all-reduce's step than the margin."""
+        """True if exchanges take a larger share of flat all-reduce's step than the margin, so that a change may pay."""
         return self.exchange_share > self.margin
 
 

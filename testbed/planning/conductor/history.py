@@ -45,7 +45,7 @@ class TrainedStretch:
 
 @dataclass(slots=True)
 class TrainedHistory:
-    """Gathers rounds into stretches."""
+    """Gathers a run's rounds into stretches, each of successive steps under one candidate."""
 
     #: Steps of the run so far.
     steps: int = 0
@@ -55,7 +55,7 @@ class TrainedHistory:
 
     @property
     def stretches(self) -> tuple[TrainedStretch, ...]:
-        """All stretches so far."""
+        """All stretches of the training so far, in order."""
         return tuple(self._stretches)
 
     def add(

@@ -28,7 +28,7 @@ class GivenPlan(Policy):
         self._written()
 
     def plan(self, view: View) -> Plan:
-        """Return the plan in the document, or a plan of `auto` for other members than the document's.
+        """Return the document's plan; if the view has other members than that plan, return the policy `auto`'s plan.
 
         Raises:
             PolicyError: The view lacks an edge of the plan.

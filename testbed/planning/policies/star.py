@@ -118,7 +118,7 @@ class Star(Policy):
 
 
 def star(members: tuple[str, ...], server: str, share: float = 1.0, keys: tuple[float, ...] = ()) -> Tree:
-    """Return the star around `server`."""
+    """Return the tree in which all members send to `server` and receive the mean from it."""
     parents = {member: server for member in members if member != server}
     return Tree(server, parents, parents, share, keys)
 

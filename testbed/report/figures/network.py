@@ -135,7 +135,7 @@ def _pair(record: RunRecord, a: str, b: str, at_s: float) -> _LinkPair | None:
 
 
 def _rtt_s(record: RunRecord, a: str, b: str) -> float:
-    """Return the pair's round trip when it came up."""
+    """Return the round trip in seconds between two sites of a pair, as it was when the pair came up."""
     there = record.states[f"{a}->{b}"][0]
     back = record.states.get(f"{b}->{a}", (there,))[0]
     return there.delay_s + back.delay_s

@@ -121,7 +121,7 @@ def lower_bound(
     network_swaps: Sequence[Mapping[str, Any]],
     found: Sequence[Segment],
 ) -> dict[str, float | None]:
-    """Return the end-to-end lower bound of a round, and the ratio of the measured rounds to it.
+    """Return the lower bound of a round's seconds, delays included, and the ratio of the measured rounds to it.
 
     Both are means over the rounds of the segments, and None if no segment has a bound. A segment in which the network
     was swapped is left out. The other arguments are those of `bounds_of`.

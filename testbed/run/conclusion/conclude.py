@@ -94,7 +94,7 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
 
 
 def _of_programs(directory: RunDirectory) -> dict[str, Any]:
-    """Return what the manifest says of programs that have ended: exit codes, files, and what came of a controller."""
+    """Return the manifest's entries on programs that have ended: exit codes, files, and how their controller ended."""
     manifest = directory.read_whole("manifest.json") or {}
     return {name: manifest[name] for name in ("exit_codes", "kept", "wan", "scheme") if name in manifest}
 

@@ -41,7 +41,7 @@ class MergeDrift:
 
 
 def merges(reports: Iterable[Record], groups: Groups) -> list[MergeDrift]:
-    """Return all merges in the members' reports, in order."""
+    """Return how far members were apart at each merge that they reported, ordered by round and fragment."""
     reported: dict[tuple[int, int], dict[str, tuple[Record, Record]]] = defaultdict(dict)
     for report in reports:
         for drift in report.get("drift", ()):

@@ -87,11 +87,11 @@ class EngineWatch:
         return f"the Docker engine at {engine.address()} has not answered for {silent_s:.0f} s ({self._complaint})"
 
     def start(self) -> None:
-        """Start the pings."""
+        """Start to ping the Docker engine, on a thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the pings; a thread that still waits for an answer after ANSWER_S is left to end by itself."""
+        """Stop the pings. A thread that still waits for the engine after ANSWER_S is left to end by itself."""
         self._closed.set()
         self._thread.join(ANSWER_S)
 

@@ -238,7 +238,7 @@ class ExperimentPrograms:
             stack.callback(self._programs.end)
 
     def check(self) -> None:
-        """Raise RunFailed if the controller failed; for after `end`."""
+        """Raise RunFailed if the controller of the programs has failed. To be called after `end`."""
         if self.controller is not None and self.controller.failure:
             raise RunFailed(self.controller.failure)
 
@@ -262,7 +262,7 @@ class ExperimentPrograms:
 
     @property
     def idle(self) -> list[str]:
-        """Why the controller was not used, as a list of at most one reason; for after `end`."""
+        """The reason why the controller was not used, in a list; an empty list if it was used. For after `end`."""
         return [self.controller.idle] if self.controller is not None and self.controller.idle else []
 
     def _keep_files(self) -> None:

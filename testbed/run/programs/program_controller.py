@@ -127,12 +127,12 @@ class ProgramController:
 
     @property
     def idle(self) -> str:
-        """Why no round went by the controller's plans; empty if one did."""
+        """The reason why no round went by the controller's plans; empty if a round did."""
         (setting,) = self._variables.values()
         return unused_controller(self.name, setting, self.outcome)
 
     @property
     def failure(self) -> str:
-        """How the controller failed, once it has ended; empty if it did not."""
+        """The reason why the controller failed, once it has ended; empty if it did not fail."""
         (setting,) = self._variables.values()
         return controller_failure(self.name, setting, self.outcome)

@@ -168,7 +168,7 @@ def over_underlay(link: str, state: LinkState, floor_s: float) -> LinkState:
 
 
 class TunnelShaper(Shaper):
-    """Passes each state on to another shaper, less the link's floor.
+    """Shapes links by an inner shaper, which gets each delay less the part that the hosts' network takes: the floor.
 
     Raises ShapingError for a state below the floor: such a link would silently be slower than asked for.
     """
@@ -181,7 +181,7 @@ class TunnelShaper(Shaper):
 
     @property
     def realtime(self) -> bool | None:
-        """The inner shaper's priority: True if real-time; None if the kernel shapes."""
+        """True if the inner shaper's process has real-time priority; None if the kernel shapes."""
         return self._inner.realtime
 
     def attach(self, ports: Mapping[Port, LinkState]) -> None:
@@ -194,23 +194,23 @@ class TunnelShaper(Shaper):
         self._inner.apply(enforced, None if coming is None else self._enforced_later(coming))
 
     def expect(self, coming: Mapping[str, FutureStates]) -> None:
-        """Append the states that routers will enforce."""
+        """Append future states of links to those queued, each changed to the state that the link's router enforces."""
         self._inner.expect(self._enforced_later(coming))
 
     def applied(self) -> list[Applied]:
-        """Return the inner shaper's applied states."""
+        """Return the future states that took effect in the inner shaper since the last call."""
         return self._inner.applied()
 
     def detach(self, link: str) -> None:
-        """Detach a link."""
+        """Detach a link from the inner shaper."""
         self._inner.detach(link)
 
     def counters(self) -> dict[str, LinkCounters]:
-        """Return the inner shaper's counters."""
+        """Return the inner shaper's totals of every attached link."""
         return self._inner.counters()
 
     def failure(self) -> str | None:
-        """Return the inner shaper's failure."""
+        """Return why the inner shaper's links are dead, or None if all is well."""
         return self._inner.failure()
 
     def close(self) -> None:
@@ -307,7 +307,7 @@ def _udp_socket() -> socket.socket:
 def measure_cut_links(
     hosts: SplitHosts, host_of: Mapping[str, str], states: Mapping[str, LinkState], links: Iterable[str], mtu: int
 ) -> dict[str, LinkFidelity]:
-    """Measure cut links from the holder of all hosts, one after another: each takes about two seconds."""
+    """Return the measured errors of cut links by name, measured one after another: each takes about two seconds."""
     links = [link for link in links if states[link].up]
     asked = {name: states[name] for link in links for name in (link, link_back(link)) if name in states}
     errors: dict[str, float] = hosts.merged("cut.round_trip_errors", lambda _: (asked,))

@@ -160,7 +160,7 @@ class HostPart(Testbed):
         )
 
     def measure(self, links: Iterable[str] | None = None) -> dict[str, LinkFidelity]:
-        """Measure the idle links, or those of them that are named, that lie within this host."""
+        """Return the errors of rate and round trip of the idle links within this host: of all, or of the named ones."""
         states = self.network.links_in_force.states()
         wanted = states.keys() if links is None else set(links)
         has = self.request.share.has
@@ -268,7 +268,7 @@ class SplitHost:
     fleet: Fleet
 
     def __init__(self, name: str, address: IPv4Address, token: bytes, underlay: Path = OWN) -> None:
-        """Begin to answer probes.
+        """Begin to answer the probes of the network's other hosts.
 
         Args:
             name: The host's name.

@@ -166,7 +166,7 @@ class SplitHosts:
             raise HostLost(text, host=host) from None
 
     def merged(self, method: str, arguments: Callable[[str], tuple[Any, ...]] = lambda _: ()) -> dict[str, Any]:
-        """Call a method of every host, as `each`, and return one mapping of what the hosts' mappings hold."""
+        """Call a method that returns a mapping on every host, as `each` does. Return all their items in one mapping."""
         return {key: value for found in self.each(method, arguments).values() for key, value in found.items()}
 
     def underlay(self) -> HostsNetwork:

@@ -187,7 +187,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class SiteNeed:
-    """A site's share of its host's capacity."""
+    """The part of its host's capacity that a site takes."""
 
     bits_per_second: float = 0.0
     cores: float = 0.0
@@ -253,7 +253,7 @@ def assign_sites(problem: AssignmentProblem) -> SiteAssignment:
 
 
 def cut_bps(rates: Mapping[Pair, float], host_of: Mapping[str, str]) -> float:
-    """Return the rate over the pairs whose sites are on different hosts."""
+    """Return the sum in bit/s of the rates of all pairs whose two sites are on different hosts."""
     return sum(rate for pair, rate in rates.items() if len({host_of[site] for site in pair}) > 1)
 
 
@@ -271,7 +271,7 @@ def _why_none(problem: AssignmentProblem) -> str:
 
 
 def _least_cut(problem: AssignmentProblem) -> Any:
-    """Solve the integer program of this module's docstring.
+    """Return the solver's result for the integer program in this module's docstring.
 
     Returns:
         The result of `scipy.optimize.milp`. Its `x` begins with x[s, h], site by site, then has y[p, h], pair by pair.

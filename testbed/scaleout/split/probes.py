@@ -121,7 +121,7 @@ def estimate(samples: Iterable[ClockSample]) -> ClockEstimate:
     """Estimate a clock from samples. Raises ValueError without any sample."""
     best = best_of_stretches(samples)
     if not best:
-        raise ValueError("a clock can't be estimated without a sample")
+        raise ValueError("the host answered no probe, so its clock can't be estimated")
     last, drift, error = best[-1], None, 0.0
     if len(best) >= LEAST_STRETCHES:
         drift, error = _slope([one.came for one in best], [one.offset_s for one in best])
@@ -211,7 +211,7 @@ class _Probing:
 
 
 class Echo(_Probing):
-    """Answers probes that carry the token."""
+    """Answers the probes of other hosts that carry the token."""
 
     def __init__(self, address: IPv4Address, token: bytes, underlay: Path = OWN) -> None:
         """Bind the probes' port in the network namespace `underlay`. Raises OSError where the port is taken."""
@@ -226,7 +226,10 @@ class Echo(_Probing):
 
 
 class Prober(_Probing):
-    """Probes hosts. Any thread may call `seen`."""
+    """Sends probes to hosts, and keeps their answers, which show round trips, loss and the hosts' clocks.
+
+    Any thread may call `seen`.
+    """
 
     def __init__(
         self, hosts: Mapping[str, IPv4Address], token: bytes, underlay: Path = OWN, period_s: float = PERIOD_S

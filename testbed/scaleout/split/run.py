@@ -48,7 +48,7 @@ MODULE = "testbed.scaleout.split.host"
 
 
 class Machine(NamedTuple):
-    """A host as a machine of a run."""
+    """A machine that is one of a run's hosts: its address, and how SSH reaches it."""
 
     #: The machine's address on the hosts' network.
     address: IPv4Address
@@ -268,7 +268,7 @@ class SplitFleet(Fleet):
 
     @property
     def limits(self) -> ContainerLimits | None:
-        """No limits here, None: each host logs those of its own containers."""
+        """None: each host logs the limits of its own containers."""
         return None
 
     def death(self, worker: str) -> str:

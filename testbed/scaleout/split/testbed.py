@@ -251,7 +251,7 @@ class SplitReplay(Replay):
 
     @property
     def failure(self) -> Exception | None:
-        """No failure here, None: hosts report one with their samples."""
+        """None: hosts report a failed replay with their samples."""
         return None
 
     def stop(self) -> None:
@@ -277,7 +277,7 @@ class HostsShaper(Shaper):
 
     @property
     def realtime(self) -> bool | None:
-        """The priority of the first host's shaping process: True if real-time; None if the kernel shapes."""
+        """True if the first host's shaping process has real-time priority; None if the kernel shapes."""
         return self._realtime
 
     def attach(self, ports: Mapping[Port, LinkState]) -> None:

@@ -109,7 +109,7 @@ class HostSamples:
 
     @property
     def failure(self) -> str | None:
-        """Why no more samples come: a host is lost, or its part has broken."""
+        """The reason why no more samples come, a lost host or a broken part; None while they come."""
         return self._failure
 
     def merged(self, table: str) -> dict[str, Any]:

@@ -33,8 +33,8 @@ NOTHING = -1
 
 
 @dataclass(slots=True)
-class _Held:
-    """A fragment at a member: the elements [start, stop) of the model."""
+class _HeldFragment:
+    """The elements [start, stop) of the model, one fragment, with this member's progress on them."""
 
     start: int
     stop: int
@@ -68,7 +68,7 @@ class DecoupledLearner(ServedMember):
         self._keeps = options.in_changes and name != syncer
         self._left_out = parameters.new_zeros(len(parameters) if self._keeps else 0)
         bounds = cut(len(parameters), options.fragments)
-        self._fragments = [_Held(start, stop, NOTHING if first else 0) for start, stop in bounds]
+        self._fragments = [_HeldFragment(start, stop, NOTHING if first else 0) for start, stop in bounds]
 
     def program(self) -> Steps[None]:
         """Yield steps until the run's merges are taken. A member that joins late begins with the syncer's model."""
@@ -146,7 +146,7 @@ class DecoupledLearner(ServedMember):
             yield Send(self._syncer, FragmentChange(number, held.wanted, float(held.steps), change))
             held.wanted = 0
 
-    def _step(self, held: _Held, merge: int, step: Tensor) -> None:
+    def _step(self, held: _HeldFragment, merge: int, step: Tensor) -> None:
         if merge > held.round + 1 or len(step) != held.stop - held.start:
             raise ValueError(
                 f"the step of merge {merge} came with {len(step)} elements; the fragment has {held.stop - held.start}, "
@@ -154,9 +154,11 @@ class DecoupledLearner(ServedMember):
             )
         self._hold(held, merge, self._agreed[held.here] + step)
 
-    def _hold(self, held: _Held, merge: int, values: Tensor) -> None:
+    def _hold(self, held: _HeldFragment, merge: int, values: Tensor) -> None:
         if len(values) != held.stop - held.start:
-            raise ValueError(f"a merged fragment came with {len(values)} elements; it has {held.stop - held.start}")
+            raise ValueError(
+                f"a merged fragment came with {len(values)} elements; this member's has {held.stop - held.start}"
+            )
         if merge <= held.round:
             return
         held.round, held.steps = merge, 0

@@ -160,7 +160,7 @@ class Syncer:
         if member in self._learners:
             # Delays by a slow network are not made up for: fragments would be merged more often than asked.
             self._learners[member].is_due(self._clock(), self._opened + len(self._fragments))
-            yield from self._open()
+            yield from self._request_due()
 
     def changed(self, member: str, message: FragmentChange) -> Iterator[Send]:
         """Add a member's change to its merge. Raises ValueError where it does not fit a fragment."""
@@ -196,7 +196,7 @@ class Syncer:
                 merge.answered.discard(gone)
                 if len(merge.changes) >= self._quorum:
                     yield from self._merge(number)
-        yield from self._open()
+        yield from self._request_due()
 
     def came(self, member: str) -> Iterator[Send]:
         """Send the model to a member that joins while others train."""
@@ -215,8 +215,8 @@ class Syncer:
             raise ValueError(f"there is no fragment {number}: the model has {len(self._fragments)}, numbered from 0")
         return self._fragments[number]
 
-    def _open(self) -> Iterator[Send]:
-        """Ask members for the fragments that are due, one after the other."""
+    def _request_due(self) -> Iterator[Send]:
+        """Ask all members for their changes of each fragment that is due, one fragment after the other."""
         due = sorted((its.due for its in self._learners.values()), reverse=True)[self._quorum - 1]
         while self._opened < min(due, self._rounds * len(self._fragments)):
             number = self._opened % len(self._fragments)
@@ -254,7 +254,7 @@ class Syncer:
             # What the syncer sends to its own member passes no codec.
             holds_the_last = member in merge.answered and member != self._name
             yield Send(member, step if step is not None and holds_the_last else whole)
-        yield from self._open()
+        yield from self._request_due()
 
     def _whole(self, number: int) -> MergedFragment | MergedWhole:
         fragment = self._fragments[number]

@@ -54,7 +54,8 @@ class Credits:
     def take(self, count: int) -> None:
         """Spend `count` tokens of each out-neighbour. Raises ValueError where one has given fewer."""
         if count > self.least(self._givers):
-            raise ValueError(f"{count} tokens of each out-neighbour are needed, one gave {self.least(self._givers)}")
+            held = self.least(self._givers)
+            raise ValueError(f"{count} tokens of each out-neighbour are needed, and one of them has given {held}")
         self._taken += count
 
     def lead(self, giver: str) -> int:

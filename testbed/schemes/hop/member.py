@@ -138,7 +138,7 @@ class HopMember(TrainingMember):
         yield from self._advance()
 
     def _give(self) -> Iterator[Send]:
-        """Give each in-neighbour a token for each iteration entered, the first included, that it has none for yet."""
+        """Send each in-neighbour its missing tokens: it gets one for each iteration that this member has entered."""
         if self.credits is None:
             return
         for source in self._neighbourhood.sources:

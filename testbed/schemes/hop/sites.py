@@ -110,7 +110,7 @@ class SiteLeader(Participant):
         return ()
 
     def promise(self, ahead: int) -> int:
-        """Promise what the member of Hop promises."""
+        """Promise as the leader's member of Hop does: at most `ahead` - 1 more iterations; return the next one."""
         return self.member.promise(ahead)
 
     def commit(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:

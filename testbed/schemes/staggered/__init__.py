@@ -119,7 +119,7 @@ def graph_of_teams(rules: Mapping[str, Any]) -> Graph:
 
 
 def build(options: StaggeredOptions, training: GossipTraining) -> Participant:
-    """Return the participant in its group. Where no samples are given all members count alike."""
+    """Return the staggered participant of one member. Where no samples are given, all members count alike."""
     from testbed.schemes.staggered.member import StaggeredMember
     from testbed.schemes.staggered.rules import StaggeredRules
 

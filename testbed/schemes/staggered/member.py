@@ -42,7 +42,7 @@ class StaggeredMember(TrainingMember):
 
     @property
     def patience(self) -> int:
-        """The longest period: a group that is ahead waits that many rounds for the group that exchanges most rarely."""
+        """The most rounds that this member waits for another group: the longest period of any group."""
         return max(team.period for team in self._rules.teams)
 
     def program(self) -> Steps[None]:

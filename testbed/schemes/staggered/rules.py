@@ -44,7 +44,9 @@ class Team:
 
     def __post_init__(self) -> None:
         if not self.owners or not set(self.owners) <= set(self.members):
-            raise ValueError(f"owners {list(self.owners)} must be some of the members {list(self.members)}")
+            raise ValueError(
+                f"a staggered group's owners {list(self.owners)} must be some of its members {list(self.members)}"
+            )
         if self.period < 1 or not 0 <= self.phase < self.period:
             raise ValueError(f"period {self.period}, phase {self.phase}: at least 1, and from 0 to the period - 1")
 
@@ -117,7 +119,7 @@ class StaggeredRules:
                 codec=by_name(value["codec"]),
             )
         except (KeyError, TypeError) as error:
-            raise ValueError(f"not the rules of staggered groups: {error!r}") from error
+            raise ValueError(f"the rules of staggered groups lack a value, or have a wrong one: {error!r}") from error
 
     @cached_property
     def work(self) -> dict[str, float]:

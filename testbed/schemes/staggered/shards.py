@@ -59,7 +59,10 @@ class OwnedShard:
     def put(self, number: int, start: int, values: Tensor) -> None:
         """Set elements that come back from the exchange. Raises ValueError where they are not awaited."""
         if number != self._round or not self.start <= start <= self.stop - len(values):
-            raise ValueError(f"{len(values)} elements from {start} on of round {number} came unasked for")
+            raise ValueError(
+                f"a root sent {len(values)} merged elements, from {start} on, in round {number}, and this member's "
+                "shard does not await them"
+            )
         first = start - self.start
         self.values[first : first + len(values)] = values
         self._missing -= len(values)
@@ -69,7 +72,7 @@ class OwnedShard:
 
 @dataclass(slots=True)
 class _Awaiting:
-    """An exchange without an answer yet."""
+    """A part of a group's move that this member has not answered yet, and the member that sent it."""
 
     sender: str
     message: GroupMove

@@ -302,7 +302,10 @@ class _Reader:
         return None
 
     def _loss(self, place: str, attributes: Mapping[str, Any]) -> float | None:
-        """Return the share of packets that the edge loses. Shadow's `packet_loss` is a share; others need a unit."""
+        """Return the share of packets that the edge loses, from 0 to 1; None if it has no value, or one without a unit.
+
+        Shadow's `packet_loss` is a share and needs no unit.
+        """
         said = self._quantity(place, attributes, LOSSES, lambda value: in_units(value, PERCENT), "%")
         if said is None:
             return None

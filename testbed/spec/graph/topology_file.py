@@ -70,7 +70,7 @@ def _lines(
 
 
 def _place(node: GraphNode) -> str:
-    """Return the label and the position for maps: six digits behind the point are a tenth of a metre."""
+    """Return the YAML of a site's label and map position, in degrees: six decimals are a tenth of a metre."""
     label = f", label: {_quoted(node.label[:MAX_LABEL])}" if node.label else ""
     if node.position is None:
         return label

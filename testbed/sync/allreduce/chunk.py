@@ -166,7 +166,8 @@ class ChunkReduction:
             FrameError: The peer is not this member's parent, or this member's sum is not complete.
         """
         if peer != self._role.mean_from:
-            raise FrameError(f"{peer} may not send a mean here", rule="unexpected-sender", member=peer)
+            text = f"{peer} sent a mean, and is not this member's parent in the tree"
+            raise FrameError(text, rule="unexpected-sender", member=peer)
         if not self.complete:
             raise FrameError(
                 f"{peer} sent a mean before this member sent its partial sum", rule="mean-early", member=peer

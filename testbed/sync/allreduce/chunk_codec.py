@@ -229,7 +229,7 @@ def decode(code: int, payload: memoryview, elements: int) -> torch.Tensor:
 
 
 class Encoded(NamedTuple):
-    """A chunk's payload."""
+    """A chunk's payload as it is sent, and the two fields of its header that receivers need to decode it."""
 
     #: See ChunkHeader.dtype.
     code: int

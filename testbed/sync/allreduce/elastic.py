@@ -288,7 +288,7 @@ class ElasticGroup:
         self._tell(holding)
 
     def reconfigure(self, message: Reconfigure) -> None:
-        """Continue among the survivors.
+        """Replace the aborted generation by one of the members that are left, and recover its round.
 
         Raises:
             PlanError: The message's plan is invalid.

@@ -63,13 +63,13 @@ class FetchNote(Struct, frozen=True, forbid_unknown_fields=True, tag_field="of")
 
 
 class MeansNote(FetchNote, frozen=True, tag="means"):
-    """The note of means. Each slice names the members whose updates it holds."""
+    """The note of fetched means: each slice of elements with the members whose updates the mean holds."""
 
     slices: Annotated[tuple[MeanSlice, ...], Meta(max_length=MOST_SPANS)]
 
 
 class StateNote(FetchNote, frozen=True, tag="state"):
-    """The note of a state: that of the named parts after `round`."""
+    """The note of a fetched state: the names of its parts, and the `round` after which the state was taken."""
 
     round: Number
     parts: Annotated[tuple[Annotated[str, Meta(max_length=256)], ...], Meta(max_length=256)]
@@ -155,7 +155,7 @@ def receive_request(connection: socket.socket) -> FetchRequest:
 
 
 def send_answer(connection: socket.socket, answer: FetchAnswer) -> None:
-    """Send an answer."""
+    """Send the answer to a peer's request: its data, and the note that describes them."""
     note = msgspec.json.encode(answer.note)
     digest = hashlib.sha256(note)
     digest.update(answer.data)

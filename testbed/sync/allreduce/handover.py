@@ -109,7 +109,7 @@ def _handed_over(part: Stateful) -> dict[str, Any]:
 
 
 def most_bytes(parts: Mapping[str, Stateful]) -> int:
-    """Return the largest size of another member's state, estimated from this member's own."""
+    """Return the size limit in bytes for another member's state: MOST_TIMES the size of this member's own state."""
     found = [tensor for part in parts.values() for tensor in _tensors(_handed_over(part))]
     return MOST_TIMES * sum(tensor.nbytes + TENSOR_BYTES for tensor in found) + ARCHIVE_BYTES
 

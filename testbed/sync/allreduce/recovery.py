@@ -222,7 +222,7 @@ class Unfetched(Exception):
 def recover(
     group: AllReduceGroup, roster: Roster, orders: RecoveryOrders | None, attempt: Attempt, guard: threading.Condition
 ) -> RoundResult:
-    """Finish an interrupted round.
+    """Finish a round that a lost member interrupted, by this member's orders, and return its result.
 
     Args:
         group: The group of the survivors.

@@ -190,7 +190,9 @@ class Round:
             FrameError: No correct member sends this chunk.
         """
         if (header.epoch, header.elements, element_type(header.dtype)) != (self.epoch, *self.shape):
-            raise FrameError(f"{self}: a frame is of epoch {header.epoch} and {header.elements} elements")
+            raise FrameError(
+                f"{self}: a frame's epoch {header.epoch}, {header.elements} elements or type are not the round's"
+            )
         number = self.reduction.layout.find(header.tree, header.offset)
         elements = len(self.reduction.layout.chunks[number])
         if not fits(header.dtype, elements, len(received.payload)):

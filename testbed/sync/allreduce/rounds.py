@@ -70,7 +70,7 @@ Shape = tuple[int, torch.dtype]
 
 
 class RoundKind(NamedTuple):
-    """The properties that rounds with a similar `SendPacing.return_part` share.
+    """The key of rounds whose means take a similar time to come back: `SendPacing.return_part` is kept by kind.
 
     Kinds are kept apart because the mean of a single number takes a whole round to come back, and the first mean of
     24 MiB a hundredth of it. With the single number's figure, fast members sent all of the large tensor at once, and
@@ -172,7 +172,7 @@ class Rounds:
         return begun
 
     def end(self, ended: Round) -> None:
-        """Record that a round is over here."""
+        """Record that a round is over at this member."""
         self.finished = ended.number
         kept = {kind: part for kind, part in self._return_parts.items() if kind.epoch == ended.epoch}
         self._return_parts = kept | {RoundKind(ended.epoch, ended.among_all, ended.shape): ended.pacing.return_part}
@@ -207,7 +207,7 @@ class Rounds:
         found = self._rounds.get(header.round)
         if found is None:
             if header.round < self.number or header.epoch not in self._plans:
-                raise FrameError(f"round {header.round} is over")
+                raise FrameError(f"a frame is of round {header.round}, which is over at this member")
             found = self._open(header.round, header.epoch, _shape(header))
         return found
 

@@ -51,7 +51,7 @@ RETURN_FACTOR = 2.0
 
 
 class PacedSum(NamedTuple):
-    """A chunk's partial sum that waits to be sent."""
+    """A chunk's partial sum that send pacing holds back, and the progress at which it may be sent."""
 
     #: The partial sum may be sent at once when the means up to this part of the slice are final.
     due: float

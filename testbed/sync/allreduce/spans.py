@@ -50,7 +50,7 @@ def count(spans: Iterable[Span]) -> int:
 
 
 def unpack(spans: Spans, packed: Iterable[Span]) -> Iterator[tuple[Span, Span]]:
-    """Yield where packed elements come from, if the runs of `spans` were packed one after the other.
+    """Yield from where to where elements go when packed runs are put back to their places in the original tensor.
 
     Yields:
         Pairs of runs of equal length: positions in the packed tensor, and in the original.

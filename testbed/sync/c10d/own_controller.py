@@ -33,7 +33,7 @@ REMEDY = (
 
 
 class OwnController:
-    """A controller's process.
+    """The process of a controller that rank 0 started for its own group.
 
     Args:
         program: The command that starts a controller; the options are appended.

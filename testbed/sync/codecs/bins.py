@@ -70,7 +70,7 @@ class Bins(Codec):
 
 
 def binned(values: torch.Tensor, count: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sort values into bins.
+    """Sort each value into one of 2^`width` bins, and return the values' bins and the bins' means.
 
     Args:
         values: Blocks of values, (rows, n). Row i has `count[i]` values and then zeros.

@@ -38,7 +38,7 @@ class Codec(ABC):
 
 
 class Plain(Codec):
-    """Float32 unchanged."""
+    """The codec `fp32`, which sends float32 unchanged."""
 
     name = "fp32"
     code = 1

@@ -69,7 +69,7 @@ class Sparse(Codec):
         return result
 
     def fits(self, elements: int, length: int) -> bool:
-        """Return whether the length is that of none up to all of the values."""
+        """Return whether a payload of `length` bytes may hold `elements` values, of which any number may be zero."""
         return HEAD <= length <= HEAD + 4 * elements
 
     def size(self, elements: int) -> int:
@@ -105,10 +105,10 @@ def _width(distinct: int) -> int:
 
 
 def _low(count: int, elements: int) -> int:
-    """Return the number of low bits of places that are written unchanged."""
+    """Return how many low bits of each place are written unchanged, for `count` places among `elements`."""
     return max((elements // count).bit_length() - 1, 0) if count else 0
 
 
 def _high(count: int, low: int, elements: int) -> int:
-    """Return the number of bits that the high bits of all places take."""
+    """Return how many bits the high parts of all places take together."""
     return count + ((elements - 1) >> low) + 1 if count else 0

@@ -47,7 +47,7 @@ Waits = Generator[float, Event | None, None]
 
 
 class IterationObserver(Protocol):
-    """Records a member's progress."""
+    """The interface by which a driver reports a member's progress and waits."""
 
     def advanced(self, iteration: int) -> None:
         """Record that the member has entered an iteration."""
@@ -60,7 +60,7 @@ class IterationObserver(Protocol):
 
 
 class Driver:
-    """Drives one participant.
+    """Runs one participant's program over sockets: carries out its effects, and hands it messages.
 
     After its program's end the participant still answers messages, until the programs of all its partners have ended.
 

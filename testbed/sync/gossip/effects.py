@@ -41,7 +41,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class LocalCompute:
-    """Begin a local step."""
+    """Begin a local step from these parameters; the program gets a Step back."""
 
     #: Where the step begins, flat; nobody changes them until the step is done.
     parameters: Tensor
@@ -248,6 +248,6 @@ class ServedMember(TrainingMember):
         return iteration < self._end
 
     def enter(self, iteration: int) -> Steps[None]:
-        """Enter a later iteration."""
+        """Enter an iteration after the first, and record that."""
         self._entered = iteration
         yield Advance(iteration)

@@ -28,7 +28,7 @@ OPEN_MESSAGES = 8
 
 @dataclass(frozen=True, slots=True)
 class MessageArrived:
-    """A message is complete."""
+    """A message of a peer is complete."""
 
     sender: str
     message: Message
@@ -72,7 +72,7 @@ class GraphCommitted:
 
 @dataclass(frozen=True, slots=True)
 class MemberFailed:
-    """This member fails."""
+    """This member fails, for the reason that the error gives."""
 
     error: BaseException
 
@@ -97,7 +97,7 @@ Event = MessageArrived | PeerLost | PeerCut | GraphPrepared | GraphCommitted | M
 
 @dataclass(slots=True)
 class _Open:
-    """An incomplete message."""
+    """A message of which some frames have not arrived yet."""
 
     body: bytearray
     #: Bytes that are missing.
@@ -225,7 +225,7 @@ class Inbox:
         peer, header = received.source, PartHeader.unpack(received.frame.header)
         size, stop = header.size, header.offset + len(received.payload)
         if size > self._codec.most_bytes or stop > size:
-            raise FrameError(f"bytes {header.offset} to {stop} of a message of {size}")
+            raise FrameError(f"a frame has bytes {header.offset} to {stop} of a message of {size} bytes")
         with self._guard:
             self._check(peer, generation)
             opened = self._open[peer, generation]
@@ -235,7 +235,7 @@ class Inbox:
             if len(whole.body) != size:
                 raise FrameError(f"message {header.sequence} has {len(whole.body)} bytes, and in another frame {size}")
             if len(opened) > OPEN_MESSAGES * self._streams:
-                raise FrameError(f"{len(opened)} messages are incomplete at once")
+                raise FrameError(f"{peer} left {len(opened)} messages incomplete at once")
             self.received_bytes[peer] += len(received.payload)
             whole.body[header.offset : stop] = received.payload
             whole.left -= len(received.payload)
@@ -273,7 +273,7 @@ class Incoming:
         self._generation = generation
 
     def opened(self, peer: str, channel: int) -> bool:
-        """Return True for the channel of messages that travel directly, the only one."""
+        """Return whether the channel is DIRECT: gossip uses no auxiliary routes."""
         return channel == DIRECT
 
     def take(self, received: Received) -> None:

@@ -82,7 +82,7 @@ class IterationReporter:
         self._entered = now
 
     def _report(self, iteration: int, at_s: float, now: float) -> Report:
-        """Return a report.
+        """Return the report that an iteration was entered, with the figures since the last report.
 
         Args:
             iteration: The entered iteration.

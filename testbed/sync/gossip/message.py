@@ -32,7 +32,7 @@ M = TypeVar("M", bound="Message")
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How the fields of a class of messages travel."""
+    """The layout of a message class: the fields that go into the header, and the tensor that is the body."""
 
     #: The fields of whole numbers, in the header.
     numbers: tuple[str, ...]
@@ -58,7 +58,7 @@ class Message:
 
     @classmethod
     def of_body(cls, body: memoryview, members: tuple[str, ...], **numbers: int) -> Self:
-        """Return the message with these numbers whose `to_body` made the bytes.
+        """Return the message that has these numbers in its header and this body, as `to_body` made it.
 
         Raises:
             ValueError: `to_body` makes no such bytes.
@@ -93,7 +93,7 @@ def message(code: int) -> Callable[[type[M]], type[M]]:
 
 
 def _form_of(cls: type[Message]) -> Form:
-    """Return how messages of a class travel. Raises TypeError where they have no room for all fields."""
+    """Return the layout of a class of messages. Raises TypeError where its fields have no room in a message."""
     by_kind: dict[str, list[str]] = {}
     for its in fields(cls):  # type: ignore[arg-type]
         kind = its.type if isinstance(its.type, str) else its.type.__name__

@@ -65,7 +65,7 @@ class Done(Message):
 
 
 class WireMessage(NamedTuple):
-    """A packed message."""
+    """A message as it travels: the numbers of its header, and its body in bytes."""
 
     #: The code of its class.
     code: int
@@ -144,7 +144,7 @@ class MessageCodec:
         return torch.cat([count, self._codec.encode(values)]) if len(values) else count
 
     def _some(self, packed: WireMessage, coded: bool) -> Tensor:
-        """Return some of a model's elements. The receiver's protocol checks their number."""
+        """Return a message's tensor that is only a part of a model. The receiver's protocol checks its size."""
         codec, body = (self._codec if coded else PLAIN), packed.body
         if coded and self._counts:
             if len(body) < COUNT.itemsize:

@@ -42,7 +42,7 @@ class DriftMeter:
     _merges: int = 0
 
     def sent(self, change: Tensor) -> None:
-        """Record the change that this member sends."""
+        """Copy the change that this member contributes to a round, to compare it with the members' mean later."""
         if self._own is None:
             self._own = torch.empty_like(change)
         self._own.copy_(change)

@@ -72,7 +72,7 @@ class Gradients(Strategy):
         return {**self.state_dict(), "residual": None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the residuals."""
+        """Restore the residuals of codecs and PowerSGD, which `state_dict` returned."""
         self._residual.restore(state["residual"])
         if self._powersgd is not None and state["powersgd"] is not None:
             self._powersgd.load_state_dict(state["powersgd"])

@@ -63,7 +63,7 @@ class Periodic(Strategy):
         """Begin and finish the rounds that are due at this step."""
 
     def over(self, rounds: int, taken: int) -> bool:
-        """Return whether there were `rounds` periods."""
+        """Return whether training may end: `rounds` periods of steps are over."""
         return self.periods >= rounds
 
     @property

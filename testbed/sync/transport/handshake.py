@@ -162,7 +162,7 @@ def _check_certificate(connection: socket.socket, name: str) -> None:
 
 
 def _shake(connection: ssl.SSLSocket, deadline: float, given_up: Callable[[], bool] = lambda: False) -> None:
-    """Do the TLS handshake."""
+    """Do the TLS handshake, until the deadline or until the connection is given up."""
     while True:
         _wait_at_most(connection, deadline, given_up, "the TLS handshake did not end in time")
         with suppress(TimeoutError):

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Received(NamedTuple):
-    """A frame that arrived as it was sent."""
+    """A frame as it arrived: its head and payload, the member that made it, and its time on the wire."""
 
     #: The member that made the frame.
     source: str
@@ -287,7 +287,7 @@ def dispatch(receiver: Receiver, hello: Greeting, received: Received) -> None:
     """
     peer, head = received.source, received.frame
     if head.channel != hello.channel:
-        raise FrameError(f"a frame with {head.left} members to go on channel {hello.channel}")
+        raise FrameError(f"a frame that {head.left} members have to forward came on channel {hello.channel}")
     if not head.route:
         receiver.take(received)
         return

@@ -80,7 +80,10 @@ class Outbox:
         """
         with self._guard:
             if self._leaving:
-                raise SyncError(f"{self._settings.member} is leaving", rule="leaving", member=self._settings.member)
+                member = self._settings.member
+                raise SyncError(
+                    f"{member} is leaving the run, so it opens no connections", rule="leaving", member=member
+                )
             self._tables[table.number] = table
         return [self._sender(hop) for hop in sorted(table.hops())]
 

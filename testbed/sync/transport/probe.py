@@ -215,7 +215,7 @@ class ProbeListener:
             self._thread = thread
 
     def close(self) -> None:
-        """Stop receiving."""
+        """Stop receiving probes from peers."""
         self._closed = True
         sockets.shut_down(self._socket)  # wakes the thread
         if self._thread is not None:

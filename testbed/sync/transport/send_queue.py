@@ -24,7 +24,7 @@ def nothing() -> None:
 
 
 class Item(NamedTuple):
-    """A queued frame."""
+    """A frame that waits to be sent, with its priority and what to call after it was sent."""
 
     priority: Priority
     #: The order among frames of one priority.

@@ -30,7 +30,7 @@ class _Pace:
         self._allowed = (0, 0)
 
     def allowed(self, now: float, rested: bool) -> tuple[int, int]:
-        """Return the allowed bytes a second, and those in a burst; see TcpInfo.
+        """Return the bytes a second that TCP allows to send, and the bytes that it allows in a burst; see TcpInfo.
 
         BBR begins at its estimate after a rest, whatever its gain was before. When the gain of 1.25 was counted, trains
         at the estimate were taken for a full link.
@@ -135,7 +135,7 @@ class Sender:
             return self.connected
 
     def finish(self) -> None:
-        """Begin to end after the queued frames; `join` waits for it.
+        """Accept no more frames, and end after the queued ones. Returns at once; `join` waits for the end.
 
         If there is no connection yet and no frame, none is made: the peer may have left already, and connecting would
         be tried until the timeout.
@@ -145,7 +145,7 @@ class Sender:
             self.abort()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until the peer has read everything and closed, then end.
+        """Wait until the peer has read every frame and closed its end, at most `timeout_s`, and close the connections.
 
         Returns:
             False if the peer had not done so within `timeout_s`.

@@ -283,10 +283,10 @@ def stamp(connection: socket.socket) -> None:
 
 
 def receive_datagram(receiving: socket.socket, most_bytes: int) -> tuple[float, bytes]:
-    """Receive a datagram.
+    """Receive one datagram. Return its arrival time and its bytes.
 
     Returns:
-        The arrival time (Unix time), and the datagram, cut after `most_bytes` + 1 bytes.
+        The arrival time (Unix time), and the datagram's bytes, of which those after `most_bytes` + 1 are lost.
     """
     datagram, ancillary, _, _ = receiving.recvmsg(most_bytes + 1, _STAMP_ROOM)
     at_s, _ = _stamped(ancillary)

@@ -23,7 +23,7 @@ class End:
 
     @classmethod
     def parse(cls, text: str) -> End:
-        """Return the end that is written `10.0.0.1:443`, `[2001:db8::1]:443`, so without the port, `*` or `*:443`.
+        """Return the end that a text names: `10.0.0.1:443`, `[2001:db8::1]:443`, `*:443`, or one of them without port.
 
         Raises:
             ValueError: The text is none of these.
@@ -35,7 +35,7 @@ class End:
         return cls(None if address == "*" else ip_address(address), int(port) if colon else None)
 
     def matches(self, other: End) -> bool:
-        """Return whether an end of a packet is this one."""
+        """Return whether a packet's end, `other`, is this one. An address or a port of None matches any."""
         return self.address in (None, other.address) and self.port in (None, other.port)
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ class Flow:
         return _flow(addresses, ip[begin : begin + 4] if has_ports else b"")
 
     def matches(self, other: Flow) -> bool:
-        """Return whether the flow of a packet is this one."""
+        """Return whether a packet's flow, `other`, is this one. An address or a port of None matches any."""
         return self.source.matches(other.source) and self.target.matches(other.target)
 
     def __str__(self) -> str:

@@ -61,7 +61,7 @@ class PlanCost:
 
 
 def exchange_s(plan: Plan, view: View, through: PricedCodec) -> float:
-    """Return the predicted seconds of a round among all under `plan`, with its bytes through a codec."""
+    """Return the predicted seconds of a round of all members, whose bytes go through the codec `through`."""
     return predict(plan, replace(view, model_bytes=max(1, round(view.model_bytes * through.part)))).seconds
 
 

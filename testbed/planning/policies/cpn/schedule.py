@@ -50,7 +50,7 @@ BESIDE = 0.1
 
 
 def beside(one_s: Floats | float, other_s: Floats | float) -> Floats:
-    """Return the seconds that two overlapping activities cost."""
+    """Return the seconds of two overlapping activities: the longer one, and the part BESIDE of the shorter one."""
     both: Floats = np.maximum(one_s, other_s) + BESIDE * np.minimum(one_s, other_s)
     return both
 

@@ -33,7 +33,7 @@ Ring = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A view as the heuristic sees it."""
+    """The input of the grouping heuristic: a view of the network and the members' training, as arrays."""
 
     names: tuple[str, ...]
     #: Each member's site, as a number; shape (n,).
@@ -59,7 +59,7 @@ class Problem:
         labels: Mapping[str, Sequence[float]],
         steps: Mapping[str, int] | None = None,
     ) -> Problem:
-        """Return the problem of a view.
+        """Return the heuristic's input for a view.
 
         Args:
             view: The network.
@@ -101,7 +101,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The times and costs of one group by itself."""
+    """The times and costs of one group, as if there were no other group."""
 
     ring: Ring
     #: The members that exchange with other groups, and the sites where these are.
@@ -212,7 +212,7 @@ def ring_edges(ring: Ring) -> tuple[Ints, Ints]:
 
 
 def _mean(costs: Floats, counted: NDArray[np.bool_]) -> Floats:
-    """Return each row's mean over the counted columns; infinite for a row without any."""
+    """Return each row's mean over the columns that `counted` marks in that row; infinite if it marks none there."""
     count = counted.sum(axis=1)
     total = np.where(counted, costs, 0.0).sum(axis=1)
     return np.where(count > 0, total / np.maximum(count, 1), np.inf)
