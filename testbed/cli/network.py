@@ -127,13 +127,12 @@ def clean(
     if all_:
         for line in _listed():
             typer.echo(line)
-    if all_ or name is not None:
-        done = _with_engine(lambda client: cleanup.clean(client, name))
-    else:
-        done = _with_engine(cleanup.clean_crashed)
+    ends_all = all_ or name is not None
+    done = _with_engine((lambda client: cleanup.clean(client, name)) if ends_all else cleanup.clean_crashed)
     found = {"network": done.networks, "container": done.containers, "process": done.processes}
     typer.echo(f"removed: {', '.join(count(len(there), noun) for noun, there in found.items())}")
-    for network in label.networks() if name is None else ():
+    # A run that was ended owns its network for a moment more, while it looks for what is left.
+    for network in () if ends_all else label.networks():
         if (owner := label.owner(network)) is not None:
             typer.echo(
                 f"{network} is still running (process {owner.pid}); `testbed network clean --name {network}` removes it"
