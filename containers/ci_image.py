@@ -24,7 +24,7 @@ from testbed.emulation.containers.image import (
     build_image,
     find,
     hash_of,
-    held_by,
+    names_and_digests,
     import_base,
     locked,
     pinned,
@@ -52,7 +52,7 @@ def ensure_ci_image(client: docker.DockerClient, progress: Progress = print) -> 
     """
     source = {str(path.relative_to(ROOT)): path for path in _source()}
     recipes = {"ci-base": base_recipe(DEBIAN_PACKAGES)}
-    recipes["ci"] = hash_of([recipes["ci-base"], *held_by(source)])
+    recipes["ci"] = hash_of([recipes["ci-base"], *names_and_digests(source)])
     if tag := find(client, "ci", recipes["ci"]):
         return tag
     base = find(client, "ci-base", recipes["ci-base"])
