@@ -1,10 +1,11 @@
-"""Rewrite the tables of measurements in the documentation from the files in benchmarks/results.
+"""Rewrite the tables of measurements in the documentation from the files in benchmarks/results, or print a file's.
 
     python -m benchmarks.results
+    python -m benchmarks.results NAME
 
 benchmarks/results/NAME.json holds the figures of `benchmarks.NAME`, or of a program of tests/: a list of entries, the
-oldest first. To record a measurement, append an entry and run this command. A page of docs/ shows the newest entry of a
-table between two comments:
+oldest first. To record a measurement, append an entry and run this command without NAME. With NAME it prints the newest
+entry of each table in NAME.json. A page of docs/ shows the newest entry of a table between two comments:
 
     <!-- table: hop.protocols -->
     <!-- end of table -->
@@ -12,14 +13,21 @@ table between two comments:
 
 from __future__ import annotations
 
+import argparse
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+from rich.console import Console
+from rich.table import Table
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).with_name("results")
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+#: The columns of text where the output is no terminal: no table of the files is wider.
+FILE_WIDTH = 200
 
 #: A table in a page: the comment with its file and name, what is shown, and the comment that ends it.
 TABLE = re.compile(r"(<!-- table: (?P<file>\w+)\.(?P<name>[\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -49,11 +57,16 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the table, and below it the command, the machine, the date and the note."""
         head, *rows = (f"| {' | '.join(row)} |" for row in (self.columns, *self.rows))
         table = "\n".join((head, "|---" * len(self.columns) + "|", *rows))
+        return f"\n{table}\n\n{self.origin}\n\n"
+
+    @property
+    def origin(self) -> str:
+        """The command, the machine, the date and the note, as one paragraph of Markdown."""
         kernel = self.kernel and f"kernel {self.kernel}"
         commit = self.commit and f"commit {self.commit}"
         backend = self.backend and f"`{self.backend}`"
         origin = ", ".join(filter(None, (f"`{self.command}`", self.machine, backend, kernel, self.date, commit)))
-        return f"\n{table}\n\n{f'{origin}. {self.note}'.strip()}\n\n"
+        return f"{origin}. {self.note}".strip()
 
 
 def entries(file: Path) -> list[Entry]:
@@ -71,6 +84,40 @@ def rewritten(text: str) -> str:
     return TABLE.sub(lambda found: f"{found[1]}{newest(found['file'], found['name']).markdown()}{found[4]}", text)
 
 
+def printable(name: str) -> Iterator[Table]:
+    """Yield the newest entry of each table in a file of results, for the terminal.
+
+    Args:
+        name: The file's name without `.json`.
+    """
+    newest_entries = {entry.table: entry for entry in entries(RESULTS / f"{name}.json")}
+    for entry in newest_entries.values():
+        table = Table(title=f"{name}.{entry.table}", title_justify="left", caption=entry.origin, caption_justify="left")
+        for number, column in enumerate(entry.columns):
+            table.add_column(column, justify="right" if number else "left", overflow="fold")
+        for row in entry.rows:
+            table.add_row(*row)
+        yield table
+
+
+def main() -> None:
+    """Rewrite the pages, or print the tables of one file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = sorted(file.stem for file in RESULTS.glob("*.json"))
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", choices=known, help=f"print the tables of {', '.join(known)}"
+    )
+    name = parser.parse_args().name
+    if name is None:
+        for page in PAGES:
+            page.write_text(rewritten(page.read_text()))
+        return
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = FILE_WIDTH
+    for table in printable(name):
+        console.print(table, "")
+
+
 if __name__ == "__main__":
-    for page in PAGES:
-        page.write_text(rewritten(page.read_text()))
+    main()

@@ -61,9 +61,10 @@ def reference() -> dict[str, str]:
     """Return the pages of the reference, and the schemas, by file name."""
     sys.path.insert(0, str(ROOT))
     from testbed.api.app import make_app
+    from testbed.planning import named_policies
     from testbed.spec.schemas import experiment_schema, topology_schema
 
-    schemas = {"topology": topology_schema(), "experiment": experiment_schema()}
+    schemas = {"topology": topology_schema(), "experiment": experiment_schema(named_policies())}
     pages = {"commands.md": commands(), "files.md": fields(schemas)}
     pages["api.md"] = requests(make_app(None, None).openapi())  # the same over whatever runs
     return pages | {f"{kind}.schema.json": json.dumps(schema, indent=1) for kind, schema in schemas.items()}
@@ -132,7 +133,8 @@ def fields(schemas: Mapping[str, Mapping[str, Any]]) -> str:
     for kind, schema in schemas.items():
         parts += [f"## {kind.capitalize()}", *_section(schema)]
         for name, section in schema["$defs"].items():
-            parts += [f"### {kind}: {name}", *_section(section)]
+            if section.get("properties"):
+                parts += [f"### {kind}: {name}", *_section(section)]
     for section in schemas["experiment"]["properties"]["sync"]["anyOf"]:
         if "const" not in section["properties"]["strategy"]:  # a scheme from a file
             continue

@@ -58,7 +58,7 @@ def test_each_end_knows_the_other_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.local
-def test_who_has_a_certificate_of_another_authority_is_not_let_in_and_lets_nobody_in(tmp_path: Path) -> None:
+def test_a_certificate_of_another_authority_is_refused_in_both_directions(tmp_path: Path) -> None:
     for authority in ("one", "other"):
         made(tmp_path / authority, "paris")
     ours, theirs = Tls(tmp_path / "one" / "paris"), Tls(tmp_path / "other" / "paris")
@@ -68,7 +68,7 @@ def test_who_has_a_certificate_of_another_authority_is_not_let_in_and_lets_nobod
 
 
 @pytest.mark.local
-def test_who_has_none_is_not_let_in(tmp_path: Path) -> None:
+def test_a_connection_without_a_certificate_is_refused(tmp_path: Path) -> None:
     made(tmp_path, "paris")
     nobody = Tls(tmp_path / "paris")
     nobody.client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -100,7 +100,7 @@ def test_nobody_else_can_read_a_key(tmp_path: Path) -> None:
 
 @pytest.mark.pure
 @pytest.mark.parametrize("missing", [AUTHORITY, CERTIFICATE, KEY])
-def test_a_folder_that_is_none_says_what_belongs_in_it(tmp_path: Path, missing: str) -> None:
+def test_an_invalid_folder_says_what_belongs_in_it(tmp_path: Path, missing: str) -> None:
     made(tmp_path, "paris")
     (tmp_path / "paris" / missing).unlink()
     with pytest.raises(TlsError, match="`testbed certificates`"):
@@ -109,7 +109,7 @@ def test_a_folder_that_is_none_says_what_belongs_in_it(tmp_path: Path, missing: 
 
 @pytest.mark.pure
 @pytest.mark.parametrize("name", ["", "..", "a/b", "-a", "a" * 65])
-def test_a_name_that_is_none_is_refused_before_anything_is_made(tmp_path: Path, name: str) -> None:
+def test_an_invalid_name_is_refused_before_anything_is_made(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError) as caught:
         made(tmp_path / "new", "paris", name)
     assert (caught.value.field, caught.value.given) == ("member", name)

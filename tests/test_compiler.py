@@ -13,7 +13,9 @@ from testbed.compiler import CompilerError, compile_c, library
 pytestmark = pytest.mark.local
 
 
-def test_a_library_is_made_anew_when_its_source_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_is_compiled_again_when_its_source_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compiler, "PACKAGE", tmp_path)
     monkeypatch.setattr(compiler, "BUILD", tmp_path / "built")
     source = tmp_path / "room" / "sum.c"

@@ -12,7 +12,7 @@ from testbed.sync.errors import FrameError
 pytestmark = pytest.mark.pure
 
 
-def test_a_field_that_was_not_given_is_none() -> None:
+def test_a_field_that_was_not_given_has_no_value() -> None:
     error = PlanError("no such codec", field="codec", given="fp8")
     assert (error.field, error.given, error.rule, error.member) == ("codec", "fp8", None, None)
     assert error.details == {"field": "codec", "given": "fp8"}

@@ -41,7 +41,7 @@ def test_the_guest_is_killed_when_its_time_is_up() -> None:
         test_in_guest(["--version"], limit_s=0.5)
 
 
-def test_the_guest_ends_with_who_started_it() -> None:
+def test_the_guest_ends_with_the_process_that_started_it() -> None:
     """The guest ends even where its starter is killed, and can clean up nothing."""
     launcher = "from tests.guest.kernel import run_in_guest; run_in_guest(['sleep', '200'], limit_s=200)"
     with subprocess.Popen([sys.executable, "-c", launcher], cwd=REPOSITORY) as process:

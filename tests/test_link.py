@@ -74,7 +74,7 @@ def test_the_mean_of_bursts_weighs_the_states_by_how_often_they_are_found() -> N
 
 
 @pytest.mark.parametrize("values", [(0, 0.5), (0.5, 0), (1.5, 0.5), (0.5, 0.5, 0.2, 0.2)])
-def test_a_chain_that_is_none_is_refused(values: tuple[float, ...]) -> None:
+def test_an_invalid_chain_is_refused(values: tuple[float, ...]) -> None:
     with pytest.raises(ValueError):
         GilbertElliott(*values)
 

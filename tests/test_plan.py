@@ -99,7 +99,7 @@ def test_codecs_say_their_bytes(codec: str, size: float) -> None:
     assert codec_bytes(codec) == pytest.approx(size)
 
 
-def test_a_codec_that_is_none_says_which_there_are() -> None:
+def test_an_unknown_codec_says_which_there_are() -> None:
     with pytest.raises(PlanError) as caught:
         codec_bytes("fp8")
     assert (caught.value.field, caught.value.given) == ("codec", "fp8")
@@ -170,7 +170,7 @@ def test_a_plan_of_version_1_without_codecs_is_read() -> None:
 
 
 @given(plans(), st.integers(1, 40))
-def test_every_round_is_over_trees_of_those_who_take_part_in_it(plan: Plan, number: int) -> None:
+def test_every_round_is_over_trees_of_its_own_members(plan: Plan, number: int) -> None:
     parties = {plan.group_of(member, number).members for member in plan.members}
     assert sorted(member for party in parties for member in party) == sorted(plan.members)
     assert plan.among_all(number) == (parties == {plan.members} and (number % plan.period == 0))

@@ -181,11 +181,11 @@ def decoded_or_refused(line: bytes) -> None:
 @pytest.mark.parametrize(
     ("line", "rule"),
     [
-        (b"", ""),
-        (b"[]", ""),
+        (b"", "not a message"),
+        (b"[]", "not a message"),
         (b'{"kind": "dance"}', "dance: Invalid value"),
         (b'{"member": "a"}', "not a message: .*kind"),
-        (b"\xff\xfe", ""),
+        (b"\xff\xfe", "not a message"),
         (b'{"kind": "held", "member": "a"}', "held: .*epoch"),
         (b'{"kind": "held", "member": "a", "epoch": 1, "more": 2}', "held: .*`more`"),
         (b'{"kind": "held", "member": "a/b", "epoch": 1}', r"held: .*\$.member"),
@@ -199,14 +199,14 @@ def decoded_or_refused(line: bytes) -> None:
         (b'{"kind": "stop", "reason": "r", "again": 3}', "stop: .*again"),
         (b'{"kind": "prepare", "plan": {"a": %s' % (b"[" * 100_000), r"prepare: .*\$.plan"),
         (b'{"kind": "prepare", "plan": %s' % (b"[" * 100_000), r"prepare: .*\$.plan"),
-        (b"[" * 100_000, ""),
+        (b"[" * 100_000, "not a message"),
         (
             b'{"kind": "holding", "member": "a", "epoch": 1, "round": 1, "over": true,"elements": 9,"final": [[3, 3]]}',
             "holding: ",
         ),
         (b'{"kind": "reconfigure", "plan": {}, "roster": {}, "holdings": [{"member": "a"}]}', "reconfigure"),
         (b'{"kind": "reconfigure", "plan": {}, "roster": {}, "holdings": 3}', "reconfigure"),
-        (b" " * (MAX_LINE_BYTES + 1), ""),
+        (b" " * (MAX_LINE_BYTES + 1), f"the line has {MAX_LINE_BYTES + 1} bytes"),
     ],
 )
 def test_what_is_no_message_is_refused(line: bytes, rule: str) -> None:

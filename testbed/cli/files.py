@@ -32,9 +32,10 @@ def new(
 
 def schema(kind: Annotated[str, typer.Argument(metavar="KIND", help="experiment or topology")]) -> None:
     """Print the JSON Schema of a kind of file, with which editors complete fields and mark errors."""
+    from testbed.planning import named_policies
     from testbed.spec.schemas import experiment_schema, topology_schema
 
-    kinds = {"experiment": experiment_schema, "topology": topology_schema}
+    kinds = {"experiment": lambda: experiment_schema(named_policies()), "topology": topology_schema}
     if kind not in kinds:
         raise fail(BAD_INPUT, f"there is no schema of a {kind!r}\n    write instead: {' or '.join(kinds)}")
     typer.echo(json.dumps(kinds[kind](), indent=1, ensure_ascii=False))

@@ -11,7 +11,7 @@ The function `bound` is imported from `testbed.planning.bound`: its name is also
 from testbed.planning import policies  # noqa: F401 - importing the policies registers them
 from testbed.planning.bound import Bound, BoundError
 from testbed.planning.cost import Cost, CostModel, predict
-from testbed.planning.policy import Policy, PolicyError, make_policy, policy_names
+from testbed.planning.policy import Policy, PolicyError, make_policy, named_policies, policy_names
 from testbed.planning.simulate import Simulated, SimulationError, simulate
 from testbed.planning.view import Edge, Member, Pair, PhysicalLink, View, ViewError
 
@@ -31,6 +31,7 @@ __all__ = [
     "View",
     "ViewError",
     "make_policy",
+    "named_policies",
     "policy_names",
     "predict",
     "simulate",

@@ -169,9 +169,14 @@ def is_own(policy: Policy | type[Policy]) -> bool:
     return (policy if isinstance(policy, type) else type(policy)).__module__.startswith("testbed.")
 
 
+def named_policies() -> dict[str, type[Policy]]:
+    """Return the policies that plan by a view alone by name, in alphabetical order."""
+    return {name: cls for name, cls in sorted(REGISTRY.items()) if cls.plans_alone}
+
+
 def policy_names() -> tuple[str, ...]:
     """Return the names of the policies that plan by a view alone, in alphabetical order."""
-    return tuple(sorted(name for name, cls in REGISTRY.items() if cls.plans_alone))
+    return tuple(named_policies())
 
 
 def make_policy(name: str, options: Mapping[str, Any] | None = None) -> Policy:

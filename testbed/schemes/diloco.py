@@ -20,6 +20,7 @@ class DilocoOptions(LocalSteps):
     fragments: int = limited(1, ge=1)
     #: Steps that members take while a fragment is reduced.
     delay: int = limited(0, ge=0)
+    #: The outer optimizer, which applies the members' mean change to the model.
     outer: OuterOptions = NESTEROV
 
     def __post_init__(self) -> None:

@@ -15,9 +15,9 @@ from testbed.schemes.scheme import Scheme
 class DpsgdOptions(InGraph):
     """Options of D-PSGD."""
 
-    #: How members weigh what they average; None: as Metropolis.
+    #: How members weigh what they average; by default `metropolis`.
     weights: Literal["uniform", "metropolis"] | None = None
-    #: The local step comes before the average, or beside it.
+    #: Take the local step before the average (serial), or beside it (parallel).
     form: Literal["serial", "parallel"] = "serial"
 
 

@@ -17,7 +17,7 @@ from testbed.sync.strategies import Strategy
 class GradientsOptions(Options):
     """Options of synchronous SGD."""
 
-    #: Matrices travel as factors of this rank (PowerSGD); None: as they are.
+    #: Matrices travel as factors of this rank (PowerSGD); by default they travel whole.
     powersgd_rank: int | None = limited(None, ge=1)
 
     @property

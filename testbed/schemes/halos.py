@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 class DelayedOptions(Checked):
     """Options of delayed Nesterov (see DelayedNesterov), with the authors' defaults for a site's server."""
 
+    #: The server's learning rate.
     learning_rate: float = limited(0.2, gt=0)
+    #: The server's momentum.
     momentum: float = limited(0.9, ge=0, lt=1)
     #: The momentum moves, and is used, in each Nth step.
     buffer: int = limited(16, ge=1)

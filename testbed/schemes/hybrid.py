@@ -30,6 +30,7 @@ class HybridOptions(LocalSteps):
 
     #: Each Nth round is among all members.
     period: int = limited(4, ge=1)
+    #: The outer optimizer, which applies the members' mean change to the model.
     outer: OuterOptions = NESTEROV
     #: The fraction by which each step returns to where the round began: ημ in FedProx.
     prox: float = limited(0.0, ge=0, lt=1)

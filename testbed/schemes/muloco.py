@@ -28,6 +28,7 @@ class MulocoOptions(LocalSteps):
     """Options of MuLoCo."""
 
     every: int = limited(30, ge=1)
+    #: The outer optimizer; without this section a learning rate of 0.8 and a momentum of 0.9.
     outer: OuterOptions = OUTER
     #: The fraction of what the codec left out of one round that is added to the next (β).
     decay: float = limited(0.9, ge=0, le=1)

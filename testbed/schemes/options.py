@@ -189,7 +189,9 @@ class OuterOptions(Checked):
     The defaults are those of DiLoCo's authors (arXiv 2311.08105).
     """
 
+    #: The outer learning rate (α).
     learning_rate: float = limited(0.7, gt=0)
+    #: The outer momentum (μ).
     momentum: float = limited(0.9, ge=0, lt=1)
 
 
@@ -209,7 +211,7 @@ class InGraph(Options):
 
     #: A family of graphs, or `network`: the fastest pairs of the network.
     graph: Literal[GraphKind, "network"] = "ring"
-    #: Fastest pairs that each member keeps; for `network` alone, where None is DEGREE.
+    #: Fastest pairs that each member keeps; for `network` alone, by default 3 (DEGREE).
     degree: int | None = limited(None, ge=2)
 
     def __post_init__(self) -> None:

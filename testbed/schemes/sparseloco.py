@@ -44,10 +44,11 @@ class SparseLoCoOptions(LocalSteps):
     top_k: int = limited(32, ge=1)
     #: The side of a chunk of `chunk` × `chunk` elements.
     chunk: int = limited(64, ge=1)
-    #: Bits of a sent value; None: fp32.
+    #: Bits of a sent value; `null`: values are sent as fp32.
     bits: int | None = limited(2, ge=1, le=8)
     #: The fraction of the residual that is kept in each round (β).
     decay: float = limited(0.999, ge=0, le=1)
+    #: The outer learning rate (α).
     learning_rate: float = limited(1.0, gt=0)
 
     @property

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class SpartaOptions(ShareOptions):
     """Options of SPARTA, alone or beside DiLoCo."""
 
-    #: DiLoCo runs beside SPARTA, with a round of the whole model after this many steps; None: SPARTA alone.
+    #: DiLoCo runs beside SPARTA, with a round of the whole model after this many steps; by default SPARTA runs alone.
     every: int | None = limited(None, ge=1)
     #: DiLoCo's outer optimizer.
     outer: OuterOptions = NESTEROV

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
-from typing import Any
+from dataclasses import is_dataclass
+from itertools import pairwise, takewhile
+from typing import Any, get_args, get_type_hints
+
+from pydantic import TypeAdapter
 
 from testbed.schemes import SCHEMES
 from testbed.spec.experiment import ExperimentFile
@@ -26,11 +29,22 @@ SCHEME_FILE = {
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-def experiment_schema() -> dict[str, Any]:
-    """Return the schema of experiment files, in which the fields of `sync` follow from its strategy."""
+def experiment_schema(policies: Mapping[str, type] | None = None) -> dict[str, Any]:
+    """Return the schema of experiment files, in which the fields of `sync` follow from its strategy.
+
+    Args:
+        policies: Policies by name. Each is a dataclass whose fields are the options under `sync.options`.
+    """
     found = _described(ExperimentFile.model_json_schema(), ExperimentFile)
-    found["properties"]["sync"] = {"anyOf": [*(_sync_schema(name, found["$defs"]) for name in SCHEMES), SCHEME_FILE]}
+    sections = [_sync_schema(name, found["$defs"]) for name in SCHEMES]
+    found["properties"]["sync"] = {"anyOf": [*sections, SCHEME_FILE]}
     found["$defs"].pop(SyncSection.__name__, None)
+    if policies:
+        found["$defs"].update({f"policy.{name}": _options_schema(policy) for name, policy in policies.items()})
+        found["$defs"]["policies"] = {"allOf": [_if_policy(name) for name in policies]}
+        for section in sections:
+            if "policy" in section["properties"]:
+                section["allOf"] = [{"$ref": "#/$defs/policies"}]
     return _schema(found)
 
 
@@ -43,12 +57,51 @@ def _sync_schema(strategy: str, definitions: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of `sync` with this strategy, and add the definitions that it refers to."""
     model = model_of(SCHEMES[strategy])
     own = model.model_json_schema(ref_template=f"#/$defs/{strategy}.{{model}}")
-    definitions.update({f"{strategy}.{name}": each for name, each in own.pop("$defs", {}).items()})
+    parts = own.pop("$defs", {})
+    definitions.update({f"{strategy}.{name}": each for name, each in parts.items()})
     _describe(own, SyncSection)
-    own["properties"]["strategy"] = {"const": strategy}
+    _describe_options(own, SCHEMES[strategy].options)
+    for options in _sections_of(SCHEMES[strategy].options):
+        _describe_options(parts[options.__name__], options)
+    own["properties"]["strategy"] = {"description": own["properties"]["strategy"]["description"], "const": strategy}
     if strategy != SyncSection.model_fields["strategy"].default:
         own["required"] = [*own.get("required", ()), "strategy"]
     return own
+
+
+def _options_schema(policy: type) -> dict[str, Any]:
+    """Return the schema of a policy's options."""
+    own = TypeAdapter(policy).json_schema()
+    own.setdefault("properties", {})
+    own["additionalProperties"] = False
+    own["description"] = f"Options of the policy {policy.name}."  # type: ignore[attr-defined]
+    _describe_options(own, policy)
+    return own
+
+
+def _if_policy(name: str) -> dict[str, Any]:
+    """Return the schema of a section `sync` whose options are those of a policy, if the section names the policy."""
+    named = {"properties": {"policy": {"const": name}}, "required": ["policy"]}
+    return {"if": named, "then": {"properties": {"options": {"$ref": f"#/$defs/policy.{name}"}}}}
+
+
+def _sections_of(options: type) -> Iterator[type]:
+    """Yield the dataclasses of the options that are sections themselves."""
+    for hint in get_type_hints(options).values():
+        yield from (each for each in (hint, *get_args(hint)) if isinstance(each, type) and is_dataclass(each))
+
+
+def _describe_options(schema: dict[str, Any], options: type) -> None:
+    """Add the `#:` comments above a dataclass's fields to its schema. A field that is declared again keeps its own."""
+    for base in reversed([base for base in options.__mro__ if is_dataclass(base)]):
+        source = inspect.getsource(base)
+        lines = [line.strip() for line in source.splitlines()]
+        (declared,) = ast.parse(source).body
+        for field in declared.body if isinstance(declared, ast.ClassDef) else ():
+            if isinstance(field, ast.AnnAssign):
+                above = [*takewhile(lambda line: line.startswith("#: "), reversed(lines[: field.lineno - 1]))]
+                if above and (own := schema["properties"].get(ast.unparse(field.target))) is not None:
+                    own["description"] = "\n".join(line.removeprefix("#: ") for line in reversed(above))
 
 
 def _described(schema: dict[str, Any], model: type[Strict]) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def test_the_link_is_shown_on_the_terminal_and_leads_to_the_page(site: Site) -> 
         assert site.ask("GET", path, site.bearer).status == 200
 
 
-def test_who_has_no_token_gets_nothing_but_the_page_and_is_told_how_to_get_in(site: Site) -> None:
+def test_a_request_without_token_gets_only_the_page_which_says_how_to_get_in(site: Site) -> None:
     for headers in ({}, {"Authorization": "Bearer guess"}, {"Cookie": f"token={site.token}"}):
         for method, path in (
             ("GET", "/api/v1/status"),

@@ -215,7 +215,7 @@ def test_verbs_come_one_after_the_other_in_one_thread(site: Site) -> None:
     assert site.patch({"jitter": None})[0] == 200
 
 
-def test_a_change_by_anybody_is_pushed_to_who_follows(site: Site) -> None:
+def test_a_change_by_anybody_is_pushed_to_all_subscribers(site: Site) -> None:
     assert site.server.port is not None
     with unix_connect(str(site.socket), "ws://localhost/api/v1/stream") as one:
         state = json.loads(one.recv(60))
@@ -240,7 +240,7 @@ def test_a_change_by_anybody_is_pushed_to_who_follows(site: Site) -> None:
     site.patch({"rate": None})
 
 
-def test_the_socket_is_its_owner_s_and_the_port_is_for_who_has_the_token(site: Site) -> None:
+def test_the_socket_is_its_owner_s_and_the_port_needs_the_token(site: Site) -> None:
     assert stat.S_IMODE(site.socket.stat().st_mode) == 0o600
     bearer = {"Authorization": f"Bearer {site.server.token}"}
     assert site.ask("GET", "/sites", port=True)[0] == 401

@@ -83,7 +83,7 @@ def test_followers_get_a_snapshot_then_each_update_and_ask_for_what_they_lack(mo
     asyncio.run(asyncio.wait_for(follow(), PATIENCE_S))
 
 
-def test_who_reads_slowly_sees_a_number_left_out() -> None:
+def test_a_slow_reader_sees_a_number_left_out() -> None:
     async def read() -> None:
         follower = Follower(lambda: None)
         for number in range(1, MOST_WAITING + 10):

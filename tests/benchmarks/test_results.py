@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.results import PAGES, RESULTS, ROOT, TABLE, Entry, entries, newest, rewritten
+from benchmarks.results import PAGES, RESULTS, ROOT, TABLE, Entry, entries, main, newest, rewritten
 
 pytestmark = pytest.mark.pure
 
@@ -55,3 +56,16 @@ def test_a_table_names_its_command_and_what_it_was_measured_on() -> None:
     assert entry.markdown() == (
         "\n| a | b |\n|---|---|\n| 1 | 2 |\n\n`python -m benchmarks.x`, kernel 6.1, 2026-11-27, commit abc. N.\n\n"
     )
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_name_prints_the_newest_entry_of_each_table_of_its_file(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["results", file.stem])
+    main()
+    printed = "".join(capsys.readouterr().out.split())
+    for entry in {entry.table: entry for entry in entries(file)}.values():
+        assert f"{file.stem}.{entry.table}" in printed
+        assert "".join(entry.command.split()) in printed
+        assert all("".join(column.split()) in printed for column in entry.rows[-1][:1])

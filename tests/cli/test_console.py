@@ -29,7 +29,7 @@ BYTES = bytes(range(256)) * 8
 
 @pytest.mark.parametrize("verb, path", INPUTS, ids=str)
 @pytest.mark.parametrize("kind", ["binary", "folder", "missing", "unreadable", "empty"])
-def test_an_input_that_is_none_is_named(verb: Verb, path: str, kind: str, readable: Path, own: Path) -> None:
+def test_an_unreadable_input_is_named(verb: Verb, path: str, kind: str, readable: Path, own: Path) -> None:
     if kind == "folder" and verb.by_name(FILES, path) in ("run", "none"):
         pytest.skip("a folder is what it takes")
     hostile = own.parent / f"hostile{Path(str(verb.by_name(FILES, path))).suffix}"

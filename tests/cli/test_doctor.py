@@ -51,7 +51,7 @@ def test_the_first_line_says_whether_the_quickstart_runs_here(
 
 @pytest.mark.local
 @pytest.mark.parametrize("words", [(), ("--fix",)])
-def test_a_user_who_is_not_root_is_told_what_it_needs(words: tuple[str, ...]) -> None:
+def test_a_user_without_root_is_told_what_it_needs(words: tuple[str, ...]) -> None:
     nobody = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
     command = [sys.executable, "-B", "-m", "testbed", "doctor", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, **nobody)

@@ -48,7 +48,7 @@ def test_without_a_hosts_file_it_says_which_is_missing(folder: Path) -> None:
     assert "others.yaml" in result.stderr
 
 
-def test_on_a_machine_that_is_none_of_the_hosts_it_says_where_to_call_it(folder: Path) -> None:
+def test_on_a_machine_outside_of_the_hosts_it_says_where_to_call_it(folder: Path) -> None:
     result = called("run", experiment(folder), "--hosts", "all")
     assert result.exit_code == CANNOT, result.output
     assert "(a, b)" in result.stderr

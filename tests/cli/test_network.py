@@ -172,7 +172,7 @@ def test_which_network(verb: str, apart: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.pure
-def test_a_change_that_is_none() -> None:
+def test_a_link_change_without_a_change_is_refused() -> None:
     stand("one")
     assert "--rate" in refused("link", "set", "paris->tokyo")
     assert "--rate" in refused("link", "paris->tokyo")

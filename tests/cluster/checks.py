@@ -148,7 +148,7 @@ else:
 
 
 @pytest.mark.parametrize("settings", [(), ("RAY_AUTH_MODE=token", "RAY_AUTH_TOKEN=00")], ids=["none", "wrong"])
-def test_who_has_no_token_is_not_let_in(pretended: PretendedCluster, settings: tuple[str, ...]) -> None:
+def test_a_connection_without_the_token_is_refused(pretended: PretendedCluster, settings: tuple[str, ...]) -> None:
     """A caller without the token is refused even on a host, behind the filter."""
     host, head = pretended.hosts["a"], pretended.head
     command = [

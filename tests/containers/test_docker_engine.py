@@ -115,7 +115,7 @@ def test_a_torn_record_names_no_engine_and_that_is_said(
 
 
 @pytest.mark.pure
-def test_an_engine_of_before_a_restart_is_none_of_ours(tmp_path: Path) -> None:
+def test_an_engine_of_before_a_restart_is_not_ours(tmp_path: Path) -> None:
     record, own = tmp_path / "engine.json", ProcessIdentity.of(os.getpid())
     assert own
     for boot, ours in (({}, True), ({"boot": own.boot}, True), ({"boot": "of-before"}, False)):
@@ -187,9 +187,7 @@ def test_a_dockerfile_s_build_is_told_the_user_s_proxies(configuration: dict[str
 
 @pytest.mark.pure
 @pytest.mark.parametrize("text", ["", "[]", '{"proxies": 1}', '{"proxies": {"default": []}}'])
-def test_a_configuration_that_is_none_names_no_proxies(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_invalid_configuration_names_no_proxies(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.json").write_text(text)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     assert engine.user_proxies() == {}

@@ -131,7 +131,7 @@ def test_the_image_starts_the_worker_as_nobody(client: docker.DockerClient) -> N
 
 
 @pytest.mark.system
-def test_only_a_change_makes_it_anew_and_the_old_one_goes(client: docker.DockerClient, checkout: Path) -> None:
+def test_only_a_change_makes_it_again_and_the_old_one_goes(client: docker.DockerClient, checkout: Path) -> None:
     told: list[str] = []
     (checkout / "testbed" / "link.py").write_text("ANSWER = 1\n")
     first = image.ensure_worker_image(client, told.append)

@@ -141,7 +141,7 @@ def test_a_forced_plan_comes_into_force_and_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.local
-def test_a_given_plan_comes_into_force_and_what_is_none_for_these_members_is_refused(tmp_path: Path) -> None:
+def test_a_given_plan_comes_into_force_and_one_of_other_members_is_refused(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
         async with training(spec_of(view), tmp_path, view) as (controller, fleet):
@@ -329,9 +329,7 @@ def test_a_member_s_error_fails_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.local
 @pytest.mark.parametrize(("name", "says"), [("x-w0", "'x-w0' is not a member"), ("b-w0", "certificate of 'a-w0'")])
-def test_who_says_hello_at_another_member_s_socket_is_refused_and_told_why(
-    tmp_path: Path, name: str, says: str
-) -> None:
+def test_a_hello_at_another_member_s_socket_is_refused_with_the_reason(tmp_path: Path, name: str, says: str) -> None:
     async def scene() -> None:
         async with running(spec_of(mesh()), tmp_path) as controller:
             stranger = await connect(tmp_path / "s", name, at="a-w0")
@@ -344,7 +342,7 @@ def test_who_says_hello_at_another_member_s_socket_is_refused_and_told_why(
 
 
 @pytest.mark.local
-def test_who_says_hello_as_another_does_not_evict_it_from_an_elastic_run(tmp_path: Path) -> None:
+def test_a_hello_as_another_member_does_not_evict_it_from_an_elastic_run(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
         async with training(spec_of(view, elastic=Elasticity(quorum=2)), tmp_path, view) as (controller, fleet):
@@ -452,7 +450,7 @@ def test_a_round_reported_twice_fails_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.local
-def test_who_waits_for_the_others_is_told_why_it_ends(tmp_path: Path) -> None:
+def test_a_member_that_waits_for_the_others_is_told_why_it_ends(tmp_path: Path) -> None:
     async def scene() -> None:
         async with running(spec_of(mesh()), tmp_path) as controller:
             member = await connect(tmp_path / "s", "a-w0")

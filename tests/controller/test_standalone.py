@@ -133,7 +133,7 @@ def test_a_member_with_tls_is_told_that_the_controller_has_none(tmp_path: Path) 
         assert served.wait(PATIENCE_S) == 0
 
 
-def test_only_who_has_a_member_s_own_token_is_let_in_as_that_member(tmp_path: Path) -> None:
+def test_only_a_member_s_own_token_admits_as_that_member(tmp_path: Path) -> None:
     port = free_port()
     with ExitStack() as stack:
         served = controller(stack, tmp_path, port)
@@ -192,7 +192,7 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["tcp:host", "tcp::7000", "tcp:host:port", "unix:", "host:7000", "tcp:h:99999"])
-def test_addresses_that_are_none(address: str) -> None:
+def test_an_invalid_controller_address_is_refused(address: str) -> None:
     with pytest.raises(sync.SyncError, match=r"unix:/path/of/the.sock"):
         sync.join(address, "paris", "127.0.0.1", timeout=1)
 

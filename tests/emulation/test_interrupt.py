@@ -92,7 +92,7 @@ def test_a_signal_as_the_error_output_is_being_written_to_is_no_error(monkeypatc
             print("words", file=sys.stderr, flush=True)
 
 
-def test_who_ignores_a_hang_up_goes_on_ignoring_it() -> None:
+def test_a_process_that_ignores_a_hang_up_goes_on_ignoring_it() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with interruptible():
         signal.raise_signal(signal.SIGHUP)

@@ -266,7 +266,7 @@ def test_after_a_restart_of_the_machine_no_process_is_the_one_of_before() -> Non
 
 
 @pytest.mark.local
-def test_an_ended_owner_whom_nobody_reaped_is_dead() -> None:
+def test_an_ended_owner_that_was_not_reaped_is_dead() -> None:
     owner = sleeper()
     try:
         started = int(Path(f"/proc/{owner.pid}/stat").read_text().rpartition(")")[2].split()[19])
@@ -282,7 +282,7 @@ def test_an_ended_owner_whom_nobody_reaped_is_dead() -> None:
 
 @pytest.mark.pure
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"pid": null}', '{"pid": "x", "started": 1}', '{"pid": -1}'])
-def test_a_record_that_is_none_names_no_owner(text: str) -> None:
+def test_an_invalid_record_names_no_owner(text: str) -> None:
     record("one", text)
     assert label.owner("one") is None
 

@@ -68,7 +68,7 @@ def test_its_name_is_the_topologys_unless_another_is_given(line: Path) -> None:
 
 
 @pytest.mark.pure
-def test_who_is_not_root_is_told_so(line: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_root_is_told_so(line: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(EmulationError, match="sudo"):
         Testbed(line, workers="namespaces").__enter__()

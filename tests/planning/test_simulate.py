@@ -68,13 +68,13 @@ def test_a_key_is_broadcast_when_it_is_whole() -> None:
     assert predict(two, view).drain_s == pytest.approx(seconds(12 * CHUNK, 10))
 
 
-def test_who_begins_late_ends_the_round_late() -> None:
+def test_a_member_that_begins_late_ends_the_round_late() -> None:
     view = view_of(sites(("a", "b", 10), delay=0.0), {}, model_bytes=8 * CHUNK)
     plan = Plan(0, view.names, (star(view.names, "a-w0"),), CHUNK)
     assert simulate(plan, view, {"b-w0": 5.0}).seconds == pytest.approx(simulate(plan, view).seconds + 5.0)
 
 
-def test_who_is_done_early_sends_ahead() -> None:
+def test_a_member_that_is_done_early_sends_ahead() -> None:
     """A star whose model is one key: b has its mean long before c, and pushes the next round while c still pulls."""
     view = view_of(sites(("a", "b", 40), ("a", "c", 10), delay=0.0), {}, model_bytes=8 * CHUNK)
     plan = Plan(0, view.names, (star(view.names, "a-w0", keys=(1.0,)),), CHUNK)

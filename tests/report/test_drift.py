@@ -40,7 +40,7 @@ def drifting(path: Path, fragments: int) -> RunRecord:
 
 
 @pytest.mark.parametrize("fragments", [1, 3])
-def test_the_page_says_who_stands_furthest(fragments: int, tmp_path: Path) -> None:
+def test_the_page_names_the_member_that_stands_furthest(fragments: int, tmp_path: Path) -> None:
     record = drifting(tmp_path / "run", fragments)
     found = drift_of(record)
     assert len(found) == 20 * fragments

@@ -113,7 +113,7 @@ def test_rounds_and_swaps_are_spans_of_one_trace(tmp_path: Path) -> None:
     assert int(first["endTimeUnixNano"]) == pytest.approx(record.rounds[0].finished_s * 1e9, abs=1e3)
 
 
-def test_a_form_that_is_none_and_a_folder_that_is_no_run_are_bad_input(run: Path, tmp_path: Path) -> None:
+def test_an_unknown_form_and_a_folder_that_is_no_run_are_bad_input(run: Path, tmp_path: Path) -> None:
     wrong = exported(run, "--form", "svg,xlsx", "--out", tmp_path / "x")
     assert wrong.exit_code == BAD_INPUT
     assert "png, svg, pdf, csv, parquet, tensorboard, otlp" in wrong.stderr

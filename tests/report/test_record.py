@@ -75,7 +75,7 @@ def test_a_run_whose_members_gossip_lacks_no_plan(tmp_path: Path) -> None:
     assert set(record.members) == set(MEMBERS) and len(record.rounds) == 20
 
 
-def test_a_plan_that_is_none_is_said(tmp_path: Path) -> None:
+def test_an_invalid_plan_is_reported(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", rounds=20)
     (run / "plans/0000.json").write_text('{"version": 1, "epo')
     (run / "plans/0001.json").write_text('{"version": 1, "epoch": 1}')

@@ -68,7 +68,7 @@ def test_counters_become_bits_a_second() -> None:
     assert list(backlogged(samples, A).values) == [0.25, 1.0]
 
 
-def test_a_counter_that_begins_anew_leaves_a_hole() -> None:
+def test_a_counter_that_begins_again_leaves_a_hole() -> None:
     samples = [_sample(0, 500), _sample(1, 900), _sample(2, 100), _sample(3, 300), _sample(4, None), _sample(5, 10)]
     assert np.array_equal(arrived(samples, A).values, [3200, np.nan, 1600, np.nan, np.nan], equal_nan=True)
 

@@ -183,7 +183,7 @@ def test_the_cpn_policy_knows_what_the_scheme_has_members_do(tmp_path: Path) -> 
     assert options(policy="ring", options={"order": "naive"}) == {"order": "naive"}
 
 
-def test_who_says_when_all_synchronize(tmp_path: Path) -> None:
+def test_the_scheme_or_its_policy_says_when_all_synchronize(tmp_path: Path) -> None:
     assert site_period(loaded(tmp_path, {"strategy": "hybrid", "policy": "star", "period": 3}).spec) == 3
     assert site_period(loaded(tmp_path, {"strategy": "hybrid", "policy": "cpn", "period": 3}).spec) == 1
     assert site_period(loaded(tmp_path, {"strategy": "diloco"}).spec) == 1

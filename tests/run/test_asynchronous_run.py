@@ -28,7 +28,7 @@ OF_EACH = {
 
 
 @pytest.mark.parametrize("name", OF_EACH)
-def test_who_dies_comes_back_and_nobody_waits(name: str, tmp_path: Path) -> None:
+def test_a_member_that_dies_comes_back_and_nobody_waits(name: str, tmp_path: Path) -> None:
     arguments = [word for key, value in {**SMALL, **OF_EACH[name]}.items() for word in ("--set", f"{key}={value}")]
     with Running(tmp_path, f"experiments/{name}.yaml", *arguments, program=FORKED) as running:
         assert running.end() == 0, running.output

@@ -56,7 +56,7 @@ def test_what_arrived_is_that_of_the_last_second_and_older_samples_are_not_kept(
     assert sum(each() is not None for each in kept) == 2
 
 
-def test_a_drop_in_a_trace_is_an_event_for_who_looks_and_a_line_in_the_terminal(tmp_path: Path) -> None:
+def test_a_drop_in_a_trace_is_an_event_on_the_page_and_a_line_in_the_terminal(tmp_path: Path) -> None:
     printed = io.StringIO()
     run_log = RunLog(RunDirectory("run_log", tmp_path), Display(Console(file=printed)))
     for second in range(20):
@@ -84,7 +84,7 @@ def test_a_change_is_recorded_with_all_that_is_in_force_over_the_file(tmp_path: 
     assert printed.getvalue().count("change a->b by hand") == 1
 
 
-def test_a_plan_that_comes_into_force_is_an_update_for_who_was_shown_it_before(tmp_path: Path) -> None:
+def test_a_plan_that_comes_into_force_updates_its_earlier_event(tmp_path: Path) -> None:
     run_log = RunLog(RunDirectory("run_log", tmp_path), Shown())
 
     def followed(active: int | None) -> State:

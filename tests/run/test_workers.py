@@ -92,7 +92,7 @@ def test_one_that_is_dead_already_can_be_killed(tmp_path: Path, status: int) -> 
 
 
 @pytest.mark.local
-def test_one_whose_container_is_gone_is_started_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_whose_container_is_gone_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "LOOK_S", 0.0)
     assert crew_of(StandIn(), tmp_path).look() == ["lima-w0"]
 

@@ -39,7 +39,7 @@ def test_a_key_that_is_not_known_is_never_taken_on_trust() -> None:
 
 
 @pytest.mark.pure
-def test_a_user_who_is_not_root_goes_by_sudo_without_a_password() -> None:
+def test_a_user_without_root_goes_by_sudo_without_a_password() -> None:
     assert shlex.split(ssh(user="admin").command("id")[-1])[:2] == ["sudo", "-n"]
     assert shlex.split(ssh().command("id")[-1])[0] == "bash"
 

@@ -123,7 +123,7 @@ def test_a_plan_without_a_choice_is_of_gradients(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["nothing", "hop", "auto"])
-def test_a_choice_that_is_none_ends_training_by_its_name(tmp_path: Path, scheme: str) -> None:
+def test_an_unknown_choice_ends_training_by_its_name(tmp_path: Path, scheme: str) -> None:
     def work(session: sync.Session) -> None:
         net = model()
         with pytest.raises((ValueError, SyncError), match=scheme):

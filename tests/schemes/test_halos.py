@@ -141,7 +141,7 @@ def test_the_slow_hold_nobody_up() -> None:
 
 
 @pytest.mark.parametrize("gone", ["a2", "b1", "c0"])
-def test_who_dies_is_missed_by_nobody_and_comes_back_to_the_others_model(gone: str) -> None:
+def test_a_worker_that_dies_delays_nobody_and_comes_back_to_the_others_model(gone: str) -> None:
     """A worker comes back to its site's model, a site of one worker to the global model."""
     options = HalosOptions(every=2, accumulate=2, site=DelayedOptions(0.5, 0.0, 1), overall=PLAIN)
     made = members(options, torch.zeros(3), 30)

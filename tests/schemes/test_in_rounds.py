@@ -138,7 +138,7 @@ def test_it_goes_on_from_a_checkpoint_to_the_bit(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize("name", [name for name in OPTIONS if SCHEMES[name].elastic and "delay" not in OPTIONS[name]])
-def test_who_comes_begins_where_another_is(tmp_path: Path, name: str) -> None:
+def test_a_member_that_joins_begins_where_another_is(tmp_path: Path, name: str) -> None:
     """m2 was lost and comes back between two steps, with nothing but the state that m0 hands over."""
     plan = Plan(0, MEMBERS, (star(MEMBERS, "m1"),), codec=SCHEMES[name].codec)
     handed: dict[str, Any] = {}

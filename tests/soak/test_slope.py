@@ -39,7 +39,7 @@ def test_what_grows_is_found_and_by_how_much() -> None:
     assert np.mean([each.an_hour for each in found if each]) == pytest.approx(2.0, rel=0.05)
 
 
-def test_too_little_to_tell_is_none() -> None:
+def test_too_few_samples_have_no_slope() -> None:
     assert slope([]) is None
     assert slope([[(0.0, 1.0), (1.0, 2.0)]]) is None
 

@@ -61,7 +61,7 @@ def test_codecs_and_fragments_make_rounds_smaller(sync: dict[str, Any], numbers:
     assert Experiment.load(write(tmp_path, experiment=value)).spec.round_bytes == round(10_000 * numbers)
 
 
-def test_a_link_s_codec_is_that_of_all_who_send_from_site_to_site(tmp_path: Path) -> None:
+def test_a_link_s_codec_is_that_of_all_members_that_send_from_site_to_site(tmp_path: Path) -> None:
     value = EXPERIMENT | {"sync": {"link_codecs": {"paris->tokyo": "int8", "tokyo->dallas": "topk:0.01"}}}
     experiment = Experiment.load(write(tmp_path, experiment=value))
     assert experiment.link_codecs_among(experiment.topology) == {

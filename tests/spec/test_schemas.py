@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from testbed.cli import BAD_INPUT, app
+from testbed.planning import named_policies
 from testbed.spec.schemas import experiment_schema, topology_schema
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt
 
@@ -23,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def experiment() -> Draft202012Validator:
-    return Draft202012Validator(experiment_schema())
+    return Draft202012Validator(experiment_schema(named_policies()))
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,42 @@ def test_defaults_are_as_files_have_them() -> None:
         if each["properties"]["strategy"].get("const") == "hop"
     )
     assert hop["properties"]["round_timeout"]["default"] == "2min"
+
+
+def test_every_field_has_a_description() -> None:
+    described = {
+        path
+        for schema in (experiment_schema(named_policies()), topology_schema())
+        for path, field in fields_of(schema)
+        if "description" in field
+    }
+    assert ("$defs", "hop.Skip", "jump") in described
+    assert ("$defs", "policy.cpn", "step_s") in described
+    for schema in (experiment_schema(named_policies()), topology_schema()):
+        assert {path for path, _ in fields_of(schema)} - described == set()
+
+
+def test_every_option_of_trace_commands_has_a_help() -> None:
+    whole: Any = get_command(app)
+    trace = whole.commands["trace"]
+    commands = [(name, inner) for name in ("import", "generate") for inner in trace.commands[name].commands.values()]
+    assert len(commands) > 8
+    missing = [(name, each.name, it.name) for name, each in commands for it in each.params if not it.help]
+    assert missing == []
+
+
+def fields_of(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    """Yield the fields of a schema and its sections with their paths, without `sync`, whose schemes are yielded."""
+    for name, field in schema.get("properties", {}).items():
+        if name != "sync":
+            yield (name,), field
+    for section, inner in schema.get("$defs", {}).items():
+        for path, field in fields_of(inner):
+            yield ("$defs", section, *path), field
+    for inner in schema.get("properties", {}).get("sync", {}).get("anyOf", ()):
+        if (strategy := inner["properties"]["strategy"].get("const")) is not None:
+            for path, field in fields_of(inner):
+                yield ("sync", strategy, *path), field
 
 
 def test_every_file_of_ours_fits(experiment: Draft202012Validator, topology: Draft202012Validator) -> None:
@@ -79,6 +117,10 @@ def test_a_topology_that_is_wrong_does_not_fit(value: Mapping[str, Any], topolog
         ({}, True),
         ({"policy": "netstorm", "round_timeout": "2min"}, True),
         ({"strategy": "hop", "backup": 1}, True),
+        ({"policy": "netstorm", "options": {"roots": 2}}, True),
+        ({"policy": "./mine.py", "options": {"anything": 2}}, True),
+        ({"policy": "mst", "options": {"roots": 2}}, False),
+        ({"policy": "netstorm", "options": {"roots": "two"}}, False),
         ({"backup": 1}, False),
         ({"strategy": "none of ours"}, False),
         ({"round_timeout": 120}, False),

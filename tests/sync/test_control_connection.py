@@ -48,7 +48,9 @@ def connection_of(channel: Channel, time: SimulatedTime, connect: Any = None, re
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("frozen_s", "lost"), [(0.5 * LEASE_S, False), (1.5 * LEASE_S, True), (4 * LEASE_S, True)])
-def test_who_freezes_for_a_lease_loses_it_and_is_told_so_when_it_wakes(frozen_s: float, lost: bool, seed: int) -> None:
+def test_a_member_that_freezes_for_a_lease_loses_it_and_is_told_so_when_it_wakes(
+    frozen_s: float, lost: bool, seed: int
+) -> None:
     time, draw = SimulatedTime(), Random(seed)
     membership = AllReduceMembership(Identities(MEMBERS, "hush"), Elasticity(quorum=2, lease_s=LEASE_S))
     membership.begin(0.0)

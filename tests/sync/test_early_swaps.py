@@ -243,7 +243,7 @@ def alone() -> Iterator[AllReduceGroup]:
     group.close()
 
 
-def test_a_root_that_is_lost_before_its_last_word_ends_who_has_promised(alone: AllReduceGroup) -> None:
+def test_a_root_that_is_lost_before_its_decision_ends_the_members_that_have_promised(alone: AllReduceGroup) -> None:
     root = Root(SwapMessage(SwapStep.PREPARE, 1))
     with pytest.raises(ConnectionError):
         alone.swaps.serve(root)

@@ -47,7 +47,7 @@ def test_each_member_dies_and_restart_and_all_end_with_the_same_bits() -> None:
 
 
 @pytest.mark.physics
-def test_who_freezes_loses_its_lease_and_is_told_so_when_it_wakes() -> None:
+def test_a_member_that_freezes_loses_its_lease_and_is_told_so_when_it_wakes() -> None:
     """A lease of real processes expires in real time: a busy machine that stops the others as long would lose them."""
     with cluster(3, 0.02, lease_s=LEASE_S) as made:
         made.signal("m2", signal.SIGSTOP)
@@ -63,7 +63,7 @@ def test_who_freezes_loses_its_lease_and_is_told_so_when_it_wakes() -> None:
 
 
 @pytest.mark.physics
-def test_a_connection_that_carries_garbage_is_made_anew_and_nobody_is_lost() -> None:
+def test_a_connection_that_carries_garbage_is_made_again_and_nobody_is_lost() -> None:
     """Members begin another generation a lease of real time after their connections broke."""
     with cluster(3, 0.02, lease_s=LEASE_S) as made:
         for _ in range(2):

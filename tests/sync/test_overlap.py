@@ -121,7 +121,7 @@ def test_rounds_of_groups_wait() -> None:
     assert (caught.value.rule, caught.value.round, caught.value.epoch) == ("timeout", 2, 0)
 
 
-def test_who_waits_for_each_round_gets_on_with_who_does_not(tmp_path: Path) -> None:
+def test_members_that_wait_for_each_round_work_with_members_that_do_not(tmp_path: Path) -> None:
     """Each member decides by itself whether its rounds overlap."""
 
     def work(session: sync.Session) -> list[float]:

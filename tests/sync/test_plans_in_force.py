@@ -60,7 +60,7 @@ def test_groups_reduce_among_themselves_but_for_every_period(tmp_path: Path, see
             assert torch.equal(tensor, results[group[0]][k][0])  # type: ignore[index]
 
 
-def test_a_plan_that_all_hold_by_the_end_of_a_round_is_gone_by_in_the_next(tmp_path: Path) -> None:
+def test_a_plan_that_all_hold_by_the_end_of_a_round_is_used_in_the_next(tmp_path: Path) -> None:
     """The other members have contributed long before, when they had only the old plan."""
     members = names(3)
     begun, held = threading.Barrier(2), threading.Event()

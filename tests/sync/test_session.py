@@ -296,7 +296,7 @@ class Unfinished(Exception):
     """The error of a member that could not go on."""
 
 
-def test_who_could_not_join_listens_no_more(tmp_path: Path) -> None:
+def test_a_member_that_could_not_join_stops_listening(tmp_path: Path) -> None:
     with Controller(tmp_path, Plan(0, names(2), (star(names(2), "m0"),)), job()) as controller:
         with pytest.raises(sync.SyncError) as failure:
             sync.join(controller.address, "m0", "127.0.0.1", timeout=0.3)
@@ -369,7 +369,7 @@ def test_tensors_that_cannot_be_reduced(tmp_path: Path, tensor: torch.Tensor) ->
     run(tmp_path, PLANS["alone"], work)
 
 
-def test_reports_say_who_was_waited_for_and_what_paths_did(tmp_path: Path) -> None:
+def test_reports_name_the_peers_that_were_waited_for_and_the_paths_figures(tmp_path: Path) -> None:
     members = names(3)
     plan = Plan(0, members, (chain(members),))
     _, controller = run(tmp_path, plan, reducing(3, 100_000, dict.fromkeys(members, 1.0)))

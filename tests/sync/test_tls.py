@@ -127,7 +127,7 @@ def test_another_authority_s_are_strangers(address: tuple[Address, Listener], fo
     until(lambda: listener.refused == 1)
 
 
-def test_who_comes_without_is_refused(address: tuple[Address, Listener]) -> None:
+def test_a_connection_without_tls_is_refused(address: tuple[Address, Listener]) -> None:
     where, listener = address
     with pytest.raises(OSError):
         met(where, Greeting("a"), "b", TransportSettings("a", keys("a", MEMBERS), 5.0))

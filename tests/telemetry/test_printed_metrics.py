@@ -67,6 +67,14 @@ LOGS = {
     ),
     "Keras": ("100/100 - 1s - loss: 0.3 - accuracy: 0.91", Figures({"loss": 0.3, "accuracy": 0.91})),
     "tqdm": (
+        "epoch 0:   8%|▊         | 1/13 [00:03<00:45,  3.75s/it, loss=0.7306]",
+        Figures({"loss": 0.7306}, 1, count=1),
+    ),
+    "tqdm with a step": (
+        "50%|█████     | 1/2 [00:03<00:45, loss=0.7306, step=40]",
+        Figures({"loss": 0.7306}, 40, count=1),
+    ),
+    "Lightning": (
         "Epoch 0: 100%|██| 1875/1875 [00:10<00:00, 180.0it/s, loss=0.3, v_num=0]",
         Figures({"loss": 0.3}),
     ),

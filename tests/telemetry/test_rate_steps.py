@@ -73,7 +73,7 @@ def test_a_rate_that_always_goes_up_and_down_makes_no_flood() -> None:
     assert len(found) <= 600 / 60
 
 
-def test_what_was_down_or_changed_by_an_event_begins_anew() -> None:
+def test_a_link_that_was_down_or_changed_by_an_event_begins_again() -> None:
     moments, rates = [0.0, 30.0, 60.0], [30e6, None, 5e6]
     samples = [(float(second), {"a->b": second * 1_000_000}) for second in range(90)]
     assert recorded_steps({"a->b": (moments, rates)}, samples, []) == []

@@ -28,7 +28,7 @@ def test_a_trace_of_speed(tmp_path: Path) -> None:
         ("time_s,speed\n0,1\nnan,1\n", ("range", 3)),
     ],
 )
-def test_what_is_none(text: str, broken: tuple[str | None, int | None], tmp_path: Path) -> None:
+def test_an_invalid_file_of_speeds_is_refused(text: str, broken: tuple[str | None, int | None], tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(TraceError) as caught:
         read_speeds(tmp_path / "a.csv")

@@ -30,7 +30,7 @@ def test_an_evaluation_is_reported_with_the_steps_that_came_after_it(tmp_path: P
 
 
 @pytest.mark.parametrize(("evaluates", "before"), [((1, 0), [0, 6, 12]), ((4, 1), [3, 15]), (None, [])])
-def test_who_evaluates_does_so_as_its_rounds_begin(
+def test_the_evaluating_member_evaluates_as_its_rounds_begin(
     evaluates: tuple[int, int] | None, before: list[int], tmp_path: Path
 ) -> None:
     """Every second round of three steps, or the next one that begins with what came back from an exchange."""

@@ -17,9 +17,9 @@ class Mlnet(Policy):
     In member order, parent(i) = (i − 1) div k, in both directions. O(n).
     """
 
-    #: k; the paper studies 2, 3 and 5.
+    #: The children of each member (k); the paper studies 2, 3 and 5.
     arity: int = 2
-    #: The member at which the order begins; None for the first.
+    #: The member at which the order begins; by default the first.
     root: str | None = None
 
     def __post_init__(self) -> None:

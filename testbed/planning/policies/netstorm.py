@@ -23,7 +23,7 @@ class Netstorm(Policy):
     routes O(n² · E log n).
     """
 
-    #: How many of the best roots get a slice; None for all.
+    #: How many of the best roots get a slice; by default all.
     roots: int | None = None
     #: Whether every edge in use has routes beside it, disjoint from each other.
     auxiliary: bool = True

@@ -33,8 +33,9 @@ class Packing(Policy):
 
     #: `oracle`: edges share physical links as the view's routes say. `measured`: each edge has its own rate.
     knowledge: PackingKnowledge = "oracle"
-    #: The most that each member sends and receives, in bit/s, if its links carry more.
+    #: The most that each member sends, in bit/s, if its links carry more.
     egress_bps: float | None = None
+    #: The most that each member receives, in bit/s, if its links carry more.
     ingress_bps: float | None = None
 
     def __post_init__(self) -> None:

@@ -48,7 +48,7 @@ class Star(Policy):
 
     #: The number of servers, or `all`.
     servers: int | str = 1
-    #: The member that is the only server; None to choose by `placement`.
+    #: The member that is the only server; by default it is chosen by `placement`.
     server: str | None = None
     #: The members with the `best` or the `worst` predicted stars of one server, or those nearest to the `mean` of all.
     placement: str = "best"

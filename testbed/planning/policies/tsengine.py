@@ -34,9 +34,9 @@ class Tsengine(Policy):
     moments give different draws. O(n² log n).
     """
 
-    #: The member that holds the model; None for the first.
+    #: The member that holds the model; by default the first.
     server: str | None = None
-    #: The order in which members become ready; None for the members' own order.
+    #: The order in which members become ready; by default the members' own order.
     arrivals: tuple[str, ...] | None = None
     #: The seed of the random choices.
     seed: int = 0

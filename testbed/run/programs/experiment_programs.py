@@ -64,6 +64,8 @@ class ProgramFigures:
         self.newest: dict[str, float] = {}
         self._records: deque[tuple[int, Mapping[str, Any]]] = deque(maxlen=MOST_SHOWN)
         self._numbers = count(1)
+        #: Program and names of figures -> the last recorded state of the progress bar with these figures.
+        self._bars: dict[tuple[str, ...], Figures] = {}
 
     @property
     def curves(self) -> dict[str, Mapping[str, Any]]:
@@ -71,9 +73,28 @@ class ProgramFigures:
         return {str(number): record for number, record in list(self._records)}
 
     def hear(self, program: str, line: str) -> None:
-        """Record the figures in a line that a program printed, if it has any."""
-        if (figures := figures_in(line)) is not None:
-            self._keep(program, figures)
+        """Record the figures in a line that a program printed, if it has any.
+
+        Of the states in which a progress bar has the same count, one is recorded.
+        """
+        figures = figures_in(line)
+        if figures is None or (figures.count is not None and self._is_redrawn(program, figures)):
+            return
+        self._keep(program, figures)
+
+    def _is_redrawn(self, program: str, bar: Figures) -> bool:
+        """Return whether a progress bar shows the figures that were recorded; if not, note it as recorded.
+
+        A loop may set the figures before it moves the bar, or after: each value is drawn at two counts in a row.
+        """
+        key = (program, *bar.values)
+        last = self._bars.get(key)
+        if last is not None and last.count is not None and bar.count is not None:
+            moved = bar.count - last.count
+            if moved == 0 or (moved == 1 and bar.values == last.values):
+                return True
+        self._bars[key] = bar
+        return False
 
     def take(self, worker: str, container: ProcessIdentity) -> CopiedFiles:
         """Copy the files that a worker's programs left, record the figures in them, and return the copied files."""

@@ -174,8 +174,12 @@ def planned_comparison(
         overrides: Values of the experiment's fields, by dotted names.
 
     Raises:
-        SpecError: The input is wrong.
+        SpecError: The input is wrong, or an override is of the seed, which `seeds` would replace.
     """
+    if "seed" in overrides:
+        raise SpecError(
+            file, [Fault("seed", "--seeds sets the seed, as --set seed does", "the seeds in --seeds alone")]
+        )
     spec, *_ = (Experiment.load(file, {**overrides, "seed": str(seed)}).spec for seed in seeds)
     if spec.program is not None:
         raise SpecError(file, [Fault("train.command", "has no policy to compare", "a `model`, or `testbed run`")])

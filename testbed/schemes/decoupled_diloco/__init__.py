@@ -48,6 +48,7 @@ class DecoupledOptions(LocalSteps):
     margin: float = limited(0.5, ge=0, lt=1)
     #: Average directions and lengths apart (radial), or changes as they are (mean).
     merge: Literal["radial", "mean"] = "radial"
+    #: The outer optimizer, which applies the members' mean change to the model.
     outer: OuterOptions = NESTEROV
     #: The codec of everything that travels. bins4, of four bits, is too coarse for parameters: under it changes travel
     #: both ways, and what it leaves out is added to the next ones.

@@ -54,19 +54,19 @@ class Skip(Checked):
 class HopOptions(InGraph):
     """Options of Hop; HopRules has the meaning of each mode."""
 
-    #: How members weigh what they average; None: uniform.
+    #: How members weigh what they average; by default `uniform`.
     weights: Literal["uniform", "metropolis"] | None = None
-    #: The local step comes before the average, or beside it.
+    #: Take the local step before the average (serial), or beside it (parallel).
     form: Literal["serial", "parallel"] = "serial"
     #: With notify_ack a member sends only after its out-neighbours have acknowledged the last update.
     mode: Literal["standard", "notify_ack"] = "standard"
     #: Updates of an iteration that a member does without.
     backup: int = limited(0, ge=0)
-    #: Tokens bound the gap between neighbours to this many iterations; None: no tokens.
+    #: Tokens keep a member at most this many iterations ahead of an out-neighbour; by default there are no tokens.
     max_ig: int | None = limited(None, ge=1, le=10_000)
     #: Iterations by which a neighbour's newest update may be behind.
     staleness: int = limited(0, ge=0, le=10_000)
-    #: Leaps of members that lag; None: no leaps.
+    #: How members that lag leap over iterations; by default they do not.
     skip: Skip | None = None
     #: The nodes of the graph: all workers, or the first worker of each site, which stands for its site.
     between: Literal["workers", "sites"] = "workers"

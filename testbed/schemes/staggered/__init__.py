@@ -21,10 +21,13 @@ CODECS = ("fp32", "fp16", "bf16")
 
 @dataclass(frozen=True)
 class StaggeredOptions(LocalSteps):
-    """Options of staggered groups. `outer`, `prox` and `normalise` are the hybrid's."""
+    """Options of staggered groups."""
 
+    #: The outer optimizer, which applies the members' mean change to the model.
     outer: OuterOptions = NESTEROV
+    #: The fraction by which each step returns to where the round began: ημ in FedProx.
     prox: float = limited(0.0, ge=0, lt=1)
+    #: Divide each member's change by the work behind it (FedNova).
     normalise: bool = True
     #: Rounds by which an exchange may be overdue before other groups wait for it; 0: groups exchange synchronously.
     staleness: int = limited(0, ge=0, le=10_000)

@@ -28,7 +28,7 @@ def measured(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
     return {"late": cell.late, "curve": [1.0]}
 
 
-def test_cells_are_measured_where_they_are_missing_and_at_most_so_many(tmp_path: Path) -> None:
+def test_only_missing_cells_are_measured_up_to_a_limit(tmp_path: Path) -> None:
     campaign = Campaign(tmp_path / "kept.json")
     campaign.measure(CELLS, measured, forks=False, most=1)
     assert list(campaign.read()) == ["a"]

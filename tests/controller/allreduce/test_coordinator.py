@@ -163,7 +163,7 @@ def test_what_nobody_says_to_hold_in_time_is_dropped(told: Told) -> None:
     told.do(late())  # of a swap that is over already
 
 
-def test_a_plan_is_dropped_at_once_when_who_has_yet_to_say_that_it_holds_it_was_away(told: Told) -> None:
+def test_a_plan_is_dropped_at_once_when_a_member_was_away_before_it_confirmed(told: Told) -> None:
     told.force("d-w0")
     for name in OTHERS:
         told.hear(Held(name, 1))
@@ -330,7 +330,7 @@ def test_a_report_that_contradicts_what_is_known_of_the_run(told: Told, changes:
     assert told.coordinator.group.rounds.count == 1
 
 
-def test_who_returns_to_a_controller_that_never_left_knows_of_no_more_plans_than_that_has_made(told: Told) -> None:
+def test_a_returning_member_knows_no_more_plans_than_its_controller_has_made(told: Told) -> None:
     told.force("d-w0")
     plan, forged = told.plan, told.plan.with_epoch(1)
     list(told.coordinator.rejoin(hello("a-w0"), Rejoin("a-w0", forged.to_json(), ROSTER, 1, False, 1)))
@@ -340,7 +340,7 @@ def test_who_returns_to_a_controller_that_never_left_knows_of_no_more_plans_than
     assert (caught.value.rule, caught.value.member, caught.value.epoch) == ("unknown-epoch", "a-w0", 2**31)
 
 
-def test_who_says_that_it_is_in_a_round_that_is_long_over_is_contradicted(told: Told) -> None:
+def test_a_member_that_reports_a_round_that_is_long_over_is_contradicted(told: Told) -> None:
     told.go_round(1, epoch=0)
     told.go_round(2, epoch=0)
     told.lose(LOST)
@@ -353,7 +353,7 @@ def test_who_says_that_it_is_in_a_round_that_is_long_over_is_contradicted(told: 
     assert told.take(Reconfigure).keys() == set(OTHERS)
 
 
-def test_who_holds_a_part_of_another_tensor_than_the_others_is_lost(told: Told) -> None:
+def test_a_member_that_holds_a_part_of_another_tensor_than_the_others_is_lost(told: Told) -> None:
     told.lose(LOST)
     [epoch] = {halt.epoch for halt in told.take(Abort).values()}
     odd, *others = OTHERS
@@ -400,7 +400,7 @@ def test_nobody_comes_back_to_a_run_that_has_not_begun_or_whose_members_do_not_c
         made.coordinator.close()
 
 
-def test_a_controller_that_is_started_anew_believes_no_epoch_but_those_before_it(tmp_path: Path) -> None:
+def test_a_restarted_controller_believes_no_epoch_but_those_before_it(tmp_path: Path) -> None:
     first = Told(tmp_path)
     first.lose(LOST)
     first.coordinator.close()

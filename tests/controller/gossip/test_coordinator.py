@@ -155,7 +155,7 @@ def test_a_member_that_died_comes_again_at_its_neighbours_iteration(tmp_path: Pa
     assert sum(its.result is not None for its in members) == len(VIEW.names)
 
 
-def test_who_comes_when_training_is_at_its_end_is_told_so(tmp_path: Path) -> None:
+def test_a_member_that_joins_at_the_end_of_training_is_told_so(tmp_path: Path) -> None:
     async def scene() -> Runner:
         async with running(hop_spec(), tmp_path) as controller:
             members = [
@@ -302,7 +302,7 @@ def test_an_iteration_that_no_member_can_have_entered_is_refused(report: Report,
     assert (caught.value.rule, caught.value.member) == (rule, "a-w0")
 
 
-def test_who_was_not_asked_promises_nothing() -> None:
+def test_a_member_that_was_not_asked_promises_nothing() -> None:
     with pytest.raises(Contradiction) as caught:
         list(begun().receive(PromiseGraph("a-w0", 5)))
     assert (caught.value.rule, caught.value.member) == ("not-asked", "a-w0")

@@ -11,7 +11,7 @@ from testbed.controller.model.plan_history import Epochs
 pytestmark = pytest.mark.pure
 
 
-def test_a_controller_that_is_started_anew_goes_on_counting(tmp_path: Path) -> None:
+def test_a_restarted_controller_goes_on_counting(tmp_path: Path) -> None:
     first = Epochs(tmp_path / "epochs.json")
     assert not first.resumed and first.newest == 0
     first.begin()

@@ -42,7 +42,7 @@ def test_one_that_is_added_has_keys_that_it_would_have_had_from_the_begin() -> N
     assert identities.keys("paris") == {**before, "dallas": identities.key("dallas", "paris")} == whole.keys("paris")
 
 
-def test_who_is_let_in_where() -> None:
+def test_a_member_is_let_in_by_its_token_or_its_own_socket() -> None:
     identities = Identities(MEMBERS, "x")
     assert identities.refusal("paris", "", "paris") == ""
     assert identities.refusal("paris", identities.token("paris"), None) == ""

@@ -23,7 +23,7 @@ def renewed(made: Leases, now: float, *members: str) -> dict[str, str]:
     return made.lost_members(now)
 
 
-def test_who_does_not_renew_is_gone_after_a_lease() -> None:
+def test_a_member_that_does_not_renew_is_gone_after_a_lease() -> None:
     made = leases()
     assert not renewed(made, 5.0, "a", "b", "c")
     assert "8 s" in renewed(made, 8.5, "a", "b", "c")["d"]
@@ -36,7 +36,7 @@ def test_a_look_that_comes_late_blames_nobody() -> None:
     assert made.lost_members(37.5).keys() == set(MEMBERS)
 
 
-def test_who_could_not_renew_since_we_stood_still_within_a_lease_is_not_gone() -> None:
+def test_a_member_that_could_not_renew_during_a_stall_within_a_lease_is_not_gone() -> None:
     made = Leases(5.0)
     made.begin(MEMBERS, 0.0)
     looks = [0.625, 1.25, 5.2]
@@ -58,7 +58,7 @@ def test_a_stall_before_one_comes_counts_for_the_others() -> None:
     assert not made.lost_members(9.1)
 
 
-def test_who_is_waited_for_may_have_said_while_we_stood_still_that_it_went_on() -> None:
+def test_a_member_that_is_waited_for_may_have_gone_on_during_a_stall() -> None:
     made = leases()
     made.report_peer("a", "d", "the mean", False, 1.0)
     made.extend_for_stall(9.5)
@@ -75,7 +75,7 @@ def test_a_connection_that_broke_needs_two_witnesses() -> None:
     assert made.lost_members(1.0)["d"].endswith(": reset")
 
 
-def test_who_hung_up_may_come_back() -> None:
+def test_a_member_that_hung_up_may_come_back() -> None:
     made = leases()
     made.disconnect("d")
     assert not made.lost_members(1.0)
@@ -93,7 +93,7 @@ def test_most_of_the_others_are_believed() -> None:
     assert made.lost_members(1.0).keys() == {"d"}
 
 
-def test_who_is_waited_for_is_gone_unless_it_waits_itself() -> None:
+def test_a_member_that_is_waited_for_is_gone_unless_it_waits_itself() -> None:
     made = leases()
     made.report_peer("a", "c", "the mean", False, 1.0)
     made.report_peer("c", "d", "its partial sum", False, 1.0)
@@ -114,7 +114,7 @@ def test_what_strangers_say_or_is_said_of_them_counts_nothing() -> None:
     assert not made.lost_members(1.0)
 
 
-def test_a_connection_that_broke_between_two_who_are_there_is_to_be_made_anew() -> None:
+def test_a_connection_that_broke_between_two_present_members_is_made_again() -> None:
     made = leases()
     made.report_peer("a", "d", "a frame that is none", True, 1.0)
     assert not renewed(made, 8.5, *MEMBERS) and not made.broken_connection(8.5)

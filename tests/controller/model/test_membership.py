@@ -68,7 +68,7 @@ def test_a_member_that_hung_up_and_was_lost_by_a_peer_is_gone() -> None:
 
 
 @pytest.mark.parametrize(("generation", "gone"), [(4, set()), (5, {"c"})])
-def test_who_went_on_before_a_peer_did_is_not_lost_by_it(generation: int, gone: set[str]) -> None:
+def test_a_member_that_went_on_before_its_peer_is_not_lost(generation: int, gone: set[str]) -> None:
     """c closes its connections of generation 4 when it is told to go on in 5, which a has yet to hear: of two, one that
     has lost the other is enough to be believed."""
     membership = aborted(epoch=5)
@@ -79,7 +79,7 @@ def test_who_went_on_before_a_peer_did_is_not_lost_by_it(generation: int, gone: 
     assert membership.lost_members(10.2).keys() == gone
 
 
-def test_who_is_lost_is_told_so_and_the_others_are_to_let_nothing_become_final() -> None:
+def test_a_lost_member_is_told_so_and_the_others_let_nothing_become_final() -> None:
     membership = begun()
     (tell,) = membership.remove({"b": "killed"})
     assert isinstance(tell, Tell) and isinstance(tell.message, Stop)
@@ -119,7 +119,7 @@ def test_while_the_controller_stood_still_nobody_could_say_what_it_holds() -> No
     assert membership.lost_members(17.5).keys() == {"c"}
 
 
-def test_another_loss_begins_a_reconfiguration_anew() -> None:
+def test_another_loss_begins_a_reconfiguration_again() -> None:
     membership = begun("abcd")
     list(membership.remove({"b": "killed"}))
     list(membership.abort(5, "b is gone", 10.0))
@@ -155,7 +155,7 @@ def rejoin(member: str, aborted: bool = False) -> Rejoin:
     return Rejoin(member, {}, {}, 1, aborted, 2)
 
 
-def test_who_comes_back_when_the_others_went_on_without_it_is_sent_away() -> None:
+def test_a_member_that_comes_back_after_the_others_went_on_is_sent_away() -> None:
     membership = aborted()
     away = rejoin("b")
     (tell,) = membership.rejoin(hello("b"), away, 11.0)
@@ -166,7 +166,7 @@ def test_who_comes_back_when_the_others_went_on_without_it_is_sent_away() -> Non
 
 
 @pytest.mark.parametrize("halted", [True, False])
-def test_a_controller_that_was_started_anew_knows_once_all_are_back_whether_one_before_it_aborted(halted: bool) -> None:
+def test_a_restarted_controller_knows_once_all_are_back_whether_one_before_it_aborted(halted: bool) -> None:
     membership = AllReduceMembership(Identities("abc", "hush"), Elasticity(quorum=2))
     membership.recover(plan_of("ac", epoch=2), ADDRESSES)
     membership.begin(0.0)

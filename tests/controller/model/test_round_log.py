@@ -65,7 +65,7 @@ def test_a_round_that_a_member_cannot_be_in_is_refused(number: int, rule: str) -
     assert rounds.add(report("a", 6)) is None and rounds.add(report("b", 6)) is not None
 
 
-def test_who_comes_anew_may_be_anywhere() -> None:
+def test_a_member_that_joins_again_may_be_at_any_round() -> None:
     rounds = book("a", "b")
     rounds.add(report("a", 7))
     rounds.forget({"a"})

@@ -118,7 +118,7 @@ async def last_words(member: Member) -> str:
     return ""
 
 
-def test_who_says_no_hello_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_without_a_hello_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("testbed.controller.server.member_server.HELLO_S", 0.05)
 
     async def scene() -> None:
@@ -128,7 +128,7 @@ def test_who_says_no_hello_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.Mon
     asyncio.run(scene())
 
 
-def test_those_who_say_nothing_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connections_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "MOST_UNAUTHENTICATED", 4)
 
     async def scene() -> None:
@@ -156,7 +156,7 @@ def test_a_line_that_is_longer_than_a_hello_is_not_read_before_the_token(tmp_pat
     asyncio.run(scene())
 
 
-def test_who_returns_and_does_not_say_where_it_stands_is_told_so(tmp_path: Path) -> None:
+def test_a_member_that_returns_without_its_position_is_told_so(tmp_path: Path) -> None:
     async def scene() -> None:
         async with running(ELASTIC, tmp_path):
             member = await silent(tmp_path / "s")
@@ -182,7 +182,7 @@ def test_a_member_that_does_not_read_is_cut_by_name(tmp_path: Path, monkeypatch:
     asyncio.run(scene())
 
 
-def test_a_member_that_comes_anew_takes_the_place_of_its_connection(tmp_path: Path) -> None:
+def test_a_member_that_joins_again_replaces_its_connection(tmp_path: Path) -> None:
     async def scene() -> None:
         async with running(ELASTIC, tmp_path) as controller:
             first = await connect(tmp_path / "s", BAD)
@@ -195,7 +195,7 @@ def test_a_member_that_comes_anew_takes_the_place_of_its_connection(tmp_path: Pa
     asyncio.run(scene())
 
 
-def test_who_comes_for_the_next_training_waits_for_it(tmp_path: Path) -> None:
+def test_a_member_of_the_next_training_waits_for_it(tmp_path: Path) -> None:
     """Also while the training before goes on, which only that member has left."""
 
     async def scene() -> None:

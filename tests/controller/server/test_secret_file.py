@@ -26,7 +26,7 @@ def test_a_secret_is_for_its_owner_alone_whatever_was_there_before(tmp_path: Pat
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_secret_that_others_can_read_or_that_is_none_is_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_a_secret_that_is_invalid_or_readable_by_others_is_refused_with_the_remedy(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("hush")
     file.chmod(0o640)

@@ -148,5 +148,5 @@ def test_one_that_is_ending_is_no_stranger(write: Write, state: str, flags: int)
 
 
 @pytest.mark.pure
-def test_one_that_has_ended_is_none(write: Write) -> None:
+def test_a_process_that_has_ended_is_not_proven(write: Write) -> None:
     assert engine.proven_process(CONTAINER, PID) is None

@@ -52,7 +52,7 @@ def fleet(tmp_path: Path) -> Fleet:
 
 
 @pytest.mark.pure
-def test_one_that_is_not_started_anew_stays_known(fleet: Fleet) -> None:
+def test_one_that_is_not_started_again_stays_known(fleet: Fleet) -> None:
     lima = Worker("lima-w0", "lima", 1.0, None, 0, None)
     with pytest.raises(ConnectionError):
         fleet.restart(ContainerRequest(lima, None))

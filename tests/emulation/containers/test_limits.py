@@ -41,7 +41,7 @@ def eight_gib(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.pure
-def test_what_is_left_is_shared_by_those_who_declare_nothing(eight_gib: None) -> None:
+def test_what_is_left_is_shared_by_workers_that_declare_nothing(eight_gib: None) -> None:
     workers = [worker(0), worker(1), worker(2, memory=2 * GIB)]
     shared = ContainerLimits.of(workers, ABLE)
     assert [shared.memory_of(each) for each in workers] == [3 * GIB, 3 * GIB, 2 * GIB]

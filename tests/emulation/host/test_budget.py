@@ -158,7 +158,7 @@ def test_a_budget_says_when_and_beside_what_it_was_measured() -> None:
 
 @pytest.mark.pure
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"key": "x"}', '"x"'])
-def test_a_broken_record_is_none(kept: Path, text: str) -> None:
+def test_a_broken_record_counts_as_missing(kept: Path, text: str) -> None:
     kept.parent.mkdir()
     kept.write_text(text)
     assert host_budget("netem") is None

@@ -38,7 +38,9 @@ def named(findings: list[Finding]) -> dict[str, Finding]:
 
 
 @pytest.mark.local
-def test_an_engine_that_goes_as_it_is_looked_at_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_ends_during_the_check_counts_as_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gone = docker.DockerClient(f"unix://{tmp_path / 'gone.sock'}", version="1.44")
     monkeypatch.setattr(engine, "connect", lambda: gone)
     monkeypatch.setattr(label, "STATE_ROOT", tmp_path)

@@ -129,7 +129,7 @@ def test_configuring_forgets_changes_and_rows_but_not_what_is_down(links: Links,
     assert links.states()["b->a"] == replace(slower, rate_bps=40e6)
 
 
-def test_a_link_that_went_and_came_again_begins_anew(links: Links) -> None:
+def test_a_link_that_was_removed_and_added_begins_again(links: Links) -> None:
     links.change(change("a->b", rate="5mbit"))
     links.take(["a->b"], up=False)
     links.remove("a->b")

@@ -52,7 +52,7 @@ def test_each_link_is_flooded_once_and_no_more_at_a_time_than_a_small_host_carri
 
 
 @given(st.floats(0, 0.2), st.floats(0, 1), st.floats(0, 0.2), st.floats(0, 1))
-def test_who_is_paused_in_the_midst_of_a_look_takes_no_rate_for_wrong(
+def test_a_probe_that_is_paused_during_a_look_takes_no_rate_for_wrong(
     first_s: float, first: float, last_s: float, last: float
 ) -> None:
     """A link at its exact rate, counted at any moment of looks that took so long."""

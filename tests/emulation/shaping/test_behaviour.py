@@ -298,7 +298,7 @@ def test_states_come_to_be_in_force_by_themselves_at_their_moments(shaper: Shape
     assert shaper.failure() is None
 
 
-def test_what_was_to_come_gives_way_to_what_is_asked_for(shaper: Shaper, path: Path) -> None:
+def test_later_states_give_way_to_those_that_are_asked_for(shaper: Shaper, path: Path) -> None:
     shape(shaper, path)
     shaper.expect({})
     for later_s in (0.5, 2.0, 8.0):

@@ -100,7 +100,7 @@ def test_what_steps_were_worth_is_as_unsure_as_what_they_will_be() -> None:
     assert learn(seen(Truth(0.1, 1.0, 60.0), [(FLAT, 40)]).stretches, SCHEMES).spent(FLAT, 10) == (50, 0)
 
 
-def test_a_loss_that_falls_anew_counts_as_it_falls() -> None:
+def test_a_loss_that_falls_again_counts_as_it_falls() -> None:
     """On a plateau, and then by 0.002 a step: a power law through all of it would have it flatten."""
     history = TrainedHistory()
     for number in range(1, 401):

@@ -27,7 +27,7 @@ def test_the_table() -> None:
     assert gap_bounds(CIRCLE, staleness=2, max_ig=4)[pair] == 4
 
 
-def test_the_monitor_says_who_broke_which_bound() -> None:
+def test_the_monitor_names_the_member_that_broke_a_bound() -> None:
     graph = ring(tuple("abcd"))
     monitor = GapMonitor(graph.members, gap_bounds(graph))
     assert monitor.advance("a", 1) == []

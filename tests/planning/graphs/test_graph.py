@@ -60,7 +60,7 @@ def test_a_family_gives_a_connected_graph_or_says_which_number_it_needs(family: 
         assert graph.symmetric or family == "exponential"
 
 
-def test_a_graph_that_is_cut_names_who_is_stuck_and_an_edge_that_mends_it() -> None:
+def test_a_graph_that_is_cut_names_the_stuck_members_and_an_edge_that_mends_it() -> None:
     edges = {("a", "b"), ("b", "a"), ("b", "c"), ("c", "d"), ("d", "c")}
     with pytest.raises(GraphError) as caught:
         Graph(("a", "b", "c", "d"), frozenset(edges))

@@ -68,5 +68,5 @@ def test_the_summary_has_parts_of_the_way_and_what_merges_did_to_the_loss() -> N
     assert said["loss"] == pytest.approx((-0.5 + 0.1) / 2)
 
 
-def test_where_nothing_was_merged_there_is_none() -> None:
+def test_without_a_merge_there_is_no_drift() -> None:
     assert summary(merges([{"member": "a-w0", "round": 1}], lambda _: GROUPS)) is None

@@ -48,7 +48,7 @@ def test_what_left_before_the_rate_fell_may_still_arrive() -> None:
     assert rate_excess(samples(*[4 * RATE] * 9), [state(-60, 4 * RATE), state(1.0, RATE)]).keys() == {"a->b"}
 
 
-def test_a_link_that_was_made_anew_counts_anew() -> None:
+def test_a_link_that_was_made_again_counts_from_zero() -> None:
     made = samples(*[RATE] * 8)
     for sample in made[4:]:
         sample["bytes"]["a->b"] -= 4 * RATE / 8
@@ -82,7 +82,7 @@ def test_what_arrives_beside_the_shaper_went_around_it() -> None:
     assert bypassed_bytes(look(0, 0, 0), look(10**6 + PACKET + 1, 10**6, 10**6)) == {"a->b": PACKET + 1}
 
 
-def test_a_link_made_anew_has_no_past() -> None:
+def test_a_link_made_again_has_no_past() -> None:
     assert bypassed_bytes(look(10**9, 10**9, 10**9), look(10**6, 0, 0)) == {}, "both counts began again"
     assert bypassed_bytes(look(0, 10**9, 10**9), look(10**6, 0, 0)) == {}, "its shaper's did"
     assert bypassed_bytes(look(0, 0, 0), look(10**6, 0, 0, link="b->a")) == {}, "it was not there before"

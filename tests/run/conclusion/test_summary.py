@@ -135,7 +135,7 @@ def test_a_link_that_comes_goes_and_comes_again_is_counted_whole() -> None:
     assert wan_bytes(samples, 0) == 60 + 7 + 3
 
 
-def test_a_link_made_anew_between_two_samples_begins_at_nothing() -> None:
+def test_a_link_made_again_between_two_samples_begins_at_zero() -> None:
     assert wan_bytes([sample(1, ab=100), sample(2, ab=30)], 0) == 30
 
 

@@ -134,7 +134,9 @@ def test_members_that_report_nothing_new_end_the_run(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("state", ["waiting", "done", "failed"])
-def test_who_does_not_train_need_not_come_further(state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_that_does_not_train_need_not_come_further(
+    state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watchdog, "longest_quiet_s", lambda _: 0.0)
     dog = Watchdog(smoke(), Saying(state=state), tmp_path)  # type: ignore[arg-type]
     assert [dog.status() for _ in range(3)][-1] is not None

@@ -199,6 +199,7 @@ def test_the_files_options_are_for_the_files_policy() -> None:
         (("--policies", "mst,mst"), "twice"),
         (("--policies", "mst", "--seeds", "one"), "--policies netstorm,mst --seeds 1,2,3"),
         (("--policies", "mst", "--seeds", "-1"), "seed"),
+        (("--policies", "mst", "--set", "seed=5"), "--seeds sets the seed, as --set seed does"),
     ],
 )
 def test_bad_input_is_refused_before_the_first_run(

@@ -91,7 +91,7 @@ def test_wall_clocks_differ_by_what_monotonic_ones_do_and_what_is_between_them()
 
 
 @pytest.mark.physics
-def test_who_has_the_token_learns_the_way_and_the_clock_and_nobody_else_is_answered() -> None:
+def test_a_probe_with_the_token_learns_the_way_and_the_clock_and_others_get_no_answer() -> None:
     with PretendedHosts(["north", "south"], one_way_s=2e-3) as hosts:
         north, south = (hosts.namespaces[name].path for name in hosts.names)
         with Echo(hosts.addresses["south"], TOKEN, south):

@@ -107,7 +107,7 @@ def test_normalised_it_is_the_common_optimum(changes: dict[str, object]) -> None
 @pytest.mark.parametrize(
     ("slower", "staleness"), [({"e": 2.0}, None), ({"e": 2.0}, 3), ({"c": 1.1, "d": 1.1}, 3)], ids=str
 )
-def test_who_is_always_a_little_later_counts_as_much(slower: dict[str, float], staleness: int | None) -> None:
+def test_a_member_that_is_always_a_little_later_counts_as_much(slower: dict[str, float], staleness: int | None) -> None:
     """Only the order of moves differs, while slow members fall behind until the others wait: so stretches are long."""
     stretch = 6 * STRETCH
     rules = replace(RULES, staleness=staleness, rounds=4 * stretch + 2)

@@ -80,7 +80,7 @@ def test_all_end_alike_over_sockets() -> None:
 
 
 @pytest.mark.local
-def test_a_death_ends_all_and_names_who_is_gone() -> None:
+def test_a_death_ends_all_and_names_the_lost_member() -> None:
     rules = StaggeredRules(LEADERS, 10_000, dict.fromkeys(MEMBERS, 1), dict.fromkeys(MEMBERS, 1.0), staleness=1)
     members = {name: StaggeredMember(name, rules, torch.zeros(3)) for name in MEMBERS}
     partners = partners_of(rules)

@@ -130,7 +130,7 @@ def test_all_members_go_by_one_plan_in_each_round_and_none_waits_for_ever(seed: 
         assert len(set(world.used[number].values())) == 1, f"round {number} used {world.used[number]}"
 
 
-def test_a_plan_is_gone_by_from_the_round_after_the_newest_that_anybody_had_begun() -> None:
+def test_a_plan_is_used_from_the_round_after_the_newest_that_anybody_had_begun() -> None:
     agreement = SwapAgreement()
     assert agreement.promise(3, 5) == 5
     assert agreement.may_begin(5) and not agreement.may_begin(6)

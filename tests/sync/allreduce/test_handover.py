@@ -120,7 +120,7 @@ def other_model() -> bytes:
         (FetchAnswer(MeansNote(()), memoryview(b"")), "parts"),
     ],
 )
-def test_a_state_that_is_none_names_its_source(answer: FetchAnswer, rule: str) -> None:
+def test_an_invalid_state_names_its_source(answer: FetchAnswer, rule: str) -> None:
     handover = StateHandover("old")
     with pytest.raises(SyncError) as caught:
         handover.share(parts_of(), lambda source, most: answer)
@@ -130,7 +130,7 @@ def test_a_state_that_is_none_names_its_source(answer: FetchAnswer, rule: str) -
 @pytest.mark.parametrize(
     "note", [b"{}", b'{"of":"state","round":-1,"parts":[]}', b'{"of":"means","slices":[{}]}', b"[" * 1000, b"\xff"]
 )
-def test_a_note_that_is_none_is_refused(note: bytes) -> None:
+def test_an_invalid_note_is_refused(note: bytes) -> None:
     answer = struct.pack("<IQ32s", len(note), 0, hashlib.sha256(note).digest()) + note
     with answering(answer) as address, pytest.raises(SyncError) as caught:
         fetch("old", address, NEW, REQUEST, 10)

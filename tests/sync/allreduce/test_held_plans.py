@@ -19,7 +19,7 @@ def plan(epoch: int) -> Plan:
     return Plan(epoch, MEMBERS, (chain(MEMBERS) if epoch % 2 else star(MEMBERS, "m0"),))
 
 
-def test_a_plan_is_gone_by_once_all_have_agreed_on_it_and_older_ones_are_forgotten() -> None:
+def test_a_plan_is_used_once_all_have_agreed_on_it_and_older_ones_are_forgotten() -> None:
     plans = HeldPlans("m1", plan(0))
     plans.keep(plan(1))
     assert plans.successor == 0

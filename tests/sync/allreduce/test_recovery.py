@@ -100,7 +100,7 @@ def test_all_survivors_end_with_every_element_once(seed: int, count: int) -> Non
 
 
 @pytest.mark.parametrize("said", [(0, ()), (ELEMENTS, ((0, ELEMENTS),))], ids=["nothing", "what it held of the last"])
-def test_who_has_not_begun_the_round_begins_it_anew_with_the_others(said: tuple[int, spans.Spans]) -> None:
+def test_a_member_that_has_not_begun_the_round_begins_it_again_with_the_others(said: tuple[int, spans.Spans]) -> None:
     """A defect once took its elements of the previous round for this one's, so its own update became its mean."""
     holdings = [Holding("a", 4, 6, True, *said), Holding("b", 4, 7, False, ELEMENTS)]
     for member in "ab":

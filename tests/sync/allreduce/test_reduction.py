@@ -123,9 +123,7 @@ def test_any_order_over_any_trees_gives_the_mean_to_all(seed: int, count: int, e
 
 
 @given(st.integers(0, 2**32), st.integers(1, 7), st.integers(300, 3000))
-def test_who_comes_to_hold_a_plan_in_the_midst_of_a_round_may_have_it_in_the_next(
-    seed: int, count: int, elements: int
-) -> None:
+def test_a_member_that_gets_a_plan_during_a_round_may_use_it_in_the_next(seed: int, count: int, elements: int) -> None:
     """Members become ready in turn while chunks are in flight; in the end all agree on an epoch that all hold."""
     draw = random.Random(seed)
     wire = Wire(random_plan(draw, names(count), epoch=3, chunk_bytes=1024), elements, draw)
@@ -151,7 +149,7 @@ def test_who_comes_to_hold_a_plan_in_the_midst_of_a_round_may_have_it_in_the_nex
 
 
 @given(st.integers(0, 2**32), st.integers(2, 7))
-def test_in_order_the_bits_do_not_depend_on_who_comes_first(seed: int, count: int) -> None:
+def test_in_order_the_bits_do_not_depend_on_which_member_is_first(seed: int, count: int) -> None:
     plan = random_plan(random.Random(seed), names(count), epoch=3, chunk_bytes=1024)
     results = []
     for order in (1, 2):
@@ -241,7 +239,7 @@ def test_sixteen_bits_are_summed_in_float32() -> None:
     assert torch.allclose(root.chunk(0).sum, torch.full((5,), 264 / 9))
 
 
-def test_who_owes_what() -> None:
+def test_missing_messages_are_named_by_peer() -> None:
     middle = reduction(Plan(0, MEMBERS, (chain(MEMBERS),)), "m1", 5)
     assert middle.missing() == {"m0": "the mean", "m2": "its partial sum"}
     middle.add(0, "m2", PartialSum(ONES, 1.0, Part(0b100, 1.0, 0)))

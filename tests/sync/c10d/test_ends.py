@@ -130,7 +130,7 @@ def leaves_one_that_is_stopped(rank: int) -> str:
     return str(failure.value)
 
 
-def test_who_leaves_waits_for_nobody_longer_than_the_timeout_and_names_it() -> None:
+def test_a_rank_that_leaves_waits_no_longer_than_the_timeout_and_names_the_peer() -> None:
     with Ranks(2) as ranks:
         said, _ = ranks.do(leaves_one_that_is_stopped)
     assert all(token in said for token in ("rank1", f"{SHORT_S} s"))

@@ -152,7 +152,7 @@ def test_zeros_stay_zeros(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("what", ["nan", "inf"])
-def test_a_value_that_is_none_is_seen(name: str, what: str) -> None:
+def test_a_value_that_is_not_finite_is_seen(name: str, what: str) -> None:
     if what == "inf" and name in ("fp16", "bf16"):
         pytest.skip("saturates")
     values = torch.ones(1000)

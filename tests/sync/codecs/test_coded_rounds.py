@@ -171,7 +171,7 @@ def test_debts_survive_swaps_of_plan_and_codec(tmp_path: Path) -> None:
     check(results, weights, elements, 3 * ROUNDS)
 
 
-def test_a_value_that_is_none_spoils_one_round_only(tmp_path: Path) -> None:
+def test_a_value_that_is_not_finite_spoils_one_round_only(tmp_path: Path) -> None:
     members = names(3)
 
     def work(session: sync.Session) -> list[bool]:

@@ -116,7 +116,7 @@ def test_two_members_die_and_the_others_finish(rules: HopRules, seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_who_is_gone_is_named_with_the_iteration_where_nobody_goes_on_without_it(seed: int) -> None:
+def test_a_lost_member_is_named_with_the_iteration_where_nobody_goes_on_without_it(seed: int) -> None:
     graph = ring(SIX[:4])
     world = World(rough(seed))
     world.start(hop_members(graph, HopRules(), 10**9), around(graph), 1)
@@ -198,7 +198,7 @@ def test_a_slow_path_is_spared_the_updates_that_became_useless_as_they_waited(ru
     assert all(torch.allclose(member.parameters, torch.ones(elements)) for member in members.values())
 
 
-def test_waits_are_counted_for_whom_they_ended_with() -> None:
+def test_waits_are_counted_by_the_peer_that_ended_them() -> None:
     """w0 takes 30 ms for a step, the others nothing: w1 waits for w0 that long in each iteration, and not for w2."""
     graph = ring(SIX[:4])
     network = Network(Random(1), lambda name, iteration: 0.03 if name == "w0" else 0.0)

@@ -128,7 +128,7 @@ def test_a_model_of_many_frames_arrives_whole_and_tokens_overtake_it() -> None:
 
 
 @pytest.mark.local
-def test_who_is_gone_is_named_with_the_iteration() -> None:
+def test_a_lost_member_is_named_with_the_iteration() -> None:
     graph = ring(MEMBERS[:4])
     members = hop_members(graph, HopRules(), 10**9)
     nodes = start(members, around(graph), 1, no_change)

@@ -64,7 +64,9 @@ def test_a_member_can_t_greet_as_another(
     assert (caught.value.rule, caught.value.member) == ("key", "a")
 
 
-def test_who_has_no_key_is_nobody(pair: tuple[socket.socket, socket.socket], listening: Future[Greeting]) -> None:
+def test_a_connection_without_the_key_is_refused(
+    pair: tuple[socket.socket, socket.socket], listening: Future[Greeting]
+) -> None:
     pair[0].sendall(Greeting("stranger").pack(bytes(NONCE_BYTES)))
     with pytest.raises(FrameError) as caught:
         listening.result(PATIENCE_S)

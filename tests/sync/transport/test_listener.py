@@ -106,7 +106,7 @@ def test_idle_connections_do_not_lock_members_out(address: tuple[str, int], inwa
         assert inward.payloads.get(timeout=PATIENCE_S) == ("a", b"second")
 
 
-def test_room_is_made_by_those_who_crowd(address: tuple[str, int]) -> None:
+def test_crowding_peers_make_room_first(address: tuple[str, int]) -> None:
     with ExitStack() as stack:
         (slow,) = idle(stack, address, "127.0.0.2", 1)
         crowd = idle(stack, address, "127.0.0.1", CROWD)
@@ -136,7 +136,7 @@ def test_a_member_s_frames_can_t_come_from_another(
     assert any(record.message.startswith("b: refused ") for record in caplog.records)
 
 
-def test_a_member_has_only_so_many_connections_and_others_are_free_to_come(
+def test_a_member_has_a_limit_of_connections_and_others_can_still_connect(
     address: tuple[str, int], inward: Inward
 ) -> None:
     with ExitStack() as stack:

@@ -130,7 +130,7 @@ def test_a_probe_is_trains_that_came_no_faster_than_they_left(probed: ProbedMemb
 
 
 @pytest.mark.local
-def test_who_has_not_the_key_is_not_heard(probed: ProbedMember) -> None:
+def test_a_probe_without_the_key_is_ignored(probed: ProbedMember) -> None:
     with closing(probed.prober(key=b"x" * 32)) as stranger, closing(probed.prober(member="c")) as unknown:
         stranger.probe(PROBE)
         unknown.probe(PROBE)

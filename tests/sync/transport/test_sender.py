@@ -123,7 +123,7 @@ def test_ending_does_not_wait_for_a_peer_whose_close_was_lost(listener: socket.s
     assert sending.join(PATIENCE_S)
 
 
-def test_who_leaves_waits_for_no_connection_to_a_peer_that_has_left() -> None:
+def test_a_member_that_leaves_waits_for_no_connection_to_a_peer_that_has_left() -> None:
     """The peer was named by a plan or a probe that came late."""
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = closed.getsockname()

@@ -68,9 +68,11 @@ class Cpn(Policy):
     overlap: bool = False
     #: Whether exchanges go through the codec of least cost.
     codecs: bool = False
-    #: λ1, λ2, λ3 of the cost (`schedule`).
+    #: λ1: the part that a bit of label skew adds to the cost.
     skew: float = USUAL.skew
+    #: λ2: the part that a round of staleness adds to the cost.
     stale: float = USUAL.stale
+    #: λ3: the part that a local step between exchanges adds to the cost.
     drift: float = USUAL.drift
     #: The seed of the search.
     seed: int = 0
