@@ -101,7 +101,7 @@ def execute_experiment(
             raise CannotRun(short)
         return _execute(make_run(experiment, directory, display), strict, publish)
     except (EmulationError, FileExistsError) as error:
-        return _broken(directory, display, in_full(error), error)
+        return _broken(directory, display, publish, in_full(error), error)
     except Interrupted as signal_:
         failed(directory, "the run was interrupted")
         signal_.records, signal_.page = directory.path, _published(directory.path, publish, display)
@@ -109,7 +109,7 @@ def execute_experiment(
     except BaseException as error:
         if isinstance(error, OSError) and error.errno in FULL:
             text = f"the disk that {error.filename or directory.path} is on is full ({error.strerror}); make room on it"
-            return _broken(directory, display, text, error)
+            return _broken(directory, display, publish, text, error)
         failed(directory, in_full(error))
         raise
     finally:
@@ -127,14 +127,14 @@ def _execute(run: AnyRun, strict: bool, publish: Publish) -> Executed:
         # The first part to fail may not have named the full disk.
         if DISK_OF not in text and (short := shortage([directory.path])):
             text = f"{short}; {text}"
-        return _failed(directory, display, text)
+        return _failed(directory, display, publish, text)
     except FileExistsError:
         raise  # a network of this name is up
     except ENGINE_ERRORS as error:
         raise explained(error) from error
     except OSError as error:  # of a disk
         short = shortage([directory.path])
-        return _failed(directory, display, short or f"this machine failed: {in_full(error)}")
+        return _failed(directory, display, publish, short or f"this machine failed: {in_full(error)}")
     with display.step("summary and report"):
         summary = conclude(experiment, directory, outcome)
         recheck_budget(run.fits, summary["reasons"])
@@ -163,20 +163,25 @@ def _published(directory: Path, publish: Publish, display: Display) -> Path | No
         return None
 
 
-def _broken(directory: RunDirectory, display: Display, text: str, error: BaseException) -> Executed:
+def _broken(directory: RunDirectory, display: Display, publish: Publish, text: str, error: BaseException) -> Executed:
     """Write why the machine broke. Before the programs start, it cannot run the experiment; later, the run failed.
 
     Raises:
         CannotRun: No program was started.
     """
     if "training_started_s" in (directory.read_whole("manifest.json") or {}):
-        return _failed(directory, display, text)
+        return _failed(directory, display, publish, text)
     failed(directory, text)
     raise CannotRun(text) from error
 
 
-def _failed(directory: RunDirectory, display: Display, text: str) -> Executed:
-    """Write and print why a run did not finish."""
+def _failed(directory: RunDirectory, display: Display, publish: Publish, text: str) -> Executed:
+    """Write and print why a run did not finish, and report what it did until then. A full disk takes no report."""
     failed(directory, text)
     display.say(f"[red]failed:[/] {escape(text)}\n  the logs are in {directory.path}/logs")
-    return Executed(finished=False, verdict="suspect", directory=directory.path)
+    page = None
+    if "spec" in (directory.read_whole("manifest.json") or {}) and not shortage([directory.path]):
+        page = _published(directory.path, publish, display)
+    if page is not None:
+        display.say(f"  report: {page}")
+    return Executed(finished=False, verdict="suspect", directory=directory.path, page=page)

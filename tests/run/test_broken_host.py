@@ -159,3 +159,4 @@ def test_an_engine_that_goes_in_between_ends_a_launch_in_words(
     started = "training_started_s" in json.loads((directory / "manifest.json").read_text())
     assert done.returncode == (FAILED if started else CANNOT), done.stderr
     assert not started or answers > IMAGE
+    assert (directory / "report.html").is_file() == started
