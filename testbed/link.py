@@ -140,7 +140,10 @@ class LinkState:
 
     def __post_init__(self) -> None:
         if self.bursts is not None and self.loss != self.bursts.mean:
-            raise ValueError(f"the loss {self.loss} is not the mean {self.bursts.mean} of {self.bursts}")
+            raise ValueError(
+                f"the link's loss is {self.loss}, but its loss in bursts ({self.bursts}) is {self.bursts.mean} on "
+                "average; pass that average as the loss"
+            )
 
     @property
     def queue_bytes(self) -> int:

@@ -149,7 +149,7 @@ class Job(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NodeConfiguration(Struct, frozen=True, forbid_unknown_fields=True):
-    """A member's part in decentralized training, the `assignment` of its Job."""
+    """A member's neighbours, weights and rules in decentralized training, the `assignment` of its Job."""
 
     #: The scheme's name (hop for dpsgd); leader or worker where Hop is between sites.
     protocol: Annotated[str, Meta(max_length=64)]

@@ -91,7 +91,7 @@ class ApiClient:
         return dict(self._ask("PATCH", f"/links/{quote(link, safe='')}", patch))
 
     def do(self, request: HttpRequest) -> dict[str, Any]:
-        """Have a request carried out. Return its result."""
+        """Send a request to the API's server, which carries it out. Return its result."""
         method, path = request.ROUTE
         fields = request.model_dump(mode="json", exclude_unset=True)
         named = [name for name in fields if f"{{{name}}}" in path]

@@ -155,7 +155,9 @@ def _shown_page(network: str) -> str:
     file = state_folder(network) / PAGE
     if not file.exists():
         raise fail(
-            BAD_INPUT, f"--open: {network} has no page\n    write instead: `testbed network up TOPOLOGY --open` first"
+            BAD_INPUT,
+            f"--open: the network {network} was started without its page\n"
+            "    write instead: `testbed network up TOPOLOGY --open` first",
         )
     return show_in_browser(file, ApiPort(shown=True))
 

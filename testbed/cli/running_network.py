@@ -200,7 +200,7 @@ def add(
     if json_:
         typer.echo(json.dumps(added))
     else:
-        typer.echo(f"{added['worker']} is up at {added['address']}")
+        typer.echo(f"worker {added['worker']} is up at {added['address']}")
 
 
 @worker_app.command()

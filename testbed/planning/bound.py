@@ -73,7 +73,9 @@ class Bound:
 
 
 def bound(view: View, last: Bound | None = None) -> Bound:
-    """Return the bound of a view. 16 members on a dense network take about 0.3 s.
+    """Return the least time that a round can take under any plan, and the trees that come near it.
+
+    The search takes about 0.3 s for 16 members on a dense network.
 
     Args:
         view: The network.

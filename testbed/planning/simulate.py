@@ -156,10 +156,11 @@ class PlanRounds:
         return self._items
 
     def coded(self, parts: Mapping[tuple[str, str, bool], float]) -> PlanRounds:
-        """Return these rounds with chunks that take fewer bytes, as codecs encode them.
+        """Return these rounds with the bytes of each chunk reduced to the part that the codec of its edge sends.
 
         Args:
-            parts: (sender, receiver, whether a mean) → the part of a chunk's bytes that is sent; 1 if not named.
+            parts: (sender, receiver, True for means and False for partial sums) → the part of a chunk's bytes that is
+                sent; 1 if not named.
         """
         each = np.array([[parts.get((*pair, is_mean), 1.0) for is_mean in (False, True)] for pair in self.pairs])
         other = copy(self)

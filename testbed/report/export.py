@@ -102,7 +102,7 @@ def _spans(record: RunRecord) -> Iterator[Span]:
 
 
 def _scalars(record: RunRecord) -> Iterator[Scalar]:
-    """Yield the metrics of training by round, and the metrics that programs printed by their number."""
+    """Yield the metrics of training by round, and the metrics that programs printed, numbered as they came."""
     for one in record.rounds:
         yield Scalar("round_seconds", one.number, one.finished_s, one.seconds)
         for name, means in record.means.items():

@@ -304,7 +304,7 @@ def _thinned(records: Sequence[T]) -> Sequence[T]:
 
 
 def _since(file: Path, began: float) -> list[dict[str, Any]]:
-    """Return the records of a file with times since training began, negative ones as 0, and without estimates."""
+    """Return a file's records without the field `estimates`, in seconds since training began; earlier ones at 0."""
     found = []
     for line in _complete(file).splitlines():
         record = json.loads(line)

@@ -126,7 +126,7 @@ class Score:
 
     @classmethod
     def together(cls, scores: Iterable[Score]) -> Score:
-        """Return the score of all these scores' runs together."""
+        """Return the quality of estimates, predictions and swaps over the runs of all the given scores together."""
         scores = list(scores)
         return cls(**{f.name: tuple(v for one in scores for v in getattr(one, f.name)) for f in fields(cls)})
 

@@ -121,7 +121,7 @@ class Hybrid(Periodic):
 
 
 def build(options: HybridOptions, training: RoundTraining) -> Hybrid:
-    """Return the strategy for a member's model.
+    """Return the CPN framework's hybrid strategy: unequal local steps, rounds inside sites, every few among all.
 
     The member's assignment has `every`, the local steps of a round for plans that have none, and `steps`, those of each
     member.

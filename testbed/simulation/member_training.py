@@ -288,7 +288,10 @@ class PlaceholderMembers(TrainingMembers):
         super().__init__(threads)
 
     def next_activities(self) -> dict[str, Activity]:
-        """Return each member's activity, taken from the one thread for its assignment, without metrics."""
+        """Return each member's activity up to its next round, computed once for all members of equal assignment.
+
+        Metrics are left out, because they would be those of the small model.
+        """
         activities = {kind: _without_metrics(thread.next_activity()) for kind, thread in self._threads.items()}
         return {name: activities[kind] for name, kind in self._kinds.items()}
 

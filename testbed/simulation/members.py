@@ -217,7 +217,7 @@ class GradientRounds:
         return coded_payload(plan, number, self._elements)
 
     def resume(self, completed: CompletedRound) -> None:
-        """Record that the round is over."""
+        """Record that a round is over: each member's next activity ends its step and begins the step after."""
         self._operations = (AwaitRound(completed.round), EndStep({}))
         self._completed = max(self._completed, completed.round)
 

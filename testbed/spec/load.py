@@ -113,7 +113,9 @@ def parse_yaml(text: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
-        raise yaml.YAMLError(f"a value does not fit its type ({error})") from error
+        raise yaml.YAMLError(
+            f"YAML can't read a value as the type of its tag or form, such as `!!int` or a date ({error})"
+        ) from error
 
 
 #: Kind of file → (fields that only this kind has, endings of its name, the verbs that take it).

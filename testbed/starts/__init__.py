@@ -53,8 +53,10 @@ def new_policy(name: str, folder: Path) -> list[Path]:
     _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
     policies = PACKAGE / "planning" / "policies"
     if keyword.iskeyword(name) or (policies / f"{name}.py").exists() or (policies / name).exists():
-        text = f"{name!r} is the name of one of the project's policies, or a keyword of Python"
-        raise StartError(f"{text}\n    write instead: another name")
+        raise StartError(
+            f"{name!r} is a policy of the project or a keyword of Python\n"
+            "    write instead: a policy name that is not taken"
+        )
     return _write({folder / f"{name}.py": _start("policy.template", name)})
 
 
@@ -104,15 +106,17 @@ def _start(file: str, name: str, **more: str) -> str:
 
 def _check(name: str, pattern: re.Pattern[str], remedy: str) -> None:
     if not pattern.fullmatch(name):
-        raise StartError(f"a new file can't be named {name!r}\n    write instead: {remedy}")
+        raise StartError(f"a new file can't be named {name!r}\n    write instead: a name of {remedy}")
 
 
 def _check_module(name: str, room: Path, registry: Path) -> None:
     _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
     taken = (room / name).exists() or (room / f"{name}.py").exists()
     if taken or keyword.iskeyword(name) or f'"{name}"' in registry.read_text(encoding="utf-8"):
-        text = f"{name!r} names a module or a scheme in {room} already, or is a keyword of Python"
-        raise StartError(f"{text}\n    write instead: another name")
+        raise StartError(
+            f"{name!r} is a module or a scheme in {room} already, or a keyword of Python\n"
+            "    write instead: a scheme name that is not taken"
+        )
 
 
 def _with_line(file: Path, list_of: str, line: str) -> str:

@@ -107,7 +107,7 @@ class RateSteps:
         self._single: dict[str, tuple[RateStep, int]] = {}
 
     def look(self, at_s: float, rates: Mapping[str, float | None], carried: Mapping[str, int]) -> list[RateStep]:
-        """Add one sample of all links, and return the steps of their rates that it completes.
+        """Add one sample of all links, and return the lasting changes of rates (steps) that it confirms.
 
         Args:
             at_s: When the sample was taken, in seconds.

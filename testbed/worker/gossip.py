@@ -24,7 +24,7 @@ from testbed.workload import Workload
 
 
 def train(meeting: Rendezvous, scheme: Scheme, folder: Path) -> None:
-    """Do the job that a member was given, to its end.
+    """Train by gossip, as the member's job says, until the job is done.
 
     Args:
         meeting: The member's connection to the controller, with its job.

@@ -44,7 +44,7 @@ def test_a_worker_that_is_added_takes_part_in_rounds(tmp_path: Path) -> None:
         # Rounds of 2.4 s and more, until it takes part: else all would be over on a host that starts it slowly.
         client(name).change_link("quito->lima", {"rate": "2mbit"})
         testbed("worker", "add", "rome", "--name", name, code=2)
-        assert testbed("worker", "add", "lima", "--name", name) == f"{ADDED} is up at 10.0.1.3\n"
+        assert testbed("worker", "add", "lima", "--name", name) == f"worker {ADDED} is up at 10.0.1.3\n"
         # Again and again until one is answered: the slow link's queue, which gradients keep full, drops some of them.
         testbed("network", "exec", "--name", name, "quito-w0", "--", "ping", "-c", "1", "-w", "60", "10.0.1.3")
         until(lambda: running.happened("came", ADDED))

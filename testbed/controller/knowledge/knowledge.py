@@ -60,7 +60,7 @@ MIN_RTT_WINDOW_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class PastNetwork:
-    """The network during a past stretch of time."""
+    """The network in a past interval: each link's median rate then, and how far its rate moved meanwhile."""
 
     #: The view, whose links have their median rates of that time.
     view: View

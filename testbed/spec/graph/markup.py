@@ -89,7 +89,7 @@ _Read = Callable[[Any], tuple[float, bool]]
 
 @dataclass(frozen=True, slots=True)
 class _Quantity:
-    """The quantity in an attribute."""
+    """The number in an attribute of a graph's node or edge; in km, ms, bit/s or percent if its unit is written."""
 
     name: str
     value: float

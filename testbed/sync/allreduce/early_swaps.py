@@ -294,7 +294,10 @@ class EarlySwaps:
             root.send(SwapMessage(SwapStep.PROMISE, epoch, begun))
             step, answered, first = root.receive()
             if answered != epoch or step not in (SwapStep.COMMIT, SwapStep.ABORT):
-                raise FrameError(f"{step.name.lower()} of epoch {answered} followed the promise of epoch {epoch}")
+                raise FrameError(
+                    f"this member promised to swap to the plan of epoch {epoch}, and the plan's root answered with "
+                    f"{step.name.lower()} of epoch {answered} instead of commit or abort of epoch {epoch}"
+                )
             if step is SwapStep.COMMIT:
                 self.commit(epoch, first)
             else:

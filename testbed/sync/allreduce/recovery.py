@@ -90,9 +90,9 @@ class FinishedRound:
 
 
 class Attempt:
-    """A round in progress over all generations that it takes.
+    """A round in progress, which the surviving members go on with in a new generation if a member is lost.
 
-    If a member is lost, the elements that no survivor holds are reduced again, packed into a tensor of their own.
+    After such a loss, the elements that no survivor holds are reduced again, packed into a tensor of their own.
 
     Each try works on a copy of the residual until it has ended, because a thread that still encodes for an aborted try
     must not write into the residual that the next try sends.

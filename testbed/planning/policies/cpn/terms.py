@@ -172,7 +172,11 @@ class Costs:
         )
 
     def _exchange(self, group: Ints) -> tuple[tuple[int, ...], float, float]:
-        """Return the members that exchange for a group, the longest round trip, and the seconds of the bytes."""
+        """Return which members of a group exchange the model with other groups, and the seconds that this takes.
+
+        Returns:
+            Those members; their longest round trip to members of other groups; the seconds of the bytes both ways.
+        """
         if len(group) == len(self.problem):
             return (int(group[0]),), 0.0, 0.0
         linked = self._linked[group]
