@@ -8,13 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from math import floor, isfinite
 
+import numpy as np
+
 from testbed.link import TCP_PAYLOAD_BYTES
 from testbed.planning.constraints import GOODPUT
 from testbed.protocol import PROBE_TRAINS, Arrived, PeerSample, Probe, Report, Train
 from testbed.simulation.environment import Environment
 from testbed.simulation.event_queue import SimulatedClocks
 from testbed.simulation.members import FinishedRound, StepTotals
-from testbed.simulation.network import NetworkState, SimulatedNetwork
+from testbed.simulation.network import Floats, NetworkState, SimulatedNetwork
 from testbed.simulation.round_model import SimulatedRound, Transfer
 from testbed.sync.transport.arrivals import LEAST_BYTES, MOST_BYTES, MOST_S
 from testbed.sync.transport.probe import COUNTED_BYTES, PAUSE_S, paced
@@ -25,8 +27,9 @@ REPORT_S = 0.25
 #: Chunks follow one another if their sender paused for no longer.
 GAP_S = 1e-6
 
-#: A probe gets at least this fraction of a link beside the rounds.
-LEAST_SHARE = 0.25
+#: A train of a probe gets at least this fraction of a link beside the rounds, from which it takes nothing. With more,
+#: the link would seem to exceed its rate by more than trains are off (`telemetry.bottleneck.CLEARLY`).
+LEAST_SHARE = 0.1
 
 #: A probe meets the transfers of this many rounds: the current one and the one before.
 PROBED_ROUNDS = 2
@@ -49,9 +52,16 @@ class Measurements:
         self._probes = ProbeModel(environment.network, environment.queue.clocks)
 
     def probe(self, member: str, probe: Probe) -> None:
-        """Simulate a member's probe of the path to a peer, which will report the trains that arrive."""
-        now_s = self._environment.queue.clocks.now_s
-        self._members[probe.peer].add_trains(member, self._probes.trains(member, probe, now_s))
+        """Simulate a member's probe of the path to a peer, which will report each train that arrives."""
+        queue = self._environment.queue
+        for number in range(PROBE_TRAINS):
+            at_s = queue.clocks.now_s + number * (train_s(probe) + PAUSE_S)
+            queue.schedule(at_s, partial(self._send_train, member, probe))
+
+    def _send_train(self, member: str, probe: Probe) -> None:
+        train = self._probes.train(member, probe, self._environment.queue.clocks.now_s)
+        if train is not None:
+            self._members[probe.peer].add_trains(member, [train])
 
     def add_round(self, done: SimulatedRound) -> None:
         """Measure a round's transfers, each when it arrives, and schedule the reports during the round."""
@@ -170,6 +180,12 @@ def _train(run: Sequence[Transfer], zero_s: float) -> Iterator[tuple[float, Trai
         yield run[-1].came_s, Train(round(began_s, 5), round(lasted_s, 6), size, min(paces), max(paces))
 
 
+def train_s(probe: Probe) -> float:
+    """Return the seconds in which a train of a probe leaves its sender."""
+    packets, pace = paced(probe)
+    return (packets - 1) * COUNTED_BYTES / pace
+
+
 class ProbeModel:
     """Simulates probes, which measure the rate that rounds leave of a path.
 
@@ -177,7 +193,7 @@ class ProbeModel:
     """
 
     def __init__(self, network: SimulatedNetwork, clocks: SimulatedClocks) -> None:
-        self._network = network
+        self.network = network
         self._clocks = clocks
         self._rounds: deque[SimulatedRound] = deque(maxlen=PROBED_ROUNDS)
 
@@ -185,40 +201,46 @@ class ProbeModel:
         """Add a round whose transfers later probes may meet."""
         self._rounds.append(done)
 
-    def trains(self, member: str, probe: Probe, now_s: float) -> Iterator[tuple[float, Train]]:
-        """Yield the trains of a probe that a member sends now, as `trains` does; none if the path is down."""
-        state = self._network.at(now_s)
+    def train(self, member: str, probe: Probe, now_s: float) -> tuple[float, Train] | None:
+        """Return a train of a probe that a member sends now, after the moment at which it is over.
+
+        None if the path is down.
+        """
+        state = self.network.at(now_s)
         links = state.links_between(member, probe.peer)
         if not links or not all(state.states[name].up and state.states[name].rate_bps for name in links):
-            return
+            return None
         packets, pace = paced(probe)
-        rate = min(self._left(state, links, now_s, PROBE_TRAINS * PAUSE_S), pace)
-        size = (packets - 1) * COUNTED_BYTES
-        seconds = max(round(size / rate, 6), 1e-6)
-        for number in range(PROBE_TRAINS):
-            first_s = now_s + number * (size / pace + PAUSE_S) + state.delay_s(member, probe.peer)
-            began_s = round(self._clocks.zero_s + first_s, 5)
-            yield first_s + seconds, Train(began_s, seconds, int(size), int(pace))
-
-    def _left(self, state: NetworkState, links: Sequence[str], began_s: float, seconds: float) -> float:
-        """Return the payload rate, in bytes/s, that rounds leave on all of the links during a time."""
-        rates = []
+        size, seconds = (packets - 1) * COUNTED_BYTES, train_s(probe)
+        at_s = now_s + state.topology.lan.delay
         for link in links:
-            whole = state.states[link].rate_bps * GOODPUT / 8
-            rates.append(max(whole - self._carried(state, link, began_s, seconds), LEAST_SHARE * whole))
-        return min(rates)
+            at_s += state.states[link].delay_s
+            seconds = max(seconds, self._passing_s(state, link, at_s, size))
+        first_s, seconds = now_s + state.delay_s(member, probe.peer), max(round(seconds, 6), 1e-6)
+        began_s = round(self._clocks.zero_s + first_s, 5)
+        return first_s + seconds, Train(began_s, seconds, int(size), int(pace))
 
-    def _carried(self, state: NetworkState, link: str, began_s: float, seconds: float) -> float:
-        """Return the bytes/s that rounds sent over a link during a time."""
-        size = 0.0
+    def _passing_s(self, state: NetworkState, link: str, at_s: float, size: float) -> float:
+        """Return the seconds that a link takes from `at_s` on to pass `size` bytes beside the rounds."""
+        whole = state.states[link].rate_bps * GOODPUT / 8
+        ends_s = at_s + size / (LEAST_SHARE * whole)
+        began_s, ended_s, sizes = self._beside(state, link, at_s, ends_s)
+        times = np.unique(np.clip(np.concatenate([[at_s, ends_s], began_s, ended_s]), at_s, ends_s))
+        parts = np.clip((times[:, None] - began_s) / (ended_s - began_s), 0.0, 1.0)
+        carried = parts @ sizes
+        left = np.maximum(whole * (times - at_s) - (carried - carried[0]), LEAST_SHARE * whole * (times - at_s))
+        return float(np.interp(size, np.maximum.accumulate(left), times)) - at_s
+
+    def _beside(self, state: NetworkState, link: str, from_s: float, until_s: float) -> tuple[Floats, Floats, Floats]:
+        """Return the begin, the end and the bytes of each chunk that leaves a link between two moments."""
+        found = [(from_s, until_s, 0.0)]
         for done in self._rounds:
             for pair, sent in done.transfers.items():
-                if link in (state.links_between(*pair) or ()):
-                    size += sum(_bytes_within(chunk, began_s, began_s + seconds) for chunk in sent)
-        return size / seconds
-
-
-def _bytes_within(chunk: Transfer, began_s: float, ended_s: float) -> float:
-    """Return the bytes of a chunk that were sent within a time."""
-    both_s = min(chunk.ended_s, ended_s) - max(chunk.began_s, began_s)
-    return chunk.bytes * both_s / (chunk.ended_s - chunk.began_s) if both_s > 0 else 0.0
+                route = state.links_between(*pair) or ()
+                if link in route:
+                    after = route[route.index(link) + 1 :]
+                    beyond_s = state.topology.lan.delay + sum(state.states[name].delay_s for name in after)
+                    chunks = ((its.first_s - beyond_s, its.came_s - beyond_s, its.bytes) for its in sent)
+                    found += [its for its in chunks if its[0] < until_s and its[1] > from_s and its[0] < its[1]]
+        began, ended, sizes = np.array(found).T
+        return began, ended, sizes

@@ -9,11 +9,11 @@ import pytest
 from testbed.controller.knowledge.probing import probe_of
 from testbed.emulation.network.routing import Routes
 from testbed.planning.constraints import GOODPUT
-from testbed.protocol import PROBE_TRAINS, Train
+from testbed.protocol import Train
 from testbed.simulation.event_queue import SimulatedClocks
 from testbed.simulation.measurements import ProbeModel, trains
 from testbed.simulation.network import SimulatedNetwork
-from testbed.simulation.round_model import Transfer
+from testbed.simulation.round_model import SimulatedRound, Transfer
 from tests.simulation.experiments import load
 
 pytestmark = pytest.mark.pure
@@ -21,29 +21,56 @@ pytestmark = pytest.mark.pure
 ZERO_S = 1000
 
 
-def probe_trains(folder: Path, mbps: float, believed_mbps: float) -> list[tuple[float, Train]]:
-    """Return the trains of a probe that leaves after 2 s, over a path of `mbps` and 40 ms one way."""
+def model(folder: Path, mbps: float) -> ProbeModel:
+    """Return probes from a over b to c. Links have `mbps` and 40 ms one way."""
     links = [{"between": pair, "rate": f"{mbps}mbit", "rtt": "80ms"} for pair in (["a", "b"], ["b", "c"])]
     experiment = load(folder, links)
-    network = SimulatedNetwork(experiment, Routes.over(experiment.topology))
-    probes = ProbeModel(network, SimulatedClocks(ZERO_S))
-    return list(probes.trains("a-w0", probe_of("b-w0", believed_mbps * 1e6), 2.0))
+    return ProbeModel(SimulatedNetwork(experiment, Routes.over(experiment.topology)), SimulatedClocks(ZERO_S))
+
+
+def probe_train(probes: ProbeModel, believed_mbps: float, now_s: float = 2.0) -> tuple[float, Train]:
+    """Return a train of a probe from a to b that leaves at `now_s`."""
+    found = probes.train("a-w0", probe_of("b-w0", believed_mbps * 1e6), now_s)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("mbps", [1, 5, 20, 40])
-def test_trains_come_at_the_path_s_rate(mbps: float, tmp_path: Path) -> None:
-    found = probe_trains(tmp_path, mbps, mbps)
-    assert len(found) == PROBE_TRAINS
-    for over_s, train in found:
-        assert 8 * train.bytes / train.seconds == pytest.approx(mbps * 1e6 * GOODPUT, rel=0.01)
-        assert train.allowed_bytes_s * 8 == pytest.approx(3e6 * mbps, rel=0.01)
-        assert over_s == pytest.approx(train.began_s + train.seconds - ZERO_S, abs=1e-4)
-    assert found[0][1].began_s == pytest.approx(ZERO_S + 2.04, abs=1e-4)
+def test_a_train_comes_at_the_path_s_rate(mbps: float, tmp_path: Path) -> None:
+    over_s, train = probe_train(model(tmp_path, mbps), mbps)
+    assert 8 * train.bytes / train.seconds == pytest.approx(mbps * 1e6 * GOODPUT, rel=0.01)
+    assert train.allowed_bytes_s * 8 == pytest.approx(3e6 * mbps, rel=0.01)
+    assert over_s == pytest.approx(train.began_s + train.seconds - ZERO_S, abs=1e-4)
+    assert train.began_s == pytest.approx(ZERO_S + 2.04, abs=1e-4)
 
 
-def test_where_the_path_carries_more_they_come_as_fast_as_they_left(tmp_path: Path) -> None:
-    for _, train in probe_trains(tmp_path, 40, 2):
-        assert train.bytes / train.seconds == pytest.approx(train.allowed_bytes_s, rel=0.01)
+def test_where_the_path_carries_more_a_train_comes_as_fast_as_it_left(tmp_path: Path) -> None:
+    _, train = probe_train(model(tmp_path, 40), 2)
+    assert train.bytes / train.seconds == pytest.approx(train.allowed_bytes_s, rel=0.01)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.8])
+def test_a_train_gets_what_the_round_leaves_while_it_passes(part: float, tmp_path: Path) -> None:
+    """Both together pass at the link's rate, also where the round sends to another member over the shared link."""
+    probes, whole = model(tmp_path, 20), 20e6 * GOODPUT / 8
+    probes.add_round(a_round(probes, began_s=1.0, ended_s=3.0, bytes_s=part * whole))
+    _, train = probe_train(probes, 20)
+    assert train.bytes / train.seconds == pytest.approx((1 - part) * whole, rel=0.01)
+
+
+def test_a_round_that_is_over_or_comes_later_leaves_a_train_the_whole_link(tmp_path: Path) -> None:
+    probes, whole = model(tmp_path, 20), 20e6 * GOODPUT / 8
+    probes.add_round(a_round(probes, began_s=1.0, ended_s=1.9, bytes_s=whole))
+    probes.add_round(a_round(probes, began_s=2.1, ended_s=3.0, bytes_s=whole))
+    _, train = probe_train(probes, 20)
+    assert train.bytes / train.seconds == pytest.approx(whole, rel=0.01)
+
+
+def a_round(probes: ProbeModel, began_s: float, ended_s: float, bytes_s: float) -> SimulatedRound:
+    """Return a round in which a sends to c, over b, between two moments."""
+    delay_s = 0.08
+    sent = Transfer(began_s, ended_s, began_s + delay_s, ended_s + delay_s, bytes_s * (ended_s - began_s))
+    return SimulatedRound({}, {}, {("a-w0", "c-w0"): [sent]}, probes.network.at(0.0))
 
 
 def test_a_train_says_the_least_and_the_most_that_tcp_let_go() -> None:

@@ -231,6 +231,33 @@ def test_edges_that_share_an_egress_and_send_at_once_are_one_measurement_of_it()
         assert found[link].rate_bps >= 0.95 * believed[link]
 
 
+def test_no_link_of_100_is_estimated_at_what_an_egress_of_20_lets_through() -> None:
+    """An edge stays at its share for a while after the other paused: the egress then carries less than its rate."""
+    routes: dict[Pair, tuple[str, ...]] = {("a", x): ("egress", f"hub->{x}", x) for x in "bc"}
+    half = round(20e6 / 8 / 2)
+    both = [Train(1 + 0.4 * number, 0.2, half // 5) for number in range(25)]
+    alone = [its._replace(began_s=its.began_s + 0.2) for its in both]
+    pausing = [its._replace(seconds=0.1, bytes=half // 10) for its in alone]
+    trains = {("a", "b"): sorted([*both, *alone]), ("a", "c"): sorted([*both, *pausing])}
+    believed = {"egress": 20e6 * FRAME_BITS / 8, **dict.fromkeys(("hub->b", "hub->c", "b", "c"), 100e6)}
+    found = estimates(trains, routes, believed)
+    assert found.keys() == {"egress"}
+    assert found["egress"].rate_bps == pytest.approx(believed["egress"], rel=0.03)
+
+
+@pytest.mark.parametrize("part", [0.2, 0.5])
+def test_a_link_that_fell_behind_an_egress_is_estimated_while_it_is_used_alone(part: float) -> None:
+    """Another edge fills the egress for three of eight trains."""
+    routes: dict[Pair, tuple[str, ...]] = {("a", x): ("egress", f"hub->{x}") for x in "bc"}
+    whole = 2.5e6
+    slow = [Train(1 + number * TRAIN_S, TRAIN_S, round(part * whole * TRAIN_S)) for number in range(40)]
+    rest = [its._replace(bytes=round((1 - part) * whole * TRAIN_S)) for n, its in enumerate(slow) if n % 8 < 3]
+    believed = {"egress": whole * FRAME_BITS, "hub->b": 100e6, "hub->c": 100e6}
+    found = estimates({("a", "b"): slow, ("a", "c"): rest}, routes, believed)
+    rates = {link: estimate.rate_bps / FRAME_BITS for link, estimate in found.items()}
+    assert rates == {"egress": pytest.approx(whole, rel=0.03), "hub->b": pytest.approx(part * whole, rel=0.03)}
+
+
 def test_a_sender_that_is_the_limit_makes_no_estimate() -> None:
     trains = {("a", "b"): [by_tcp(1 + 0.3 * number, 50_000) for number in range(100)]}
     assert estimates(trains, {("a", "b"): ("a->b",)}, {"a->b": 40e6}) == {}
