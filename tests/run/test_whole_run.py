@@ -60,7 +60,7 @@ def assert_trusted(running: Running) -> None:
 
 def test_the_summary_has_the_contracts_fields(smoke: Running) -> None:
     value = summary(smoke)
-    assert value.keys() == {"verdict", "reasons", "notes", "training", "sync", "swaps", "events", "links"}
+    assert value.keys() == {"format", "verdict", "reasons", "notes", "training", "sync", "swaps", "events", "links"}
     assert value["training"].keys() >= {"rounds", "final_loss", "final_accuracy", "wall_seconds"}
     assert value["sync"].keys() >= {
         *("policy", "strategy", "seconds_per_round", "wan_bytes"),
