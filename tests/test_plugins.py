@@ -50,7 +50,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def spoil(file: Path, name: str, statement: str) -> Path:
     """Write a copy of a policy, registered as `name`, whose `plan` begins with this statement."""
     text = file.read_text().replace('"mine"', f'"{name}"')
-    head = '        """A pure function'
+    head = '        """Return a plan for the members and edges'
     assert head in text
     bad = file.with_name(f"{name}.py")
     bad.write_text(text.replace(head, f"        {statement}\n{head}"))
