@@ -43,7 +43,7 @@ DENIED = re.compile(rf"(?:{OUT}|/dev/shm)/\S*?['\"]?: [Pp]ermission denied|[Pp]e
 #: The messages of programs that look for a host of the internet.
 OUTSIDE = re.compile(
     r"Temporary failure in name resolution|Name or service not known|No address associated with hostname|"
-    r"Network is unreachable|[Cc]ould not resolve host|Failed to resolve '|[Cc]ouldn't connect to 'https?://|"
+    r"[Cc]ould not resolve host|Failed to resolve '|[Cc]ouldn't connect to 'https?://|"
     r"getaddrinfo EAI_AGAIN|(?<![\w.-])(?:git|curl|wget)'?: (?:command )?not found"
 )
 #: The messages of shells and engines for a missing installer of packages, and Python's for a missing pip.

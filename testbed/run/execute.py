@@ -97,20 +97,24 @@ def execute_experiment(
     directory = RunDirectory(experiment.name)
     display.say(f"[bold]{title}[/] in {directory.path}")
     try:
-        if short := shortage([directory.path]):
-            raise CannotRun(short)
-        return _execute(make_run(experiment, directory, display), strict, publish)
-    except (EmulationError, FileExistsError) as error:
-        return _broken(directory, display, publish, in_full(error), error)
+        try:
+            if short := shortage([directory.path]):
+                raise CannotRun(short)
+            return _execute(make_run(experiment, directory, display), strict, publish)
+        except Interrupted:
+            raise
+        except (EmulationError, FileExistsError) as error:
+            return _broken(directory, display, publish, in_full(error), error)
+        except BaseException as error:
+            if isinstance(error, OSError) and error.errno in FULL:
+                disk = error.filename or directory.path
+                text = f"the disk that {disk} is on is full ({error.strerror}); make room on it"
+                return _broken(directory, display, publish, text, error)
+            failed(directory, in_full(error))
+            raise
     except Interrupted as signal_:
         failed(directory, "the run was interrupted")
         signal_.records, signal_.page = directory.path, _published(directory.path, publish, display)
-        raise
-    except BaseException as error:
-        if isinstance(error, OSError) and error.errno in FULL:
-            text = f"the disk that {error.filename or directory.path} is on is full ({error.strerror}); make room on it"
-            return _broken(directory, display, publish, text, error)
-        failed(directory, in_full(error))
         raise
     finally:
         directory.close()

@@ -6,8 +6,6 @@ step=12 loss=0.83 tokens=1,234   words with a number after `=`                  
 {'loss': 2.31, 'epoch': 0.02}    a Python dictionary, as transformers' Trainer    any name that may be a metric's
 Loss: 2.3   train loss 2.45      words, then `:`, `=` or a space, then a number   only names with a metric's word
 | loss 3.21 | wps 1,234 |        a row of cells                                   any, if one has a metric's word
-
-The count of a progress bar is the step of a line that names no step: 3 in `23%|██▎  | 3/13 [00:03<00:10, loss=0.7]`.
 """
 
 from __future__ import annotations
@@ -36,8 +34,6 @@ CELL_NUMBER = re.compile(rf"\s*{_NUMBER}\s*")
 STEP = re.compile(r"(?<![\w./-])(?:global[ _]step|step|iteration|iter|round)[ :=#]*\[?\s*(\d[\d,_]*)(?![\w.])", re.I)
 #: The count in tqdm's progress bar, without a unit's scale such as `1.2k/60k`.
 BAR = re.compile(r"\d%\|[^|]*\|\s*(\d+)/\d+ \[")
-#: The version number that Lightning adds to its bars. Their count is of the batches of an epoch.
-LIGHTNING = re.compile(r"\bv_num=")
 DIGIT = re.compile(r"\d")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -112,16 +108,14 @@ def figures_in(line: str) -> Figures | None:
     step = next((int(value) for name, value in finite.items() if name.lower() in STEPS), None)
     if step is None and (said := STEP.search(line)) is not None:
         step = int(_number(said[1]))
-    bar = None if LIGHTNING.search(line) else BAR.search(line)
-    count = int(bar[1]) if bar else None
-    step = count if step is None else step
+    bar = BAR.search(line)
     only_known = LEVEL.search(line) is not None
     values = {
         key: value
         for key, value in finite.items()
         if key.lower() not in STEPS and may_be_metric(key, value) and (is_metric(key) or not only_known)
     }
-    return Figures(values, step, count=count) if 0 < len(values) <= MOST_FIGURES else None
+    return Figures(values, step, count=int(bar[1]) if bar else None) if 0 < len(values) <= MOST_FIGURES else None
 
 
 def may_be_metric(name: str, value: float) -> bool:

@@ -68,7 +68,7 @@ LOGS = {
     "Keras": ("100/100 - 1s - loss: 0.3 - accuracy: 0.91", Figures({"loss": 0.3, "accuracy": 0.91})),
     "tqdm": (
         "epoch 0:   8%|▊         | 1/13 [00:03<00:45,  3.75s/it, loss=0.7306]",
-        Figures({"loss": 0.7306}, 1, count=1),
+        Figures({"loss": 0.7306}, count=1),
     ),
     "tqdm with a step": (
         "50%|█████     | 1/2 [00:03<00:45, loss=0.7306, step=40]",
@@ -76,7 +76,7 @@ LOGS = {
     ),
     "Lightning": (
         "Epoch 0: 100%|██| 1875/1875 [00:10<00:00, 180.0it/s, loss=0.3, v_num=0]",
-        Figures({"loss": 0.3}),
+        Figures({"loss": 0.3}, count=1875),
     ),
     "a tensor": ("step=10/20 loss=tensor(2.31, grad_fn=<NllLossBackward0>)", Figures({"loss": 2.31}, 10)),
     "a colour": ("\x1b[32mstep 5\x1b[0m loss=\x1b[1m0.5\x1b[0m", Figures({"loss": 0.5}, 5)),

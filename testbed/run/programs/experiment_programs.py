@@ -75,7 +75,7 @@ class ProgramFigures:
     def hear(self, program: str, line: str) -> None:
         """Record the figures in a line that a program printed, if it has any.
 
-        Of the states in which a progress bar has the same count, one is recorded.
+        A progress bar that is drawn again with the same figures is not recorded again.
         """
         figures = figures_in(line)
         if figures is None or (figures.count is not None and self._is_redrawn(program, figures)):
@@ -85,14 +85,13 @@ class ProgramFigures:
     def _is_redrawn(self, program: str, bar: Figures) -> bool:
         """Return whether a progress bar shows the figures that were recorded; if not, note it as recorded.
 
-        A loop may set the figures before it moves the bar, or after: each value is drawn at two counts in a row.
+        A loop may set the figures before it moves the bar, or after: each value is drawn at two counts in a row. The
+        bars of several epochs have the same counts.
         """
         key = (program, *bar.values)
         last = self._bars.get(key)
-        if last is not None and last.count is not None and bar.count is not None:
-            moved = bar.count - last.count
-            if moved == 0 or (moved == 1 and bar.values == last.values):
-                return True
+        if last is not None and bar.values == last.values and (bar.count or 0) - (last.count or 0) in (0, 1):
+            return True
         self._bars[key] = bar
         return False
 
