@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -43,6 +44,9 @@ NARROW = {
     "ONEDNN_MAX_CPU_ISA": "SSE41",
     "GODEBUG": "cpu.all=off",
 }
+
+#: Seconds between two ticks from outside (`_tick`).
+TICK_S = 1.0
 
 #: What process 1 needs of them: the kernel hands it what it does not know itself on its command line.
 INIT_NARROW = ("GLIBC_TUNABLES",)
@@ -226,6 +230,8 @@ def _boot(command: list[str], limit_s: float, follow: Callable[[str], object]) -
         deadline = time.monotonic() + limit_s
         limit = threading.Timer(limit_s, os.killpg, (guest.pid, signal.SIGKILL))
         limit.start()
+        ended = threading.Event()
+        threading.Thread(target=_tick, args=(guest.pid, ended), daemon=True).start()
         try:
             for line in guest.stdout:
                 lines.append(line)
@@ -235,10 +241,28 @@ def _boot(command: list[str], limit_s: float, follow: Callable[[str], object]) -
             raise
         finally:
             limit.cancel()
+            ended.set()
     console = "".join(lines)
     if time.monotonic() >= deadline:
         raise GuestError(f"the guest was killed, still running after {limit_s:g} s. Its console:\n{console[-8000:]}")
     return console
+
+
+def _tick(unshare: int, ended: threading.Event) -> None:
+    """Send the kernel SIGALRM once a second, until it has ended.
+
+    The guest's only clock is a one-shot timer of the host, and the idle kernel sometimes misses its signal on a busy
+    host: it then polls a timer that is no longer set, for ever. A signal too many does nothing; one sent before the
+    kernel handles it would end it.
+    """
+    while not ended.wait(TICK_S):
+        try:
+            kernel = int(Path(f"/proc/{unshare}/task/{unshare}/children").read_text().split()[0])
+            caught = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{kernel}/status").read_text(), re.MULTILINE)
+            if caught and int(caught[1], 16) >> (signal.SIGALRM - 1) & 1:
+                os.kill(kernel, signal.SIGALRM)
+        except (OSError, IndexError):
+            continue
 
 
 def _as_a_guest() -> None:
