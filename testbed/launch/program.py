@@ -30,6 +30,7 @@ from testbed.emulation.process import ProcessIdentity, how_it_ended, now_ticks, 
 from testbed.launch import BadCommand, LaunchFailed
 from testbed.launch.hints import NO_FILES, ContainerFiles, host_hints, line_end_hints
 from testbed.launch.ranks import Rank
+from testbed.spec.units import written_size
 
 #: Seconds that an engine may take to start a program, or to report its end. It takes 50 ms from the request to the
 #: first instruction; a busy one takes seconds.
@@ -188,7 +189,8 @@ class ContainerCommand:
             status: The wait status that the command's parent got, or None if that is not known.
         """
         if ended_for_memory(self.pid) > self.ended_before:
-            return f"ended with exit code {code}, out of memory: its container's limit is {self.memory_bytes >> 20} MiB"
+            limit = written_size(self.memory_bytes)
+            return f"ended with exit code {code}, out of memory: its container's limit is {limit}"
         if status is not None:
             return how_it_ended(os.waitstatus_to_exitcode(status))
         number = code - KILLED

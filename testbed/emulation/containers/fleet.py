@@ -37,7 +37,7 @@ from testbed.emulation.process import ProcessIdentity
 from testbed.resources import BUILD
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.topology import Worker
-from testbed.spec.units import OUT_BYTES, SHM_BYTES, TMP_BYTES
+from testbed.spec.units import OUT_BYTES, SHM_BYTES, TMP_BYTES, written_size
 
 #: The folder of the control socket in a container. (A mounted socket file would go stale with its server.)
 CONTROL_FOLDER = "/run/testbed"
@@ -422,7 +422,7 @@ def _first_process(container: Container, worker: str) -> ProcessIdentity:
 def _how_it_ended(container: Container) -> str:
     state = container.attrs["State"]
     memory = container.attrs["HostConfig"]["Memory"]
-    short = f", out of memory: its limit is {memory >> 20} MiB" if state["OOMKilled"] else ""
+    short = f", out of memory: its limit is {written_size(memory)}" if state["OOMKilled"] else ""
     lines = _end_of_log(container).decode(errors="replace").splitlines()[-QUOTED_LINES:]
     said = "\n".join(["its log ends with:", *lines]) if lines else "its log is empty"
     return f"with exit code {state['ExitCode']}{short}; {said}"

@@ -198,7 +198,7 @@ def test_a_worker_that_wants_too_much_memory_is_said_to_have(fleets: tuple[Fleet
     while fleets[0].running()[hog.name]:  # the engine hears of it
         time.sleep(0.01)
     assert fleets[0].deaths() == {
-        hog.name: "with exit code 137, out of memory: its limit is 64 MiB; its log ends with:\nbegins"
+        hog.name: "with exit code 137, out of memory: its limit is 64MiB; its log ends with:\nbegins"
     }
 
 
