@@ -126,7 +126,7 @@ def written(value: float, units: Mapping[str, float]) -> str:
 
 
 def written_size(size: int) -> str:
-    """Return a number of bytes as a file has it (`200MB`, `1.5GiB`); in whole MiB where no unit gives a short number."""
+    """Return a number of bytes as a file has it (`200MB`, `1.5GiB`); in whole MiB where no unit gives few digits."""
     exact = [
         f"{number:g}{unit}"
         for unit, its in SIZES.items()

@@ -7,9 +7,9 @@ step=12 loss=0.83 tokens=1,234   words with a number after `=`                  
 Loss: 2.3   train loss 2.45      words, then `:`, `=` or a space, then a number   only names with a metric's word
 | loss 3.21 | wps 1,234 |        a row of cells                                   any, if one has a metric's word
 
-A unit after a number is not part of the value: `loss: 2.3 nats`, `speed=12.5it/s`, `acc=91.2%`. The prefixes `k` and `M`
-multiply the value: `speed=1.2k`, `throughput: 3 Mtok/s`. Of sizes in bytes, and of other units with a prefix, none is
-read: their prefix changes with the value, and may count 1024. A list of equal numbers is read as one number, as
+A unit after a number is not part of the value: `loss: 2.3 nats`, `speed=12.5it/s`, `acc=91.2%`. The prefixes `k` and
+`M` multiply the value: `speed=1.2k`, `throughput: 3 Mtok/s`. Of sizes in bytes, and of other units with a prefix, none
+is read: their prefix changes with the value, and may count 1024. A list of equal numbers is read as one number, as
 DeepSpeed's `lr=[0.001, 0.001]`.
 """
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import secrets
 import socket
 from collections.abc import Callable, Iterator
@@ -45,6 +47,14 @@ def test_each_error_of_a_client_is_the_machines(error: Exception) -> None:
     code, text = ending_of(error)
     assert code == CANNOT
     assert text.endswith("and then something else")
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_client_without_a_file_to_open_is_said_to_have_none(error: Exception) -> None:
+    error.__context__ = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    assert "ulimit -n 65536" in ending_of(error)[1]
+    error.__context__ = None
 
 
 @pytest.fixture
