@@ -23,14 +23,13 @@ from requests import Response
 from testbed.emulation import label
 from testbed.emulation.containers.engine import proven_process
 from testbed.emulation.containers.fleet import FILES, container_name
-from testbed.emulation.containers.limits import ended_for_memory
+from testbed.emulation.containers.limits import ended_for_memory, written_size
 from testbed.emulation.network.names import Names, without_proxies
 from testbed.emulation.network.namespace import inside_of
 from testbed.emulation.process import ProcessIdentity, how_it_ended, now_ticks, signal_in_words
 from testbed.launch import BadCommand, LaunchFailed
 from testbed.launch.hints import NO_FILES, ContainerFiles, host_hints, line_end_hints
 from testbed.launch.ranks import Rank
-from testbed.spec.units import written_size
 
 #: Seconds that an engine may take to start a program, or to report its end. It takes 50 ms from the request to the
 #: first instruction; a busy one takes seconds.

@@ -125,16 +125,6 @@ def written(value: float, units: Mapping[str, float]) -> str:
     return f"{value / units[unit]:g}{unit}"
 
 
-def written_size(size: int) -> str:
-    """Return a number of bytes as a file has it (`200MB`, `1.5GiB`); in whole MiB where no unit gives few digits."""
-    exact = [
-        f"{number:g}{unit}"
-        for unit, its in SIZES.items()
-        if (number := size / its) >= 1 and float(f"{number:g}") == number < 1e6
-    ]
-    return min(exact, key=len, default=f"{size >> 20}MiB")
-
-
 def count(amount: int, noun: str) -> str:
     """Return an amount in words: `1 swap`, `3 swaps`, `2 processes`."""
     return f"{amount} {noun}{'' if amount == 1 else 'es' if noun.endswith('s') else 's'}"

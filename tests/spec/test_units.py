@@ -110,12 +110,3 @@ def test_nothing_but_a_validation_error_comes_out(value: object, kind: str) -> N
     except ValidationError:
         return
     assert isinstance(found, Queue | GilbertElliott) or 0 <= found < float("inf")
-
-
-@pytest.mark.parametrize("size", ["200MB", "1.5GB", "64MiB", "1GiB", "512KB", "16B"])
-def test_a_size_is_shown_as_it_was_written(size: str) -> None:
-    assert units.written_size(int(KINDS["Size"].validate_python(size))) == size
-
-
-def test_a_size_that_no_unit_gives_in_few_digits_is_shown_in_mib() -> None:
-    assert units.written_size(1_234_567_890) == "1177MiB"

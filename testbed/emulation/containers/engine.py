@@ -107,9 +107,10 @@ class ForeignEngineError(EngineError):
             found = f"says that process {pid} is in the container {container[:12]}, but {found}"
         super().__init__(
             f"The Docker engine at {address()} {found}. The engine runs in another PID namespace (Docker Desktop, "
-            "Rancher Desktop, a mounted docker.sock, a socket that ssh forwards), so its containers can't be attached to an "
-            "emulated network from here. Nothing was changed. Run the testbed where the engine runs (a development "
-            f"container needs --pid=host beside the socket), or unset DOCKER_HOST and let `{SETUP}` start an engine here."
+            "Rancher Desktop, a mounted docker.sock, a socket that ssh forwards), so its containers can't be attached "
+            "to an emulated network from here. Nothing was changed. Run the testbed where the engine runs (a "
+            "development container needs --pid=host beside the socket), or unset DOCKER_HOST and let "
+            f"`{SETUP}` start an engine here."
         )
 
 

@@ -28,7 +28,7 @@ from docker.types import DeviceRequest, Mount
 from testbed.compiler import C_FLAGS, CompilerError, compile_c
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.image import ensure_worker_image, manifest_entry, record
-from testbed.emulation.containers.limits import LOG_BYTES, ContainerLimits
+from testbed.emulation.containers.limits import LOG_BYTES, ContainerLimits, written_size
 from testbed.emulation.containers.program_image import program_image
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.label import LABEL
@@ -37,7 +37,7 @@ from testbed.emulation.process import ProcessIdentity
 from testbed.resources import BUILD
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.topology import Worker
-from testbed.spec.units import OUT_BYTES, SHM_BYTES, TMP_BYTES, written_size
+from testbed.spec.units import OUT_BYTES, SHM_BYTES, TMP_BYTES
 
 #: The folder of the control socket in a container. (A mounted socket file would go stale with its server.)
 CONTROL_FOLDER = "/run/testbed"

@@ -50,8 +50,8 @@ BUILDKIT = re.compile(
 PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 REFERENCE = re.compile(rf"(?:[\w.-]+(?::\d+)?/)?{PART}(?:/{PART})*(?::\w[\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?")
 LONGEST_NAME = 255
-#: pip's errors for requirements that contradict each other, are none, or ask for a version that there is not. Where pip
-#: finds no version at all, its index may be the reason.
+#: pip's errors for requirements that contradict each other, are invalid, or ask for a version that its index lacks.
+#: Where it finds no version at all, pip may not reach its index.
 ASKED_WRONGLY = re.compile(
     r"(?m)^ERROR: (?:Double requirement given|Invalid requirement|Could not find a version that satisfies the "
     r"requirement (?!.*\(from versions: none\)).*\(from versions: )[^\n]*"

@@ -89,7 +89,7 @@ def test_requirements_that_cannot_be_met_are_bad_input(
     error = failure(said, tmp_path, monkeypatch)
     assert isinstance(error, SpecError) and error.exit_code == 2
     assert error.file == tmp_path / "requirements.txt"
-    assert reason in error.faults[0].problem and "pip on this machine" not in str(error)
+    assert reason in error.faults[0].problem and "`pip config list`" not in str(error)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_machine_that_reaches_no_index_is_no_bad_input(
     said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = failure(said, tmp_path, monkeypatch)
-    assert isinstance(error, ImageError) and error.exit_code == 3 and "pip on this machine" in str(error)
+    assert isinstance(error, ImageError) and error.exit_code == 3 and "`pip config list`" in str(error)
 
 
 def test_a_folder_that_is_named_like_an_image_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
