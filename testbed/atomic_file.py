@@ -11,8 +11,8 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -49,6 +49,28 @@ def write_text(path: Path, text: str, mode: int = 0o666) -> None:
     """Write a whole text file, in UTF-8, as `replacing` does."""
     with replacing(path, mode) as file:
         file.write(text.encode())
+
+
+@contextmanager
+def new_folder(folder: Path, mode: int = 0o777) -> Iterator[list[Path]]:
+    """Make a folder and its parents where they are missing, for files that the body writes.
+
+    Yields the folders that were made, innermost first. After an error, those of them that are empty are removed.
+    """
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        folder.mkdir(mode, parents=True, exist_ok=True)
+        yield made
+    except BaseException:
+        remove_empty(made)
+        raise
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Remove each of the folders that is empty, in their order."""
+    for folder in folders:
+        with suppress(OSError):  # there is something in it
+            folder.rmdir()
 
 
 @contextmanager

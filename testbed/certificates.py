@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from testbed.atomic_file import write_text
+from testbed.atomic_file import new_folder, write_text
 from testbed.errors import BAD_INPUT
 from testbed.schema import check_name
 from testbed.sockets import AUTHORITY, CERTIFICATE, CONTROLLER, KEY
@@ -62,19 +62,19 @@ def make_certificates(folder: Path, members: Iterable[str]) -> Iterator[Path]:
         check_name(name)
         if name == CONTROLLER:
             raise CertificateError(f"the controller's certificate has the name {name!r}; give the member another name")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    authority = _authority(folder)
-    for name in names:
-        own = folder / name
-        if (own / CERTIFICATE).exists():
-            continue
-        own.mkdir(mode=0o700, exist_ok=True)
-        key = ec.generate_private_key(ec.SECP256R1())
-        write_text(own / AUTHORITY, _pem(authority.certificate))
-        write_text(own / KEY, _key_pem(key), mode=0o600)
-        # The last file, so that a folder with it is complete.
-        write_text(own / CERTIFICATE, _pem(authority.certify(name, key)))
-        yield own
+    with new_folder(folder, 0o700):
+        authority = _authority(folder)
+        for name in names:
+            own = folder / name
+            if (own / CERTIFICATE).exists():
+                continue
+            with new_folder(own, 0o700):
+                key = ec.generate_private_key(ec.SECP256R1())
+                write_text(own / AUTHORITY, _pem(authority.certificate))
+                write_text(own / KEY, _key_pem(key), mode=0o600)
+                # The last file, so that a folder with it is complete.
+                write_text(own / CERTIFICATE, _pem(authority.certify(name, key)))
+            yield own
 
 
 def make_host_certificates(addresses: Mapping[str, str]) -> dict[str, dict[str, str]]:

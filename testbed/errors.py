@@ -42,10 +42,12 @@ NOT_HERE = {
     errno.EPERM: "not permitted; call it as a user who may (sudo), or name another place",
     errno.EIO: "the disk does not read or write; see `dmesg`",
     errno.ESTALE: "the network file system has lost it; mount it again",
-    errno.EMFILE: "too many files are open; raise the limit (`ulimit -n`)",
+    errno.EMFILE: "too many files are open; raise the limit (`ulimit -n 65536`)",
     errno.ENFILE: "too many files are open on this machine; end other programs",
     errno.ENOMEM: "no memory is left; end other programs",
 }
+#: The numbers of errors of too many open files. Clients and readers raise other errors in their place.
+TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 #: Where the kernel shows its settings as files.
 KERNELS = ("/proc/", "/sys/", "/dev/")
 #: Package that the base lacks → the extra that brings it.
@@ -109,6 +111,8 @@ class DetailedError(Exception):
 
 def ending_of(error: BaseException) -> tuple[int, str]:
     """Return the exit code and the text for an error. An error that was not foreseen is written into a log file."""
+    if (cause := _too_many_open(error)) is not None:
+        return CANNOT, NOT_HERE[cause]
     code = getattr(error, "exit_code", None)
     if code is not None:
         return int(code), in_full(error)
@@ -174,6 +178,20 @@ def _of_the_system(error: OSError) -> tuple[int, str] | None:
         return None
     text = said if place is None else f"{place}: {said}"
     return code, "\n".join([text, *getattr(error, "__notes__", ())])
+
+
+def _too_many_open(error: BaseException) -> int | None:
+    """Return the error number where too many open files caused an error, also one that was raised in its place."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        if isinstance(cause, OSError) and cause.errno in TOO_MANY_OPEN:
+            return cause.errno
+        if isinstance(cause, ImportError) and os.strerror(errno.EMFILE) in str(cause):  # of a shared library
+            return errno.EMFILE
+        seen.add(id(cause))
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 def _is_of_a_program(error: OSError) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.atomic_file import UNFINISHED, replacing, write_text
+from testbed.atomic_file import UNFINISHED, new_folder, replacing, write_text
 
 
 @pytest.mark.pure
@@ -101,3 +101,22 @@ def test_links_and_pipes_stay_what_they_are(tmp_path: Path) -> None:
     finally:
         os.close(reader)
     assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.pure
+def test_a_folder_made_for_files_that_were_not_written_goes_again(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    for folder in (tmp_path / "there", tmp_path / "a/b/c"):
+        with pytest.raises(OSError, match="full"), new_folder(folder):
+            raise OSError("full")
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+@pytest.mark.pure
+def test_a_folder_made_for_files_stays_with_one_of_them(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="full"), new_folder(tmp_path / "a/b"):
+        (tmp_path / "a/file").touch()
+        raise OSError("full")
+    with new_folder(tmp_path / "c") as made:
+        assert made == [tmp_path / "c"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "c", "file"]

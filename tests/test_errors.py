@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 
 import pytest
 
+from testbed.errors import CANNOT, ending_of
 from testbed.plan import PlanError
+from testbed.run.errors import CannotRun, RunFailed
+from testbed.spec.errors import Fault, SpecError
 from testbed.sync.errors import FrameError
 
 pytestmark = pytest.mark.pure
@@ -27,3 +32,40 @@ def test_an_error_with_its_place_keeps_its_fields() -> None:
 def test_an_error_of_another_process_has_its_fields() -> None:
     error = pickle.loads(pickle.dumps(FrameError("cut", rule="cut", member="a")))
     assert isinstance(error, FrameError) and (str(error), error.rule, error.member) == ("cut", "cut", "a")
+
+
+def raised_in_its_place(error: Exception, cause: Exception, hidden: bool) -> Exception:
+    try:
+        try:
+            raise cause
+        except Exception as first:
+            raise error from None if hidden else first
+    except Exception as caught:
+        return caught
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize(
+    "error",
+    [
+        SpecError("a.gml", [Fault("file", "the file can't be read", "the path of a graph")]),
+        CannotRun("no engine answers"),
+        RunFailed("this machine failed"),
+        ValueError("not foreseen"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_too_many_open_files_are_named_where_another_error_hides_them(
+    number: int, hidden: bool, error: Exception
+) -> None:
+    cause = OSError(number, os.strerror(number), "a.gml")
+    for each in (cause, raised_in_its_place(error, cause, hidden)):
+        code, text = ending_of(each)
+        assert code == CANNOT and "too many files are open" in text and len(text.splitlines()) == 1
+        assert ("ulimit -n 65536" in text) is (number == errno.EMFILE)
+
+
+def test_a_library_that_cannot_be_opened_for_too_many_files_names_the_limit() -> None:
+    error = ImportError(f"libm.so.6: cannot open shared object file: {os.strerror(errno.EMFILE)}")
+    assert ending_of(error)[0] == CANNOT and "ulimit -n 65536" in ending_of(error)[1]

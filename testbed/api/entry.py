@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,11 +33,14 @@ class ApiPort:
         port: The number of the port; 0 takes any free one.
         shown: Whether to open the page in the user's browser.
         token: The token that clients need, or None for a new one.
+        listening: A socket that listens at the port already, or None. With it, no other program takes the port between
+            two runs of a command.
     """
 
     port: int = 0
     shown: bool = False
     token: str | None = None
+    listening: socket.socket | None = None
 
 
 def write_entry(folder: Path, port: int, token: str) -> Path:

@@ -41,16 +41,19 @@ class ApiServer:
     Args:
         subject: The network, run or recording to serve.
         path: The Unix socket, which only its owner can use.
-        port: Also listen on this port of 127.0.0.1, for clients with the token; 0 takes any free port.
+        port: Also listen on this port of 127.0.0.1, for clients with the token; 0 takes any free port. A socket is one
+            that listens there already.
         token: The token, or None to make a new one.
 
     Raises:
         PortTaken: The port is in use.
     """
 
-    def __init__(self, subject: Subject, path: Path, port: int | None = None, token: str | None = None) -> None:
+    def __init__(
+        self, subject: Subject, path: Path, port: int | socket.socket | None = None, token: str | None = None
+    ) -> None:
         self._subject = subject
-        self._sockets = [] if port is None else [_port_socket(port)]
+        self._sockets = [] if port is None else [_port_socket(port) if isinstance(port, int) else port]
         self.port: int | None = None if port is None else self._sockets[0].getsockname()[1]
         self.token = token or secrets.token_urlsafe(32)
         self._sockets.append(unix_socket(path))
@@ -68,6 +71,10 @@ class ApiServer:
         os.eventfd_write(self._end, 1)
         self._thread.join()
         os.close(self._end)
+
+    def listening(self) -> socket.socket | None:
+        """Return another socket of the port, which stays when the server ends; None without a port."""
+        return None if self.port is None else self._sockets[0].dup()
 
     def join(self) -> None:
         """Wait until the server ends or an interrupt comes."""

@@ -1,8 +1,8 @@
 """The controller of one run as a process: `python -m testbed.controller --sockets D --owner S --spec F --out DIR`.
 
-Prints to standard error. Ends with 0 on SIGTERM or SIGINT, with 2 when the spec can't be used, and with 3 without a C
-compiler. The process stays after the run's end, so that the run can read the last state, and dies with the thread that
-started it.
+Prints to standard error. Ends with 0 on SIGTERM or SIGINT, with 2 when the spec can't be used, and with 3 where the
+machine can't: without a C compiler, say, or with too few files that may be open. The process stays after the run's end,
+so that the run can read the last state, and dies with the thread that started it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from testbed.compiler import CompilerError
 from testbed.controller.model.spec import load_spec
 from testbed.controller.serve import serve_owner
+from testbed.errors import ending_of
 from testbed.planning import PolicyError
 from testbed.planning.events import load as load_simulator
 
@@ -42,12 +43,10 @@ def main() -> int:
     try:
         load_simulator()
         asyncio.run(serve_owner(spec, args.sockets, args.owner, args.out))
-    except (OSError, PolicyError) as error:
-        print(f"controller: {error}", file=sys.stderr)
-        return 2
-    except CompilerError as error:
-        print(f"controller: {error}", file=sys.stderr)
-        return 3
+    except (OSError, PolicyError, CompilerError) as error:
+        code, text = ending_of(error)
+        print(f"controller: {text}", file=sys.stderr)
+        return code
     return 0
 
 

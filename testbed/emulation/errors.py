@@ -22,5 +22,6 @@ def ending_of(error: BaseException) -> tuple[int, str]:
         explained = engine.explained(error)
         if explained is not error:
             explained.__notes__ = getattr(error, "__notes__", [])
+            explained.__cause__ = error
         error = explained
     return errors.ending_of(error)

@@ -44,7 +44,7 @@ DENIED = re.compile(rf"(?:{OUT}|/dev/shm)/\S*?['\"]?: [Pp]ermission denied|[Pp]e
 OUTSIDE = re.compile(
     r"Temporary failure in name resolution|Name or service not known|No address associated with hostname|"
     r"[Cc]ould not resolve host|Failed to resolve '|[Cc]ouldn't connect to 'https?://|"
-    r"getaddrinfo EAI_AGAIN|(?<![\w.-])(?:git|curl|wget)'?: (?:command )?not found"
+    r"getaddrinfo (?:EAI_AGAIN|ENOTFOUND)|: no such host\b|(?<![\w.-])(?:git|curl|wget)'?: (?:command )?not found"
 )
 #: The messages of shells and engines for a missing installer of packages, and Python's for a missing pip.
 INSTALLER = re.compile(

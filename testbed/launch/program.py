@@ -23,7 +23,7 @@ from requests import Response
 from testbed.emulation import label
 from testbed.emulation.containers.engine import proven_process
 from testbed.emulation.containers.fleet import FILES, container_name
-from testbed.emulation.containers.limits import ended_for_memory
+from testbed.emulation.containers.limits import ended_for_memory, written_size
 from testbed.emulation.network.names import Names, without_proxies
 from testbed.emulation.network.namespace import inside_of
 from testbed.emulation.process import ProcessIdentity, how_it_ended, now_ticks, signal_in_words
@@ -188,7 +188,8 @@ class ContainerCommand:
             status: The wait status that the command's parent got, or None if that is not known.
         """
         if ended_for_memory(self.pid) > self.ended_before:
-            return f"ended with exit code {code}, out of memory: its container's limit is {self.memory_bytes >> 20} MiB"
+            limit = written_size(self.memory_bytes)
+            return f"ended with exit code {code}, out of memory: its container's limit is {limit}"
         if status is not None:
             return how_it_ended(os.waitstatus_to_exitcode(status))
         number = code - KILLED

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from testbed.atomic_file import new_folder, remove_empty
 from testbed.emulation.process import ProcessIdentity
 from testbed.errors import ending_of
 from testbed.run.errors import CannotRun
@@ -48,28 +49,34 @@ class RunDirectory:
         began_s = time.time()
         self._records: dict[str, Records] = {}
         self._lock = threading.Lock()
-        made_root = False
         try:
-            made_root = not root.exists()
-            fresh = _claimed(root, f"{experiment}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(began_s))}")
-            self.id = fresh.name[1:]
-            self.path = root / self.id
-            try:
-                manifest = {"format": FORMAT, "id": self.id, "experiment": experiment, "started_s": began_s}
-                manifest |= {"process": _own_process()}
-                _fill(fresh, manifest)
-                fresh.rename(self.path)
-                point_latest_at(self.path)
-            except BaseException:
-                for made in (fresh, self.path):
-                    shutil.rmtree(made, ignore_errors=True)
-                raise
+            with new_folder(root) as self._made:
+                fresh = _claimed(root, f"{experiment}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(began_s))}")
+                self.id = fresh.name[1:]
+                self.path = root / self.id
+                try:
+                    self._began = {"format": FORMAT, "id": self.id, "experiment": experiment, "started_s": began_s}
+                    self._began |= {"process": _own_process()}
+                    _fill(fresh, self._began)
+                    fresh.rename(self.path)
+                    point_latest_at(self.path)
+                except BaseException:
+                    for made in (fresh, self.path):
+                        shutil.rmtree(made, ignore_errors=True)
+                    raise
         except OSError as error:
-            if made_root:
-                with suppress(OSError):  # another run may have made its directory there
-                    root.rmdir()
             why = ending_of(error)[1]
             raise CannotRun(f"the run's directory can't be made: {why}") from error
+
+    def remove_if_empty(self) -> bool:
+        """Remove the directory if the run has written nothing into it; return whether it was removed."""
+        held = {path.name for path in self.path.rglob("*")} - {RESERVE, "logs", "manifest.json"}
+        if held or self.read_whole("manifest.json") != self._began:
+            return False
+        shutil.rmtree(self.path)
+        _lead_to_newest(self.path.parent)
+        remove_empty(self._made)
+        return True
 
     def append(self, file: str, record: Mapping[str, Any]) -> None:
         """Append a line to a JSONL file. Any thread may call this."""
@@ -133,7 +140,6 @@ def _leads_to_a_run(latest: Path) -> bool:
 
 def _claimed(root: Path, prefix: str) -> Path:
     """Make an empty folder `.<id>`, to be renamed to `<id>`; the id begins with `prefix`, and no other run has it."""
-    root.mkdir(parents=True, exist_ok=True)
     while True:
         claimed = root / f".{prefix}-{secrets.token_hex(2)}"
         try:
@@ -195,12 +201,17 @@ def remove_run(path: Path) -> PastRun:
     if run.state == GOING_ON:
         raise NotRemoved(f"{path}: the run goes on\n    write instead: `testbed network clean --name {run.id}` first")
     shutil.rmtree(path)
-    latest = path.parent / "latest"
+    _lead_to_newest(path.parent)
+    return run
+
+
+def _lead_to_newest(root: Path) -> None:
+    """Point a `latest` that leads nowhere at the newest run in the folder, or remove it if there is none."""
+    latest = root / "latest"
     if latest.is_symlink() and not latest.exists():
         latest.unlink()
-        if left := past_runs(path.parent):
+        if left := past_runs(root):
             latest.symlink_to(left[-1].path.name)
-    return run
 
 
 def _past_run(path: Path) -> PastRun | None:

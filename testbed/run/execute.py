@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 from rich.markup import escape
 
 from testbed.emulation.containers.engine import ENGINE_ERRORS, explained
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.interrupt import Interrupted
-from testbed.errors import in_full
+from testbed.errors import TOO_MANY_OPEN, ending_of, in_full
 from testbed.run.assignments import check_policy
 from testbed.run.conclusion.conclude import conclude, failed
 from testbed.run.conclusion.summary import summary_lines
@@ -29,6 +30,11 @@ from testbed.spec.experiment import Experiment
 
 #: The errors of a full disk, and of a user's exhausted quota.
 FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_of_full_disk(error: BaseException) -> TypeGuard[OSError]:
+    """Return whether an error is that of a full disk or a used-up quota."""
+    return isinstance(error, OSError) and error.errno in FULL
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +112,7 @@ def execute_experiment(
         except (EmulationError, FileExistsError) as error:
             return _broken(directory, display, publish, in_full(error), error)
         except BaseException as error:
-            if isinstance(error, OSError) and error.errno in FULL:
+            if is_of_full_disk(error):
                 disk = error.filename or directory.path
                 text = f"the disk that {disk} is on is full ({error.strerror}); make room on it"
                 return _broken(directory, display, publish, text, error)
@@ -136,7 +142,9 @@ def _execute(run: AnyRun, strict: bool, publish: Publish) -> Executed:
         raise  # a network of this name is up
     except ENGINE_ERRORS as error:
         raise explained(error) from error
-    except OSError as error:  # of a disk
+    except OSError as error:
+        if error.errno in TOO_MANY_OPEN:
+            raise CannotRun(ending_of(error)[1]) from error
         short = shortage([directory.path])
         return _failed(directory, display, publish, short or f"this machine failed: {in_full(error)}")
     with display.step("summary and report"):
@@ -175,7 +183,9 @@ def _broken(directory: RunDirectory, display: Display, publish: Publish, text: s
     """
     if "training_started_s" in (directory.read_whole("manifest.json") or {}):
         return _failed(directory, display, publish, text)
-    failed(directory, text)
+    full = DISK_OF in text or is_of_full_disk(error)
+    if not (full and directory.remove_if_empty()):
+        failed(directory, text)
     raise CannotRun(text) from error
 
 

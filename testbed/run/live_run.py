@@ -180,24 +180,26 @@ class RunControl:
     def __enter__(self) -> Self:
         """Serve the API, on the run's socket and on the port of `--open`.
 
-        The next run of the command gets the same port and token, so that a page that is open shows that run next.
+        The next run of the command gets the same port and token, so that a page that is open shows that run next. Its
+        socket listens from the first run to the last: between two, no other program can take the port.
 
         Raises:
             CannotRun: The port is taken.
         """
         display = self._run_log.display
         asked = display.api_port
-        port, token = (None, None) if asked is None else (asked.port, asked.token)
+        port, token = (None, None) if asked is None else (asked.listening or asked.port, asked.token)
         try:
             self._server = ApiServer(self._run, self._folder / RUN_SOCKET, port, token)
         except PortTaken as error:
             raise CannotRun(str(error)) from error
+        kept = self._server.listening()
         self._server.__enter__()
         self._run_log.announce = self._server.announce
         if asked is not None and self._server.port is not None:
             page = write_entry(self._folder, self._server.port, self._server.token)
             display.say(show_in_browser(page, asked))
-            display.api_port = ApiPort(self._server.port, token=self._server.token)
+            display.api_port = ApiPort(self._server.port, token=self._server.token, listening=kept)
         return self
 
     def __exit__(

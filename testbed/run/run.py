@@ -87,7 +87,7 @@ class Run:
         manifest.add(transport=testbed.network.transport.record(), limits=workers.limits())
         for what, reason in (*testbed.network.transport.refused.items(), *workers.unlimited().items()):
             display.say(f"  [yellow]{escape(f'WARNING: {what} could not be set: {reason}')}[/]")
-        watchdog = guard.enter_context(Watchdog(experiment, controller, directory.path))
+        watchdog = guard.enter_context(Watchdog(experiment, controller, directory.path, self.broken))
         with display.step("workers loaded and joined"):
             workers.wait_until_joined(watchdog)
         training = Training(experiment, testbed, watchdog, measured, run_log, workers)
@@ -107,6 +107,10 @@ class Run:
 
     def connect(self, testbed: Testbed, guard: Guard) -> None:
         """Make the controller reachable for the workers; those on this host need nothing."""
+
+    def broken(self) -> str | None:
+        """Return why workers no longer reach the controller; None while they do, as those on this host always."""
+        return None
 
     def fleet(self, network: str, control: Path) -> Fleet:
         """Return the fleet in which the workers of `network` run, with the folder of the control sockets."""

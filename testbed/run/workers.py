@@ -154,6 +154,7 @@ class Workers:
                 )
             time.sleep(POLL_S)
         if status["state"] == "failed":
+            watchdog.check_host()  # which may be why it failed
             raise RunFailed(status["failure"])
 
     def end(self) -> None:

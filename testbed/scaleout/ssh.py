@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import select
 import shlex
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import IO
 
 from testbed.emulation.process import await_end
 from testbed.run.errors import CannotRun
@@ -23,11 +26,39 @@ SSH_FAILED = 255
 #: Some SSH servers start root's commands without the folders of network tools.
 PATH = "PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 
+#: The seconds in which a server answers for forwarded sockets: it authenticates the user, and starts the user's shell.
+FORWARD_S = 60.0
+
 #: A client that was told to end does so at once; the rest is for a busy machine.
 END_S = 5.0
 
+#: The bytes of a client's errors that are read.
+MOST_QUOTED = 64 * 1024
 #: The number of lines of a failed command's output that an error quotes.
 QUOTED_LINES = 12
+
+
+class Forwarding:
+    """An SSH client that forwards sockets of a host until it ends."""
+
+    def __init__(self, ssh: Ssh, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
+        self._ssh, self._process, self._errors = ssh, process, errors
+
+    @property
+    def failure(self) -> str | None:
+        """Why the host's sockets lead nowhere any more; None while the client runs."""
+        if self._process.poll() is None:
+            return None
+        return f"the SSH client that forwards sockets of {self._ssh.name} has ended: {self.said}"
+
+    @property
+    def said(self) -> str:
+        """Why there is no forwarding: the client's output and the remedy, or that the server did not answer."""
+        if self._process.returncode is None:
+            text = f"{self._ssh.name}: its SSH server did not begin to forward sockets within {FORWARD_S:g} s"
+            return f"{text}; check that a command over SSH ends there: `ssh {self._ssh.host.address} true`"
+        output = os.pread(self._errors.fileno(), MOST_QUOTED, 0).decode(errors="replace").strip()
+        return self._ssh.failure(self._process.returncode, output)
 
 
 @dataclass(frozen=True)
@@ -89,14 +120,15 @@ class Ssh:
             raise CannotRun(f"{self.name}: the command did not end within {timeout_s:g} s: {script}") from error
         if done.returncode:
             output = (done.stderr.decode(errors="replace") + done.stdout.decode(errors="replace")).strip()
-            raise CannotRun(self._failure(done.returncode, output))
+            raise CannotRun(self.failure(done.returncode, output))
         return done.stdout.decode(errors="replace")
 
     @contextmanager
-    def forwarding(self, sockets: Mapping[Path, Path], folder: Path) -> Iterator[None]:
+    def forwarding(self, sockets: Mapping[Path, Path], folder: Path) -> Iterator[Forwarding]:
         """Have the host's SSH server listen at Unix sockets within the context, and lead connections to sockets here.
 
-        The client's standard input is a pipe from this process, so that a killed process leaves no client.
+        The client's standard input is a pipe from this process, so that a killed process leaves no client. Yields the
+        forwarding, which says whether the client still runs.
 
         Args:
             sockets: Maps each socket there to the socket here, whose path begins in `folder`. The server opens its
@@ -104,11 +136,13 @@ class Ssh:
             folder: The folder in which the client runs. The kernel takes 107 bytes of a socket's path.
 
         Raises:
-            CannotRun: The host was not reached, or its server does not forward sockets.
+            CannotRun: The host was not reached, its server does not forward sockets, or it did not answer in FORWARD_S.
         """
         *client, destination = self.client(alive_s=5, alive_count=3)
         # A connection that the user's settings share would keep the sockets after this client's end.
         client += ["-o", "ControlPath=none", "-o", "ExitOnForwardFailure=yes"]
+        # The user's settings may clear all forwarding, of the command line too.
+        client += ["-o", "ClearAllForwardings=no"]
         client += [word for there, here in sockets.items() for word in ("-R", f"{there}:./{here}")]
         # The server runs the command after it has answered for every socket.
         command, pipe = [*client, destination, "echo; exec cat"], subprocess.PIPE
@@ -119,17 +153,20 @@ class Ssh:
             ) as process,
         ):
             assert process.stdout is not None
+            forwarding = Forwarding(self, process, errors)
             try:
-                if not process.stdout.readline():
-                    code = process.wait()
-                    errors.seek(0)
-                    raise CannotRun(self._failure(code, errors.read().decode(errors="replace").strip()))
-                yield
+                answered, _, _ = select.select([process.stdout], [], [], FORWARD_S)
+                if not answered or not os.read(process.stdout.fileno(), 1):
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(END_S if answered else 0)
+                    raise CannotRun(forwarding.said)
+                yield forwarding
             finally:
                 process.terminate()
                 await_end(process, END_S)
 
-    def _failure(self, code: int, output: str) -> str:
+    def failure(self, code: int, output: str) -> str:
+        """Return the text for a client that ended with an exit code, with the end of its output and the remedy."""
         quoted = "\n    ".join(output.splitlines()[-QUOTED_LINES:])
         if code != SSH_FAILED:
             return f"{self.name}: a command on the host ended with exit code {code}:\n    {quoted}"

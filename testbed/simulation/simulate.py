@@ -19,7 +19,7 @@ from testbed.run.conclusion.summary import summary_lines
 from testbed.run.conclusion.verdict import SIMULATED
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
-from testbed.run.execute import Executed, Publish
+from testbed.run.execute import Executed, Publish, is_of_full_disk
 from testbed.run.terminal.display import Display
 from testbed.run.training import Outcome
 from testbed.simulation.environment import Environment, EventSchedule
@@ -66,7 +66,8 @@ def simulate(file: Path, overrides: Mapping[str, str], gradients: bool, publish:
         signal_.records = directory.path
         raise
     except BaseException as error:
-        failed(directory, str(error))
+        if not (is_of_full_disk(error) and directory.remove_if_empty()):
+            failed(directory, str(error))
         raise
     finally:
         directory.close()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from string import Template
 
-from testbed.atomic_file import write_text
+from testbed.atomic_file import new_folder, write_text
 from testbed.errors import BAD_INPUT
 
 HERE = Path(__file__).parent
@@ -135,8 +135,8 @@ def _write(files: Mapping[Path, str], changed: Mapping[Path, str] | None = None)
     written: list[Path] = []
     try:
         for file, text in {**files, **(changed or {})}.items():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_text(file, text)
+            with new_folder(file.parent):
+                write_text(file, text)
             written.append(file)
     except OSError:
         for file in files:

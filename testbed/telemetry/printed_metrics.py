@@ -6,6 +6,11 @@ step=12 loss=0.83 tokens=1,234   words with a number after `=`                  
 {'loss': 2.31, 'epoch': 0.02}    a Python dictionary, as transformers' Trainer    any name that may be a metric's
 Loss: 2.3   train loss 2.45      words, then `:`, `=` or a space, then a number   only names with a metric's word
 | loss 3.21 | wps 1,234 |        a row of cells                                   any, if one has a metric's word
+
+A unit after a number is not part of the value: `loss: 2.3 nats`, `speed=12.5it/s`, `acc=91.2%`. The prefixes `k` and
+`M` multiply the value: `speed=1.2k`, `throughput: 3 Mtok/s`. Of sizes in bytes, and of other units with a prefix, none
+is read: their prefix changes with the value, and may count 1024. A list of equal numbers is read as one number, as
+DeepSpeed's `lr=[0.001, 0.001]`.
 """
 
 from __future__ import annotations
@@ -13,24 +18,48 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-#: A number, also with thousands separators: `1,234.5`, `1_234`.
+#: A number, also with thousands separators: `1,234.5`, `1_234`; and one without them, as lists have.
 _NUMBER = r"([-+]?(?:\d{1,3}(?:[,_]\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
+_LISTED = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 #: The end of a number: `0,25` and `12.3.4` can be read in two ways, and `9812/10000` is a ratio.
 _ALONE = r"(?!\w|\.\w|[,'’]\d)(?! ?/ ?\d)"
 #: The call that PyTorch and NumPy print around a number.
 _WRAPPED = r"(?:(?:tensor|np\.float\d+|np\.int\d+)\()?"
 
-PAIR = re.compile(rf"(?<![\w=./@-])([A-Za-z_][\w./@-]*)={_WRAPPED}{_NUMBER}{_ALONE}")
-QUOTED = re.compile(rf"""(['"])([^'"]+)\1\s*:\s*(['"]?){_WRAPPED}{_NUMBER}\)?\3(?=\s*(?:,(?!\d)|\}}))""")
-WORDS = re.compile(rf"(?<![\w./@-])([A-Za-z_][\w./@-]*)(\s*[:=]\s*|\s+){_WRAPPED}{_NUMBER}{_ALONE}(\s?%)?")
-CELL = re.compile(rf"\s*([A-Za-z_][\w./@()-]*(?: [\w./@()-]+){{0,4}}?)\s*[:= ]\s*{_NUMBER}\s*%?\s*")
+#: Things that programs count, also in a second; and units that no program scales to the size of the number.
+_COUNTED = (
+    r"(?:its?|iters?|iterations?|toks?|tokens?|samples?|steps?|imgs?|images?|frames?|batch(?:es)?|examples?|seqs?|"
+)
+_COUNTED += r"sequences?|words?)(?:/s(?:ec(?:ond)?)?)?"
+_PLAIN = rf"(?:{_COUNTED}|nats?|bits?|dB|s|secs?|seconds?)"
+#: The end of a unit. `k=3` after a number is the next figure.
+_UNIT_END = r"(?!\w|/|\s*[:=])"
+#: A prefix for thousands or millions, alone or of what is counted.
+_PREFIX = rf" ?([kKM])(?: ?{_COUNTED})?{_UNIT_END}"
+#: Units that programs scale to the size of the number: one line has 950 MB, and the next 1.2 GB.
+_SCALED = rf" ?(?:[kKMGTP]i?[bB](?:its?|ytes?)?(?:/s|ps)?|[GTB]){_UNIT_END}"
+#: A number to its end: with a prefix, with a unit, or alone.
+_VALUE = rf"{_NUMBER}(?:{_PREFIX}|{_PLAIN}{_UNIT_END}|{_ALONE}(?!{_SCALED}))"
+PREFIXES = {None: 1.0, "k": 1e3, "K": 1e3, "M": 1e6}
+#: Names of what is counted in bytes: `300M` of memory may be 300 MB or 300 MiB.
+BYTES = re.compile(r"mem|alloc|reserved|cache|bytes|size|ram(?![a-z])", re.I)
+
+PAIR = re.compile(rf"(?<![\w=./@-])([A-Za-z_][\w./@-]*)={_WRAPPED}{_VALUE}")
+QUOTED = re.compile(
+    rf"""(['"])([^'"]+)\1\s*:\s*(['"]?){_WRAPPED}{_NUMBER}(?:{_PREFIX}|{_PLAIN}|%)?\)?\3(?=\s*(?:,(?!\d)|\}}))"""
+)
+WORDS = re.compile(rf"(?<![\w./@-])([A-Za-z_][\w./@-]*)(\s*[:=]\s*|\s+){_WRAPPED}{_VALUE}(\s?%)?")
+CELL = re.compile(
+    rf"\s*([A-Za-z_][\w./@()-]*(?: [\w./@()-]+){{0,4}}?)\s*[:= ]\s*{_NUMBER}(?:{_PREFIX}| ?{_PLAIN})?\s*%?\s*"
+)
 CELL_NAME = re.compile(r"\s*([A-Za-z_][\w./@()-]*(?: [\w./@()-]+){0,4})\s*")
-CELL_NUMBER = re.compile(rf"\s*{_NUMBER}\s*")
+CELL_NUMBER = re.compile(rf"\s*{_NUMBER}(?:{_PREFIX}| ?{_PLAIN})?\s*%?\s*")
+LIST = re.compile(rf"(?<![\w=./@-])([A-Za-z_][\w./@-]*)(['\"]?\s*[:=]\s*)\[\s*({_LISTED}(?:\s*,\s*{_LISTED})*)\s*\]")
 STEP = re.compile(r"(?<![\w./-])(?:global[ _]step|step|iteration|iter|round)[ :=#]*\[?\s*(\d[\d,_]*)(?![\w.])", re.I)
 #: The count in tqdm's progress bar, without a unit's scale such as `1.2k/60k`.
 BAR = re.compile(r"\d%\|[^|]*\|\s*(\d+)/\d+ \[")
@@ -101,7 +130,7 @@ def figures_in(line: str) -> Figures | None:
     """Return the figures of a printed line; None for a line without figures."""
     if len(line) > LONGEST_LINE or not DIGIT.search(line) or DIAGNOSTIC.search(line):
         return None
-    line = COLOUR.sub("", line)
+    line = LIST.sub(_one_of_equals, COLOUR.sub("", line))
     found = _of_object(line) if line.lstrip().startswith("{") else {}
     found = found or {**_of_words(line), **_of_dictionary(line), **_of_cells(line)}
     finite = {key: value for key, value in found.items() if math.isfinite(value)}
@@ -143,23 +172,44 @@ def _number(text: str) -> float:
     return float(text.replace(",", "").replace("_", ""))
 
 
+def _one_of_equals(match: re.Match[str]) -> str:
+    """Return a metric's list of equal numbers as one number, and any other list as it is."""
+    numbers = [each.strip() for each in match[3].split(",")]
+    return (
+        f"{match[1]}{match[2]}{numbers[0]}" if is_metric(match[1]) and len(set(map(float, numbers))) == 1 else match[0]
+    )
+
+
+#: A name, its number and the prefix of its unit, as a line has them.
+_Written = tuple[str, str, str | None]
+
+
+def _values(found: Iterable[_Written]) -> dict[str, float]:
+    """Return the values by name, without those whose prefix may be 1000 or 1024."""
+    return {
+        name: _number(number) * PREFIXES[prefix]
+        for name, number, prefix in found
+        if prefix is None or not BYTES.search(name)
+    }
+
+
 def _of_words(line: str) -> dict[str, float]:
     """Read words with a number after them. Of two names for the number at one place, the longer counts."""
-    found = {match.start(2): (match[1], match[2]) for match in PAIR.finditer(line)}
+    found: dict[int, _Written] = {match.start(2): (match[1], match[2], match[3]) for match in PAIR.finditer(line)}
     for match in WORDS.finditer(line):
-        name, number = match[1], match[3]
+        name, number, prefix = match[1], match[3], match[4]
         before = line[: match.start(1)].rsplit(maxsplit=3)[-3:] if line[: match.start(1)].endswith(" ") else []
         while before and before[-1].lower() in QUALIFIERS:
             name = f"{before.pop()} {name}"
-        exact = not match[2].isspace() or bool(re.search(r"[.eE]", number)) or bool(match[4])
+        exact = not match[2].isspace() or bool(re.search(r"[.eE]", number)) or bool(prefix or match[5])
         if exact and is_metric(name):
-            found[match.start(3)] = name, number
-    return {name: _number(number) for _, (name, number) in sorted(found.items())}
+            found[match.start(3)] = name, number, prefix
+    return _values(written for _, written in sorted(found.items()))
 
 
 def _of_dictionary(line: str) -> dict[str, float]:
     """Read a dictionary anywhere in a line; of nested ones none, since their names could collide."""
-    return {match[2]: _number(match[4]) for match in QUOTED.finditer(line)} if line.count("{") == 1 else {}
+    return _values((match[2], match[4], match[5]) for match in QUOTED.finditer(line)) if line.count("{") == 1 else {}
 
 
 def _of_cells(line: str) -> dict[str, float]:
@@ -167,13 +217,11 @@ def _of_cells(line: str) -> dict[str, float]:
     if "|" not in line:
         return {}
     cells = line.split("|")
-    found = {match[1]: match[2] for cell in cells if (match := CELL.fullmatch(cell))}
+    found = {match[1]: (match[1], match[2], match[3]) for cell in cells if (match := CELL.fullmatch(cell))}
     for left, right in pairwise(cells):
         if (name := CELL_NAME.fullmatch(left)) and (number := CELL_NUMBER.fullmatch(right)):
-            found[name[1]] = number[1]
-    if not any(map(is_metric, found)):
-        return {}
-    return {name: _number(number) for name, number in found.items()}
+            found[name[1]] = name[1], number[1], number[2]
+    return _values(found.values()) if any(map(is_metric, found)) else {}
 
 
 def _of_object(line: str) -> dict[str, float]:

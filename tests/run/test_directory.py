@@ -161,3 +161,21 @@ def test_nothing_is_left_where_no_directory_can_be_made(tmp_path: Path, monkeypa
         RunDirectory("quick", tmp_path / "runs")
     assert NOT_HERE[errno.ENOSPC] in str(raised.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_without_a_record_is_removed_with_what_was_made_for_it(tmp_path: Path) -> None:
+    run = RunDirectory("quick", tmp_path / "a" / "runs")
+    assert run.remove_if_empty()
+    run.close()
+    assert list(tmp_path.iterdir()) == []
+    earlier, run = RunDirectory("quick", tmp_path), RunDirectory("quick", tmp_path)
+    assert run.remove_if_empty()
+    assert (tmp_path / "latest").resolve() == earlier.path
+
+
+@pytest.mark.parametrize("file", ["summary.json", "manifest.json", "logs/a.log", "events.jsonl"])
+def test_a_directory_with_a_record_stays(file: str, tmp_path: Path) -> None:
+    run = RunDirectory("quick", tmp_path)
+    run.write(file, {})
+    assert not run.remove_if_empty() and (run.path / file).exists()
+    run.close()

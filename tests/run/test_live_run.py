@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import io
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from testbed.api.entry import TOKEN, ApiPort
+from testbed.api.server import ApiServer
 from testbed.run.errors import CannotRun
 from testbed.run.live_run import RunControl
 from testbed.run.terminal.display import Display
@@ -43,6 +45,23 @@ def run(folder: Path, display: Display) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(autouse=True)
+def closed_at_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close the sockets that commands keep to their end."""
+    kept: list[socket.socket] = []
+
+    def listening(server: ApiServer) -> socket.socket | None:
+        if (found := original(server)) is not None:
+            kept.append(found)
+        return found
+
+    original = ApiServer.listening
+    monkeypatch.setattr(ApiServer, "listening", listening)
+    yield
+    for each in kept:
+        each.close()
+
+
 def status(port: int, token: str) -> int:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     connection.request("GET", "/api/v1/history", headers={"Authorization": f"Bearer {token}"})
@@ -62,6 +81,9 @@ def test_the_runs_of_a_command_have_one_port_and_token_and_one_open_page(tmp_pat
             known.append((display.api_port.port, token))
             assert status(*known[0]) not in (401, 403), "a page of the first run may ask"
             assert status(known[0][0], "another") in (401, 403)
+        other = Display(Console(file=io.StringIO()), ApiPort(known[0][0]))
+        with pytest.raises(CannotRun, match="another port"), run(tmp_path / f"beside-{name}", other):
+            pass  # the port stays the command's between its runs
     assert known[0] == known[1]
     assert opened == [True, False]
     assert said.getvalue().count("page: ") == 2

@@ -245,7 +245,8 @@ def test_a_container_has_its_own_member_s_socket_alone(quickstart: Running) -> N
     for container in quickstart.containers:
         mounts = [mount for mount in container.attrs["Mounts"] if mount["Type"] == "bind"]
         own, names = sockets / container.attrs["Config"]["Hostname"], sockets / ".names"
-        expected = {str(path): False for path in (own, names / "hosts", names / "resolv.conf")}
+        files = (names / name for name in ("hosts", "resolv.conf", "container-nsswitch.conf"))
+        expected = {str(path): False for path in (own, *files)}
         assert {mount["Source"]: mount["RW"] for mount in mounts} == expected
         # By its exit code: on a busy host the engine may lose what a short command prints.
         alone = container.exec_run(["sh", "-c", '[ "$(ls -A /run/testbed)" = control.sock ]'])

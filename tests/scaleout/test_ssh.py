@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from testbed.run.errors import CannotRun
 from testbed.scaleout.ssh import Ssh
 from testbed.spec.hosts import Host
+from tests.waiting import until
 
 #: The messages of OpenSSH 9.2.
 UNKNOWN = (
@@ -93,7 +95,9 @@ def test_a_client_forwards_sockets_from_its_folder_until_the_context_ends(
     with ssh().forwarding({Path("/run/s/0"): Path("w0", "control.sock")}, tmp_path):
         client = Path("/proc", (tmp_path / "pid").read_text().strip())
         assert client.exists()
-        assert "-R /run/s/0:./w0/control.sock root@10.0.0.1" in (tmp_path / "words").read_text()
+        words = (tmp_path / "words").read_text()
+        assert "-R /run/s/0:./w0/control.sock root@10.0.0.1" in words
+        assert "-o ClearAllForwardings=no" in words, "whatever the user's settings are"
     assert not client.exists()
 
 
@@ -104,4 +108,32 @@ def test_a_server_that_forwards_no_sockets_is_an_error(tmp_path: Path, monkeypat
         pytest.raises(CannotRun, match=r"^a (?s:.*)AllowStreamLocalForwarding"),
         ssh().forwarding({Path("/run/testbed/networks/a/s/0"): Path("w0", "control.sock")}, tmp_path),
     ):
+        pass
+
+
+@pytest.mark.local
+def test_a_client_that_ends_is_named_with_its_host_and_its_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(tmp_path, monkeypatch, 0, "")
+    (tmp_path / "ssh").write_text(f"#!/bin/sh\necho\nread line < {tmp_path}/end\necho {SILENT!r} >&2\nexit 255\n")
+    os.mkfifo(tmp_path / "end")
+    with ssh().forwarding({Path("/run/s/0"): Path("w0")}, tmp_path) as forwarding:
+        assert forwarding.failure is None
+        (tmp_path / "end").write_text("now\n")
+        until(lambda: forwarding.failure is not None)
+        assert "sockets of a has ended" in (forwarding.failure or "")
+        assert SILENT in (forwarding.failure or "")
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("client", ["cat >&2", "exec cat >&2"], ids=["silent", "with its output closed"])
+def test_a_server_that_answers_nothing_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: str
+) -> None:
+    monkeypatch.setattr("testbed.scaleout.ssh.FORWARD_S", 0.5)
+    monkeypatch.setattr("testbed.scaleout.ssh.END_S", 0.05)
+    stand_in(tmp_path, monkeypatch, 0, "")
+    (tmp_path / "ssh").write_text(f"#!/bin/sh\n{client}\n")
+    with pytest.raises(CannotRun, match=r"^a: "), ssh().forwarding({Path("/run/s/0"): Path("w0")}, tmp_path):
         pass

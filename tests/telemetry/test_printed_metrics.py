@@ -79,6 +79,15 @@ LOGS = {
         Figures({"loss": 0.3}, count=1875),
     ),
     "a tensor": ("step=10/20 loss=tensor(2.31, grad_fn=<NllLossBackward0>)", Figures({"loss": 2.31}, 10)),
+    "DeepSpeed": (
+        "[2026-01-01 12:00:00,123] [INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=0, lr=[0.001, 0.001], "
+        "mom=[(0.9, 0.999), (0.9, 0.999)]",
+        Figures({"skipped": 0.0, "lr": 0.001}, 10),
+    ),
+    "DeepSpeed's timer": (
+        "[INFO] [timer.py:260:stop] epoch=0/global_step=10, CurrSamplesPerSec=12.5, MemAllocated=1.2GB",
+        Figures({"epoch": 0.0, "CurrSamplesPerSec": 12.5}),
+    ),
     "a colour": ("\x1b[32mstep 5\x1b[0m loss=\x1b[1m0.5\x1b[0m", Figures({"loss": 0.5}, 5)),
 }
 
@@ -98,7 +107,46 @@ def test_thousands_separators_are_read(value: int, fraction: int, separator: str
         assert list(figures.values.values()) == [float(f"{value}.{fraction:03}")]
 
 
-@pytest.mark.parametrize("number", ["0,25", "12,34", "1,2345", "1'234", "12.3.4", "3/10", "0x10", "1.2M"])
+@pytest.mark.parametrize("unit", [" nats", "nats", "it/s", " it/s", " tokens/s", "s", "%", " %", " of 3"])
+def test_a_unit_is_not_part_of_a_number(unit: str) -> None:
+    for line in (f"loss=4e-1{unit}", f"Loss: 4e-1{unit}", f"val loss 0.4{unit}, lr=0.1", f"loss=0.4{unit} k=3 M=2"):
+        figures = figures_in(line)
+        assert figures is not None, line
+        assert next(iter(figures.values.values())) == 0.4
+
+
+@pytest.mark.parametrize(("prefix", "factor"), [("k", 1e3), ("K", 1e3), ("M", 1e6)])
+@pytest.mark.parametrize("unit", ["", " tokens/s", "tok/s"])
+def test_a_prefix_multiplies_a_number(prefix: str, factor: float, unit: str) -> None:
+    for number in (f"1.2{prefix}{unit}", f"1.2 {prefix}{unit}"):
+        for line in (f"wps={number}", f"wps: {number}", f"wps {number}", f"| wps {number} |", f"| wps | {number} |"):
+            assert figures_in(line) == Figures({"wps": 1.2 * factor}), line
+        assert figures_in(f"{{'wps': '{number}'}}") == Figures({"wps": 1.2 * factor})
+
+
+@pytest.mark.parametrize("number", ["1.2GB", "1.2 GB", "950 MiB/s", "3 kbit/s", "1.2G", "1.2kg", "1.5s/it"])
+def test_a_number_whose_unit_changes_with_it_is_not_read(number: str) -> None:
+    for line in (f"throughput={number}", f"throughput: {number}", f"| throughput {number} |"):
+        assert figures_in(line) is None, line
+
+
+def test_memory_may_count_in_powers_of_two() -> None:
+    assert figures_in("MemAllocated=300M gpu_mem=1.2k loss=2.5") == Figures({"loss": 2.5})
+
+
+@pytest.mark.parametrize("line", ["lr=[0.001, 1e-3]", "lr: [0.001]", "{'lr': [0.001, 0.001]}", '{"lr": [1e-3,1e-3]}'])
+def test_a_list_of_equal_numbers_is_one(line: str) -> None:
+    assert figures_in(line) == Figures({"lr": 0.001})
+
+
+@pytest.mark.parametrize("line", ["lr=[0.001, 0.002]", "lr=[5,500]", "shape=[3, 3]", "loss=[nan, nan]", "loss=[]"])
+def test_another_list_is_not_read(line: str) -> None:
+    assert figures_in(line) is None
+
+
+@pytest.mark.parametrize(
+    "number", ["0,25", "12,34", "1,2345", "1'234", "12.3.4", "3/10", "0x10", "1.2B", "3m", "3m20s"]
+)
 def test_a_number_that_is_not_known_for_sure_is_not_read(number: str) -> None:
     """Nor is a part of it: a decimal comma would make 0 of 0.25."""
     for line in (f"loss={number}", f"Loss: {number}", f"| loss {number} |", f"{{'loss': {number}}}"):

@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import platform
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -63,6 +66,14 @@ CLIENT_RECORD = {
 }
 
 
+#: A peer's credentials on a Unix socket: its process id in this PID namespace (0 if it has none), user and group.
+PEER = struct.Struct("3i")
+#: The number of running containers whose processes `check_namespace` looks at.
+MOST_ASKED = 8
+#: The engine's name for its operating system where it runs in the virtual machine of Docker Desktop.
+DESKTOP = "Docker Desktop"
+
+
 class EngineError(EmulationError):
     """There is no working engine; the text says why and what to do."""
 
@@ -86,18 +97,20 @@ class ForeignEngineError(EngineError):
     process here. Settings, routes and signals meant for a container would then hit that process, or the machine itself.
 
     Attributes:
-        container: The container's ID.
-        pid: The number that the engine gave.
+        container: The ID of the container whose process showed it; None if the engine itself did.
+        pid: The number that the engine gave; None without a container.
     """
 
-    def __init__(self, container: str, pid: int, found: str) -> None:
+    def __init__(self, container: str | None, pid: int | None, found: str) -> None:
         self.container, self.pid = container, pid
+        if container is not None:
+            found = f"says that process {pid} is in the container {container[:12]}, but {found}"
         super().__init__(
-            f"The Docker engine at {address()} says that process {pid} is in the container {container[:12]}, "
-            f"but {found}. The engine runs in another PID namespace (Docker Desktop, Rancher Desktop, "
-            "a mounted docker.sock, a socket that ssh forwards), so its containers can't be attached to an emulated "
-            "network from here. Nothing was changed. Run the testbed where the engine runs (a development container "
-            f"needs --pid=host beside the socket), or unset DOCKER_HOST and let `{SETUP}` start an engine here."
+            f"The Docker engine at {address()} {found}. The engine runs in another PID namespace (Docker Desktop, "
+            "Rancher Desktop, a mounted docker.sock, a socket that ssh forwards), so its containers can't be attached "
+            "to an emulated network from here. Nothing was changed. Run the testbed where the engine runs (a "
+            "development container needs --pid=host beside the socket), or unset DOCKER_HOST and let "
+            f"`{SETUP}` start an engine here."
         )
 
 
@@ -349,6 +362,43 @@ def proven_process(container: str, pid: int) -> ProcessIdentity | None:
     if shared:
         raise ForeignEngineError(container, pid, "that process uses this machine's own network namespace")
     return process
+
+
+def check_namespace(client: docker.DockerClient) -> None:
+    """Check that the engine's process ids are this machine's, as far as that shows without starting a container.
+
+    Raises:
+        ForeignEngineError: They are another machine's, or another PID namespace's.
+    """
+    if listener_pid() == 0:
+        raise ForeignEngineError(None, None, "listens in a process that this machine does not see")
+    info, own = client.info(), platform.release()
+    if DESKTOP in str(info.get("OperatingSystem")):
+        raise ForeignEngineError(None, None, f"is that of {info['OperatingSystem']}")
+    if info.get("KernelVersion", own) != own:
+        raise ForeignEngineError(None, None, f"runs on Linux {info['KernelVersion']}, and this machine on {own}")
+    strangers = []
+    # Only root sees every process. A container with privileges may have left its control group, so one proof is enough.
+    for found in client.api.containers(limit=MOST_ASKED, filters={"status": "running"}) if os.geteuid() == 0 else ():
+        container, pid = str(found["Id"]), int(client.api.inspect_container(found["Id"])["State"]["Pid"])
+        try:
+            if proven_process(container, pid) is not None:
+                return
+        except ForeignEngineError as error:
+            strangers.append(error)
+    if strangers:
+        raise strangers[0]
+
+
+def listener_pid() -> int:
+    """Return the process id that listens at the engine's socket; 0 if it is in another PID namespace.
+
+    With socket activation that is systemd's. Raises OSError if nobody listens.
+    """
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address().removeprefix("unix://"))
+        pid, _, _ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+    return int(pid)
 
 
 def _failed(what: str, log: Path) -> str:

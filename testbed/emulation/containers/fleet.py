@@ -28,7 +28,7 @@ from docker.types import DeviceRequest, Mount
 from testbed.compiler import C_FLAGS, CompilerError, compile_c
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.image import ensure_worker_image, manifest_entry, record
-from testbed.emulation.containers.limits import LOG_BYTES, ContainerLimits
+from testbed.emulation.containers.limits import LOG_BYTES, ContainerLimits, written_size
 from testbed.emulation.containers.program_image import program_image
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.label import LABEL
@@ -422,7 +422,7 @@ def _first_process(container: Container, worker: str) -> ProcessIdentity:
 def _how_it_ended(container: Container) -> str:
     state = container.attrs["State"]
     memory = container.attrs["HostConfig"]["Memory"]
-    short = f", out of memory: its limit is {memory >> 20} MiB" if state["OOMKilled"] else ""
+    short = f", out of memory: its limit is {written_size(memory)}" if state["OOMKilled"] else ""
     lines = _end_of_log(container).decode(errors="replace").splitlines()[-QUOTED_LINES:]
     said = "\n".join(["its log ends with:", *lines]) if lines else "its log is empty"
     return f"with exit code {state['ExitCode']}{short}; {said}"

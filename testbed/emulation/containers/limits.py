@@ -18,6 +18,7 @@ from docker.types import LogConfig, Ulimit
 
 from testbed.emulation.errors import EmulationError
 from testbed.spec.topology import Worker
+from testbed.spec.units import SIZES
 
 #: Memory for everything but the workers: the run's process and its controller, the engine, queued packets, and the
 #: kernel's file cache.
@@ -170,6 +171,16 @@ def oom_kills(text: str) -> int:
     """
     counts = dict(line.split() for line in text.splitlines() if len(line.split()) == 2)
     return int(counts.get("oom_kill", 0))
+
+
+def written_size(size: int) -> str:
+    """Return a number of bytes as a file has it (`200MB`, `1.5GiB`); in whole MiB where no unit gives few digits."""
+    exact = [
+        f"{number:g}{unit}"
+        for unit, its in SIZES.items()
+        if (number := size / its) >= 1 and float(f"{number:g}") == number < 1e6
+    ]
+    return min(exact, key=len, default=f"{size >> 20}MiB")
 
 
 def _mib(count: int) -> str:

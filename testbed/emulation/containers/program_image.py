@@ -50,6 +50,12 @@ BUILDKIT = re.compile(
 PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 REFERENCE = re.compile(rf"(?:[\w.-]+(?::\d+)?/)?{PART}(?:/{PART})*(?::\w[\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?")
 LONGEST_NAME = 255
+#: pip's errors for requirements that contradict each other, are invalid, or ask for a version that its index lacks.
+#: Where it finds no version at all, pip may not reach its index.
+ASKED_WRONGLY = re.compile(
+    r"(?m)^ERROR: (?:Double requirement given|Invalid requirement|Could not find a version that satisfies the "
+    r"requirement (?!.*\(from versions: none\)).*\(from versions: )[^\n]*"
+)
 #: An engine's answer to a Dockerfile that it does not understand.
 BAD_REQUEST = 400
 
@@ -71,7 +77,7 @@ def program_image(
         renew: Whether to build the image of a file again.
 
     Raises:
-        SpecError: There is no such image or file.
+        SpecError: There is no such image or file, or the requirements contradict each other.
         ImageError: A step of building it failed.
     """
     if wanted is None:
@@ -186,7 +192,11 @@ def _downloaded(wanted: RequirementsFile, python: str, directory: Path, held: Ma
             "beside the worker's own packages: see its output above, and its settings (`pip config list`).",
         )
     except ImageError as error:
-        raise ImageError(f"{error}{kept_versions(str(error), {**held, **usual})}") from None
+        kept = kept_versions(str(error), {**held, **usual})
+        if (reason := asked_wrongly(str(error))) is not None:
+            remedy = "requirements that pip can meet together, beside the worker's own packages"
+            raise SpecError(wanted.path, [Fault("image", f"{reason}{kept}", remedy)]) from None
+        raise ImageError(f"{error}{kept}") from None
     for archive in sorted(wheels.iterdir()):
         if archive.suffix != ".whl":  # from a repository (`git+https:`), or a source archive by its URL
             shutil.copy(_wheel_of(archive, made), wheels)
@@ -212,6 +222,17 @@ def _wheel_of(source: Path, folder: Path, named: Path | None = None) -> Path:
         f"pip on this machine must be able to build a wheel of {named or source.name}: see its output above.",
     )
     return next(place.glob("*.whl"))
+
+
+def asked_wrongly(output: str) -> str | None:
+    """Return pip's reason if a file asks for what can't be installed anywhere; None for any other failure.
+
+    Args:
+        output: The text of the ImageError, in which pip's output is indented.
+    """
+    quoted = "\n".join(line[4:] for line in output.splitlines() if line.startswith("    "))
+    found = image.PIP_CONFLICT.search(quoted) or ASKED_WRONGLY.search(quoted)
+    return None if found is None else found[0].strip().removeprefix("ERROR: ")
 
 
 def kept_versions(output: str, held: Mapping[str, str]) -> str:

@@ -19,6 +19,7 @@ from testbed import compiler
 from testbed.emulation import find_mininet
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.limits import missing_limits
+from testbed.emulation.errors import ending_of
 from testbed.emulation.host import budget, fixes
 from testbed.emulation.host.fixes import CannotFix
 from testbed.emulation.network import switch
@@ -205,9 +206,13 @@ def _switch(probes: Probes, name: SwitchName) -> Finding:
 def _engine(_: Probes) -> Finding:
     try:
         client = engine.connect()
-        return Finding("Docker engine", f"{client.version()['Version']} at {engine.address()}")
-    except engine.ENGINE_ERRORS as error:
-        return Finding("Docker engine", "no engine answers", str(error), blocks=True)
+        found = f"{client.version()['Version']} at {engine.address()}"
+        engine.check_namespace(client)
+    except engine.ForeignEngineError as error:
+        return Finding("Docker engine", f"{found}, in another PID namespace", str(error), blocks=True)
+    except (*engine.ENGINE_ERRORS, OSError) as error:
+        return Finding("Docker engine", "no engine answers", ending_of(error)[1], blocks=True)
+    return Finding("Docker engine", found)
 
 
 def _limits(_: Probes) -> Finding:

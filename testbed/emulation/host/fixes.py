@@ -61,7 +61,7 @@ def start_engine() -> str:
     """Start a Docker engine, and install it first if there is none."""
     done = "" if shutil.which("dockerd") else f"{install(['docker.io'])}; "
     try:
-        engine.ensure_engine(lambda _: None)
+        engine.check_namespace(engine.ensure_engine(lambda _: None))
     except engine.EngineError as error:
         raise CannotFix(f"{done}{error}") from error
     return f"{done}started dockerd at {engine.address()} (log: {engine.LOG})"

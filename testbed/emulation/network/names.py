@@ -2,7 +2,11 @@
 
 The emulated network has no name server. A lookup at this machine's servers would wait 5 s for an answer, once for each
 address that a program reverses: torchrun took 33 s to begin instead of 3 s. Therefore workers read a hosts file that
-follows the network, and a resolver configuration that refuses every other name at once.
+follows the network, and look names up in that file alone: another name is not known ("Name or service not known"), at
+once. A refused query at a server would be a temporary failure, after which programs try again.
+
+Programs that do not read nsswitch.conf, such as those of musl (Alpine), ask the server of resolv.conf, which refuses at
+once.
 """
 
 from __future__ import annotations
@@ -18,6 +22,10 @@ from testbed.emulation.network.namespace import CLONE_NEWUTS, call
 #: The folder of these files, beside the workers' control folders; no worker has this name.
 FOLDER = ".names"
 HOSTS, RESOLVER, SOURCES = "hosts", "resolv.conf", "nsswitch.conf"
+#: The sources for a container, in which no daemon of an image answers for accounts or names.
+CONTAINER_SOURCES = "container-nsswitch.conf"
+FILES_ALONE = "hosts: files"
+DATABASES = ("passwd", "group", "shadow", "hosts", "networks", "protocols", "services", "ethers", "rpc")
 
 #: No server listens at this address, so the kernel refuses each query at once.
 RESOLVER_TEXT = "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"
@@ -44,11 +52,12 @@ def hosts_text(addresses: Mapping[str, str]) -> str:
 
 
 def sources_text(own: str) -> str:
-    """Return this machine's nsswitch.conf (`own`), changed to look hosts up in files and by DNS alone.
+    """Return an nsswitch.conf (`own`), changed to look hosts up in files alone.
 
     A resolver daemon of this machine would answer from its own files instead of the worker's.
     """
-    return re.sub(r"(?m)^hosts:.*$", "hosts: files dns", own)
+    text, found = re.subn(r"(?m)^hosts:.*$", FILES_ALONE, own)
+    return text if found else f"{own}\n{FILES_ALONE}\n"
 
 
 def without_proxies(environment: Mapping[str, str]) -> dict[str, str]:
@@ -67,12 +76,14 @@ class Names:
         self._folder.mkdir(exist_ok=True)
         _rewrite(self._folder / HOSTS, hosts_text(addresses))
         _rewrite(self._folder / RESOLVER, RESOLVER_TEXT)
+        _rewrite(self._folder / CONTAINER_SOURCES, "".join(f"{name}: files\n" for name in DATABASES))
         if (ETC / SOURCES).exists():
             _rewrite(self._folder / SOURCES, sources_text((ETC / SOURCES).read_text()))
 
     def mounts(self) -> dict[str, Path]:
         """Return the files by their paths in a container; empty before the first `write`."""
-        return _present(self._folder, (HOSTS, RESOLVER))
+        present = _present(self._folder, (HOSTS, RESOLVER))
+        return {**present, str(ETC / SOURCES): self._folder / CONTAINER_SOURCES} if present else {}
 
     def entering(self) -> list[str]:
         """Return the command prefix that gives a command these files, in a mount namespace of its own."""

@@ -4,6 +4,7 @@
     the members      report nothing new for `longest_quiet_s` of the experiment
     the engine       does not answer for SILENT_S (EngineWatch)
     a disk           has less than LEAST_FREE_BYTES: that of the run's directory, or the system's (`shortage`)
+    another host     is cut off from the controller (`broken`)
 
 The shaper and the replay report their own failures; `Training` asks them.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -143,10 +144,24 @@ def shortage(folders: Iterable[Path]) -> str | None:
 
 
 class Watchdog:
-    """Asks the `controller` for its status, and raises RunFailed when the run can't continue. A context manager."""
+    """Asks the `controller` for its status, and raises RunFailed when the run can't continue. A context manager.
 
-    def __init__(self, experiment: Experiment, controller: ControllerProcess, directory: Path) -> None:
+    Args:
+        experiment: The experiment.
+        controller: The controller.
+        directory: The run's directory.
+        broken: Returns the reason why another part of the run is broken, or None.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        controller: ControllerProcess,
+        directory: Path,
+        broken: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self.controller = controller
+        self._broken = broken
         self._quiet_s = longest_quiet_s(experiment)
         self._engine = EngineWatch()
         self._folders = (directory, Path("/"))
@@ -187,8 +202,8 @@ class Watchdog:
         return status
 
     def check_host(self) -> None:
-        """Raise RunFailed when a disk is full or the engine does not answer."""
-        if reason := shortage(self._folders) or self._engine.failure:
+        """Raise RunFailed when a disk is full, the engine does not answer, or another part of the run is broken."""
+        if reason := shortage(self._folders) or self._engine.failure or self._broken():
             raise RunFailed(reason)
 
     def _look_for_progress(self, status: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from testbed.atomic_file import write_text
+from testbed.atomic_file import new_folder, remove_empty, write_text
 from testbed.run.directory import RUNS, give_back
 from testbed.run.errors import CannotRun
 from testbed.run.execute import Executed
@@ -176,17 +176,19 @@ class SweepRecord:
         self._root = root
         self.folder = root / FOLDER / name
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+            with new_folder(self.folder) as self._made:
+                self._lock = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    self._records = Records(self.folder / "runs.jsonl")
+                except BaseException:
+                    os.close(self._lock)
+                    raise
+        except BlockingIOError:
+            raise CannotRun(f"another sweep is writing to {self.folder}; wait until it ends, or stop it") from None
         except OSError as error:
             why = f"{self.folder} can't be made: {error.strerror}; run the sweep in a folder that you can write to"
             raise CannotRun(why) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            raise CannotRun(f"another sweep is writing to {self.folder}; wait until it ends, or stop it") from None
-        self._records = Records(self.folder / "runs.jsonl")
 
     def __enter__(self) -> SweepRecord:
         return self
@@ -195,7 +197,10 @@ class SweepRecord:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._records.close()
+        if self._made and not (runs := self.folder / "runs.jsonl").stat().st_size:
+            runs.unlink()
         give_back([self._root, self.folder.parent, self.folder, *self.folder.iterdir()])
+        remove_empty(self._made)
         os.close(self._lock)
 
     def add(self, run: PlannedRun, executed: Executed) -> None:

@@ -38,7 +38,7 @@ from testbed.scaleout.split.hosts import HostProcess, SplitHosts
 from testbed.scaleout.split.plan import Capacity, SplitPlan, plan_split
 from testbed.scaleout.split.probes import TOKEN_BYTES
 from testbed.scaleout.split.testbed import SplitTestbed
-from testbed.scaleout.ssh import Ssh
+from testbed.scaleout.ssh import Forwarding, Ssh
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
 from testbed.spec.hosts import Hosts
@@ -122,6 +122,7 @@ class SplitRun(Run):
         super().__init__(experiment, directory, display)
         self._machines = machines
         self._strict = strict
+        self._forwardings: list[Forwarding] = []
 
     def testbed(self, run_log: RunLog, guard: Guard) -> Testbed:
         """Start the hosts' processes and return a testbed over them.
@@ -170,8 +171,12 @@ class SplitRun(Run):
                 folder: Path = self._hosts.call(host, "forwarded_folder")
                 sockets = {worker: folder / str(number) for number, worker in enumerate(here)}
                 forwarded = {sockets[worker]: socket for worker, socket in here.items()}
-                guard.enter_context(machine.ssh.forwarding(forwarded, testbed.control))
+                self._forwardings.append(guard.enter_context(machine.ssh.forwarding(forwarded, testbed.control)))
             self._hosts.call(host, "connect", sockets)
+
+    def broken(self) -> str | None:
+        """Return which host's workers no longer reach the controller, and why; None while all do."""
+        return next(filter(None, (forwarding.failure for forwarding in self._forwardings)), None)
 
     @contextmanager
     def _started(self, token: bytes) -> Iterator[SplitHosts]:

@@ -62,6 +62,8 @@ ZOO = "Link"
 #: Names of node attributes, in degrees.
 LATITUDES = ("Latitude", "latitude", "lat")
 LONGITUDES = ("Longitude", "longitude", "lon", "lng")
+#: Names of one thing each: a value of one of them takes the place of a GraphML default of another.
+SAME = (LABELS, LATITUDES, LONGITUDES, (*DELAYS, *ROUND_TRIPS), LENGTHS, (*CAPACITIES, "LinkSpeed"), LOSSES, JITTERS)
 #: Shadow's rates of a host's own interface.
 HOST_RATES = ("host_bandwidth_down", "host_bandwidth_up")
 
@@ -73,6 +75,10 @@ MOST_KM = 50_000.0
 
 #: The greatest rate, a petabit: ten times what the largest fibre cable carries.
 MOST_BPS = 1e15
+
+#: The share of lost packets from which a value without a unit is noted: few networks lose so much, and a percentage may
+#: have been meant.
+GREAT_LOSS = 0.1
 
 #: The errors of networkx's readers for a file that is not in the form of its name; XML's ParseError is a SyntaxError.
 UNREADABLE = (nx.NetworkXException, ValueError, SyntaxError, LookupError, TypeError, AttributeError, RecursionError)
@@ -133,10 +139,10 @@ def read_graphml(file: Path) -> SiteGraph:
     nodes, edges = _xml_lines(data)
     defaults = _xml_defaults(data)
     for node, its in graph.nodes(data=True):
-        its |= {**defaults["node"], **its, LINE: nodes.get(str(node))}
+        its |= {**_not_said(defaults["node"], its), LINE: nodes.get(str(node))}
     for source, target, its in graph.edges(data=True):
         lines = edges.get(frozenset((str(source), str(target))))
-        its |= {**defaults["edge"], **its, LINE: lines.pop(0) if lines else None}
+        its |= {**_not_said(defaults["edge"], its), LINE: lines.pop(0) if lines else None}
     return _Reader(file).site_graph(graph)
 
 
@@ -179,6 +185,17 @@ def _xml_defaults(data: bytes) -> dict[str, dict[str, str]]:
             if text and key.get("for", "all") in (kind, "all"):
                 defaults[kind][key.get("attr.name", key.get("id", ""))] = text
     return defaults
+
+
+def _not_said(defaults: Mapping[str, str], own: Mapping[str, Any]) -> dict[str, str]:
+    """Return the defaults for which a node or an edge has no value of its own, by this name or another of the same."""
+    known = [name for name, value in own.items() if not is_unknown(value)]
+    said = [names for names in SAME if any(_is_of(name, names) for name in known)]
+    return {
+        name: value
+        for name, value in defaults.items()
+        if name not in own and not any(_is_of(name, names) for names in said)
+    }
 
 
 def _bytes(file: Path) -> bytes:
@@ -304,7 +321,7 @@ class _Reader:
     def _loss(self, place: str, attributes: Mapping[str, Any]) -> float | None:
         """Return the share of packets that the edge loses, from 0 to 1; None if it has no value, or one without a unit.
 
-        Shadow's `packet_loss` is a share and needs no unit.
+        Shadow's `packet_loss` is a share and needs no unit. A great one is noted: it may have been meant in percent.
         """
         said = self._quantity(place, attributes, LOSSES, lambda value: in_units(value, PERCENT), "%")
         if said is None:
@@ -312,9 +329,13 @@ class _Reader:
         if not said.has_unit and said.name.lower() != "packet_loss":
             self._noted[f"Not taken over, since it has no unit: `{said.name}` of"] += 1
             return None
-        if said.value > 1:
-            rule = f"its {said.name} is {said.value:g}, which is over 100%"
-            raise SpecError(self._file, [Fault(place, rule, "a share from 0 to 1, or a percentage such as '0.1%'")])
+        if said.value >= 1:
+            lost = "which is over 100%" if said.value > 1 else "so that every packet is lost"
+            rule = f"its {said.name} is {said.value:g}, {lost}"
+            remedy = "a share below 1, a percentage such as '1%', or no edge where nothing arrives"
+            raise SpecError(self._file, [Fault(place, rule, remedy)])
+        if not said.has_unit and said.value >= GREAT_LOSS:
+            self._noted[f"Read as a share of at least {GREAT_LOSS:.0%}, as Shadow has it: `{said.name}` of"] += 1
         return said.value
 
     def _check_distance(

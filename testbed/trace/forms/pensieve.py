@@ -24,6 +24,9 @@ from testbed.trace.trace import Row, Trace, TraceError, lasting
 #: The greatest rate, in Mbit/s. No link of the collections in this form had 10 Gbit/s: larger numbers are in kbit/s or
 #: bit/s.
 MOST_MBITS = 1e4
+#: The greatest rate, in Mbit/s, below which a link never stays. The collections in this form are of phones, buses and
+#: broadband, whose rates fall below 1 Gbit/s at times; a file in kbit/s may have no number below 1,000.
+MOST_LASTING_MBITS = 1e3
 #: The greatest median time between two lines. In the collections it is half a second to five; in ms it would be 500 or
 #: more.
 MOST_GAP_S = 300.0
@@ -50,6 +53,13 @@ def parse_pensieve(lines: Sequence[str]) -> Trace:
     if len(times) < 2:
         text = f"the file has {len(times)} lines; write two or more, the first of which only begins"
         raise TraceError(text, rule="too-few", given=len(times))
+    moving = [rate for rate in rates[1:] if rate > 0]
+    if moving and (least := min(moving)) > MOST_LASTING_MBITS:
+        text = (
+            f"every rate is 0 or over {MOST_LASTING_MBITS:g} Mbit/s (the least is {least:g}), so the file counts kbit/s"
+        )
+        remedy = "write Mbit/s; a link that is so fast, as a CSV with time_s and rate_mbps"
+        raise TraceError(f"{text}; {remedy}", rule="unit", given=least)
     edges = [time_s - times[0] for time_s in times]
     if (gap := median(after - before for before, after in pairwise(edges))) > MOST_GAP_S:
         text = f"the median time between two lines is {gap:g} s, so the file counts milliseconds; write seconds"

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import platform
 import secrets
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import docker.errors
 import pytest
@@ -45,6 +51,14 @@ def test_each_error_of_a_client_is_the_machines(error: Exception) -> None:
     code, text = ending_of(error)
     assert code == CANNOT
     assert text.endswith("and then something else")
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_client_without_a_file_to_open_is_said_to_have_none(error: Exception) -> None:
+    error.__context__ = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    assert "ulimit -n 65536" in ending_of(error)[1]
+    error.__context__ = None
 
 
 @pytest.fixture
@@ -150,3 +164,69 @@ def test_one_that_is_ending_is_no_stranger(write: Write, state: str, flags: int)
 @pytest.mark.pure
 def test_a_process_that_has_ended_is_not_proven(write: Write) -> None:
     assert engine.proven_process(CONTAINER, PID) is None
+
+
+# An engine of another PID namespace, without a container of ours ------------------------------------------------------
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, listener: int = 1, root: bool = True, **info: str) -> MagicMock:
+    """Return the client of an engine on this machine with one running container, whose process is PID."""
+    monkeypatch.setattr(engine, "listener_pid", lambda: listener)
+    monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
+    client = MagicMock()
+    client.info.return_value = {"OperatingSystem": "Debian", "KernelVersion": platform.release(), **info}
+    client.api.containers.return_value = [{"Id": CONTAINER}]
+    client.api.inspect_container.return_value = {"State": {"Pid": PID}}
+    return client
+
+
+@pytest.mark.pure
+def test_an_engine_whose_container_s_process_is_here_is_this_machine_s(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = asked(monkeypatch)
+    engine.check_namespace(client)  # the process has ended, so nothing shows
+    write(OURS["v2"])
+    engine.check_namespace(client)
+    client.api.containers.return_value = []
+    engine.check_namespace(client)
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("listener", "info"),
+    [(0, {}), (1, {"KernelVersion": "5.15.0-linuxkit"}), (1, {"OperatingSystem": "Docker Desktop"})],
+)
+def test_an_engine_elsewhere_is_known_without_a_container(
+    monkeypatch: pytest.MonkeyPatch, listener: int, info: dict[str, str]
+) -> None:
+    client = asked(monkeypatch, listener, **info)
+    client.api.containers.return_value = []
+    with pytest.raises(engine.ForeignEngineError, match="another PID namespace") as caught:
+        engine.check_namespace(client)
+    assert caught.value.container is None and ending_of(caught.value)[0] == CANNOT
+
+
+@pytest.mark.pure
+def test_an_engine_elsewhere_is_known_by_a_container_that_runs(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(STRANGERS["this machine's"])
+    with pytest.raises(engine.ForeignEngineError) as caught:
+        engine.check_namespace(asked(monkeypatch))
+    assert (caught.value.container, caught.value.pid) == (CONTAINER, PID)
+    engine.check_namespace(asked(monkeypatch, root=False))  # such a user may not see the process
+
+
+@pytest.mark.local
+def test_the_listener_at_a_socket_is_known(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", silent)
+    assert engine.listener_pid() == os.getpid()
+
+
+@pytest.mark.system
+def test_a_listener_outside_of_a_pid_namespace_has_no_number_in_it(silent: str) -> None:
+    ask = "from testbed.emulation.containers import engine; print(engine.listener_pid())"
+    command = ["unshare", "--pid", "--fork", sys.executable, "-c", ask]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, "DOCKER_HOST": silent}
+    )
+    assert done.stdout == "0\n"

@@ -12,15 +12,17 @@ from typing import Any
 
 import pytest
 from docker.models.containers import Container
+from pydantic import TypeAdapter
 
 from testbed.emulation.containers import engine, limits
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet
-from testbed.emulation.containers.limits import LOG_BYTES, RESERVE_BYTES, ContainerLimits
+from testbed.emulation.containers.limits import LOG_BYTES, RESERVE_BYTES, ContainerLimits, written_size
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.host import doctor
 from testbed.emulation.label import LABEL
 from testbed.emulation.network.holders import idle_requests
 from testbed.spec.topology import Worker
+from testbed.spec.units import Size
 from tests.waiting import PATIENCE_S
 
 MARK = f"t{os.getpid()}-limits"
@@ -198,7 +200,7 @@ def test_a_worker_that_wants_too_much_memory_is_said_to_have(fleets: tuple[Fleet
     while fleets[0].running()[hog.name]:  # the engine hears of it
         time.sleep(0.01)
     assert fleets[0].deaths() == {
-        hog.name: "with exit code 137, out of memory: its limit is 64 MiB; its log ends with:\nbegins"
+        hog.name: "with exit code 137, out of memory: its limit is 64MiB; its log ends with:\nbegins"
     }
 
 
@@ -211,3 +213,14 @@ def test_the_limits_are_what_the_engine_was_told(fleets: tuple[Fleet, Fleet]) ->
     assert told["Memory"] == told["MemorySwap"] == shared.memory_bytes < limits.available_bytes()
     assert told["PidsLimit"] == limits.PIDS + limits.PIDS_A_MEMBER
     assert told["LogConfig"]["Config"] == {"max-file": "2", "max-size": str(LOG_BYTES // 2)}
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("size", ["200MB", "1.5GB", "64MiB", "1GiB", "512KB", "16B"])
+def test_a_size_is_shown_as_it_was_written(size: str) -> None:
+    assert written_size(int(TypeAdapter(Size).validate_python(size))) == size
+
+
+@pytest.mark.pure
+def test_a_size_that_no_unit_gives_in_few_digits_is_shown_in_mib() -> None:
+    assert written_size(1_234_567_890) == "1177MiB"

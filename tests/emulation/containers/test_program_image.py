@@ -9,8 +9,11 @@ import docker
 import pytest
 from docker.errors import ImageNotFound
 
-from testbed.emulation.containers.image import OUTPUT_TAIL_LINES, tail
+from testbed.emulation.containers import image
+from testbed.emulation.containers import program_image as program_images
+from testbed.emulation.containers.image import OUTPUT_TAIL_LINES, ImageError, tail
 from testbed.emulation.containers.program_image import buildkit_hint, kept_versions, program_image
+from testbed.emulation.containers.requirements_file import RequirementsFile
 from testbed.spec.errors import SpecError
 
 pytestmark = pytest.mark.pure
@@ -51,6 +54,57 @@ def test_the_versions_that_the_image_keeps_are_named_in_a_conflict_alone() -> No
     assert "numpy 2.4.6, typing-extensions 4.16.0" in said
     assert "torch" not in said
     assert kept_versions("    ERROR: No matching distribution found for numpy==1.0", held) == ""
+
+
+def failure(said: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Exception:
+    """Return the error of packages that pip can't download, where pip prints this."""
+    file = folder / "requirements.txt"
+    file.write_text("numpy==1.21.0\n")
+
+    def command(_: list[str], remedy: str) -> None:
+        raise ImageError(f"python3 ended with exit code 1:\n{tail(said)}\n{remedy}")
+
+    monkeypatch.setattr(image, "command", command)
+    with pytest.raises((SpecError, ImageError)) as caught:
+        program_images._downloaded(RequirementsFile.read(file), "3.11", folder, {"torch": "2.13.0+cpu"})
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (CONFLICT, "Cannot install numpy==1.21.0 and numpy==2.4.6"),
+        ("ERROR: Double requirement given: numpy==2 (already in numpy==1, name='numpy')\n", "Double requirement"),
+        ("ERROR: Invalid requirement: 'numpy = 2': Expected end\n    numpy = 2\n", "Invalid requirement: 'numpy = 2'"),
+        (
+            "ERROR: Could not find a version that satisfies the requirement numpy==99 (from versions: 1.0, 2.0)\n"
+            "ERROR: No matching distribution found for numpy==99\n",
+            "numpy==99 (from versions: 1.0",
+        ),
+    ],
+)
+def test_requirements_that_cannot_be_met_are_bad_input(
+    said: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = failure(said, tmp_path, monkeypatch)
+    assert isinstance(error, SpecError) and error.exit_code == 2
+    assert error.file == tmp_path / "requirements.txt"
+    assert reason in error.faults[0].problem and "`pip config list`" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ERROR: Could not find a version that satisfies the requirement numpy (from versions: none)\n",
+        "WARNING: Retrying\nERROR: No matching distribution found for numpy\n",
+        "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n",
+    ],
+)
+def test_a_machine_that_reaches_no_index_is_no_bad_input(
+    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = failure(said, tmp_path, monkeypatch)
+    assert isinstance(error, ImageError) and error.exit_code == 3 and "`pip config list`" in str(error)
 
 
 def test_a_folder_that_is_named_like_an_image_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import docker
 import pytest
@@ -24,7 +25,7 @@ from typer.testing import CliRunner
 from testbed.cli import CANNOT, app
 from testbed.emulation import label
 from testbed.emulation.containers import engine
-from testbed.emulation.host import budget, doctor
+from testbed.emulation.host import budget, doctor, fixes
 from testbed.emulation.host.doctor import Finding
 
 
@@ -48,6 +49,24 @@ def test_an_engine_that_ends_during_the_check_counts_as_missing(
     looks = (doctor._engine, doctor._limits, doctor._gpus, doctor._leftovers)
     found = [look(doctor.Probes()).found for look in looks]
     assert found == ["no engine answers", *["unknown without a Docker engine"] * 2, "none"]
+
+
+@pytest.mark.local
+def test_an_engine_of_another_pid_namespace_blocks_and_is_not_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the words of the run that it would end."""
+
+    def foreign(_: object) -> None:
+        raise error
+
+    error = engine.ForeignEngineError(None, None, "is that of Docker Desktop")
+    for name in ("connect", "ensure_engine"):
+        monkeypatch.setattr(engine, name, MagicMock())
+    monkeypatch.setattr(engine, "check_namespace", foreign)
+    found = doctor._engine(doctor.Probes())
+    assert found.blocks and found.remedy == str(error)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    with pytest.raises(fixes.CannotFix, match="Docker Desktop"):
+        fixes.start_engine()
 
 
 @pytest.mark.tour

@@ -172,3 +172,12 @@ def test_a_disk_without_room_ends_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(watchdog, "LEAST_FREE_BYTES", 1 << 60)
     dog = Watchdog(smoke(), Saying(state="running"), tmp_path)  # type: ignore[arg-type]
     assert str(tmp_path) in failure_of(dog)
+
+
+def test_another_part_that_breaks_ends_the_run_with_its_reason(tmp_path: Path) -> None:
+    reasons: list[str | None] = [None]
+    dog = Watchdog(smoke(), Saying(state="running"), tmp_path, lambda: reasons[0])  # type: ignore[arg-type]
+    dog.check_host()
+    reasons[0] = "the SSH client of south has ended"
+    with pytest.raises(RunFailed, match="south"):
+        dog.check_host()

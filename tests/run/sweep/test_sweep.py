@@ -436,3 +436,19 @@ def test_a_sweep_is_interrupted_and_gone_on_with(tmp_path: Path) -> None:
         # Of either scale as much as the link needs for the model: half a second at 10 Mbit/s, where 20 take 0.35 with
         # all the rest. Beside other programs the first run's rounds may be as long.
         assert float(row["seconds_per_round_p50"]) > 0.95 * 4 * 151_306 * 8 / (20e6 * float(row["scale"]))
+
+
+@pytest.mark.local
+def test_a_record_of_no_run_is_removed(tmp_path: Path) -> None:
+    with pytest.raises(CannotRun), SweepRecord("rates", tmp_path / "runs"):
+        raise CannotRun("the disk is full")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.local
+def test_a_record_that_was_there_stays(tmp_path: Path) -> None:
+    for _ in range(2):
+        (tmp_path / "sweeps" / "rates").mkdir(parents=True, exist_ok=True)
+        with SweepRecord("rates", tmp_path) as record:
+            pass
+    assert record.folder.is_dir()

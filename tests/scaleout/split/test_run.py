@@ -29,13 +29,14 @@ class Access:
 
     def __init__(self) -> None:
         self.forwarded: dict[Path, Path] = {}
+        self.failure: str | None = None
 
     @contextmanager
-    def forwarding(self, sockets: Mapping[Path, Path], folder: Path) -> Iterator[None]:
+    def forwarding(self, sockets: Mapping[Path, Path], folder: Path) -> Iterator[Access]:
         for there, here in sockets.items():
             self.forwarded[there] = folder / here
             opened(there, 0o600)
-        yield
+        yield self
         self.forwarded.clear()
 
 
@@ -68,7 +69,7 @@ def test_workers_get_the_controllers_socket_here_and_a_forwarded_one_elsewhere(
         "south": Machine(IPv4Address("10.0.0.2"), cast(Ssh, access)),
     }
     run._host_of = {"lima-w0": "north", "quito-w0": "south", "quito-w1": "south"}
-    run._hosts = cast(Any, OneHost(tmp_path))
+    run._hosts, run._forwardings = cast(Any, OneHost(tmp_path)), []
     control = tmp_path / "control"
     for worker in run._host_of:
         (control / worker).mkdir(parents=True)
@@ -84,6 +85,9 @@ def test_workers_get_the_controllers_socket_here_and_a_forwarded_one_elsewhere(
             assert stat.S_IMODE(path.stat().st_mode) == 0o666
             assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
         assert stat.S_IMODE((tmp_path / "south" / "s").stat().st_mode) == 0o700
+        assert run.broken() is None
+        access.failure = "south: connection reset"
+        assert run.broken() == "south: connection reset"
 
 
 @pytest.mark.local

@@ -213,6 +213,8 @@ def test_a_node_without_a_label_is_called_by_its_id_in_one_line(tmp_path: Path) 
         ('capacity "10 Gbananas"', "'Gbananas'"),
         ("capacity 1.0e300", "capacity is 1e+300"),
         ("packet_loss 1.5", "packet_loss is 1.5"),
+        ("packet_loss 1.0", "packet_loss is 1"),
+        ('loss "100%"', "loss is 1"),
         ('jitter "2 x"', "'x'"),
     ],
 )
@@ -290,6 +292,16 @@ def test_what_an_edge_says_of_loss_and_jitter_is_kept_and_the_rest_noted(tmp_pat
     )
 
 
+def test_a_share_that_may_be_a_percentage_is_noted(tmp_path: Path) -> None:
+    def notes(loss: str) -> tuple[str, ...]:
+        edge = f"edge [ source 0 target 1 latency 5 capacity 100000000 {loss} ]"
+        (tmp_path / "a.gml").write_text(f"graph [ node [ id 0 ] node [ id 1 ] {edge} ]")
+        return import_graph(tmp_path / "a.gml", tmp_path / "net.yaml", Defaults(1e8)).notes
+
+    assert [note for note in notes("packet_loss 0.5") if "`packet_loss` of 1 edges" in note]
+    assert notes("packet_loss 0.05") == notes('packet_loss "50%"') == ()
+
+
 #: Attributes of an edge, and its delay in ms and rate in Mbit/s.
 @pytest.mark.parametrize(
     ("edge", "delay_ms", "rate_mbit"),
@@ -348,6 +360,41 @@ def test_a_graphml_default_holds_where_an_edge_or_node_has_no_value_of_its_own(t
     found = {name: (link.state.delay_s, link.state.rate_bps) for name, link in links.items()}
     assert found["a->b"] == (0.11, 20e6)
     assert found["b->c"] == (0.005, 20e6)
+
+
+@pytest.mark.parametrize(
+    ("default", "own"),
+    [
+        (("latency", "110 ms"), {"latencyMs": "5"}),
+        (("delay", "110 ms"), {"Latency": "5 ms"}),
+        (("latency", "110 ms"), {"rtt": "10 ms"}),
+        (("length", "9000 km"), {"distance_m": "100000"}),
+        (("capacity", "20 Mbit"), {"bandwidthMbps": "50"}),
+        (("capacity", "20 Mbit"), {"LinkSpeed": "50", "LinkSpeedUnits": "M"}),
+        (("packet_loss", "0.01"), {"loss": "2%"}),
+        (("jitter", "9 ms"), {"jitter_us": "1000"}),
+    ],
+)
+def test_a_value_of_an_edge_wins_over_a_graphml_default_under_another_name(
+    default: tuple[str, str], own: dict[str, str], tmp_path: Path
+) -> None:
+    def link(default_: bool) -> object:
+        names = dict([default]) if default_ else {}
+        keys = "".join(
+            f'<key id="{name}" for="edge" attr.name="{name}" attr.type="string"><default>{names[name]}</default></key>'
+            if name in names
+            else f'<key id="{name}" for="edge" attr.name="{name}" attr.type="string"/>'
+            for name in (*names, *own)
+        )
+        data = "".join(f'<data key="{name}">{value}</data>' for name, value in own.items())
+        (tmp_path / "a.graphml").write_text(
+            f'<graphml xmlns="http://graphml.graphdrawing.org/xmlns">{keys}<graph edgedefault="undirected">'
+            f'<node id="a"/><node id="b"/><edge source="a" target="b">{data}</edge></graph></graphml>'
+        )
+        (edge,) = read_graph(tmp_path / "a.graphml").edges
+        return edge
+
+    assert link(default_=True) == link(default_=False)
 
 
 @pytest.mark.parametrize("name", ["label", "name", "Label", "Name"])

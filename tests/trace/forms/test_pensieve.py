@@ -48,6 +48,7 @@ def test_a_trace_that_begins_later_begins_at_0() -> None:
         ("0 1\n0 2", ("order", 2)),
         ("0 0\n1 0\n2 0.001", ("rate-below", None)),
         ("0 1\n1 999999", ("unit", 2)),
+        ("0 1200\n1 0\n2 5800", ("unit", None)),
         ("1700000000000 1\n1700000001000 2", ("range", 1)),
         ("0 1\n1000 2\n2000 1", ("unit", None)),
         ("0 1\n1,234 2", ("decimal-sign", 2)),
@@ -58,6 +59,10 @@ def test_what_breaks_the_form_is_named(text: str, broken: tuple[str, int | None]
     with pytest.raises(TraceError) as caught:
         parse_pensieve(text.splitlines())
     assert (caught.value.rule, caught.value.line) == broken
+
+
+def test_rates_that_fall_below_a_gigabit_at_times_are_in_mbit() -> None:
+    assert parse_pensieve(["0 1200", "1 1300", "2 900"]).rows[0].rate_bps == pytest.approx(1.3e9)
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(100, 10**6)), min_size=2, max_size=30))
