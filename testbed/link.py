@@ -169,7 +169,7 @@ def link_name(source: str, target: str) -> str:
 
 
 def pair_name(a: str, b: str) -> str:
-    """Return the name of a physical pair of links, both directions: `paris-tokyo`."""
+    """Return the name of a physical pair of links, both directions, with the sites in this order: `paris-tokyo`."""
     return f"{a}-{b}"
 
 

@@ -69,7 +69,7 @@ class Tree:
         return tuple(sorted(child for child, its in of.items() if its == parent))
 
     def check(self, members: frozenset[str]) -> None:
-        """Raise PlanError unless both trees span exactly `members` from the root."""
+        """Raise PlanError unless both trees span exactly `members` from the root, and share and keys are in range."""
         if self.root not in members:
             raise PlanError(
                 f"the root {self.root!r} is not a member", rule="unknown-member", field="root", given=self.root

@@ -287,7 +287,8 @@ class Holding(ControlMessage, frozen=True):
         for start, stop in self.final:
             if not before <= start < stop <= self.elements:
                 raise ValueError(
-                    f"final: [{start}, {stop}) is empty, or not within the elements [{before}, {self.elements})"
+                    f"final: the range [{start}, {stop}) must have one element or more, all within "
+                    f"[{before}, {self.elements}): ranges stand in rising order"
                 )
             before = stop
 
@@ -423,6 +424,11 @@ def decode(line: bytes) -> ControlMessage:
 
 
 def checked_metrics(metrics: Mapping[str, Any]) -> Mapping[str, float | None]:
-    """Return the figures as a report carries them. ProtocolError where they are too many, or no numbers."""
+    """Return the figures as floats, as a report carries them.
+
+    Raises:
+        ProtocolError: There are more than MOST_METRICS, or a name is empty or has more than 64 characters.
+        ValueError, TypeError: `float` refuses a figure.
+    """
     found: Mapping[str, float | None] = convert_to(Metrics, {name: float(value) for name, value in metrics.items()})
     return found

@@ -25,7 +25,11 @@ log = logging.getLogger(__name__)
 
 
 def register() -> None:
-    """Register the backend with PyTorch. ValueError where the environment asks for an unknown backend."""
+    """Register the backend `wan` with PyTorch; with TESTBED_BACKEND=wan, also put it in the place of gloo.
+
+    Raises:
+        ValueError: TESTBED_BACKEND names another backend.
+    """
     import torch.distributed as dist
 
     if not dist.is_available():

@@ -44,7 +44,7 @@ class TokenAccess:
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a request, or pass it on to the app."""
+        """Pass a request on if it came over a Unix socket, shows the token or asks for the page; else refuse it."""
         server = scope.get("server")
         if scope["type"] == "lifespan" or (server is not None and server[1] is None):  # a Unix socket has no port
             await self._app(scope, receive, send)

@@ -40,19 +40,19 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 class RequestRefused(ValueError):
-    """The request is wrong; the text says what to write instead."""
+    """The server refused a wrong request; the text says what to write instead."""
 
     exit_code = BAD_INPUT
 
 
 class RequestFailed(RuntimeError):
-    """The request was not carried out; the text says why."""
+    """The server did not carry out a right request, or did not answer; the text says why."""
 
     exit_code = FAILED
 
 
 class RequestImpossible(RequestFailed):
-    """The request was not carried out, because this machine or its Docker engine can't."""
+    """The server did not carry out a right request, because this machine or its Docker engine can't."""
 
     exit_code = CANNOT
 

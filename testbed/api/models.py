@@ -153,7 +153,7 @@ class RequestResult(ApiModel):
 
 
 class LinkHistory(ApiModel):
-    """The states that links have had."""
+    """The answer to `GET /history`: states that links have had, and where the next request goes on."""
 
     states: list[dict[str, Any]] = Field(description="States of links, the oldest first.")
     count: int = Field(description="Number of states so far; pass it as `since` in the next request.")

@@ -72,9 +72,14 @@ def compare(
     _check_page(on, open_, port)
     try:
         variants = [Variant.parse(text) for text in policies.split(",")]
-        numbers = [int(seed) for seed in seeds.split(",")]
     except ValueError as error:
-        raise fail(BAD_INPUT, f"{error}\n    write instead: --policies netstorm,mst --seeds 1,2,3") from None
+        raise fail(BAD_INPUT, f"--policies: {error}\n    write instead: --policies netstorm:roots=1,mst") from None
+    try:
+        numbers = [int(seed) for seed in seeds.split(",")]
+    except ValueError:
+        raise fail(
+            BAD_INPUT, f"--seeds {seeds}: a seed is not a whole number\n    write instead: --seeds 1,2,3"
+        ) from None
     display = progress_display(quiet, beside_output=json_, port=api_port(open_, port))
     with interruptible_run():
         if on is None:

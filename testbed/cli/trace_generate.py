@@ -91,7 +91,7 @@ def markov(
     if (dwell is None) == (next_ is None):
         raise fail(
             BAD_INPUT,
-            "markov: needs either --dwell or --next\n    write instead: --dwell 10s, or --next 0.9,0.1 for each state",
+            "markov: give one of --dwell and --next\n    write instead: --dwell 10s, or --next 0.9,0.1 for each state",
         )
     if dwell is not None:
         generator = generators.Markov.dwelling(state, dwell, step, duration, seed)

@@ -237,7 +237,7 @@ class ContainerStarter:
         return ContainerProgram(self._client, str(program["Id"]), rank.worker, command)
 
     def end(self) -> None:
-        """Kill the orphans of this launch in its containers, which may stay up.
+        """Kill processes that this launch's programs left running in their containers, which may stay up.
 
         An orphan becomes a child of the container's first process. One that started before the launch, that carries
         another launch's label, or that such a process started does not belong to this launch.

@@ -34,7 +34,7 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class CopiedFiles:
-    """The files copied from one worker's container."""
+    """How many files and bytes were copied from one worker's container, and which files were left out."""
 
     files: int = 0
     size: int = 0  # in bytes

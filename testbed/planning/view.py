@@ -300,12 +300,12 @@ def members_from_json(value: Iterable[Mapping[str, Any]]) -> tuple[Member, ...]:
 
 
 def routes_to_json(routes: Mapping[Pair, tuple[str, ...]]) -> list[Any]:
-    """Return routes as JSON: [[sender, receiver, [link, ...]], ...], since JSON has no pairs as keys."""
+    """Return the links that each pair's packets cross as [[from, to, [link, ...]], ...]: JSON has no pairs as keys."""
     return [[source, target, list(route)] for (source, target), route in routes.items()]
 
 
 def routes_from_json(value: Iterable[Any]) -> dict[Pair, tuple[str, ...]]:
-    """Return the routes that `routes_to_json` wrote. Raises ViewError if `value` has another form."""
+    """Return the links that each pair's packets cross, from `routes_to_json`. ViewError if `value` has another form."""
     with _reading("routes", "the form [sender, receiver, [link, ...]]"):
         return {(source, target): tuple(map(str, route)) for source, target, route in value}
 

@@ -41,7 +41,7 @@ class LinkRecord:
 
     @property
     def passes(self) -> bool:
-        """True if packets could pass the link."""
+        """True if the link was up and not removed; its rate and loss do not count."""
         return self.up and self.there
 
 

@@ -112,7 +112,7 @@ def estimated(looks: Sequence[Mapping[str, Any]], link: str, end_s: float) -> Ba
 
 
 def rate_in_force(states: Sequence[LinkRecord], end_s: float) -> StepFunction:
-    """Return the rate in force on a link, in bit/s; NaN where it was down or removed."""
+    """Return a step function of the rate in force on a link, in bit/s; NaN where it was down or removed."""
     edges = [state.at_s for state in states]
     values = [state.rate_bps if state.passes else np.nan for state in states]
     return StepFunction(np.array([*edges, max(end_s, edges[-1])]), np.array(values))
@@ -133,12 +133,12 @@ def down_spans(states: Sequence[LinkRecord], end_s: float) -> list[tuple[float, 
 
 
 def arrived(samples: Sequence[TrafficRecord], link: str) -> StepFunction:
-    """Return the rate at which bytes arrived over a link between samples, in bit/s."""
+    """Return a step function of the rate at which bytes arrived over a link between samples, in bit/s."""
     return _per_second(samples, [sample.bytes.get(link) for sample in samples], factor=8.0)
 
 
 def backlogged(samples: Sequence[TrafficRecord], link: str) -> StepFunction:
-    """Return the share of the time between samples for which a link's queue was backlogged, from 0 to 1."""
+    """Return a step function of the share of time between samples in which a link was backlogged, from 0 to 1."""
     steps = _per_second(samples, [sample.busy_s.get(link) for sample in samples], factor=1.0)
     return StepFunction(steps.edges, np.clip(steps.values, 0.0, 1.0))
 

@@ -190,7 +190,7 @@ def portable_text(hosts: Hosts) -> str:
 
 
 def _bring_checkout(ssh: Ssh) -> None:
-    """Copy this checkout to the host's folder where that is empty. Raises CannotRun where it holds another version."""
+    """Copy this checkout to the host's folder unless that has a `setup.sh`. CannotRun if it holds another version."""
     folder = shlex.quote(ssh.host.folder)
     if ssh.run(f"test -e {folder}/setup.sh && echo there || true").strip() != "there":
         ssh.run(f"umask 022; mkdir -p {folder} && tar -xz -C {folder}", _packed())

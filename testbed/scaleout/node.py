@@ -170,8 +170,8 @@ def end_runs() -> None:
 
 
 def _runs() -> list[int]:
-    """Return the runs' own processes. A run's children also carry a network's label; the run ends those itself."""
-    networks = {pid for pid, _ in processes()}
+    """Return the ids of the processes of runs on this host, without the children, which each run ends itself."""
+    networks = {pid for pid, _ in processes()}  # a run's children carry its network's label, too
     return [pid for pid, _ in processes(label=RUN_LABEL) if pid not in networks]
 
 

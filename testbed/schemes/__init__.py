@@ -94,9 +94,9 @@ def named(name: str) -> Scheme:
 def _plugged_in(origin: str, load: Callable[[], ModuleType]) -> Scheme:
     try:
         module = load()
-    except FileNotFoundError:
-        raise ValueError(f"{origin}: there is no such file") from None
     except (Exception, SystemExit) as error:
+        if is_file(origin) and not Path(origin).exists():
+            raise ValueError(f"the scheme's file {origin} does not exist; check the path") from None
         raise ValueError(f"{origin} can't be loaded: {type(error).__name__}: {error}") from error
     scheme = getattr(module, "SCHEME", None)
     if not isinstance(scheme, Scheme) or not callable(getattr(module, "build", None)):

@@ -38,13 +38,13 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """The values that members are told; none by default."""
+    """The values that a scheme adds to the members' jobs, beside its options; none by default."""
 
     #: Values for one member alone, by member.
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def of(self, member: str) -> dict[str, Any]:
-        """Return plain values for the member's job."""
+        """Return what the scheme adds to this member's job, as plain values; empty if it adds nothing."""
         return dict(self.own.get(member, {}))
 
 

@@ -63,5 +63,5 @@ class GossipTraining:
 
     @property
     def random(self) -> Random:
-        """A source of random numbers for this member, the same in each run of the seed."""
+        """A new source of random numbers for this member. All sources of a member and a seed draw the same numbers."""
         return Random(f"{self.seed} {self.name}")

@@ -81,7 +81,15 @@ class GossipSetup:
     def of(
         cls, name: str, jobs: Mapping[str, Job], model: Learner, larger: float | None, clock: Callable[[], float]
     ) -> GossipSetup:
-        """Return the setup of a member by its job. `clock` returns the current time in seconds."""
+        """Return the setup of a member by its job.
+
+        Args:
+            name: The member.
+            jobs: The jobs of all members.
+            model: The member's model, or a small stand-in for it that learns nothing.
+            larger: The size of the declared model over that of the stand-in; None if `model` learns for real.
+            clock: Returns the current time in seconds.
+        """
         job, members = jobs[name], tuple(jobs)
         work, node = Workload.from_json(job.workload), NodeConfiguration.from_json(job.assignment)
         # The simulation decides how long steps take.

@@ -54,7 +54,7 @@ class AwaitRound:
 
 @dataclass(frozen=True, slots=True)
 class EndStep:
-    """The member ends a step, and reports the rounds that are over by then."""
+    """The member ends a step. With its metrics and drift the member reports the rounds that are over by then."""
 
     metrics: Mapping[str, float]
     drift: tuple[FragmentDrift, ...] = ()

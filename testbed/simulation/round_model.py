@@ -79,7 +79,7 @@ def _fraction(plan: Plan, source: str, target: str) -> float:
 
 
 class Transfer(NamedTuple):
-    """A chunk that was sent. All moments are in seconds after training began."""
+    """One chunk's transfer: its moments, in seconds after training began, its bytes and its pace."""
 
     began_s: float
     ended_s: float

@@ -57,7 +57,7 @@ def _check_events(
     """Return the faults of events that do not fit the network in force when they happen.
 
     The time of a swap after a round is not known beforehand; where there is such a swap, links are looked for in all
-    networks.
+    networks. See `check_parts` for the arguments.
     """
     known = {name for network in (topology, *networks.values()) for name in network.links}
     timed = all(event.at is not None for event in spec.events if event.swap)

@@ -59,7 +59,7 @@ def misfit(field: str, rule: str, remedy: str) -> PydanticCustomError:
 
 
 def validate(model: type[M], value: Mapping[str, Any], file: Path, overrides: Mapping[str, str] | None = None) -> M:
-    """Return the value of a file as its model.
+    """Return a file's value, in which overrides are applied already, as its model.
 
     Args:
         model: The model of the file.

@@ -130,7 +130,15 @@ def _rushed(train: Train) -> bool:
 
 
 def _slowed(train: Train, finding_pace: bool) -> bool:
-    """Return whether a train arrived clearly slower than it was sent; `finding_pace`: TCP was finding its pace then."""
+    """Return whether a train arrived clearly slower than its sender would have sent it, so that the path held it up.
+
+    A probe leaves at a known rate. TCP sends at most at the train's `allowed_bytes_s`; if it held nothing back (0), the
+    path alone did.
+
+    Args:
+        train: The train.
+        finding_pace: TCP was finding its pace then, so the train counts only below a smaller share of it (BEGIN_HELD).
+    """
     rate, allowed = train.bytes / train.seconds, train.allowed_bytes_s
     if train.is_probe:
         return SPREAD_OUT * rate <= allowed

@@ -96,7 +96,10 @@ class RateVariation:
 
     @property
     def spread(self) -> float:
-        """The median change of the logarithm from one estimate to the next; 0 after a single step of the rate."""
+        """The median change of the logarithm of the rate from one estimate to the next.
+
+        0 if the rate jumped once and was steady before and after, and for fewer than LEAST_ESTIMATES estimates.
+        """
         logs = list(self._logs)
         if len(logs) < LEAST_ESTIMATES:
             return 0.0

@@ -159,9 +159,9 @@ def _fields(record: bytes) -> Iterator[tuple[int, int, bytes]]:
         elif kind in (_FIXED_64, _FIXED_32):
             size = 8 if kind == _FIXED_64 else 4
         else:
-            raise ValueError(f"a field has the unknown wire type {kind}")
+            raise ValueError(f"a field of a TensorBoard record has the unknown wire type {kind}")
         if at + size > len(record):
-            raise ValueError("a field goes beyond its message")
+            raise ValueError("a field of a TensorBoard record goes beyond the record's end")
         yield key >> 3, kind, record[at : at + size]
         at += size
 
@@ -171,10 +171,10 @@ def _read_varint(record: bytes, at: int) -> tuple[int, int]:
     value = 0
     for place in range(10):
         if at >= len(record):
-            raise ValueError("a varint is cut short")
+            raise ValueError("a varint of a TensorBoard record is cut short")
         byte = record[at]
         at += 1
         value |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
             return value, at
-    raise ValueError("a varint has more than ten bytes")
+    raise ValueError("a varint of a TensorBoard record has more than ten bytes")

@@ -105,7 +105,7 @@ def passed_bps(
 
 
 def _beyond(route: Sequence[str], delay_s: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds from the end of each link to the end of the route."""
+    """Return link → the delay from the link's end to the end of the route, in seconds."""
     beyond, left = {}, 0.0
     for link in reversed(route):
         beyond[link] = left

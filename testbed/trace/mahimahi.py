@@ -63,7 +63,7 @@ class DeliverySchedule:
         return self.milliseconds[-1] / 1e3
 
     def by(self, time_s: float) -> float:
-        """Return the bytes of frames that may have left before `time_s`. The last millisecond belongs to the end."""
+        """Return the bytes of frames that may leave before `time_s`; from `duration_s` on, those of all frames."""
         if time_s >= self.duration_s:
             return float(len(self.milliseconds) * MTU_FRAME_BYTES)
         moment = round(time_s * 1e3, 6)  # 3 × 0.1 s is a hair above 300 ms

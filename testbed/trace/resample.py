@@ -95,7 +95,7 @@ class Resampled:
     source: Delivered
 
     def error(self, window_s: float) -> float:
-        """Return the mean relative error of the bytes delivered in windows of this length.
+        """Return the errors of the bytes delivered in windows of this length, summed, over all bytes delivered.
 
         The error is the sum of |replayed - delivered| over all windows, over the sum delivered: 0.02 is 2 % of a mean
         window's bytes, in the mean.

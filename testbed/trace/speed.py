@@ -28,7 +28,7 @@ MOST_ROWS = 10_000
 
 
 def read_speeds(path: Path) -> Speeds:
-    """Return the trace of speed in a file. TraceError names the file and the line."""
+    """Return the trace of a worker's speed in a file. TraceError names the file and the line."""
     with naming_file(path):
         table = read_cells(numbered(read_text(path).splitlines()))
         if table and table[0][1] != HEADER:
@@ -47,7 +47,7 @@ def read_speeds(path: Path) -> Speeds:
 
 
 def _row(cells: list[str], before: float | None) -> tuple[float, float]:
-    """Return (seconds, speed) of a row that comes after the time `before`; None: it is the first."""
+    """Return (seconds, speed) of a row. TraceError unless its time is after `before`, or 0 in the first row (None)."""
     given = ",".join(cells)
     try:
         time_s, speed = map(float, cells)

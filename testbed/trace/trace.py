@@ -150,7 +150,10 @@ class Trace:
         return 2 * self.rows[-1].time_s - self.rows[-2].time_s
 
     def at(self, time_s: float) -> Row | None:
-        """Return the row in force `time_s` seconds after the replay began; None after the end of a trace that stops."""
+        """Return the row in force `time_s` seconds after the replay began.
+
+        After the end it is the last row (`hold`), a row of the next lap (`loop`), or None (`stop`).
+        """
         time_s += self.offset_s
         if time_s >= self.duration_s:
             if self.end == "stop":

@@ -25,7 +25,7 @@ from testbed.workload import Workload
 
 
 def work_at(meeting: Rendezvous, folder: Path) -> None:
-    """Do the job that a member was given at the rendezvous: over a session, or by gossip."""
+    """Train as the member's job says, over a session or by gossip. `folder` has the data sets."""
     job = meeting.job
     scheme = named(job.scheme) if job.scheme in SCHEMES or is_file(job.scheme) else None
     if scheme is not None and scheme.exchange == "gossip":
@@ -36,7 +36,7 @@ def work_at(meeting: Rendezvous, folder: Path) -> None:
 
 
 def work_in(session: sync.Session, folder: Path) -> None:
-    """Do the session's job to the end.
+    """Train to the end as the session's job says. `folder` has the data sets.
 
     Raises:
         SyncError: The members can't go on.

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from testbed.cli import app, tables
+from testbed.cli import BAD_INPUT, app, tables
 from testbed.run.execute import Executed
 from testbed.run.sweep.comparison import Comparison
 from testbed.run.sweep.planned_run import PlannedRun, Point
@@ -56,6 +56,20 @@ def test_headings_name_units_and_a_pipe_folds_nothing(compared: Comparison, monk
     assert "last worker's entry" in meaning
     cells = [[float(re.match(r"[\d.]+", cell)[0]) for cell in re.split(r" {2,}", row)[1:4]] for row in (star, mst)]  # type: ignore[index]
     assert all(slow > fast for slow, fast in zip(*cells, strict=True)), "rounds, the whole, and to the loss"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--policies", "mst", "--seeds", "1,two"], "--seeds 1,two: "),
+        (["--policies", "mst,netstorm:roots"], "--policies: 'netstorm:roots': 'roots' is not an option"),
+    ],
+)
+def test_the_wrong_one_of_policies_and_seeds_is_named(options: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, ["compare", "experiments/smoke.yaml", *options])
+    assert result.exit_code == BAD_INPUT
+    assert said in result.stderr and "write instead: " in result.stderr
+    assert "invalid literal" not in result.stderr
 
 
 def test_the_json_has_the_loss_and_when_each_run_came_to_it(compared: Comparison) -> None:

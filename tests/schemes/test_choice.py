@@ -74,6 +74,13 @@ def test_a_file_that_has_no_scheme_is_refused(tmp_path: Path, text: str | None) 
         SchemeChoice.parse(f"{file}:every=2")
 
 
+def test_a_file_that_opens_a_missing_file_is_not_reported_as_missing_itself(tmp_path: Path) -> None:
+    file = tmp_path / "other.py"
+    file.write_text("open('/no/such/table')")
+    with pytest.raises(ValueError, match="/no/such/table"):
+        SchemeChoice.parse(str(file))
+
+
 def test_an_installed_package_s_entry_point_is_a_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     scheme_file(tmp_path, "theirs")

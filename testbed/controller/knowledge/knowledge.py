@@ -70,7 +70,7 @@ class PastNetwork:
     trusted: Collection[str]
 
     def rate_movement(self, plan: Plan, whole_s: float) -> float | None:
-        """Return how far the rates moved meanwhile of the links on which the plan's rounds depend.
+        """Return how far a rate moved in the interval, at most, among the links on which the plan's rounds depend.
 
         A round does not depend on a link that needs less than CRITICAL of it for the plan's bytes, even at the link's
         lowest rate.

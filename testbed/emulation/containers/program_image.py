@@ -68,11 +68,12 @@ TORCHRUN = '#!/bin/sh\nexec python3 -m torch.distributed.run "$@"\n'
 def program_image(
     client: docker.DockerClient, wanted: str | None = None, progress: Progress = print, renew: bool = False
 ) -> str:
-    """Return the image that a user's word names; None names the default image. It is built first if necessary.
+    """Return the image for programs: the default one, one that the engine has, or one built from a file of the user's.
 
     Args:
         client: The engine's client.
-        wanted: A requirements file (`*.txt`), a Dockerfile or its folder, or a name that the engine knows.
+        wanted: A requirements file (`*.txt`), a Dockerfile or its folder, or a name that the engine knows; None for the
+            default image, which is built if the engine does not have it.
         progress: Called with lines about builds.
         renew: Whether to build the image of a file again.
 

@@ -34,7 +34,7 @@ SETTINGS = Path("/proc/sys")
 
 
 class SettingRefused(EmulationError):
-    """The kernel lacks a setting or rejects its value. `field` is the setting's name, `given` the value."""
+    """The kernel lacks a setting (sysctl) or rejects its value. `field` is the sysctl's name, `given` the value."""
 
     def __init__(self, setting: str, error: OSError) -> None:
         name, _, value = setting.partition("=")

@@ -162,7 +162,7 @@ class StepWorth:
 
     @property
     def horizon(self) -> float:
-        """The horizon h in steps."""
+        """The horizon h: the number of local steps in a round after which 1/e of a step's progress is left."""
         return exp(self.values[_CURVE])
 
     def to_json(self) -> dict[str, float]:

@@ -209,7 +209,7 @@ class AssignmentProblem:
 
 @dataclass(frozen=True)
 class SiteAssignment:
-    """The host of each site."""
+    """The host of each site, and the total rate of the links between hosts."""
 
     host_of: Mapping[str, str]
     #: The rate over the cut pairs, both directions, in bits a second.

@@ -60,7 +60,7 @@ class PathSeen:
 
 @dataclass(frozen=True)
 class HostSeen:
-    """The figures of a host during a run, sample by sample."""
+    """A host during a run: its load and lateness in each sample, and how far its clock and its replay were off."""
 
     #: The processors' busy share.
     cpu: Sequence[float]

@@ -154,7 +154,7 @@ def _quoted_line(data: bytes, words: str) -> int | None:
 
 
 def _xml_lines(data: bytes) -> tuple[dict[str, int], dict[frozenset[str], list[int]]]:
-    """Return the line of each node by its id, and the lines of edges by their ends, in the file's order."""
+    """Return the line of each node by its id, and the lines of edges by their two ends, whichever is the source."""
     nodes: dict[str, int] = {}
     edges: dict[frozenset[str], list[int]] = {}
     parser = ParserCreate()

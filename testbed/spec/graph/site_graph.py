@@ -99,8 +99,9 @@ def some(names: list[str]) -> str:
 
 
 def site_name(label: str) -> str:
-    """Return a node's label as a site's name: up to its first comma, in small ASCII letters and dashes, at most 15.
+    """Return a node's label as a site's name: small ASCII letters, digits and dashes, a letter first, at most 15.
 
+    What follows the label's first comma is left out. A name without a letter first, and a reserved one, gets `site-`.
     `Miami, Florida` → `miami`, `San José` → `san-jose`, `1` → `site-1`, `London Docklands` → `london-dockland`.
     """
     plain = unicodedata.normalize("NFKD", label.partition(",")[0]).encode("ascii", "ignore").decode()

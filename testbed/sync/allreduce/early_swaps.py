@@ -63,7 +63,7 @@ class SwapAgreement:
             FrameError: The epoch was prepared before.
         """
         if epoch in self._promises or epoch in self._commits:
-            raise FrameError(f"epoch {epoch} is prepared a second time", rule="prepared-twice", epoch=epoch)
+            raise FrameError(f"the plan of epoch {epoch} is prepared a second time", rule="prepared-twice", epoch=epoch)
         self._promises[epoch] = begun
         return begun
 
@@ -74,8 +74,9 @@ class SwapAgreement:
             FrameError: The commit breaks the promise.
         """
         if (begun := self._promises.get(epoch)) is None or first <= begun:
+            promise = "gave no promise" if begun is None else f"promised it for rounds after {begun}"
             raise FrameError(
-                f"epoch {epoch} is committed from round {first} on, but this member promised {begun}",
+                f"the plan of epoch {epoch} is committed from round {first} on, but this member {promise}",
                 rule="not-promised",
                 epoch=epoch,
                 round=first,
@@ -258,7 +259,12 @@ class EarlySwaps:
         with self._progress.changed:
             self._progress.check()
             if epoch not in self._plans and epoch >= self._plans.agreed:
-                raise FrameError(f"this member does not hold epoch {epoch}", rule="unknown-epoch", epoch=epoch)
+                raise FrameError(
+                    f"this member was asked for a promise on the plan of epoch {epoch}, which the controller has not "
+                    "announced to it",
+                    rule="unknown-epoch",
+                    epoch=epoch,
+                )
             return self._agreement.promise(epoch, self._rounds.number)
 
     def commit(self, epoch: int, first: int) -> None:
@@ -395,7 +401,9 @@ def _promised(peer: SwapPeer, epoch: int) -> int:
     """Return the newest round that a member has begun, as it promises. Raises FrameError for any other message."""
     step, answered, begun = peer.receive()
     if step is not SwapStep.PROMISE or answered != epoch:
-        raise FrameError(f"{step.name.lower()} of epoch {answered} instead of a promise of epoch {epoch}")
+        raise FrameError(
+            f"a member answered with {step.name.lower()} of epoch {answered} instead of a promise of epoch {epoch}"
+        )
     return begun
 
 

@@ -196,7 +196,8 @@ class Round:
         number = self.reduction.layout.find(header.tree, header.offset)
         elements = len(self.reduction.layout.chunks[number])
         if not fits(header.dtype, elements, len(received.payload)):
-            raise FrameError(f"{self}: {len(received.payload)} bytes can't hold a chunk of {elements} elements")
+            size = len(received.payload)
+            raise FrameError(f"{self}: a payload of {size} bytes is too short or too long for {elements} elements")
         values = decode(header.dtype, received.payload, elements)
         part = Part(header.contributors, header.weight, header.successor, header.overlaps)
         if header.kind is Kind.PARTIAL:

@@ -201,7 +201,7 @@ class OutgoingFrames:
             return self._none_queued.wait_for(lambda: not self._queued, max(timeout_s, 0))
 
     def crowded(self, peer: str) -> bool:
-        """Return whether a frame for `peer` would wait behind other frames now."""
+        """Return whether a frame for `peer` would only wait now, here or on the path; see `Outbox.crowded`."""
         return self._outbox.crowded(peer)
 
     def frame(self, chunk: Chunk, kind: Kind, part: Part, encoded: Encoded) -> Frame:

@@ -38,7 +38,7 @@ class FrameArrivals:
         return self.times_s[-1]
 
     def by(self, time_s: float) -> float:
-        """Return the bytes of frames that came before `time_s`. Frames of the last moment belong to the end."""
+        """Return the bytes of frames that came before `time_s`; from `duration_s` on, those of all frames."""
         return float(self.total[-1] if time_s >= self.duration_s else self.total[bisect_left(self.times_s, time_s)])
 
 
