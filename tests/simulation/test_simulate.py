@@ -116,6 +116,7 @@ IN_ROUNDS: dict[str, dict[str, object]] = {
     "gradients": {"codec": "int8"},
     "local_sgd": {"every": 3},
     "post_local_sgd": {"start": 4, "every": 3},
+    "des_loc": {"every": 2},
     "diloco": {"every": 4, "fragments": 2, "delay": 1},
     "hierarchical": {"every": 2, "period": 2},
     "hybrid": {"every": 3, "period": 2, "overlap": True},
