@@ -89,7 +89,7 @@ SCHEME = Scheme(
     exchange="all-reduce",
     planned=True,
     elastic=True,
-    # A tenth more loss, as its members end with, is some third of the steps (docs/benchmarks.md).
+    # Its members end with 5 to 16 % more loss (docs/benchmarks.md), which is some third of the steps or more.
     traits=SchemeTraits(steps=LONG, worth=(log(0.7), 0.3), codec="sparse"),
     codec="sparse",
     source="Sarfi et al. 2025, arXiv 2508.15706; second-hand, and templar's and CCLoco's code",
