@@ -85,18 +85,23 @@ class Rule:
         """Return the step to subtract from the anchor in this slice, given the members' changes there."""
         raise NotImplementedError
 
+    def average_moments(self, number: int, inside: Sequence[optimizer.Optimizer]) -> None:
+        """Average what the members' optimizers keep, after merge `number`; by default nothing."""
+
 
 @dataclass
 class SparseLoCo(Rule):
     """SparseLoCo: e ← βe + Δ, q = Q(top-k of each chunk of e), e ← e − q, then the mean of q.
 
-    The mean is over all members or, with `senders`, over the members that sent the value, as in CCLoco's code.
+    With `senders` the mean is over the members that sent the value, otherwise over all. With `clip` no member's tensor
+    has a larger norm in the mean than the median of the members'.
     """
 
-    top_k: int = 32
-    decay: float = 0.999
-    rate: float = 1.0
-    senders: bool = False
+    every: int = 30
+    top_k: int = 64
+    decay: float = 0.95
+    senders: bool = True
+    clip: bool = True
     errors: list[Tensor] = field(default_factory=list)
 
     def begin(self, members: Members) -> None:
@@ -106,19 +111,43 @@ class SparseLoCo(Rule):
 
     def merged(self, here: slice, changes: Sequence[Tensor]) -> Tensor:
         """Add each change to its member's error, and return the mean of what the codec takes out of the errors."""
-        total, count = torch.zeros_like(changes[0]), torch.zeros_like(changes[0])
+        sizes = [shape.numel() for shape in self._shapes]
+        sent = []
         for error, change in zip(self.errors, changes, strict=True):
             error.mul_(self.decay).add_(change)
-            parts = torch.split(error, [shape.numel() for shape in self._shapes])
-            thinned = [
-                compressed(part.view(shape), self.top_k, 64, 2).flatten()
-                for part, shape in zip(parts, self._shapes, strict=True)
-            ]
-            sent = torch.cat(thinned)
-            error.sub_(sent)
-            total += sent
-            count += sent != 0
-        return self.rate * total / (count.clamp_min(1) if self.senders else len(changes))
+            parts = zip(torch.split(error, sizes), self._shapes, strict=True)
+            sent.append([compressed(part.view(shape), self.top_k, 64, 2).flatten() for part, shape in parts])
+            error.sub_(torch.cat(sent[-1]))
+        means = []
+        for parts_of_all in zip(*sent, strict=True):
+            values = torch.stack(parts_of_all)
+            count = (values != 0).sum(0).clamp_min(1) if self.senders else len(values)
+            if self.clip:
+                norms = values.norm(dim=1, keepdim=True)
+                values *= (norms.median() / norms.clamp_min(1e-30)).clamp_max(1)
+            means.append(values.sum(0) / count)
+        return torch.cat(means)
+
+
+@dataclass
+class DesLoc(Rule):
+    """DES-LOC: the mean of the parameters in each round, and of Adam's moments in each `first`-th and `second`-th."""
+
+    first: int = 3
+    second: int = 6
+
+    def merged(self, here: slice, changes: Sequence[Tensor]) -> Tensor:
+        """Return the mean change."""
+        return torch.stack(list(changes)).mean(0)
+
+    def average_moments(self, number: int, inside: Sequence[optimizer.Optimizer]) -> None:
+        """Average the moments that are due."""
+        first, second = zip(*(one.moments() for one in inside), strict=True)
+        for period, moments in ((self.first, first), (self.second, second)):
+            if not number % period:
+                mean = torch.stack(moments).mean(0)
+                for moment in moments:
+                    moment.copy_(mean)
 
 
 @dataclass
@@ -164,9 +193,10 @@ RULES: Mapping[str, Callable[[], Rule | None]] = {
     "muloco, every 10": lambda: Quantized(10, "muon", codec="bins2", decay=0.9, outer=Nesterov(0.8, 0.9)),
     "muloco, every 30": lambda: Quantized(30, "muon", codec="bins2", decay=0.9, outer=Nesterov(0.8, 0.9)),
     "4 bits, every 24": lambda: Quantized(24, fragments=4, codec="bins4", decay=1.0, steps=True),
-    "sparseloco": lambda: SparseLoCo(15),
-    "sparseloco, mean over senders": lambda: SparseLoCo(15, senders=True),
-    "sparseloco, mean over senders, decay 0.95": lambda: SparseLoCo(15, senders=True, decay=0.95),
+    "sparseloco": lambda: SparseLoCo(),
+    "sparseloco, the older form": lambda: SparseLoCo(15, top_k=32, decay=0.999, senders=False, clip=False),
+    "des_loc, every 8": lambda: DesLoc(8),
+    "des_loc, every 30": lambda: DesLoc(30),
 }
 
 
@@ -199,6 +229,7 @@ def train(rule: Rule | None, members: Members, steps: int, learning_rate: float,
                 anchor[here] -= rule.merged(here, [anchor[here] - own[here] for own in held])
                 for own in held:
                     own[here] = anchor[here]
+                rule.average_moments(due, inside)
         if (step + 1) % each == 0 or step + 1 == steps:
             found[step + 1] = members.loss(anchor)
     return found

@@ -37,7 +37,9 @@ from testbed.workload import Workload
 
 BASELINE = "gradients"
 OPTIMIZER = "adamw"
-SCHEMES = "sparseloco,loscar,muloco@muon,diloco:every=30"
+#: SparseLoCo as CCLoco's code had it, with two bits a value.
+OLDER = "sparseloco:every=15+top_k=32+decay=0.999+mean=all+clip=false"
+SCHEMES = f"sparseloco,{OLDER},loscar,muloco@muon,diloco:every=30,des_loc:every=30"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def train(said: str, seed: int, training: Training) -> Trained:
 
 def _member(control: str, name: str, model: Learner, choice: SchemeChoice, training: Training) -> tuple[str, int]:
     with sync.join(control, name, "127.0.0.1") as session:
-        parts = RoundTraining(session, model.parameters, training.batch)
+        parts = RoundTraining(session, model.parameters, training.batch, moments=model.moments)
         strategy: sync.Strategy = choice.scheme.algorithm.build(choice.options, parts)
         for _ in range(training.steps):
             model.compute()

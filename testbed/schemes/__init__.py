@@ -32,6 +32,7 @@ _NAMES = (
     "auto",
     "local_sgd",
     "post_local_sgd",
+    "des_loc",
     "diloco",
     "muloco",
     "hierarchical",

@@ -1,27 +1,33 @@
 """SparseLoCo: local steps, and of their change only the largest values of each chunk are sent, in two bits each.
 
     Δ = θ − (θ after H local steps)
-    e ← β·e + Δ             e: each member's own residual
+    e ← β·e + Δ                                     e: each member's own residual
     q = Q(top-k of each chunk of e)
     e ← e − q
-    θ ← θ − α·mean(q)
+    q ← q·min(1, median of all members' ‖q‖ / ‖q‖)  for each tensor of the model (`clip`)
+    θ ← θ − α·mean(q)                               of each element over the members that sent it (`mean`)
 
-Source: Sarfi et al. 2025, arXiv 2508.15706, by others' account of it; CCLoco's code.
+Source: Sarfi et al. 2025, arXiv 2508.15706, by others' account of it; the defaults and both `clip` and `mean` are those
+of its production run (templar's code). CCLoco's older code is `every: 15`, `top_k: 32`, `decay: 0.999`, `mean: all` and
+`clip: false`, with 256 bins (`bits: 8`).
 
 The residual stands in for the outer optimizer's momentum: momentum would keep what was sent once more, beside what was
-not. CCLoco's code takes the mean of an element over the members that sent it; here, as in the formula, it is over all.
+not. It does not keep what `clip` takes away. An element that is zero counts as not sent. Of an even number of norms the
+median is the lower one in the middle.
 
 The sums of q travel whole through the codec `sparse`, so that the mean is exact whatever the trees are: a single member
-sends two bits a value, relays send the union of the indices, with as many levels as their sums have.
+sends two bits a value, relays send the union of the indices, with as many levels as their sums have. For the mean over
+senders a second half of the tensor has a one for each element that a member sends. `clip` needs all members' norms
+before q is summed, so that it adds a small round before each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import log
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from testbed.plan import SchemeTraits
 from testbed.schemes.options import LocalSteps, Misfit, limited
@@ -39,22 +45,36 @@ if TYPE_CHECKING:
 class SparseLoCoOptions(LocalSteps):
     """Options of SparseLoCo."""
 
-    every: int = limited(15, ge=1)
+    every: int = limited(30, ge=1)
     #: The values that each chunk sends.
-    top_k: int = limited(32, ge=1)
+    top_k: int = limited(64, ge=1)
     #: The side of a chunk of `chunk` × `chunk` elements.
     chunk: int = limited(64, ge=1)
     #: Bits of a sent value; `null`: values are sent as fp32.
     bits: int | None = limited(2, ge=1, le=8)
     #: The fraction of the residual that is kept in each round (β).
-    decay: float = limited(0.999, ge=0, le=1)
+    decay: float = limited(0.95, ge=0, le=1)
     #: The outer learning rate (α).
     learning_rate: float = limited(1.0, gt=0)
+    #: The members over which an element's mean is: those that sent it, or all.
+    mean: Literal["senders", "all"] = "senders"
+    #: Whether each tensor of a member is scaled down to the median of the members' norms. A step then has two rounds.
+    clip: bool = True
 
     @property
     def among_all(self) -> bool:
         """True: rounds average changes, so that a difference between groups would stay for good."""
         return True
+
+    @property
+    def round_share(self) -> float:
+        """The values of one round over the model's: twice as many where senders are counted. Norms are left out."""
+        return 2.0 if self.mean == "senders" else 1.0
+
+    def check_elastic(self) -> None:
+        """Raise Misfit with `clip`, whose step has two rounds."""
+        if self.clip:
+            raise Misfit("clip", "a step with two rounds leaves no moment to come back at", "`clip: false`")
 
     def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
         """Check as for any scheme, and refuse codecs that leave something out a second time."""
@@ -69,18 +89,18 @@ SCHEME = Scheme(
     exchange="all-reduce",
     planned=True,
     elastic=True,
-    # A tenth more loss, as its members end with, is some third of the steps (docs/benchmarks.md).
+    # Its members end with 5 to 16 % more loss (docs/benchmarks.md), which is some third of the steps or more.
     traits=SchemeTraits(steps=LONG, worth=(log(0.7), 0.3), codec="sparse"),
     codec="sparse",
-    source="Sarfi et al. 2025, arXiv 2508.15706; second-hand, and CCLoco's code",
+    source="Sarfi et al. 2025, arXiv 2508.15706; second-hand, and templar's and CCLoco's code",
 )
 
 
 class SparseLoCo(Strategy):
     """The strategy of SparseLoCo: every few steps a round sends the largest changes, and keeps the rest as residual.
 
-    Members begin with the same parameters and agree after each round. It needs four times the parameters in memory, or
-    five where the plan has a codec.
+    Members begin with the same parameters and agree after each round. It needs four times the parameters in memory, one
+    more with `mean: senders`, and as much as a round has where the plan has a codec.
     """
 
     def __init__(self, training: RoundTraining, options: SparseLoCoOptions, optimizer: Steps | None = None) -> None:
@@ -92,7 +112,10 @@ class SparseLoCo(Strategy):
         self._options = options
         self._anchor = flat.gather(self._parameters, flat.room(self._parameters))
         self._error = flat.room(self._parameters)
-        self._sent = flat.room(self._parameters)
+        self._sent = self._room = flat.room(self._parameters)
+        if options.mean == "senders":
+            self._room = self._sent.new_zeros(2 * len(self._sent))
+            self._sent = self._room[: len(self._sent)]
         self._residual = Residual()
         self._steps = 0
         self._rounds = 0
@@ -114,8 +137,8 @@ class SparseLoCo(Strategy):
         return not self._steps
 
     def over(self, rounds: int, taken: int) -> bool:
-        """Return whether the rounds of the run are done."""
-        return self._rounds >= rounds
+        """Return whether the rounds of the run are done. With `clip` there are two in a period."""
+        return self._rounds >= (max(1, rounds // 2) if self._options.clip else rounds)
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
@@ -148,18 +171,36 @@ class SparseLoCo(Strategy):
         options = self._options
         changed = torch.sub(self._anchor, flat.gather(self._parameters, self._sent), out=self._sent)
         self._error.mul_(options.decay).add_(changed)
-        start = 0
-        for parameter in self._parameters:
-            part = slice(start, start + parameter.numel())
-            values = self._error[part].view(parameter.shape)
-            self._sent[part] = compressed(values, options.top_k, options.chunk, options.bits).flatten()
-            start = part.stop
+        sizes = [parameter.numel() for parameter in self._parameters]
+        parts, errors = torch.split(self._sent, sizes), torch.split(self._error, sizes)
+        for parameter, part, error in zip(self._parameters, parts, errors, strict=True):
+            values = error.view(parameter.shape)
+            part.copy_(compressed(values, options.top_k, options.chunk, options.bits).flatten())
         self._error.sub_(self._sent)
-        check_whole(self._reducer.allreduce(self._sent, self.weight, self._residual))
+        senders = self._room[len(self._sent) :]
+        if len(senders):
+            torch.ne(self._sent, 0, out=senders)
+        if options.clip:
+            self._clip(parts)
+        check_whole(self._reducer.allreduce(self._room, self.weight, self._residual))
+        if len(senders):
+            self._sent.div_(senders.masked_fill_(senders == 0, 1))
         self._anchor.sub_(self._sent, alpha=options.learning_rate)
         flat.scatter(self._anchor, self._parameters)
         self._steps = 0
         self._rounds += 1
+
+    def _clip(self, parts: Sequence[torch.Tensor]) -> None:
+        """Scale each part down to the median of the members' norms, which a round without weights tells all members."""
+        import torch
+
+        members, own = self._reducer.members, self._reducer.members.index(self._reducer.name)
+        norms = torch.zeros(len(members), len(parts), device=self._sent.device)
+        norms[own] = torch.stack([part.norm() for part in parts])
+        check_whole(self._reducer.allreduce(norms))
+        factors = (norms.median(dim=0).values / norms[own]).nan_to_num(1.0).clamp_max(1.0)
+        for part, factor in zip(parts, factors, strict=True):
+            part.mul_(factor)
 
 
 def compressed(values: torch.Tensor, top_k: int, side: int, bits: int | None) -> torch.Tensor:

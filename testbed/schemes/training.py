@@ -34,7 +34,8 @@ class RoundTraining:
     steps: Callable[[], int | None] = lambda: None
     #: Returns how the plan in force has members train from the next round on; None where it leaves that to the scheme.
     chosen: Callable[[], TrainingChoice | None] = lambda: None
-    #: Returns the moments that the member's optimizer keeps: tensors of the same shapes at all members.
+    #: Returns the moments that the member's optimizer keeps: tensors of the same shapes at all members. Adam's second
+    #: moment of a tensor follows its first one.
     moments: Callable[[], Sequence[torch.Tensor]] = tuple
 
 

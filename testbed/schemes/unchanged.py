@@ -59,7 +59,7 @@ class UnchangedScript:
         check(parameters, [optimizer])
         session = self._stack.enter_context(join_by_environment(str(parameters[0].device)))
         atexit.register(self.end)
-        strategy = strategy_of(self._choice, session, parameters)
+        strategy = strategy_of(self._choice, session, parameters, [optimizer])
         steps = OptimizerSteps(strategy, [optimizer])
         self._stack.enter_context(steps.counted())  # its hooks are called in this step already
         begun = session.rounds

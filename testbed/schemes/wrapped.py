@@ -86,7 +86,7 @@ def wrap(
     with ExitStack() as stack:
         if session is None:
             session = stack.enter_context(join_by_environment(str(parameters[0].device)))
-        strategy = strategy_of(choice, session, parameters, weight)
+        strategy = strategy_of(choice, session, parameters, optimizers, weight)
         for module in model.modules():
             if isinstance(module, DistributedDataParallel):
                 log.info("%s", stack.enter_context(local_gradients(module)))
@@ -97,7 +97,11 @@ def wrap(
 
 
 def strategy_of(
-    choice: SchemeChoice, session: Session, parameters: Sequence[torch.Tensor], weight: float = 1.0
+    choice: SchemeChoice,
+    session: Session,
+    parameters: Sequence[torch.Tensor],
+    optimizers: Sequence[torch.optim.Optimizer],
+    weight: float = 1.0,
 ) -> Strategy:
     """Return the strategy that synchronizes the parameters.
 
@@ -108,9 +112,21 @@ def strategy_of(
     plan = session.plan
     choice.check_plan(plan.codec, bool(plan.groups))
     check_alike(session, parameters)
-    training = RoundTraining(session, parameters, weight, steps=lambda: session.plan.steps.get(session.name))
+    training = RoundTraining(
+        session,
+        parameters,
+        weight,
+        steps=lambda: session.plan.steps.get(session.name),
+        moments=lambda: moments_of(parameters, optimizers),
+    )
     strategy: Strategy = choice.scheme.algorithm.build(choice.options, training)
     return strategy
+
+
+def moments_of(parameters: Sequence[torch.Tensor], optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.Tensor]:
+    """Return Adam's first and second moment of each parameter that has been stepped; none of another optimizer."""
+    states = [its.state.get(parameter, {}) for parameter in parameters for its in optimizers]
+    return [state[moment] for state in states if "exp_avg_sq" in state for moment in ("exp_avg", "exp_avg_sq")]
 
 
 def described(choice: SchemeChoice, session: Session, parameters: Sequence[torch.Tensor]) -> str:

@@ -64,7 +64,8 @@ def small_learner(work: Workload, elements: int) -> Learner:
     """Return a model that learns nothing in place of one with `elements`; it has at most MOST_ELEMENTS."""
     torch.set_num_threads(1)
     few = min(elements, MOST_ELEMENTS)
-    return Synthetic(replace(work, model="synthetic", parameters=few, optimizer="sgd"), torch.device("cpu"))
+    inner = work.optimizer if work.optimizer in ("adam", "adamw") else "sgd"  # schemes may send Adam's moments
+    return Synthetic(replace(work, model="synthetic", parameters=few, optimizer=inner), torch.device("cpu"))
 
 
 class TrainingEnded(Exception):

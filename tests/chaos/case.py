@@ -37,7 +37,7 @@ SYNC: tuple[tuple[int, dict[str, Any]], ...] = (
     (1, {"strategy": "hybrid", "every": 2, "period": 2}),
     (1, {"strategy": "sparta", "share": 0.1}),
     (1, {"strategy": "loscar", "share": 0.1}),
-    (2, {"strategy": "sparseloco", "every": 2}),
+    (2, {"strategy": "sparseloco", "every": 2, "clip": False}),
     (2, {"strategy": "hop"}),
     (1, {"strategy": "dpsgd"}),
     (1, {"strategy": "prague"}),

@@ -18,6 +18,7 @@ from testbed.plan import Plan
 from testbed.protocol import Goodbye, Held
 from testbed.schemes import SCHEMES
 from testbed.schemes.training import RoundTraining
+from testbed.schemes.wrapped import moments_of
 from testbed.sync.strategies import Strategy
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, star
@@ -36,6 +37,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "auto": {},
     "local_sgd": {"every": 3},
     "post_local_sgd": {"start": 3, "every": 3},
+    "des_loc": {"every": 3, "first": 1, "second": 2},
     "diloco": {"every": 4, "fragments": 2, "delay": 1},
     "sparta": {"share": 0.2, "every": 4},
     "loscar": {"share": 0.2, "delay": 2},
@@ -45,10 +47,14 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def strategy_of(name: str, session: sync.Session, net: torch.nn.Module) -> Strategy:
-    scheme = SCHEMES[name]
+def strategy_of(
+    name: str, session: sync.Session, net: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None
+) -> Strategy:
+    scheme, parameters = SCHEMES[name], list(net.parameters())
     options = scheme.read(OPTIONS[name])
-    built: Strategy = scheme.algorithm.build(options, RoundTraining(session, list(net.parameters()), 1.0))
+    optimizers = [] if optimizer is None else [optimizer]
+    training = RoundTraining(session, parameters, 1.0, moments=lambda: moments_of(parameters, optimizers))
+    built: Strategy = scheme.algorithm.build(options, training)
     return built
 
 
@@ -93,7 +99,8 @@ def test_plans_and_codecs_change_in_the_midst(tmp_path: Path, name: str) -> None
         def work(member: str) -> torch.Tensor:
             with sync.join(controller.address, member, "127.0.0.1", timeout=20) as session:
                 net = model()
-                optimizer, strategy = adam(net), strategy_of(name, session, net)
+                optimizer = adam(net)
+                strategy = strategy_of(name, session, net, optimizer)
                 for number in range(STEPS):
                     if member == "m0" and number in (2, 7):
                         controller.prepare(plans[(2, 7).index(number) + 1])
@@ -116,7 +123,8 @@ def test_it_goes_on_from_a_checkpoint_to_the_bit(tmp_path: Path, name: str) -> N
 
     def whole(session: sync.Session) -> torch.Tensor:
         net = model()
-        optimizer, strategy = adam(net), strategy_of(name, session, net)
+        optimizer = adam(net)
+        strategy = strategy_of(name, session, net, optimizer)
         take_steps(strategy, net, optimizer, session.name, range(HALF))
         session.save(files[session.name], model=net, optimizer=optimizer, strategy=strategy)
         take_steps(strategy, net, optimizer, session.name, range(HALF, STEPS))
@@ -125,7 +133,8 @@ def test_it_goes_on_from_a_checkpoint_to_the_bit(tmp_path: Path, name: str) -> N
 
     def rest(session: sync.Session) -> torch.Tensor:
         net = model()
-        optimizer, strategy = adam(net), strategy_of(name, session, net)
+        optimizer = adam(net)
+        strategy = strategy_of(name, session, net, optimizer)
         sync.load(files[session.name]).restore(model=net, optimizer=optimizer, strategy=strategy)
         take_steps(strategy, net, optimizer, session.name, range(HALF, STEPS))
         strategy.settle()
@@ -145,7 +154,8 @@ def test_a_member_that_joins_begins_where_another_is(tmp_path: Path, name: str) 
 
     def first(session: sync.Session) -> None:
         net = model()
-        optimizer, strategy = adam(net), strategy_of(name, session, net)
+        optimizer = adam(net)
+        strategy = strategy_of(name, session, net, optimizer)
         take_steps(strategy, net, optimizer, session.name, range(HALF))
         handed[session.name] = {
             "net": {key: value.clone() for key, value in net.state_dict().items()},

@@ -26,6 +26,8 @@ PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m1"),), codec="sparse")
 STEPS = 6
 #: No chunk of the small model has as many elements.
 ALL = {"top_k": 4096, "bits": None}
+#: CCLoco's mean and norms.
+OLDER = {"mean": "all", "clip": False}
 
 shapes = st.one_of(st.tuples(st.integers(1, 300)), st.tuples(st.integers(1, 20), st.integers(1, 30)))
 
@@ -54,7 +56,10 @@ def train(directory: Path, plan: Plan = PLAN, steps: int = STEPS, **options: Any
 
 
 def by_hand(every: int, options: SparseLoCoOptions) -> torch.Tensor:
-    """Compute e ← βe + Δ, q = Q(e), e ← e − q, θ ← θ − α·mean(q), one member after the other."""
+    """Compute e ← βe + Δ, q = Q(e), e ← e − q, θ ← θ − α·mean(q), one member after the other.
+
+    The mean of each element is over the members that sent it, of tensors that are not larger than the median's.
+    """
     anchor = flat(model())
     nets = {member: model() for member in MEMBERS}
     errors = {member: torch.zeros_like(anchor) for member in MEMBERS}
@@ -72,16 +77,30 @@ def by_hand(every: int, options: SparseLoCoOptions) -> torch.Tensor:
             ]
             sent.append(torch.cat(thinned))
             errors[member] = errors[member] - sent[-1]
-        anchor = anchor - options.learning_rate * torch.stack(sent).mean(0)
+        anchor = anchor - options.learning_rate * mean_of(torch.stack(sent), options)
         for net in nets.values():
             nn.utils.vector_to_parameters(anchor.clone(), net.parameters())
     return anchor
 
 
+def mean_of(sent: torch.Tensor, options: SparseLoCoOptions) -> torch.Tensor:
+    """Return the mean of what members sent, a row for each."""
+    count = (sent != 0).sum(0).clamp_min(1) if options.mean == "senders" else len(sent)
+    if options.clip:
+        parts = sent.split([p.numel() for p in model().parameters()], dim=1)
+        norms = [part.norm(dim=1, keepdim=True) for part in parts]
+        sent = torch.cat(
+            [p * torch.minimum(n.sort(0).values[1], n) / n for p, n in zip(parts, norms, strict=True)], dim=1
+        )
+    return sent.sum(0) / count
+
+
 @pytest.mark.local
-@pytest.mark.parametrize("bits", [2, None])
-def test_it_is_its_formula(tmp_path: Path, bits: int | None) -> None:
-    options = {"every": 2, "top_k": 3, "chunk": 4, "bits": bits, "decay": 0.9, "learning_rate": 0.8}
+@pytest.mark.parametrize(
+    "form", [{}, {"bits": None}, {"mean": "all"}, {"clip": False}, OLDER, {**OLDER, "bits": None}], ids=str
+)
+def test_it_is_its_formula(tmp_path: Path, form: dict[str, Any]) -> None:
+    options = {"every": 2, "top_k": 3, "chunk": 4, "decay": 0.9, "learning_rate": 0.8, **form}
     results = train(tmp_path, **options)
     torch.testing.assert_close(results["m0"], by_hand(2, SparseLoCoOptions(**options)), atol=1e-6, rtol=1e-5)
 
@@ -96,7 +115,7 @@ def test_uncompressed_with_one_step_of_sgd_it_is_the_mean_gradient(tmp_path: Pat
             inputs, targets = batch(member, number)
             ((net(inputs) - targets).square().mean() / len(MEMBERS)).backward()
         optimizer.step()
-    results = train(tmp_path, every=1, **ALL)
+    results = train(tmp_path, every=1, **ALL, clip=False)
     torch.testing.assert_close(results["m0"], flat(net), atol=1e-6, rtol=1e-5)
 
 
@@ -112,8 +131,9 @@ def test_one_member_uncompressed_is_its_optimizer(tmp_path: Path) -> None:
 
 @pytest.mark.local
 def test_through_the_codec_and_without_it_is_the_same_to_the_bit(tmp_path: Path) -> None:
-    through = train(tmp_path / "sparse", every=2, top_k=3, chunk=4)
-    without = train(tmp_path / "fp32", Plan(0, MEMBERS, PLAN.trees), every=2, top_k=3, chunk=4)
+    options: dict[str, Any] = {"every": 2, "top_k": 3, "chunk": 4}
+    through = train(tmp_path / "sparse", **options)
+    without = train(tmp_path / "fp32", Plan(0, MEMBERS, PLAN.trees), **options)
     assert torch.equal(through["m0"], without["m0"])
 
 
@@ -178,7 +198,7 @@ def test_it_comes_to_the_optimum_though_each_round_sends_a_tenth(tmp_path: Path)
             net = Quadratic(dimensions)
             optimizer = torch.optim.SGD(net.parameters(), lr=0.02)
             training = RoundTraining(session, [net.place], 1.0)
-            options = SparseLoCoOptions(every=4, top_k=10, chunk=10, decay=decay, learning_rate=0.7)
+            options = SparseLoCoOptions(4, top_k=10, chunk=10, decay=decay, learning_rate=0.7, mean="all", clip=False)
             with SparseLoCo(training, options, optimizer):
                 for _ in range(4 * 250):
                     optimizer.zero_grad()
@@ -196,10 +216,12 @@ def test_it_comes_to_the_optimum_though_each_round_sends_a_tenth(tmp_path: Path)
 
 
 @pytest.mark.local
-def test_a_member_sends_a_two_hundredth_of_the_bytes(tmp_path: Path) -> None:
-    """The rounds' own counters show 32 of 4,096 values, each of about 11 bits, where fp32 has 32 for each of 4,096.
+@pytest.mark.parametrize(("form", "fewer"), [({}, 80), ({"top_k": 32, **OLDER}, 200)], ids=["", "older"])
+def test_a_member_sends_few_bytes(tmp_path: Path, form: dict[str, Any], fewer: int) -> None:
+    """The rounds' own counters show 64 of 4,096 values, each of about 18 bits, where fp32 has 32 for each of 4,096.
 
-    Each chunk of 64 KiB adds a header and two tables.
+    The older form has 32 values of about 11 bits. Each chunk of 64 KiB adds a header and two tables; without headers
+    the fraction is 1/107.
     """
     side, members = 512, names(2)
     plan = Plan(0, members, (chain(members),), codec="sparse")
@@ -207,7 +229,7 @@ def test_a_member_sends_a_two_hundredth_of_the_bytes(tmp_path: Path) -> None:
     def work(session: sync.Session) -> int:
         weight = nn.Parameter(torch.zeros(side, side))
         training = RoundTraining(session, [weight], 1.0)
-        strategy = SparseLoCo(training, SparseLoCoOptions(every=1))
+        strategy = SparseLoCo(training, SparseLoCoOptions(every=1, **form))
         with torch.no_grad():
             weight.sub_(normal((side, side), int(session.name[1:])))
         sent: list[int] = []
@@ -220,10 +242,10 @@ def test_a_member_sends_a_two_hundredth_of_the_bytes(tmp_path: Path) -> None:
 
         session.allreduce = counted  # type: ignore[method-assign]
         strategy.after_step()
-        return sent[0]
+        return sum(sent)
 
     leaf = run(tmp_path, plan, work)["m1"]
-    assert leaf < 4 * side * side / 200
+    assert leaf < 4 * side * side / fewer
 
 
 @pytest.mark.pure
@@ -231,6 +253,36 @@ def test_what_would_thin_it_out_twice_is_refused() -> None:
     with pytest.raises(Misfit) as caught:
         SparseLoCoOptions().check_plan("mst", {}, "int8")
     assert caught.value.name == "codec"
+
+
+@pytest.mark.pure
+def test_members_can_be_lost_where_a_step_has_one_round() -> None:
+    SparseLoCoOptions(clip=False).check_elastic()
+    with pytest.raises(Misfit) as caught:
+        SparseLoCoOptions().check_elastic()
+    assert caught.value.name == "clip"
+
+
+@pytest.mark.local
+def test_one_member_cannot_move_the_model_far(tmp_path: Path) -> None:
+    """m2's change is 1,000 times as large as the others'. Clipped, it counts as one of the others'."""
+
+    def work(clip: bool) -> dict[str, float]:
+        def member(session: sync.Session) -> float:
+            weight = nn.Parameter(torch.zeros(8))
+            options = SparseLoCoOptions(every=1, chunk=1, bits=None, clip=clip)
+            strategy = SparseLoCo(RoundTraining(session, [weight], 1.0), options)
+            with torch.no_grad():
+                weight.add_(1000.0 if session.name == "m2" else 1.0)
+            strategy.after_step()
+            return weight.detach().norm().item() / 8**0.5
+
+        folder = tmp_path / str(clip)
+        folder.mkdir()
+        return run(folder, PLAN, member)
+
+    assert max(work(True).values()) == pytest.approx(1)
+    assert min(work(False).values()) == pytest.approx(334)
 
 
 @pytest.mark.local

@@ -136,6 +136,7 @@ class EpochReducer:
 
     def __init__(self, session: sync.Session) -> None:
         self._session = session
+        self.name, self.members = session.name, session.members
         self.epoch = 0
 
     def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: Any = None, async_op: bool = False) -> Any:

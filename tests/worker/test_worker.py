@@ -91,6 +91,7 @@ def test_all_members_end_with_the_same_parameters(tmp_path: Path, model: str, st
         ("gradients", {"powersgd_rank": 2}),
         ("local_sgd", {"every": 3}),
         ("post_local_sgd", {"start": 2, "every": 2}),
+        ("des_loc", {"every": 3, "first": 1}),
         ("diloco", {"every": 4, "fragments": 2, "delay": 1}),
         ("sparseloco", {"every": 3}),
         ("muloco", {"every": 3}),

@@ -71,7 +71,7 @@ _AVERAGE = {"learning_rate": 1.0, "momentum": 0.0}
 #: The six schemes that are emulated.
 EMULATED: Mapping[str, Scheme] = {
     "diloco": Scheme({"strategy": "diloco", "every": 30, "policy": "packing"}, 30),
-    "sparseloco": Scheme({"strategy": "sparseloco", "policy": "packing"}, 15),
+    "sparseloco": Scheme({"strategy": "sparseloco", "policy": "packing"}, 30),
     "muloco": Scheme({"strategy": "muloco", "policy": "packing"}, 30, "muon"),
     "hybrid": Scheme(
         {

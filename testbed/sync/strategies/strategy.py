@@ -38,6 +38,13 @@ class Reduced(Protocol):
 class Reducer(Protocol):
     """The part of a session that strategies need."""
 
+    #: The name of this member.
+    name: str
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The names of all members, in the same order at each."""
+
     @overload
     def allreduce(
         self,
