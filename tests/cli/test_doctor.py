@@ -54,7 +54,10 @@ def test_the_first_line_says_whether_the_quickstart_runs_here(
 def test_a_user_without_root_is_told_what_it_needs(words: tuple[str, ...]) -> None:
     nobody = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
     command = [sys.executable, "-B", "-m", "testbed", "doctor", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, **nobody)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, **nobody)
+    except PermissionError:
+        pytest.skip("the checkout is in a folder that other users can't read, such as /root")
     assert done.returncode == 3, done.stderr
     assert "run it with sudo" in done.stdout
     assert "Traceback" not in done.stderr

@@ -115,7 +115,7 @@ def test_over_tls_nobody_comes_in_with_another_s_certificate_or_none(tmp_path: P
         ):
             tls = tmp_path / folder if folder else None
             with pytest.raises(sync.SyncError, match=why):
-                sync.join(f"tcp:127.0.0.1:{port}", "paris", "127.0.0.1", timeout=10, tls=tls)
+                sync.join(f"tcp:127.0.0.1:{port}", "paris", "127.0.0.1", timeout=PATIENCE_S, tls=tls)
         served.terminate()
         assert served.wait(PATIENCE_S) == 0
 
@@ -127,7 +127,7 @@ def test_a_member_with_tls_is_told_that_the_controller_has_none(tmp_path: Path) 
         served = controller(stack, tmp_path, port)
         until((tmp_path / "run" / "admin.sock").exists)
         with pytest.raises(sync.SyncError) as caught:
-            sync.join(f"tcp:127.0.0.1:{port}", "paris", "127.0.0.1", timeout=10, tls=tmp_path / "tls" / "paris")
+            sync.join(f"tcp:127.0.0.1:{port}", "paris", "127.0.0.1", timeout=PATIENCE_S, tls=tmp_path / "tls" / "paris")
         assert caught.value.rule == "tls"
         served.terminate()
         assert served.wait(PATIENCE_S) == 0
@@ -143,7 +143,7 @@ def test_only_a_member_s_own_token_admits_as_that_member(tmp_path: Path) -> None
             time.sleep(0.02)
         for token in ("guessed", "", (tokens / "tokyo.token").read_text().strip()):
             with pytest.raises(sync.Stopped, match="paris"):
-                sync.join(f"tcp:127.0.0.1:{port}", "paris", "127.0.0.1", timeout=30, token=token)
+                sync.join(f"tcp:127.0.0.1:{port}", "paris", "127.0.0.1", timeout=PATIENCE_S, token=token)
         assert stat.filemode(tokens.stat().st_mode) == "drwx------"
         assert {stat.filemode(file.stat().st_mode) for file in tokens.iterdir()} == {"-rw-------"}
         assert sorted(file.name for file in tokens.iterdir()) == ["controller.key", "paris.token", "tokyo.token"]

@@ -21,6 +21,7 @@ from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, star
 from tests.sync.sessions import run
 from tests.sync.strategies.training import flat, model, step
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
@@ -64,7 +65,7 @@ def train(
     with Controller(tmp_path, plans[0], job()) as controller:
 
         def work(member: str) -> torch.Tensor:
-            with sync.join(controller.address, member, "127.0.0.1", timeout=20) as session:
+            with sync.join(controller.address, member, "127.0.0.1", timeout=PATIENCE_S) as session:
                 net = model()
                 optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
                 with_hooks = auto(session, net, optimizer)

@@ -24,6 +24,7 @@ from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, star
 from tests.sync.sessions import run
 from tests.sync.strategies.training import flat, model, step
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
@@ -97,7 +98,7 @@ def test_plans_and_codecs_change_in_the_midst(tmp_path: Path, name: str) -> None
     with Controller(tmp_path, plans[0], job()) as controller:
 
         def work(member: str) -> torch.Tensor:
-            with sync.join(controller.address, member, "127.0.0.1", timeout=20) as session:
+            with sync.join(controller.address, member, "127.0.0.1", timeout=PATIENCE_S) as session:
                 net = model()
                 optimizer = adam(net)
                 strategy = strategy_of(name, session, net, optimizer)

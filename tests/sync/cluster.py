@@ -33,7 +33,7 @@ from testbed.planning import Member as Site
 from testbed.protocol import Job
 from testbed.sync.allreduce.round import Round
 from tests.program import FORKS, ForkedProgram, preload
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 preload("tests.sync.cluster", "testbed.controller.serve")
 
@@ -138,7 +138,7 @@ def member(folder: Path, name: str, step_s: float, orders: Path, owner: int) -> 
     torch.set_num_threads(1)
     parameters = Parameters()
     control = f"unix:{folder}/control/{name}/control.sock"
-    with sync.join(control, name, "127.0.0.1", timeout=60) as session:
+    with sync.join(control, name, "127.0.0.1", timeout=PATIENCE_S) as session:
         session.share(parameters=parameters)
         with (folder / f"{name}.jsonl").open("a", buffering=1) as log:
             while True:
@@ -202,7 +202,7 @@ class Cluster:
         self.names = tuple(f"m{i}" for i in range(count))
         self.client = ControllerClient(folder / "owner.sock")
         self._step_s = step_s
-        jobs = dict.fromkeys(self.names, Job(10**9, round_timeout_s=30.0))
+        jobs = dict.fromkeys(self.names, Job(10**9, round_timeout_s=PATIENCE_S))
         self._spec = ControllerSpec(
             members=self.names,
             secret=secrets.token_hex(8),

@@ -11,6 +11,7 @@ from testbed import sync
 from testbed.plan import Plan
 from testbed.protocol import Goodbye, Job
 from tests.sync.controller import Controller, job
+from tests.waiting import PATIENCE_S
 
 T = TypeVar("T")
 
@@ -34,7 +35,9 @@ def run_with(
 
     def member(name: str) -> T:
         tls = certificates and certificates / name
-        with sync.join(controller.address, name, "127.0.0.1", timeout=20, after_round=after_round, tls=tls) as session:
+        with sync.join(
+            controller.address, name, "127.0.0.1", timeout=PATIENCE_S, after_round=after_round, tls=tls
+        ) as session:
             return work(session)
 
     members = controller.plan.members

@@ -42,12 +42,13 @@ from tests.sync.controller import Controller, job
 from tests.sync.delayed_network import DelayedNetwork
 from tests.sync.plans import names, plan_over_graph, random_groups
 from tests.sync.proxy import Proxy
+from tests.waiting import PATIENCE_S
 
 #: The plan after whose first round all members end.
 LAST = 1_000_000
 #: The elements of the tensors that are reduced in turn, like a model's buckets.
 ELEMENTS = (1500, 400, 900)
-TIMEOUT_S = 30.0
+TIMEOUT_S = PATIENCE_S
 #: The swaps of a case. Each case has other members.
 SWAPS_PER_CASE = 50
 LEAST_MEMBERS, MOST_MEMBERS = 3, 8

@@ -23,13 +23,14 @@ from testbed.sync.transport.settings import TransportSettings
 from tests.sync import sessions
 from tests.sync.delayed_network import DelayedFrame, DelayedNetwork
 from tests.sync.plans import chain, names, star
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
 MEMBERS = names(3)
 PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m0"),), 1024)
 HALVES = tuple(Group(part, (chain(part),)) for part in (MEMBERS[:1], MEMBERS[1:]))
-TIMEOUT_S = 20.0
+TIMEOUT_S = PATIENCE_S
 
 
 class LateMean(DelayedNetwork):

@@ -330,7 +330,7 @@ def test_a_member_closes_its_line_after_the_controller_did(tmp_path: Path, error
     early = threading.Event()  # a member that does not wait would be first within this time
     with Controller(tmp_path, plan, job()) as controller:
         controller.at_goodbye = lambda member: closed.append("member" if early.wait(0.3) else "controller")
-        with suppress(KeyError), sync.join(controller.address, "m0", "127.0.0.1", timeout=20) as session:
+        with suppress(KeyError), sync.join(controller.address, "m0", "127.0.0.1", timeout=PATIENCE_S) as session:
             close = session._connection.close
             session._connection.close = lambda: (early.set(), close())
             if error:
@@ -385,7 +385,7 @@ def test_the_deprecated_names_work_and_say_the_new_ones(tmp_path: Path) -> None:
     members = names(2)
 
     def member(name: str) -> float:
-        with sync.join(controller.address, name, "127.0.0.1", patience_s=20) as session:
+        with sync.join(controller.address, name, "127.0.0.1", patience_s=PATIENCE_S) as session:
             return session.allreduce_later(torch.full((4,), float(name[1:]))).wait().tensor.mean().item()
 
     with (

@@ -62,7 +62,7 @@ def hop_spec(view: View = VIEW) -> ControllerSpec:
     for name in view.names:
         around = made.sources(name)
         place = asdict(NodeConfiguration("hop", around, around, weights[name], around, {"max_ig": MAX_IG, "backup": 1}))
-        jobs[name] = Job(ROUNDS, scheme="hop", assignment=place, round_timeout_s=20.0)
+        jobs[name] = Job(ROUNDS, scheme="hop", assignment=place, round_timeout_s=PATIENCE_S)
     graph = GossipGraph(edges=tuple(sorted(made.edges)), survives=True, max_ig=MAX_IG, backup=1)
     return spec_of(view, jobs=jobs, planning=None, graph=graph, elastic=Elasticity(quorum=3))
 
@@ -102,7 +102,7 @@ class Runner(threading.Thread):
 
     def _take_part(self) -> None:
         control, start = f"unix:{self._control}/{self.name}/control.sock", torch.full((3,), self._value)
-        with hop.join(self.name, [start], control=control, listen="127.0.0.1", timeout=30.0) as membership:
+        with hop.join(self.name, [start], control=control, listen="127.0.0.1", timeout=PATIENCE_S) as membership:
 
             def step(parameters: Tensor, iteration: int) -> Tensor:
                 self.entered.append(iteration)

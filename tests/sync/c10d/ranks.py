@@ -11,11 +11,12 @@ from typing import Any
 
 from tests.ports import free_port
 from tests.program import FORKS, preload
+from tests.waiting import PATIENCE_S
 
 preload("testbed.sync.c10d", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim")
 
 #: The longest wait of a rank for the others in seconds: a busy machine may take half a minute to start a controller.
-TIMEOUT_S = 120.0
+TIMEOUT_S = PATIENCE_S
 
 
 class Ranks:

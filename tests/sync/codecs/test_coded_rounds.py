@@ -18,6 +18,7 @@ from testbed.sync.codecs import Residual, by_name
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, random_plan, star
 from tests.sync.sessions import run
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
@@ -135,7 +136,7 @@ def test_int8_takes_a_quarter_of_the_bytes(tmp_path: Path) -> None:
         with Controller(tmp_path / folder, plan, job()) as controller:
 
             def member(name: str) -> None:
-                with sync.join(controller.address, name, "127.0.0.1", timeout=20) as session:
+                with sync.join(controller.address, name, "127.0.0.1", timeout=PATIENCE_S) as session:
                     reduce(session, elements, 1.0)
 
             with ThreadPoolExecutor(2) as pool:
@@ -155,7 +156,7 @@ def test_debts_survive_swaps_of_plan_and_codec(tmp_path: Path) -> None:
 
         def work(name: str) -> Outcome:
             residual, means = Residual(), []
-            with sync.join(controller.address, name, "127.0.0.1", timeout=20) as session:
+            with sync.join(controller.address, name, "127.0.0.1", timeout=PATIENCE_S) as session:
                 for k in range(3 * ROUNDS):
                     if name == "m0" and k and k % 3 == 0:
                         controller.prepare(plans[k // 3])

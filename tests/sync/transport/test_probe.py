@@ -33,7 +33,7 @@ from testbed.sync.transport.probe import (
 from testbed.sync.transport.settings import TransportSettings
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 MEMBERS = names(3)
 PLAN = Plan(0, MEMBERS, (chain(MEMBERS),))
@@ -221,7 +221,7 @@ def test_a_member_whose_port_another_program_has_says_that_it_hears_nothing(capl
 
 def reduce_until_swapped(controller: Controller, member: str) -> torch.Tensor:
     """Run rounds under the plan and one under the next. Returns the mean of the last one."""
-    with sync.join(controller.address, member, "127.0.0.1", timeout=20) as session:
+    with sync.join(controller.address, member, "127.0.0.1", timeout=PATIENCE_S) as session:
         while True:
             done = session.allreduce(torch.full((5,), float(MEMBERS.index(member))))
             session.report()
