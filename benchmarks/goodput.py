@@ -202,8 +202,8 @@ def _began(running: Running, own: bool) -> float | None:
                 return float(json.loads((running.directory / "manifest.json").read_text())["training_started_s"])
             continue
         first: dict[str, float] = {}
-        for line in list(running.lines):
-            if (told := _told(line.partition(" | ")[2])) and "began" in told:
+        for told in told_lines(running.directory):
+            if "began" in told:
                 first.setdefault(told["member"], told["at"])
         if len(first) == settings.MEMBERS:
             return max(first.values())
@@ -243,22 +243,22 @@ def own_rounds(directory: Path) -> Iterator[Round]:
 
 
 def told_rounds(directory: Path) -> Iterator[Round]:
-    """Yield the rounds that programs told of in their logs."""
+    """Yield the rounds that programs told of."""
+    for told in told_lines(directory):
+        if "resumed" in told:
+            yield Round(told["at"], told["member"], told["resumed"], None)
+        elif "samples" in told:
+            yield Round(told["at"], told["member"], told["round"], told["samples"], told.get("test_loss"))
+
+
+def told_lines(directory: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines that programs of `members` printed; other output, and what a kill cut short, is left out."""
     for log in sorted((directory / "logs").glob("*.log")):
-        for told in filter(None, map(_told, log.read_text(errors="replace").splitlines())):
-            if "resumed" in told:
-                yield Round(told["at"], told["member"], told["resumed"], None)
-            elif "samples" in told:
-                yield Round(told["at"], told["member"], told["round"], told["samples"], told.get("test_loss"))
-
-
-def _told(line: str) -> dict[str, Any] | None:
-    """Return what a line of a member says; None if the line is not of `members.tell`."""
-    with suppress(ValueError):
-        told = json.loads(line)
-        if isinstance(told, dict) and "member" in told and "at" in told:
-            return told
-    return None
+        for line in log.read_text(errors="replace").splitlines():
+            with suppress(ValueError):
+                told = json.loads(line)
+                if isinstance(told, dict) and "member" in told:
+                    yield told
 
 
 def figures_of(rounds: Iterable[Round], began_s: float, seconds: float) -> dict[str, Any]:

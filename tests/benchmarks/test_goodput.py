@@ -11,6 +11,7 @@ import pytest
 from benchmarks.goodput import OTHERS, OWN, Cell, Round, figures_of, loss_difference, own_rounds, table, told_rounds
 from benchmarks.support.goodput import settings
 from benchmarks.support.goodput.faults import FAULT_EACH_S, drawn
+from testbed.run.jobs import Jobs
 from testbed.spec.experiment import Experiment
 from tests.chaos.faults import Pause
 
@@ -31,8 +32,10 @@ def test_each_four_faults_are_one_of_each_kind_in_even_distances_the_same_by_a_s
 @pytest.mark.parametrize("system", [*OWN, *OTHERS])
 def test_each_system_has_sixteen_members(system: str, tmp_path: Path) -> None:
     topology, _ = Cell(system, 1, True, 1.0).write(tmp_path, "python")
-    spec = Experiment.load(tmp_path / "experiment.yaml").spec
-    assert len(topology.workers) == settings.MEMBERS and (spec.program is None) == (system in OWN)
+    experiment = Experiment.load(tmp_path / "experiment.yaml")
+    assert len(topology.workers) == settings.MEMBERS and (experiment.spec.program is None) == (system in OWN)
+    if system in OWN:
+        Jobs(experiment)
 
 
 def test_a_round_counts_once_in_the_time_and_one_that_was_undone_does_not() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -59,6 +60,25 @@ class PauseAll(Pause):
             _send(targets, self.target, signal.SIGCONT)
 
 
+class CutOff(Partition):
+    """Drop all packets of a member's namespace for some seconds, whether or not the member lives on meanwhile."""
+
+    def inject(self, targets: Targets) -> None:
+        """Drop them, and let them pass again."""
+        with targets.netns(self.target).open("rb") as namespace:
+            _change_drops("-I", namespace.fileno())
+            try:
+                time.sleep(self.seconds)
+            finally:
+                _change_drops("-D", namespace.fileno())
+
+
+def _change_drops(action: str, namespace: int) -> None:
+    for chain in ("INPUT", "OUTPUT"):
+        inside = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{namespace}"]
+        subprocess.run([*inside, "iptables", "-w", action, chain, "-j", "DROP"], check=True, capture_output=True)
+
+
 @dataclass(frozen=True)
 class Slow(Fault):
     """Give a link a part of its rate for some seconds."""
@@ -92,7 +112,7 @@ def drawn(seed: int, members: Sequence[str], links: Sequence[str], seconds: floa
             case "stop":
                 found.append(PauseAll(at, member, stopped_s))
             case "partition":
-                found.append(Partition(at, member, cut_off_s))
+                found.append(CutOff(at, member, cut_off_s))
             case _:
                 found.append(Slow(at, link))
     return found

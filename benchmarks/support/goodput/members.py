@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # optimizers and process groups load it as they are made: here once for all forks
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not said to be
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch

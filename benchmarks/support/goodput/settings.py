@@ -1,4 +1,4 @@
-"""What all systems of `benchmarks.goodput` train with: the model, the declared steps, and how members are told."""
+"""The model, steps and rounds of all systems in `benchmarks.goodput`."""
 
 from __future__ import annotations
 
