@@ -79,13 +79,22 @@ class Steps:
         self.optimizer = torch.optim.Adam(self.model.parameters(), LEARNING_RATE)
         self._pace = Pace(work.step_seconds)
 
-    def compute(self) -> None:
-        """Let the declared time of a step pass, and compute the next gradient."""
-        self._pace.begin()
-        self._pace.reach()
+    def take(self, optimizer: Any, reduces: bool = False) -> None:
+        """Take a step by the next gradient, at the declared time.
+
+        Args:
+            optimizer: Steps by the gradient. What it does besides comes on top of the declared time.
+            reduces: The gradient is reduced while it is computed, so that the declared time passes before.
+        """
+        if reduces:
+            self._pace.reach()
         for parameter in self.model.parameters():
             parameter.grad = None
         self.learner.compute()
+        if not reduces:
+            self._pace.reach()
+        optimizer.step()
+        self._pace.begin()  # so an evaluation takes place in time that would be slept
 
     def tell_round(self, number: int, samples: int, evaluates: bool, member: str | None = None) -> None:
         """Tell of a round that counts; `evaluates` adds the loss over the test set."""
@@ -110,8 +119,7 @@ def ddp() -> None:
     if rank == 0:
         tell(resumed=done, member=TOGETHER)
     while True:
-        steps.compute()
-        steps.optimizer.step()
+        steps.take(steps.optimizer, reduces=True)
         done += 1
         if rank:
             continue
@@ -176,8 +184,7 @@ def torchft() -> None:
         while True:
             before = manager.current_step()
             for _ in range(EVERY):
-                steps.compute()
-                inner.step()
+                steps.take(inner)
             if (done := manager.current_step()) > before:  # otherwise the round was discarded
                 steps.tell_round(done, BATCH * EVERY, rank == 0 and done % EVALUATE_ROUNDS == 0)
 
@@ -216,8 +223,7 @@ def hivemind() -> None:
     taken = 0
     while True:
         epoch = optimizer.local_epoch
-        steps.compute()
-        optimizer.step()
+        steps.take(optimizer)
         taken += 1
         if (done := optimizer.local_epoch) > epoch:
             steps.tell_round(done, BATCH * taken, rank == 0 and done % EVALUATE_ROUNDS == 0)
