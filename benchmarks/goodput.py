@@ -18,7 +18,8 @@ each mean are recorded, and the checker of `tests.chaos` looks for wrong means i
 
 Cells are kept in runs/benchmark-goodput.json and not measured again; their run directories stay below
 runs/benchmark-goodput. hivemind and torchft are not installed with the rest: `--python` names an interpreter that has
-them beside PyTorch and this package. `--quick` measures a minute of each, with a fault every 15 s.
+them beside PyTorch and this package. A cell is not kept if other work delayed the steps. `--quick` measures a minute
+of each, with a fault every 15 s.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from typing import Any, NamedTuple
 import yaml
 from numpy import interp
 
-from benchmarks.support.campaign import Campaign, without_curves
+from benchmarks.support.campaign import Campaign, is_late, without_curves
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.goodput import settings
 from benchmarks.support.goodput.faults import drawn
@@ -51,6 +52,7 @@ from benchmarks.support.program import run_program
 from benchmarks.support.systems.cells import System
 from benchmarks.support.table import Table, progress, show
 from benchmarks.support.wans import TOPOLOGY, Wan
+from testbed.run.conclusion.verdict import STEP_OVERRUN
 from testbed.run.directory import RUNS
 from testbed.run.view import declared_view
 from testbed.schemes.assignment import best_reached
@@ -64,7 +66,10 @@ from tests.chaos.nemesis import Nemesis
 from tests.chaos.targets import Targets
 from tests.run.running import PROGRAM, Running
 
-CAMPAIGN = Campaign(RUNS / "benchmark-goodput.json")
+#: The most of a cell's rounds with steps that took longer than declared; beyond it, other work held the host up. Stops
+#: and restarts make a few of them.
+MOST_LATE = 0.1
+CAMPAIGN = Campaign(RUNS / "benchmark-goodput.json", MOST_LATE)
 DIRECTORIES = RUNS / "benchmark-goodput"
 SEEDS, MINUTES, QUICK_MINUTES = 3, 5.0, 1.0
 SITES = 6
@@ -231,6 +236,7 @@ class Round(NamedTuple):
     number: int
     samples: float | None
     loss: float | None = None
+    late: bool = False
 
 
 def own_rounds(directory: Path) -> Iterator[Round]:
@@ -239,7 +245,8 @@ def own_rounds(directory: Path) -> Iterator[Round]:
         metrics, spent_s = report["metrics"], report["compute_s"] + report["paced_s"]
         steps = metrics.get("steps")  # of members that gossip
         samples = metrics.get("samples_per_s", 0.0) * spent_s if steps is None else settings.BATCH * steps
-        yield Round(report["finished_s"], report["member"], report["round"], samples, metrics.get("test_loss"))
+        late = is_late(report, settings.STEP_S)
+        yield Round(report["finished_s"], report["member"], report["round"], samples, metrics.get("test_loss"), late)
 
 
 def told_rounds(directory: Path) -> Iterator[Round]:
@@ -248,7 +255,11 @@ def told_rounds(directory: Path) -> Iterator[Round]:
         if "resumed" in told:
             yield Round(told["at"], told["member"], told["resumed"], None)
         elif "samples" in told:
-            yield Round(told["at"], told["member"], told["round"], told["samples"], told.get("test_loss"))
+            loss, late = (
+                told.get("test_loss"),
+                told["late_s"] > STEP_OVERRUN * settings.STEP_S * told["samples"] / settings.BATCH,
+            )
+            yield Round(told["at"], told["member"], told["round"], told["samples"], loss, late)
 
 
 def told_lines(directory: Path) -> Iterator[dict[str, Any]]:
@@ -264,10 +275,12 @@ def told_lines(directory: Path) -> Iterator[dict[str, Any]]:
 def figures_of(rounds: Iterable[Round], began_s: float, seconds: float) -> dict[str, Any]:
     """Return the figures of the rounds that were over within the time. Each round of a member counts once.
 
+    `late` is the part of the rounds with steps that took longer than declared.
     `curve` has (samples of all members, mean of the members' newest losses) at each evaluation.
     """
     counted: dict[tuple[str, int], float] = {}
     losses: dict[str, float] = {}
+    late: list[bool] = []
     curve: list[tuple[float, float]] = []
     for its in sorted(rounds, key=lambda its: its.at_s):
         if its.at_s > began_s + seconds:
@@ -277,11 +290,12 @@ def figures_of(rounds: Iterable[Round], began_s: float, seconds: float) -> dict[
             curve = [point for point in curve if point[0] <= sum(counted.values())]
             continue
         counted[its.member, its.number] = its.samples
+        late.append(its.late)
         if its.loss is not None:
             losses[its.member] = its.loss
             curve.append((sum(counted.values()), mean(losses.values())))
     total = sum(counted.values())
-    return {"samples": total, "samples_per_s": total / seconds, "curve": curve, "late": 0.0}
+    return {"samples": total, "samples_per_s": total / seconds, "curve": curve, "late": mean(late or [0.0])}
 
 
 def loss_difference(faulty: Mapping[str, Any], free: Mapping[str, Any]) -> tuple[float, float] | None:
@@ -336,6 +350,7 @@ def table(names: Sequence[str], found: Mapping[Cell, Any], reasons: Mapping[str,
 
 def main() -> int:
     """Measure the missing cells and print all. Returns the exit code: 1 if a mean was wrong."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the run under way is ended first
     parser = Options(__doc__)
     parser.add_argument("--seeds", type=int, help=f"how many seeds (default {SEEDS}; with --quick 1)")
     parser.add_argument(

@@ -55,17 +55,20 @@ def test_losses_are_compared_at_as_many_samples() -> None:
 
 
 def test_samples_are_those_of_reports_and_of_printed_lines(tmp_path: Path) -> None:
-    common = {"member": "a", "compute_s": 1.0, "paced_s": 3.0, "finished_s": 5.0}
+    common = {"member": "a", "compute_s": 1.0, "paced_s": 3.0, "finished_s": 5.0, "late_s": 0.0}
     reports = [
         {**common, "round": 1, "metrics": {"samples_per_s": 16.0, "test_loss": 2.0}},
-        {**common, "round": 2, "metrics": {"samples_per_s": 16.0, "steps": 3.0}},
+        {**common, "round": 2, "metrics": {"samples_per_s": 16.0, "steps": 3.0}, "late_s": 9.0},
     ]
     (tmp_path / "rounds.jsonl").write_text("".join(f"{json.dumps(its)}\n" for its in reports))
-    assert list(own_rounds(tmp_path)) == [Round(5.0, "a", 1, 64.0, 2.0), Round(5.0, "a", 2, 3.0 * settings.BATCH)]
+    assert list(own_rounds(tmp_path)) == [
+        Round(5.0, "a", 1, 64.0, 2.0),
+        Round(5.0, "a", 2, 3.0 * settings.BATCH, late=True),
+    ]
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "a.log").write_text(
         'warning {"member"}\n{"member": "a", "at": 1.0, "began": true}\n{"member": "all", "at": 2.0, "resumed": 0}\n'
-        '{"member": "a", "at": 3.0, "round": 7, "samples": 32}\n{"member": "a", "at": 4.0, "rou'
+        '{"member": "a", "at": 3.0, "round": 7, "samples": 32, "late_s": 0}\n{"member": "a", "at": 4.0, "rou'
     )
     assert list(told_rounds(tmp_path)) == [Round(2.0, "all", 0, None), Round(3.0, "a", 7, 32)]
 

@@ -32,6 +32,9 @@ class At(Moment):
         """Return whether the moment has come."""
         return time.time() >= self.unix_s
 
+    def __str__(self) -> str:
+        return f"at {self.unix_s:.1f}"
+
 
 def _send(targets: Targets, member: str, number: signal.Signals) -> None:
     """Send a signal to a member's process and all helpers that it started."""

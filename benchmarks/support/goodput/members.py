@@ -78,6 +78,7 @@ class Steps:
         self.model = self.learner._model
         self.optimizer = torch.optim.Adam(self.model.parameters(), LEARNING_RATE)
         self._pace = Pace(work.step_seconds)
+        self._late_s = 0.0
 
     def take(self, optimizer: Any, reduces: bool = False) -> None:
         """Take a step by the next gradient, at the declared time.
@@ -87,19 +88,20 @@ class Steps:
             reduces: The gradient is reduced while it is computed, so that the declared time passes before.
         """
         if reduces:
-            self._pace.reach()
+            self._late_s = self._pace.reach().late_s
         for parameter in self.model.parameters():
             parameter.grad = None
         self.learner.compute()
         if not reduces:
-            self._pace.reach()
+            self._late_s = max(self._late_s, self._pace.reach().late_s)
         optimizer.step()
         self._pace.begin()  # so an evaluation takes place in time that would be slept
 
     def tell_round(self, number: int, samples: int, evaluates: bool, member: str | None = None) -> None:
         """Tell of a round that counts; `evaluates` adds the loss over the test set."""
         loss = {"test_loss": self.learner.evaluate()["test_loss"]} if evaluates else {}
-        tell(round=number, samples=samples, **loss, **({} if member is None else {"member": member}))
+        late_s, self._late_s = self._late_s, 0.0
+        tell(round=number, samples=samples, late_s=late_s, **loss, **({} if member is None else {"member": member}))
 
 
 def ddp() -> None:
