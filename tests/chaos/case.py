@@ -148,7 +148,7 @@ def _experiment(draw: random.Random) -> dict[str, Any]:
     if scheme.exchange == "all-reduce":
         grouped = sync["strategy"] in ("hierarchical", "hybrid")
         sync["policy"] = draw.choice(POLICIES_OF_GROUPS if grouped else POLICIES)
-    experiment = {
+    experiment: dict[str, Any] = {
         "name": "chaos",
         "topology": "topology.yaml",
         "train": {

@@ -109,7 +109,8 @@ class History:
             else:
                 slices = tuple((start, stop, tuple(names), weight) for start, stop, names, weight in record["slices"])
                 results[record["round"], record["gets"]].append(Result(record["whole"], slices, values))
-        summary, reasons = {}, ()
+        summary: Mapping[str, Any] = {}
+        reasons: tuple[str, ...] = ()
         if (directory / "manifest.json").exists():
             run = RunRecord.read(directory)
             summary, reasons = run.summary, () if run.finished else ended_early(run)

@@ -11,7 +11,7 @@ import base64
 import json
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -24,6 +24,8 @@ from testbed.workload import Workload
 #: The prefix of a record in a member's log; all other lines are the product's.
 RECORD = "CHAOS "
 FACTORS = 7
+#: The most elements of a tensor in a record. Of a longer tensor it has some, evenly spread.
+SAMPLED = 1024
 
 
 class WholeNumbers(learner.Synthetic):
@@ -47,10 +49,21 @@ def print_record(**record: Any) -> None:
     os.write(1, f"{RECORD}{json.dumps(record)}\n".encode())
 
 
+def stride_of(tensor: torch.Tensor) -> int:
+    """Return the distance of the elements that a record has of a tensor; 1 if it has all."""
+    return max(1, -(-tensor.numel() // SAMPLED))
+
+
 def encoded(tensor: torch.Tensor) -> str:
-    """Return a float32 tensor as text; history.py reads it."""
-    values = tensor.detach().cpu().contiguous().view(-1)
+    """Return the recorded elements of a float32 tensor as text; history.py reads it."""
+    values = tensor.detach().view(-1)[:: stride_of(tensor)].cpu().contiguous()
     return base64.b64encode(zlib.compress(bytes(values.view(torch.uint8).tolist()))).decode()
+
+
+def recorded_slices(parts: Iterable[Any], stride: int) -> list[list[Any]]:
+    """Return [start, stop, members, weight] of each slice that has recorded elements, counted in these."""
+    found = ([-(-part.start // stride), -(-part.stop // stride), list(part.members), part.weight] for part in parts)
+    return [its for its in found if its[0] < its[1]]
 
 
 def recording(begin: Callable[..., Callable[[], Any]]) -> Callable[..., Callable[[], Any]]:
@@ -62,7 +75,7 @@ def recording(begin: Callable[..., Callable[[], Any]]) -> Callable[..., Callable
 
         def end_and_say() -> Any:
             result = end()
-            slices = [[part.start, part.stop, list(part.members), part.weight] for part in result.slices]
+            slices = recorded_slices(result.slices, stride_of(result.tensor))
             print_record(
                 gets=self.name, round=result.round, whole=result.whole, slices=slices, values=encoded(result.tensor)
             )

@@ -120,7 +120,7 @@ def container_left(_: int) -> None:
             original(container)
 
     wrap(containers, "_remove", all_but_one)
-    cleanup.remove_containers = containers.remove_containers
+    vars(cleanup)["remove_containers"] = containers.remove_containers
 
 
 def swallowed_error(_: int) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.chaos.case import Case
 from tests.chaos.checker import RULES, check
 from tests.chaos.faults import Kill, Moment, RunBeside
 from tests.chaos.history import Contribution, Execution, History, Injection, Result
+from tests.chaos.member import SAMPLED, encoded, recorded_slices, stride_of
 
 pytestmark = pytest.mark.pure
 
@@ -101,6 +107,25 @@ WRONG = {
     "nothing_foreign_is_touched": executed(touched=("the interface",)),
     "what_is_beside_goes_well": executed(injections=(Injection(RunBeside(Moment(round=3)), 0.0, wrong="it failed"),)),
 }
+
+
+@pytest.mark.parametrize("elements", [1, SAMPLED, 3 * SAMPLED - 1])
+def test_the_recorded_elements_of_a_long_tensor_lie_in_the_slices_that_they_are_of(elements: int) -> None:
+    tensor = torch.arange(elements, dtype=torch.float32)
+    stride, cuts = stride_of(tensor), sorted({0, elements // 3, elements // 3 + 1, elements})
+    parts = [SimpleNamespace(start=a, stop=b, members=("a",), weight=1.0) for a, b in pairwise(cuts)]
+    kept = np.frombuffer(zlib.decompress(base64.b64decode(encoded(tensor))), np.float32)
+    slices = recorded_slices(parts, stride)
+    assert 0 < len(kept) <= SAMPLED and [0, *(stop for _, stop, *_ in slices)][-1] == len(kept)
+    for start, stop, *_ in slices:
+        (part,) = {next(part.start for part in parts if part.start <= at < part.stop) for at in kept[start:stop]}
+        assert part in cuts
+
+
+def test_a_contribution_that_was_given_twice_is_tried_once() -> None:
+    made = history()
+    twice = {key: its * 8 for key, its in made.contributions.items()}
+    assert check(replace(made, contributions=twice)) == {}
 
 
 def test_each_rule_has_something_wrong_here() -> None:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -105,7 +105,7 @@ class Running:
         )
 
     @property
-    def left_behind(self) -> dict[str, list[object]]:
+    def left_behind(self) -> Mapping[str, Sequence[object]]:
         """What of this run is still on the machine: empty lists when nothing is. Others' networks are theirs."""
         name = self.directory.name
         client = docker.from_env()

@@ -1,0 +1,38 @@
+"""The model, steps and rounds of all systems in `benchmarks.goodput`."""
+
+from __future__ import annotations
+
+from testbed.workload import Workload
+
+MEMBERS = 16
+#: The parameters of `gpt` are 0.83 M. A batch of eight takes some 20 ms of a processor, so that 16 members need a
+#: third of two processors at this declared step.
+MODEL, BATCH, STEP_S = "gpt", 8, 0.5
+OPTIMIZER, LEARNING_RATE = "adam", 2e-3
+#: Local steps in a round, of every system with local steps, and DiLoCo's outer rates.
+EVERY, OUTER, MOMENTUM = 16, 0.7, 0.9
+#: The members without which no system goes on; half of them.
+QUORUM = MEMBERS // 2
+#: The steps from one checkpoint of torchrun's workers to the next.
+CHECKPOINT_EVERY = 10
+#: Rounds from one evaluation to the next, of systems with local steps and of those without.
+EVALUATE_ROUNDS, EVALUATE_STEPS = 1, 5
+#: The member that tells of a round for all of them.
+TOGETHER = "all"
+#: The variable with the run's seed, and the one with the file of the checkpoint.
+SEED, CHECKPOINT = "GOODPUT_SEED", "GOODPUT_CHECKPOINT"
+
+
+def workload(seed: int, shard: int) -> Workload:
+    """Return the workload of a member, the same as the testbed's own workers have."""
+    return Workload(
+        MODEL,
+        BATCH,
+        OPTIMIZER,
+        LEARNING_RATE,
+        seed,
+        shard,
+        MEMBERS,
+        step_seconds=STEP_S,
+        device="cpu",
+    )
