@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
@@ -102,9 +103,35 @@ def _queue(text: object) -> Queue:
     raise ValueError(f"{text!r} has no known unit | a length such as 1bdp, 200packets or 256KB")
 
 
+@dataclass(frozen=True, slots=True)
+class TrafficRate:
+    """A rate of traffic: bit/s, and a share of the capacity of the link that it is on."""
+
+    bps: float = 0.0
+    share: float = 0.0
+
+    def on(self, capacity_bps: float) -> float:
+        """Return the rate on a link, in bit/s."""
+        return self.bps + self.share * capacity_bps
+
+
+def _traffic_rate(text: object) -> TrafficRate:
+    _, unit = _split(text, "20mbit")
+    if unit == "%":
+        if not (share := _loss(text)) > 0:
+            raise ValueError(f"{text!r} is no traffic | a share of the link's rate above 0%, such as 30%")
+        return TrafficRate(share=share)
+    if unit not in RATES:
+        said = f"has the unknown unit {unit!r}" if unit else "has no unit"
+        raise ValueError(f"{text!r} {said} | a rate such as 20mbit, or a share of the link's, such as 30%")
+    return TrafficRate(_quantity(RATES, "20mbit", LEAST_TRAFFIC_BPS, MOST_LINK_BPS)(text))
+
+
 #: The rates that a link may have. 64 kbit/s is a packet of 1,514 bytes every 0.19 s: slower links carry no training. No
 #: host forwards 100 Gbit/s.
 LEAST_LINK_BPS, MOST_LINK_BPS = 64e3, 100e9
+#: The least rate of traffic: a thousandth of the slowest link's would not be seen.
+LEAST_TRAFFIC_BPS = 1e3
 #: The longest delay, one way. Light takes a quarter of a second to a geostationary satellite and back.
 MOST_DELAY_S = 60.0
 
@@ -139,6 +166,7 @@ CHAIN: dict[str, Any] = {
 }
 
 Rate = Annotated[float, BeforeValidator(_quantity(RATES, "50mbit", LEAST_LINK_BPS, MOST_LINK_BPS)), RATE]
+TrafficLoad = Annotated[TrafficRate, BeforeValidator(_traffic_rate), _written({**RATES, "%": 0.01}, "20mbit", "30%")]
 #: The rate of a worker's own interface, whose token bucket counts bytes a second in 32 bits.
 CardRate = Annotated[float, BeforeValidator(_quantity(RATES, "1gbit", 64e3, 34e9)), RATE]
 Delay = Annotated[float, BeforeValidator(_quantity(TIMES, "20ms", 0.0, MOST_DELAY_S)), TIME]
