@@ -89,7 +89,7 @@ class LinkProperties(Strict):
     loss: BurstyLoss | None = None
     """The share of packets that is lost: at random, `0.1%`, or in bursts, `{p: 1%, r: 30%}`."""
     queue: QueueLimit | None = None
-    """How much may wait before the link; 1bdp by default."""
+    """How much may wait before the link, 1bdp by default; and what drops packets before: {discipline: codel}."""
     trace: TraceRef | None = None
     """A trace that changes the properties over time."""
 
