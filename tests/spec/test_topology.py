@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from testbed.link import MTU_FRAME_BYTES, GilbertElliott, LinkState, Opportunities, Queue
+from testbed.link import MTU_FRAME_BYTES, CoDel, GilbertElliott, LinkState, Opportunities, Queue, Red
 from testbed.spec.errors import SpecError
 from testbed.spec.topology import MAX_WORKERS, Topology
 from testbed.trace.trace import Row
@@ -155,6 +155,48 @@ def test_loss_in_bursts_and_reordering_are_a_direction_s_own() -> None:
         50e6, 0.01, 0.001, 0.04, bursts=GilbertElliott(0.01, 0.24), reorder=True
     )
     assert topology.links["tokyo->paris"].state == LinkState(50e6, 0.01, loss=0.01)
+
+
+@pytest.mark.parametrize(
+    ("written", "queue"),
+    [
+        ("200packets", Queue(200, "packets")),
+        ({"limit": "256KB"}, Queue(256e3, "bytes")),
+        ({"limit": "2bdp", "discipline": "droptail"}, Queue(2)),
+        ({"discipline": "codel"}, Queue(discipline=CoDel(0.005, 0.1))),
+        ({"discipline": "codel", "target": "10ms", "interval": "0.2s"}, Queue(discipline=CoDel(0.01, 0.2))),
+        ({"discipline": "red"}, Queue(discipline=Red(0.1, 0.3, 0.02))),
+        (
+            {"limit": "1MB", "discipline": "red", "min": "5%", "max": "50%", "probability": "10%"},
+            Queue(1e6, "bytes", Red(0.05, 0.5, 0.1)),
+        ),
+    ],
+)
+def test_a_queue_has_a_length_and_a_discipline(written: Any, queue: Queue) -> None:
+    topology = load(spoilt(TOPOLOGY, "links", 0, "queue", to=written))
+    assert topology.links["paris->tokyo"].state.queue == queue
+
+
+@pytest.mark.parametrize(
+    ("written", "problem", "remedy"),
+    [
+        ({"discipline": "fq"}, "'fq'", "droptail, codel, red"),
+        ({"discipline": ["red"]}, "red", "droptail, codel, red"),
+        ({"discipline": "red", "target": "5ms"}, "'target'", "probability"),
+        ({"target": "5ms"}, "droptail", "limit, discipline"),
+        ({"limit": "5ms", "discipline": "codel"}, "unit", "1bdp"),
+        ({"discipline": "codel", "target": 5}, "no unit", "5ms"),
+        ({"discipline": "codel", "interval": "5ms"}, "not below", "10 %"),
+        ({"discipline": "red", "min": "30%"}, "below max", "max: 30%"),
+        ({"discipline": "red", "probability": "0%"}, "above 0%", "2%"),
+        ({"discipline": "red", "max": "0.5"}, "percentage", "0.1%"),
+    ],
+)
+def test_a_queue_that_breaks_a_rule_is_told(written: Any, problem: str, remedy: str) -> None:
+    (fault,) = refused(spoilt(TOPOLOGY, "links", 0, "queue", to=written)).faults
+    assert fault.field == "links.0.queue"
+    assert problem in fault.problem
+    assert remedy in fault.remedy
 
 
 def test_loss_in_bursts_that_breaks_a_rule_is_told_with_its_field() -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from itertools import pairwise
+from typing import Literal
 
 import pytest
 
+from testbed.emulation.network.wiring import SINGLE_FRAMES
 from testbed.emulation.shaping import Shaper, ShapingError, open_shaper
 from testbed.emulation.shaping.base import Applied, LinkCounters, Port
-from testbed.link import MTU_FRAME_BYTES, GilbertElliott, LinkState, Queue
+from testbed.link import MTU_FRAME_BYTES, CoDel, GilbertElliott, LinkState, Queue, Red
 from tests.emulation.shaping.path import TARGET, Path, burst, run
 from tests.emulation.shaping.super_packet import super_packet
 from tests.measuring import judge
@@ -208,6 +211,31 @@ def test_tcp_reaches_the_rate_and_no_more(shaper: Shaper, path: Path) -> None:
     seen = shaper.counters()[THERE]
     # A super-packet counts as the frames it stands for.
     assert seen.bytes / seen.packets <= MTU_FRAME_BYTES
+
+
+def queueing_ms(backend: Literal["userspace", "netem"], path: Path, state: LinkState) -> float:
+    """Return the median time that a ping waits behind a TCP flow, once the flow has found its rate."""
+    with open_shaper(backend) as shaper, path.server():
+        shape(shaper, path, state)
+        idle = statistics.median(ms for _, ms in path.answered(5))
+        flow = path.command("source", "iperf3", "--client", TARGET, "--time", "600")
+        with subprocess.Popen(flow, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as flowing:
+            try:
+                time.sleep(2)
+                answers = path.answered(60, 0.1)
+            finally:
+                flowing.terminate()
+        return statistics.median(ms for _, ms in answers) - idle
+
+
+@pytest.mark.guest
+@pytest.mark.parametrize("discipline", [CoDel(), Red()], ids=["codel", "red"])
+def test_a_flow_queues_as_long_as_before_the_kernel_s_own_discipline(path: Path, discipline: CoDel | Red) -> None:
+    state = LinkState(10e6, 0.01, queue=Queue(100, "packets", discipline))
+    run(*path.command("source", "ethtool", "-K", "left", *SINGLE_FRAMES[3:]))
+    judge(
+        lambda: queueing_ms("userspace", path, state) / queueing_ms("netem", path, state), 0.8, 1.2, "of the kernel's"
+    )
 
 
 def test_counters_count_frames_as_on_the_wire(shaper: Shaper, path: Path) -> None:
