@@ -16,7 +16,8 @@ queue makes no difference from end to end.
 What is loose: netem counts packets, so its limit is set where a link at its full rate with the smallest frames stays
 below it, and only keeps a flood from filling the host's memory. A class refills its bucket when it is changed, so each
 change lends one burst (1 ms at the rate, at least two frames). A down link is netem with a loss of 100 %: packets
-already in it drain. A change of RED's lengths sets its mean to 0. CoDel's limit counts packets.
+already in it drain. A change of RED's lengths sets its mean to 0, and RED learns of no idle time, since HTB takes
+nothing from an empty queue. CoDel's limit counts packets.
 """
 
 from __future__ import annotations
