@@ -26,11 +26,40 @@ MIN_QUEUE_FRAMES = 32
 
 
 @dataclass(frozen=True, slots=True)
+class CoDel:
+    """Drops packets at the head of a queue whose packets have waited too long for too long (RFC 8289)."""
+
+    #: The wait that is allowed.
+    target_s: float = 0.005
+    #: How long every packet has to wait longer until one is dropped: a round trip, at least.
+    interval_s: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Red:
+    """Drops arriving packets at random, by the queue's mean length (Floyd and Jacobson 1993; not gentle).
+
+    Between two lengths the probability rises from 0 to `probability`; from the upper one on each packet is dropped. The
+    lengths are shares of the queue's limit, and follow it.
+    """
+
+    least: float = 0.1
+    most: float = 0.3
+    probability: float = 0.02
+
+
+#: The weight of one packet in RED's mean length: near the paper's 0.002, and a power of two, as the kernel has it.
+RED_WEIGHT_LOG = 9
+
+
+@dataclass(frozen=True, slots=True)
 class Queue:
     """How much may wait before a link. The unit `bdp` is relative, so the limit follows the link's rate and delay."""
 
     amount: float = 1.0
     unit: Literal["bdp", "packets", "bytes"] = "bdp"
+    #: What drops packets before the limit does; None is a tail-drop queue.
+    discipline: CoDel | Red | None = None
 
     def limit_bytes(self, rate_bps: float, delay_s: float) -> int:
         """Return the bytes of frames that may wait, without those in flight on the link.

@@ -28,6 +28,7 @@ from testbed.spec.model import validate
 from testbed.spec.topology import TopologyFile
 from tests.ports import free_port
 from tests.program import ForkedProgram, preload
+from tests.spec.files import TOPOLOGY
 from tests.waiting import PATIENCE_S
 
 preload("testbed.schemes.hop", "testbed.planning", "testbed.sync.gossip.membership", "torch._dynamo")
@@ -111,7 +112,7 @@ def sections() -> Iterator[tuple[str, dict[str, Any]]]:
 @pytest.mark.parametrize(("page", "value"), list(sections()), ids=lambda value: value if isinstance(value, str) else "")
 def test_sections_of_files_are_read_as_files_are(page: str, value: dict[str, Any]) -> None:
     if value.keys() <= TopologyFile.model_fields.keys():
-        validate(TopologyFile, value, Path(page))
+        validate(TopologyFile, {**TOPOLOGY, **value}, Path(page))
     elif value.keys() <= ExperimentFile.model_fields.keys():
         optimizer = {"optimizer": {"name": "muon"}} if value.get("sync", {}).get("strategy") == "muloco" else {}
         train = value.get("train", {})

@@ -157,7 +157,7 @@ def _sites(
 def _traced(
     manifest: Mapping[str, Any], topologies: Mapping[str, Mapping[str, Any]], events: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the links with a trace, from the start and from each network swap on.
+    """Return the links with a trace or background traffic, from the start and from each network swap on.
 
     `links` is None for a network whose file the run did not keep.
     """
@@ -173,15 +173,12 @@ def _traced(
 
 def _traced_in(topology: Mapping[str, Any] | None = None) -> list[str] | None:
     try:
-        entries = validate(TopologyFile, topology or {}, Path("topology")).links
+        file = validate(TopologyFile, topology or {}, Path("topology"))
     except SpecError:
         return None
-    directions = (
-        pair
-        for entry in entries
-        for pair in ((entry.between, entry.forward.over(entry)), (entry.between[::-1], entry.backward.over(entry)))
-    )
-    return [link_name(*ends) for ends, properties in directions if properties.trace is not None]
+    loaded = file.traffic_by_link()
+    ends = ((link_name(*ends), properties.trace) for ends, properties in file.directions())
+    return [name for name, trace in ends if trace is not None or name in loaded]
 
 
 def _changes(events: Iterable[Mapping[str, Any]], summary: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:

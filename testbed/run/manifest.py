@@ -12,7 +12,9 @@ from testbed.emulation.containers import documentation
 from testbed.resources import IS_CHECKOUT, SHARE, __version__
 from testbed.run.directory import RunDirectory
 from testbed.spec.experiment import Experiment
+from testbed.spec.topology import Topology
 from testbed.spec.train import TrainSection
+from testbed.trace.csv import columns_of
 from testbed.trace.text import MOST_BYTES, text_of
 
 PACKAGES = ("docker", "networkx", "numpy", "pydantic", "scipy", "torch")
@@ -32,6 +34,7 @@ class Manifest:
             "git_commit": git_commit(),
             "host": host_facts(),
             **data_facts(experiment),
+            **traffic_facts(experiment.topology),
         }
         self.add(**more)
 
@@ -50,6 +53,13 @@ def data_facts(experiment: Experiment) -> dict[str, Any]:
     train = experiment.spec.train
     learns_from = train.data if isinstance(train, TrainSection) else ""
     return {"data": documentation.described()} if learns_from == "documentation" else {}
+
+
+def traffic_facts(topology: Topology) -> dict[str, Any]:
+    """Return what background traffic is made of, and what it leaves of links in the mean; empty without any."""
+    traces = {name: link.trace for name, link in topology.links.items() if link.has_traffic}
+    left = {name: next(columns_of(trace)).mean * 1e6 for name, trace in traces.items() if trace is not None}
+    return {"traffic": {"made_of": "rates taken from links, not packets", "left_mean_bps": left}} if left else {}
 
 
 def host_facts() -> dict[str, Any]:

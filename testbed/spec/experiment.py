@@ -21,7 +21,8 @@ from testbed.spec.load import Source, parse_yaml, read_kind
 from testbed.spec.model import Strict, misfit, validate
 from testbed.spec.program import ProgramSection
 from testbed.spec.sync import SyncField, read_sync
-from testbed.spec.topology import MAX_SCALE, MIN_SCALE, Topology
+from testbed.spec.topology import Topology
+from testbed.spec.trace_ref import MAX_SCALE, MIN_SCALE
 from testbed.spec.train import TrainField, TrainSection
 from testbed.spec.units import Duration
 from testbed.trace.speed import Speeds
@@ -171,9 +172,9 @@ class Experiment:
             _override(value, key, text, file)
         _name_scheme_file(value, Path() if "sync.strategy" in overrides else file.parent)
         spec = validate(ExperimentFile, value, file, overrides)
-        topology = _scaled(Topology.load(file.parent / spec.topology), spec.scale, file)
+        topology = _scaled(Topology.load(file.parent / spec.topology, spec.seed), spec.scale, file)
         swaps = [event.swap for event in spec.events if event.swap]
-        networks = {swap: _scaled(Topology.load(file.parent / swap), spec.scale, file) for swap in swaps}
+        networks = {swap: _scaled(Topology.load(file.parent / swap, spec.seed), spec.scale, file) for swap in swaps}
         spec = _with_policy_files(spec, file, overrides)
         spec = _with_links_named(spec, topology, networks.values())
         shortened = written if written and spec.program is None and spec.own_train.rounds < written else None
@@ -232,7 +233,7 @@ class Experiment:
         Raises:
             SpecError: The file is wrong, or the training can't go on over its network.
         """
-        topology = _scaled(Topology.load(file), self.spec.scale, self.file)
+        topology = _scaled(Topology.load(file, self.spec.seed), self.spec.scale, self.file)
         if fault := check_swap("swap", self.topology, topology):
             raise SpecError(file, [fault])
         self.networks[str(file)] = topology

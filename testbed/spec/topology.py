@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -12,14 +13,27 @@ from typing import Annotated, Any, Literal, Self
 import networkx as nx
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from testbed.link import GilbertElliott, LinkState, Queue, link_ends, link_name, pair_name, written_link
+from testbed.link import (
+    GilbertElliott,
+    LinkState,
+    NoSuchLink,
+    Queue,
+    find_link,
+    link_ends,
+    link_name,
+    pair_name,
+    written_link,
+)
 from testbed.resources import preset_or_file
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.load import Source, read_kind
 from testbed.spec.model import LINK_SCHEMA, Pair, Strict, misfit, validate
-from testbed.spec.units import BurstyLoss, CardRate, Delay, Duration, QueueLimit, Rate, Size, Step
-from testbed.trace.read import TraceFile, read_trace
-from testbed.trace.trace import End, Trace, TraceError, naming_file
+from testbed.spec.trace_ref import ReadTrace, TraceRef
+from testbed.spec.traffic import TrafficEntry
+from testbed.spec.units import BurstyLoss, CardRate, Delay, QueueLimit, Rate, Size
+from testbed.trace.read import read_trace
+from testbed.trace.trace import Trace, TraceError
+from testbed.trace.traffic import left_by
 
 Routing = Literal["delay", "hops", "inverse-rate"]
 SwitchName = Literal["openvswitch", "openvswitch-user", "bridge"]
@@ -39,11 +53,10 @@ MAX_NAME = 31
 MAX_WORKERS = 253
 #: Every pair of sites has a route: those of 1,000 sites in a row take 33 MB and eight seconds.
 MAX_SITES = 1000
+#: What to write where a trace can't be read or replayed.
+TRACE_REMEDY = "a trace as docs/traces.md describes, its path relative to this file"
 #: The longest label that maps have room for.
 MAX_LABEL = 100
-
-#: The factors on rates that are allowed; others are a slip of the pen.
-MIN_SCALE, MAX_SCALE = 1e-3, 1e3
 
 
 def _site_name(name: object) -> str:
@@ -58,46 +71,6 @@ def _site_name(name: object) -> str:
 
 
 SiteName = Annotated[str, BeforeValidator(_site_name)]
-
-
-#: Reads a trace file, given its end and its step (see `read_trace`).
-ReadTrace = Callable[[Path, End, float | None], TraceFile]
-
-
-class TraceRef(Strict):
-    """A trace that moves a link, and how it is replayed."""
-
-    file: str
-    """The trace's file; its path begins in the topology's folder."""
-    loop: bool | None = None
-    """Short for `end`: true for loop, false for hold."""
-    end: End | None = None
-    """What follows the last row: loop begins again (by default), hold keeps the row, stop takes the link down."""
-    offset: Duration = 0.0
-    """The time in the trace at which the replay begins."""
-    step: Step | None = None
-    """The length of a row, for packet-delivery files and iperf3's."""
-    scale: float = Field(default=1.0, ge=MIN_SCALE, le=MAX_SCALE)
-    """A factor on the trace's rates, beside the experiment's scale."""
-
-    @model_validator(mode="after")
-    def _one_end(self) -> Self:
-        if self.loop is not None and self.end is not None:
-            rule = "the trace has both `loop` and `end`"
-            raise ValueError(f"{rule} | `end: loop`, `end: hold` or `end: stop`, without `loop`")
-        return self
-
-    def read(self, folder: Path, read: ReadTrace = read_trace) -> Trace:
-        """Return the trace as it is replayed. TraceError names the file and what is wrong in it.
-
-        Args:
-            folder: The topology's folder.
-            read: Reads the file.
-        """
-        end: End = self.end or ("hold" if self.loop is False else "loop")
-        trace = read(folder / self.file, end, self.step).trace
-        with naming_file(folder / self.file):
-            return trace.scaled(self.scale).begun(self.offset)
 
 
 class LinkProperties(Strict):
@@ -116,7 +89,7 @@ class LinkProperties(Strict):
     loss: BurstyLoss | None = None
     """The share of packets that is lost: at random, `0.1%`, or in bursts, `{p: 1%, r: 30%}`."""
     queue: QueueLimit | None = None
-    """How much may wait before the link; 1bdp by default."""
+    """How much may wait before the link, 1bdp by default; and what drops packets before: {discipline: codel}."""
     trace: TraceRef | None = None
     """A trace that changes the properties over time."""
 
@@ -203,6 +176,8 @@ class TopologyFile(Strict):
     """The sites by name."""
     links: list[LinkEntry] = Field(default_factory=list)
     """The physical pairs of links between sites."""
+    traffic: list[TrafficEntry] = Field(default_factory=list)
+    """What others send over the links: a link's rate is what this traffic leaves of it."""
     lan: Lan = Lan()
     """The LANs of all sites."""
     routing: Routing = "delay"
@@ -242,7 +217,28 @@ class TopologyFile(Strict):
             islands = sorted(sorted(part) for part in nx.connected_components(graph))
             parts = " and ".join("{" + ", ".join(part) + "}" for part in islands[:3])
             raise misfit("links", f"no link joins {parts}, so the network is not connected", "a link between them")
+        self.traffic_by_link()
         return self
+
+    def directions(self) -> Iterator[tuple[tuple[str, str], LinkProperties]]:
+        """Yield the two sites and the properties of each directed link."""
+        for entry in self.links:
+            yield entry.between, entry.forward.over(entry)
+            yield entry.between[::-1], entry.backward.over(entry)
+
+    def traffic_by_link(self) -> dict[str, dict[int, TrafficEntry]]:
+        """Return the traffic on each directed link that has some, by the positions of its entries in the file."""
+        known = [link_name(*ends) for ends, _ in self.directions()]
+        found: dict[str, dict[int, TrafficEntry]] = {}
+        for number, entry in enumerate(self.traffic):
+            try:
+                links = known if entry.link is None else [find_link(entry.link, known)]
+            except NoSuchLink as error:
+                rule, _, remedy = str(error).partition("; write ")
+                raise misfit(f"traffic.{number}.link", rule, remedy) from None
+            for link in links:
+                found.setdefault(link, {})[number] = entry
+        return found
 
 
 def _ends(entry: Any, field: str, sites: Any) -> Any:
@@ -272,8 +268,10 @@ class Link:
     target: str
     #: The state that the file gives it.
     state: LinkState
-    #: The trace that moves it, if there is one.
+    #: The trace that moves it, if there is one; with background traffic, what this leaves of the link.
     trace: Trace | None = None
+    #: Whether background traffic is on it.
+    has_traffic: bool = False
 
     @property
     def name(self) -> str:
@@ -316,17 +314,21 @@ class Topology:
     switch: SwitchChoice = "auto"
 
     @classmethod
-    def load(cls, file: Path) -> Topology:
+    def load(cls, file: Path, seed: int = 1) -> Topology:
         """Return the topology in a file, or in the preset of that name (`netstorm9`) where no such file exists.
+
+        Args:
+            file: The file's path, or the preset's name.
+            seed: The seed of the background traffic.
 
         Raises:
             SpecError: The file, or a trace that it names, is wrong.
         """
         file = preset_or_file("topology", file)
-        return cls.from_value(read_kind(file, "a topology"), file)
+        return cls.from_value(read_kind(file, "a topology"), file, seed)
 
     @classmethod
-    def from_value(cls, value: Mapping[str, object], file: Path) -> Topology:
+    def from_value(cls, value: Mapping[str, object], file: Path, seed: int = 1) -> Topology:
         """Return the topology of a file's value; the paths of its traces begin in the folder of `file`.
 
         Raises:
@@ -343,13 +345,21 @@ class Topology:
                     link = _link(source, target, own.over(entry), file.parent, read)
                     links[link.name] = link
                 except TraceError as error:
-                    remedy = "a trace as docs/traces.md describes, its path relative to this file"
-                    faults.append(Fault(f"links.{number}.trace", str(error), remedy))
+                    faults.append(Fault(f"links.{number}.trace", str(error), TRACE_REMEDY))
+        recorded: dict[int, Trace] = {}
+        for number, traffic in enumerate(parsed.traffic):
+            try:
+                if traffic.trace is not None:
+                    recorded[number] = traffic.trace.read(file.parent, read)
+            except TraceError as error:
+                faults.append(Fault(f"traffic.{number}.trace", str(error), TRACE_REMEDY))
         if faults:
             raise SpecError(file, Source.of(file).located(faults))
-        traces = {
-            own.trace.file for entry in parsed.links for own in (entry, entry.forward, entry.backward) if own.trace
-        }
+        for name, entries in parsed.traffic_by_link().items():
+            links[name] = _loaded(links[name], entries, recorded, seed)
+        replaying = [own for entry in parsed.links for own in (entry, entry.forward, entry.backward)]
+        references = (*(own.trace for own in replaying), *(each.trace for each in parsed.traffic))
+        traces = {reference.file for reference in references if reference}
         files = tuple(file.parent / name for name in sorted(traces))
         return cls(parsed.name, parsed.sites, links, parsed.lan, parsed.routing, file, files, parsed.switch)
 
@@ -417,3 +427,12 @@ def _link(source: str, target: str, properties: LinkProperties, folder: Path, re
         reorder=properties.reorder or False,
     )
     return Link(source, target, state, trace)
+
+
+def _loaded(link: Link, entries: Mapping[int, TrafficEntry], recorded: Mapping[int, Trace], seed: int) -> Link:
+    """Return the link that background traffic leaves. Entries and recorded traffic go by their place in the file."""
+    traffic = [
+        (entry.on(link.state.rate_bps, recorded.get(number)), random.Random(f"{seed} {link.name} {number}"))
+        for number, entry in entries.items()
+    ]
+    return replace(link, trace=left_by(traffic, link.state.rate_bps, link.trace), has_traffic=True)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
 
-from testbed.link import GilbertElliott, Queue
+from testbed.link import CoDel, GilbertElliott, Queue, Red
 
 RATES = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
@@ -87,7 +88,40 @@ def _bursty_loss(value: object) -> float | GilbertElliott:
         raise ValueError(f"{rule} | `bad` above `good`, such as {CHAIN_EXAMPLE}") from None
 
 
-def _queue(text: object) -> Queue:
+#: The fields of a queue, by its discipline.
+QUEUE_FIELDS = {"droptail": (), "codel": ("target", "interval"), "red": ("min", "max", "probability")}
+QUEUE_EXAMPLE = "{limit: 1bdp, discipline: codel, target: 5ms, interval: 100ms}"
+
+
+def _queue(value: object) -> Queue:
+    if not isinstance(value, Mapping):
+        return _queue_limit(value)
+    name = value.get("discipline", "droptail")
+    if not isinstance(name, str) or name not in QUEUE_FIELDS:
+        raise ValueError(f"{name!r} is no discipline | one of {', '.join(QUEUE_FIELDS)}, such as {QUEUE_EXAMPLE}")
+    fields = ("limit", "discipline", *QUEUE_FIELDS[name])
+    if strange := sorted(map(str, value.keys() - set(fields))):
+        raise ValueError(f"a {name} queue has no field {strange[0]!r} | {', '.join(fields)}, such as {QUEUE_EXAMPLE}")
+    limit = _queue_limit(value.get("limit", "1bdp"))
+    return replace(limit, discipline=_discipline(name, value))
+
+
+def _discipline(name: str, value: Mapping[Any, Any]) -> CoDel | Red | None:
+    if name == "codel":
+        codel = CoDel(_codel_time(value.get("target", "5ms")), _codel_time(value.get("interval", "100ms")))
+        if not codel.target_s < codel.interval_s:
+            raise ValueError("codel's target is not below its interval | a target of 5 to 10 % of the interval")
+        return codel
+    if name == "red":
+        red = Red(*(_loss(value.get(field, default)) for field, default in RED_DEFAULTS.items()))
+        if not 0 < red.least < red.most or red.probability == 0:
+            rule = "red's thresholds and probability must be above 0%, and min below max"
+            raise ValueError(f"{rule} | such as {{discipline: red, min: 10%, max: 30%, probability: 2%}}")
+        return red
+    return None
+
+
+def _queue_limit(text: object) -> Queue:
     value, unit = _split(text, "1bdp")
     if not 0 < value <= 1e6:
         raise ValueError(
@@ -102,9 +136,39 @@ def _queue(text: object) -> Queue:
     raise ValueError(f"{text!r} has no known unit | a length such as 1bdp, 200packets or 256KB")
 
 
+@dataclass(frozen=True, slots=True)
+class TrafficRate:
+    """A rate of traffic: bit/s, and a share of the capacity of the link that it is on."""
+
+    bps: float = 0.0
+    share: float = 0.0
+
+    def on(self, capacity_bps: float) -> float:
+        """Return the rate on a link, in bit/s."""
+        return self.bps + self.share * capacity_bps
+
+
+def _traffic_rate(text: object) -> TrafficRate:
+    _, unit = _split(text, "20mbit")
+    if unit == "%":
+        if not (share := _loss(text)) > 0:
+            raise ValueError(f"{text!r} is no traffic | a share of the link's rate above 0%, such as 30%")
+        return TrafficRate(share=share)
+    if unit not in RATES:
+        said = f"has the unknown unit {unit!r}" if unit else "has no unit"
+        raise ValueError(f"{text!r} {said} | a rate such as 20mbit, or a share of the link's, such as 30%")
+    return TrafficRate(_quantity(RATES, "20mbit", LEAST_TRAFFIC_BPS, MOST_LINK_BPS)(text))
+
+
+RED_DEFAULTS = {"min": "10%", "max": "30%", "probability": "2%"}
+#: Times of CoDel: a millisecond is a full frame at 12 Mbit/s.
+_codel_time = _quantity(TIMES, "5ms", 1e-4, 60.0)
+
 #: The rates that a link may have. 64 kbit/s is a packet of 1,514 bytes every 0.19 s: slower links carry no training. No
 #: host forwards 100 Gbit/s.
 LEAST_LINK_BPS, MOST_LINK_BPS = 64e3, 100e9
+#: The least rate of traffic: a thousandth of the slowest link's would not be seen.
+LEAST_TRAFFIC_BPS = 1e3
 #: The longest delay, one way. Light takes a quarter of a second to a geostationary satellite and back.
 MOST_DELAY_S = 60.0
 
@@ -139,6 +203,7 @@ CHAIN: dict[str, Any] = {
 }
 
 Rate = Annotated[float, BeforeValidator(_quantity(RATES, "50mbit", LEAST_LINK_BPS, MOST_LINK_BPS)), RATE]
+TrafficLoad = Annotated[TrafficRate, BeforeValidator(_traffic_rate), _written({**RATES, "%": 0.01}, "20mbit", "30%")]
 #: The rate of a worker's own interface, whose token bucket counts bytes a second in 32 bits.
 CardRate = Annotated[float, BeforeValidator(_quantity(RATES, "1gbit", 64e3, 34e9)), RATE]
 Delay = Annotated[float, BeforeValidator(_quantity(TIMES, "20ms", 0.0, MOST_DELAY_S)), TIME]
@@ -154,4 +219,16 @@ BurstyLoss = Annotated[
     WithJsonSchema({"anyOf": [PERCENTAGE.json_schema, CHAIN]}),
 ]
 QUEUES = {**SIZES, "bdp": 1.0, "packets": 1.0}
-QueueLimit = Annotated[Queue, BeforeValidator(_queue), _written(QUEUES, "1bdp", "200packets")]
+QUEUE_LIMIT = _written(QUEUES, "1bdp", "200packets").json_schema
+QUEUE: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "limit": QUEUE_LIMIT,
+        "discipline": {"enum": list(QUEUE_FIELDS)},
+        **dict.fromkeys(QUEUE_FIELDS["codel"], TIME.json_schema),
+        **dict.fromkeys(QUEUE_FIELDS["red"], PERCENTAGE.json_schema),
+    },
+    "additionalProperties": False,
+}
+#: How much may wait, or also what drops packets before.
+QueueLimit = Annotated[Queue, BeforeValidator(_queue), WithJsonSchema({"anyOf": [QUEUE_LIMIT, QUEUE]})]

@@ -15,7 +15,7 @@ from pathlib import Path
 from testbed.compiler import compile_c
 from testbed.emulation.shaping.process import SOURCE
 from testbed.emulation.shaping.userspace import encode
-from testbed.link import GilbertElliott, LinkState, Queue
+from testbed.link import CoDel, GilbertElliott, LinkState, Queue, Red
 
 FOLDER = Path(__file__).with_name("core")
 
@@ -95,6 +95,11 @@ SEEDS: Mapping[str, bytes] = {
     "flood": attached(0, replace(SLOW, rate_bps=64e3)) + FLOOD + passed(100_000) + commands("counters 0", "detach 0"),
     "reorder": attached(1, replace(SLOW, reorder=True)) + packet(1, 1) + packet(2, 1) + passed(9000) + passed(20_000),
     "bursts": attached(0, replace(SLOW, loss=BURSTS.mean, bursts=BURSTS)) + PACKETS + passed(10**6),
+    **{
+        name: attached(0, replace(SLOW, queue=Queue(90, "packets", discipline))) + FLOOD + passed(300_000)
+        + packet(40) + passed(10**6) + commands(f"set 0 {encode(SLOW)}", "counters 0")
+        for name, discipline in (("codel", CoDel()), ("red", Red(0.01, 0.9, 0.5)))
+    },
     "later": attached(0, SLOW)
     + commands(f"later 0 0.001 {encode(replace(SLOW, up=False))}", f"later 0 0.002 {encode(SLOW)}")
     + PACKETS + passed(1500) + PACKETS + passed(1500) + commands("applied", "forget 0"),

@@ -55,7 +55,10 @@ INIT_NARROW = ("GLIBC_TUNABLES",)
 BOOT = ("root=/dev/root", "rootfstype=hostfs", "ro", "con=null", "con0=null,fd:1", "quiet")
 
 #: What the network needs, and the engine.
-KERNEL_MODULES = ("sch_netem", "sch_htb", "sch_tbf", "veth", "bridge", "br_netfilter", "openvswitch", "tun", "overlay")
+KERNEL_MODULES = (
+    *("sch_netem", "sch_htb", "sch_tbf", "sch_codel", "sch_red"),
+    *("veth", "bridge", "br_netfilter", "openvswitch", "tun", "overlay"),
+)
 
 INIT = """#!/bin/sh
 # Process 1 of the guest: when it ends, the guest has failed; so it powers off however it comes to its end.

@@ -68,6 +68,7 @@ links:
   - {between: [toronto, tokyo], rate: 25mbit, delay: 81ms}
 """
 OTHER = TOPOLOGY.replace("name: quickstart", "name: quickstart-uplink").replace("trace: {file: a.csv}", "rate: 30mbit")
+OTHER += "traffic: [{link: madrid->london, on_off: {rate: 10%, busy: 1s, idle: 1s}}]\n"
 
 
 def recording_with(run: Path, *events: dict[str, Any], **manifest: Any) -> dict[str, Any]:
@@ -106,7 +107,7 @@ def test_a_link_changed_by_hand_is_so_in_the_recording_until_a_swap_of_networks_
 
 
 @pytest.mark.pure
-def test_which_links_had_a_trace_is_what_the_files_say_and_unknown_without_them(tmp_path: Path) -> None:
+def test_which_links_had_a_trace_or_traffic_is_what_the_files_say_and_unknown_without_them(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run")
     assert [one["links"] for one in recording_of(run)["traced"]] == [None, None]
     spec = {"topology": "../topologies/quickstart.yaml", "train": {"rounds": 160}, "sync": {"policy": "mst"}}
@@ -116,7 +117,7 @@ def test_which_links_had_a_trace_is_what_the_files_say_and_unknown_without_them(
     }
     first, second = recording_with(run, spec=spec, inputs=inputs)["traced"]
     assert first == {"at_s": 0.0, "links": ["washington->london", "london->washington", "washington->toronto"]}
-    assert second == {"at_s": pytest.approx(NETWORK_S), "links": ["washington->toronto"]}
+    assert second == {"at_s": pytest.approx(NETWORK_S), "links": ["washington->toronto", "madrid->london"]}
 
 
 @pytest.mark.pure

@@ -33,6 +33,18 @@ def refused(folder: Path, experiment: Any, overrides: dict[str, str] | None = No
     return caught.value
 
 
+def test_the_seed_draws_the_traffic_of_every_network(tmp_path: Path) -> None:
+    busy = {**TOPOLOGY, "traffic": [{"on_off": {"rate": "20%", "busy": "1s", "idle": "2s"}}]}
+    file = write(tmp_path, busy, {**EXPERIMENT, "events": [{"round": 1, "swap": "topology.yaml"}]})
+    networks = []
+    for seed in ("1", "1", "2"):
+        experiment = Experiment.load(file, {"seed": seed})
+        added = experiment.add_network(tmp_path / "topology.yaml")
+        assert experiment.topology.links == experiment.networks["topology.yaml"].links == added.links
+        networks.append(experiment.topology.links)
+    assert networks[0] == networks[1] != networks[2]
+
+
 def test_the_scale_is_on_every_network(tmp_path: Path) -> None:
     value = EXPERIMENT | {"scale": 0.5, "events": [{"at": "1s", "swap": "topology.yaml"}]}
     experiment = Experiment.load(write(tmp_path, experiment=value))

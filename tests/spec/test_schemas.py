@@ -103,6 +103,8 @@ def test_every_file_of_ours_fits(experiment: Draft202012Validator, topology: Dra
         spoilt(TOPOLOGY, "links", 0, "rate", to=50),
         spoilt(TOPOLOGY, "links", 0, "rate", to="50 mph"),
         spoilt(TOPOLOGY, "links", 0, "loss", to={"p": "1%"}),
+        spoilt(TOPOLOGY, "links", 0, "queue", to={"discipline": "fq"}),
+        {**TOPOLOGY, "traffic": [{"on_off": {"rate": 20, "busy": "1s", "idle": "1s"}}]},
         spoilt(TOPOLOGY, "sites", "paris", "workers", to="two"),
     ],
 )

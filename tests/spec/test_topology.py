@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from testbed.link import MTU_FRAME_BYTES, GilbertElliott, LinkState, Opportunities, Queue
+from testbed.link import MTU_FRAME_BYTES, CoDel, GilbertElliott, LinkState, Opportunities, Queue, Red
 from testbed.spec.errors import SpecError
 from testbed.spec.topology import MAX_WORKERS, Topology
 from testbed.trace.trace import Row
@@ -157,6 +157,48 @@ def test_loss_in_bursts_and_reordering_are_a_direction_s_own() -> None:
     assert topology.links["tokyo->paris"].state == LinkState(50e6, 0.01, loss=0.01)
 
 
+@pytest.mark.parametrize(
+    ("written", "queue"),
+    [
+        ("200packets", Queue(200, "packets")),
+        ({"limit": "256KB"}, Queue(256e3, "bytes")),
+        ({"limit": "2bdp", "discipline": "droptail"}, Queue(2)),
+        ({"discipline": "codel"}, Queue(discipline=CoDel(0.005, 0.1))),
+        ({"discipline": "codel", "target": "10ms", "interval": "0.2s"}, Queue(discipline=CoDel(0.01, 0.2))),
+        ({"discipline": "red"}, Queue(discipline=Red(0.1, 0.3, 0.02))),
+        (
+            {"limit": "1MB", "discipline": "red", "min": "5%", "max": "50%", "probability": "10%"},
+            Queue(1e6, "bytes", Red(0.05, 0.5, 0.1)),
+        ),
+    ],
+)
+def test_a_queue_has_a_length_and_a_discipline(written: Any, queue: Queue) -> None:
+    topology = load(spoilt(TOPOLOGY, "links", 0, "queue", to=written))
+    assert topology.links["paris->tokyo"].state.queue == queue
+
+
+@pytest.mark.parametrize(
+    ("written", "problem", "remedy"),
+    [
+        ({"discipline": "fq"}, "'fq'", "droptail, codel, red"),
+        ({"discipline": ["red"]}, "red", "droptail, codel, red"),
+        ({"discipline": "red", "target": "5ms"}, "'target'", "probability"),
+        ({"target": "5ms"}, "droptail", "limit, discipline"),
+        ({"limit": "5ms", "discipline": "codel"}, "unit", "1bdp"),
+        ({"discipline": "codel", "target": 5}, "no unit", "5ms"),
+        ({"discipline": "codel", "interval": "5ms"}, "not below", "10 %"),
+        ({"discipline": "red", "min": "30%"}, "below max", "max: 30%"),
+        ({"discipline": "red", "probability": "0%"}, "above 0%", "2%"),
+        ({"discipline": "red", "max": "0.5"}, "percentage", "0.1%"),
+    ],
+)
+def test_a_queue_that_breaks_a_rule_is_told(written: Any, problem: str, remedy: str) -> None:
+    (fault,) = refused(spoilt(TOPOLOGY, "links", 0, "queue", to=written)).faults
+    assert fault.field == "links.0.queue"
+    assert problem in fault.problem
+    assert remedy in fault.remedy
+
+
 def test_loss_in_bursts_that_breaks_a_rule_is_told_with_its_field() -> None:
     entry = {"between": ["paris", "tokyo"], "rate": "50mbit", "delay": "10ms", "loss": {"p": "1%"}}
     (fault,) = refused(spoilt(TOPOLOGY, "links", 0, to=entry)).faults
@@ -282,6 +324,70 @@ def test_a_site_s_name_becomes_interfaces_and_hosts(name: str) -> None:
 
 def test_a_site_may_carry_no_worker_between_others_that_do() -> None:
     assert len(load(spoilt(TOPOLOGY, "sites", "paris", "workers", to=0)).workers) == 2
+
+
+ON_OFF = {"rate": "20%", "busy": "1s", "idle": "2s"}
+POISSON = {"rate": "5mbit", "size": "1MB", "every": "1s"}
+
+
+def with_traffic(*entries: dict[str, Any]) -> dict[str, Any]:
+    return {**TOPOLOGY, "traffic": list(entries)}
+
+
+def test_traffic_without_a_link_is_on_each_and_drawn_for_each() -> None:
+    links = load(with_traffic({"on_off": ON_OFF})).links
+    assert len({link.trace and link.trace.rows for link in links.values()}) == len(links)
+    assert {row.rate_bps for row in links["paris->tokyo"].trace.rows} == {50e6, 40e6}  # type: ignore[union-attr]
+    assert {row.rate_bps for row in links["paris->dallas"].trace.rows} == {80e6, 64e6}  # type: ignore[union-attr]
+    assert all(link.has_traffic for link in links.values())
+    assert links["paris->tokyo"].state == load(TOPOLOGY).links["paris->tokyo"].state
+
+
+def test_traffic_on_a_link_leaves_the_others_alone() -> None:
+    topology, without = load(with_traffic({"link": "paris-tokyo", "poisson": POISSON})), load(TOPOLOGY)
+    assert [name for name, link in topology.links.items() if link.has_traffic] == ["paris->tokyo"]
+    assert {**topology.links, "paris->tokyo": None} == {**without.links, "paris->tokyo": None}
+
+
+def test_recorded_traffic_is_a_trace_of_its_rates(traced: Path) -> None:
+    value = with_traffic({"link": ["tokyo", "paris"], "trace": {"file": "trace.csv", "offset": "1s"}})
+    topology = load(value, traced)
+    link = topology.links["tokyo->paris"]
+    assert [link.at(moment).rate_bps for moment in (0, 2.5, 4.5, 5.5)] == [30e6, 40e6, 10e6, 30e6]
+    assert link.at(0).loss == 0  # what the traffic loses is not the link's
+    assert topology.trace_files == (traced / "trace.csv",)
+    assert topology.scaled(0.5).links["tokyo->paris"].at(0).rate_bps == 15e6
+
+
+def test_the_seed_draws_the_traffic() -> None:
+    value = with_traffic({"on_off": ON_OFF}, {"poisson": POISSON})
+    first, again, other = (Topology.from_value(value, Path("topology.yaml"), seed).links for seed in (1, 1, 2))
+    assert first == again
+    assert all(first[name].trace != other[name].trace for name in first)
+
+
+@pytest.mark.parametrize(
+    ("entry", "field", "remedy"),
+    [
+        ({}, "traffic.0", "one of on_off, poisson, trace"),
+        ({"on_off": ON_OFF, "poisson": POISSON}, "traffic.0", "one of on_off, poisson, trace"),
+        ({"link": "paris->rome", "on_off": ON_OFF}, "traffic.0.link", "paris->tokyo"),
+        ({"link": "paris", "on_off": ON_OFF}, "traffic.0.link", "paris->tokyo"),
+        ({"on_off": {**ON_OFF, "rate": "0%"}}, "traffic.0.on_off.rate", "30%"),
+        ({"on_off": {**ON_OFF, "rate": "120%"}}, "traffic.0.on_off.rate", "100%"),
+        ({"on_off": {**ON_OFF, "rate": "20"}}, "traffic.0.on_off.rate", "20mbit"),
+        ({"on_off": {**ON_OFF, "rate": "1bit"}}, "traffic.0.on_off.rate", "1000"),
+        ({"on_off": {**ON_OFF, "busy": "0s"}}, "traffic.0.on_off.busy", "0.05"),
+        ({"on_off": {"rate": "20%", "busy": "1s"}}, "traffic.0.on_off.idle", "required"),
+        ({"poisson": {**POISSON, "every": "1ms"}}, "traffic.0.poisson.every", "0.05"),
+        ({"poisson": {**POISSON, "most": "1ms"}}, "traffic.0.poisson.most", "rate"),
+        ({"trace": {"file": "missing.csv"}}, "traffic.0.trace", "docs/traces.md"),
+    ],
+)
+def test_traffic_that_breaks_a_rule_is_named(entry: dict[str, Any], field: str, remedy: str) -> None:
+    (fault,) = refused(with_traffic(entry)).faults
+    assert fault.field == field
+    assert remedy in fault.remedy
 
 
 @pytest.mark.parametrize("name", ["missing.csv", "..", "a\0b", "x" * 5000])

@@ -156,10 +156,11 @@ def distorted_by_offload(state: LinkState) -> bool:
     """Return whether hosts that send over this link should not use segmentation offload.
 
     A backend loses and queues a super-packet of up to 45 frames as one packet. That makes high rates cheap, and
-    averages hold. But where loss is random, a queue is counted in packets, or each delivery opportunity is for one
-    packet, single frames are needed.
+    averages hold. But where loss is random, a queue is counted in packets, a discipline drops packets before the queue
+    is full, or each delivery opportunity is for one packet, single frames are needed.
     """
-    return state.loss > 0 or state.queue.unit == "packets" or state.delivery is not None
+    queue = state.queue
+    return state.loss > 0 or queue.unit == "packets" or queue.discipline is not None or state.delivery is not None
 
 
 def refuse_attached(ports: Iterable[Port], attached: Container[str]) -> None:

@@ -4,7 +4,7 @@
     └─ 1:    netem   delay, jitter, loss; holds packets in flight
        └─ 2:    htb   everything to the default class
           └─ 2:1    class   rate = ceiling = the link's rate
-             └─ 3:    bfifo   the bottleneck queue, limited in bytes
+             └─ 3:    bfifo   the bottleneck queue, limited in bytes; or 5: codel, or 6: red above 7: bfifo
 
 netem is outside and the rate inside, because only so is the bottleneck queue a queue of its own. The other way round
 (HTB with a netem leaf), one packet limit covers both packets in flight and queued packets. A link of 100 Mbit/s and 100
@@ -16,7 +16,8 @@ queue makes no difference from end to end.
 What is loose: netem counts packets, so its limit is set where a link at its full rate with the smallest frames stays
 below it, and only keeps a flood from filling the host's memory. A class refills its bucket when it is changed, so each
 change lends one burst (1 ms at the rate, at least two frames). A down link is netem with a loss of 100 %: packets
-already in it drain.
+already in it drain. A change of RED's lengths sets its mean to 0, and RED learns of no idle time, since HTB takes
+nothing from an empty queue. CoDel's limit counts packets.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from testbed.emulation.shaping.base import (
     refuse_attached,
 )
 from testbed.emulation.shaping.timer import Batch, TimedRequests, Timer, TimerAnswer
-from testbed.link import MTU_FRAME_BYTES, LinkState
+from testbed.link import MTU_FRAME_BYTES, CoDel, LinkState, Red
 
 #: A bucket that fills in this time bridges the timer's lateness: 1.25 MB at 10 Gbit/s, two frames at 64 kbit/s.
 BURST_S = 1e-3
@@ -57,7 +58,8 @@ SPARE_PACKETS = 10_000
 #: A queue that is there at both ends of this time was there throughout, or nearly.
 LOOK_S = 0.15
 
-_HTB, _CLASS, _QUEUE = tc.handle(2), tc.handle(2, 1), tc.handle(3)
+_HTB, _CLASS = tc.handle(2), tc.handle(2, 1)
+_FIFO, _CODEL, _RED, _RED_CLASS, _RED_FIFO = tc.handle(3), tc.handle(5), tc.handle(6), tc.handle(6, 1), tc.handle(7)
 
 
 def burst_bytes(rate_bps: float) -> float:
@@ -116,8 +118,25 @@ class _Tree:
     def rate(self, state: LinkState, *, create: bool = False) -> NetlinkRequest:
         return tc.htb_class(self.index, _CLASS, _HTB, state.rate_bps, burst_bytes(state.rate_bps), create=create)
 
-    def queue(self, state: LinkState, *, create: bool = False) -> NetlinkRequest:
-        return tc.bfifo(self.index, _QUEUE, _CLASS, queue_limit(state), create=create)
+    def queue(self, state: LinkState, *, create: bool = False) -> list[NetlinkRequest]:
+        limit = queue_limit(state)
+        match state.queue.discipline:
+            case CoDel(target_s, interval_s):
+                packets = ceil(limit / MTU_FRAME_BYTES)
+                return [tc.codel(self.index, _CODEL, _CLASS, target_s, interval_s, packets, create=create)]
+            case Red(least, most, probability):
+                red = tc.red(
+                    self.index,
+                    _RED,
+                    _CLASS,
+                    least_bytes=least * limit,
+                    most_bytes=most * limit,
+                    probability=probability,
+                    rate_bps=state.rate_bps,
+                    create=create,
+                )
+                return [red, tc.bfifo(self.index, _RED_FIFO, _RED_CLASS, limit, create=create)]
+        return [tc.bfifo(self.index, _FIFO, _CLASS, limit, create=create)]
 
     def build(self) -> list[NetlinkRequest]:
         """Return requests that replace the present tree: it is dead at first, and alive with the last request."""
@@ -125,7 +144,7 @@ class _Tree:
             self.delay(self.state, create=True, dead=True),
             tc.htb(self.index, _HTB, tc.handle(self.root >> 16, 1), default_class=1),
             self.rate(self.state, create=True),
-            self.queue(self.state, create=True),
+            *self.queue(self.state, create=True),
             self.delay(self.state),
         ]
 
@@ -140,8 +159,9 @@ class _Tree:
             requests.append(self.delay(state))
         if state.rate_bps > 0 and state.rate_bps != before.rate_bps:
             requests.append(self.rate(state))
-        if queue_limit(state) != queue_limit(before):
-            requests.append(self.queue(state))
+        own, earlier = state.queue.discipline, before.queue.discipline
+        if queue_limit(state) != queue_limit(before) or own != earlier:
+            requests += self.queue(state, create=type(own) is not type(earlier))
         return requests
 
 
@@ -286,6 +306,9 @@ class NetemShaper(Shaper):
         except OSError as error:
             self._leave(port.netns)
             why = f"link {port.link} could not be shaped on {port.interface} in {port.netns}: {error.strerror}"
+            if error.errno == errno.ENOENT and (discipline := state.queue.discipline) is not None:
+                module = f"sch_{type(discipline).__name__.lower()}"
+                why += f". This kernel may lack {module}: load it (modprobe {module}), or use the userspace backend"
             raise ShapingError(why) from error
 
     def _planted(self, port: Port, state: LinkState) -> _Tree:
@@ -317,7 +340,8 @@ def _update_counters(tree: _Tree, now: float, seen: dict[int, tc.Statistics]) ->
     both ends of it and it was short; over a longer time this is unknown.
     """
     tree.enforce(now)
-    netem, htb, queue = seen[tree.root], seen[_HTB], seen[_QUEUE]
+    queue = next(seen[own] for own in (_FIFO, _CODEL, _RED) if own in seen)
+    netem, htb = seen[tree.root], seen[_HTB]
     before = tree.counted
     counted = replace(
         before,

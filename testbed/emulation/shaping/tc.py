@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 from dataclasses import dataclass
 
 from testbed.emulation.network.netlink import CREATE, REPLACE, Netlink, NetlinkRequest, attribute, attributes
 from testbed.emulation.shaping.base import SUPER_PACKET_BYTES
-from testbed.link import MTU_FRAME_BYTES, GilbertElliott
+from testbed.link import MTU_FRAME_BYTES, RED_WEIGHT_LOG, GilbertElliott
 
 ROOT = 0xFFFFFFFF
 #: The kernel's unit of time in qdisc parameters (PSCHED_SHIFT is 6).
@@ -24,6 +25,9 @@ _NETEM_LOSS, _NETEM_RATE, _NETEM_LATENCY64, _NETEM_JITTER64 = 5, 6, 10, 11
 _NETEM_LOSS_GE, _NLA_F_NESTED = 2, 0x8000
 _HTB_PARMS, _HTB_INIT, _HTB_RATE64, _HTB_CEIL64 = 1, 2, 6, 7
 _TBF_PARMS, _TBF_RATE64, _TBF_BURST = 1, 4, 6
+_CODEL_TARGET, _CODEL_LIMIT, _CODEL_INTERVAL = 1, 2, 3
+_RED_MOST_BYTES = (1 << 30) - 1
+_RED_PARMS, _RED_STAB, _RED_MAX_P = 1, 2, 3
 _ETHERNET_LINK_LAYER = 1
 _MAX_U32 = 0xFFFFFFFF
 
@@ -136,6 +140,55 @@ def _rate(bytes_per_second: int) -> bytes:
 def bfifo(index: int, own: int, parent: int, limit_bytes: int, *, create: bool = False) -> NetlinkRequest:
     """Return the request for a queue whose length is limited in bytes."""
     return _qdisc("bfifo", index, own, parent, struct.pack("=I", min(limit_bytes, _MAX_U32)), create)
+
+
+def codel(
+    index: int, own: int, parent: int, target_s: float, interval_s: float, limit_packets: int, *, create: bool = False
+) -> NetlinkRequest:
+    """Return the request for a queue with CoDel, whose length is limited in packets."""
+    values = {
+        _CODEL_TARGET: round(target_s * 1e6),
+        _CODEL_INTERVAL: round(interval_s * 1e6),
+        _CODEL_LIMIT: min(limit_packets, _MAX_U32),
+    }
+    options = b"".join(attribute(kind, struct.pack("=I", value)) for kind, value in values.items())
+    return _qdisc("codel", index, own, parent, options, create)
+
+
+def red(
+    index: int,
+    own: int,
+    parent: int,
+    *,
+    least_bytes: float,
+    most_bytes: float,
+    probability: float,
+    rate_bps: float,
+    create: bool = False,
+) -> NetlinkRequest:
+    """Return the request for RED in front of a queue that is added below it.
+
+    With a limit, the kernel would give it such a queue, and another with each change: what waits would be lost. The
+    product of the upper length and the inverse weight must fit 32 bits, so beyond 4 MB packets weigh more.
+    """
+    most = min(max(round(most_bytes), 2), _RED_MOST_BYTES)
+    least = min(max(round(least_bytes), 1), most - 1)
+    weight_log = min(RED_WEIGHT_LOG, 31 - most.bit_length())
+    packet_us = MTU_FRAME_BYTES * 8e6 / max(rate_bps, 1.0)
+    cell_log, damping = _idle_damping(weight_log, packet_us)
+    options = attribute(_RED_PARMS, struct.pack("=3I4B", 0, least, most, weight_log, 0, cell_log, 0))
+    options += attribute(_RED_STAB, damping) + attribute(_RED_MAX_P, struct.pack("=I", _share(probability)))
+    return _qdisc("red", index, own, parent, options, create)
+
+
+def _idle_damping(weight_log: int, packet_us: float) -> tuple[int, bytes]:
+    """Return how often RED's mean length halves while no packet comes: a table by idle time, and its step's logarithm.
+
+    The table has 256 steps of a power of two of microseconds, and holds 31 halvings at most.
+    """
+    halvings_a_us = -math.log2(1 - 2.0**-weight_log) / packet_us
+    cell_log = min(max(math.ceil(math.log2(31 / halvings_a_us / 255)), 0), 31)
+    return cell_log, bytes(min(int((step << cell_log) * halvings_a_us), 31) for step in range(256))
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,12 @@ from testbed.emulation.shaping.base import (
 )
 from testbed.emulation.shaping.iptables import Rule, filter_bridged, replace_rules
 from testbed.emulation.shaping.process import CoreProcess
-from testbed.link import Delivery, LinkState, Opportunities
+from testbed.link import RED_WEIGHT_LOG, CoDel, Delivery, LinkState, Opportunities, Red
 
 #: The number of links at once, which is the core's number of queues.
 LINKS_AT_MOST = 4096
-#: The commands in one message. Each has at most 200 bytes, and a message may have 256 KiB.
-LINES_AT_ONCE = 1000
+#: The commands in one message. Each has at most 350 bytes, and a message may have 256 KiB.
+LINES_AT_ONCE = 700
 
 
 class Attached(NamedTuple):
@@ -45,12 +45,23 @@ class Attached(NamedTuple):
 
 
 def encode(state: LinkState) -> str:
-    """Encode a state for the core: bytes/s, bytes, seconds, seconds, a flag, four probabilities."""
+    """Encode a state for the core: bytes/s, bytes, seconds, seconds, a flag, four probabilities, the discipline."""
     rate = state.rate_bps / 8 if passes(state) else 0.0
     bursts = state.bursts
     chain = (bursts.good, bursts.bad, bursts.p, bursts.r) if bursts else (state.loss, 1.0, 0.0, 1.0)
     times = f"{state.queue_bytes} {state.delay_s!r} {state.jitter_s!r} {int(state.reorder)}"
-    return f"{rate!r} {times} {' '.join(map(repr, chain))}"
+    return f"{rate!r} {times} {' '.join(map(repr, chain))} {_encoded_discipline(state)}"
+
+
+def _encoded_discipline(state: LinkState) -> str:
+    """Encode a queue's discipline: its number in the core, and its four values there."""
+    match state.queue.discipline:
+        case CoDel(target_s, interval_s):
+            return f"1 {target_s!r} {interval_s!r} 0 0"
+        case Red(least, most, probability):
+            limit = state.queue_bytes
+            return f"2 {least * limit!r} {most * limit!r} {probability!r} {2.0**-RED_WEIGHT_LOG!r}"
+    return "0 0 0 0 0"
 
 
 def _attachment(queue: int, port: Port, state: LinkState) -> str:

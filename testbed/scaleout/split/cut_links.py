@@ -43,7 +43,7 @@ from testbed.emulation.network.namespace import inside
 from testbed.emulation.network.network import Network
 from testbed.emulation.network.node import received
 from testbed.emulation.shaping.base import Applied, FutureStates, LinkCounters, Port, Shaper, ShapingError, passes
-from testbed.link import LinkState, Queue, link_ends
+from testbed.link import LinkState, link_ends
 from testbed.spec.topology import Link, Topology
 
 if TYPE_CHECKING:
@@ -163,7 +163,9 @@ def over_underlay(link: str, state: LinkState, floor_s: float) -> LinkState:
         ShapingError: The delay is below the floor, which a change by hand may ask for.
     """
     check_delay(link, state.delay_s, floor_s)
-    queue = Queue(state.queue_bytes, "bytes") if state.queue.unit == "bdp" else state.queue
+    queue = state.queue
+    if queue.unit == "bdp":
+        queue = replace(queue, amount=state.queue_bytes, unit="bytes")
     return replace(state, delay_s=max(state.delay_s - floor_s, 0.0), queue=queue)
 
 

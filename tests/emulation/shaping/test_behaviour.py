@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -13,9 +14,11 @@ from itertools import pairwise
 
 import pytest
 
+from testbed.emulation.network.wiring import SINGLE_FRAMES
 from testbed.emulation.shaping import Shaper, ShapingError, open_shaper
 from testbed.emulation.shaping.base import Applied, LinkCounters, Port
-from testbed.link import MTU_FRAME_BYTES, GilbertElliott, LinkState, Queue
+from testbed.emulation.shaping.probe import BACKENDS, available_backends
+from testbed.link import MTU_FRAME_BYTES, CoDel, GilbertElliott, LinkState, Queue, Red
 from tests.emulation.shaping.path import TARGET, Path, burst, run
 from tests.emulation.shaping.super_packet import super_packet
 from tests.measuring import judge
@@ -208,6 +211,49 @@ def test_tcp_reaches_the_rate_and_no_more(shaper: Shaper, path: Path) -> None:
     seen = shaper.counters()[THERE]
     # A super-packet counts as the frames it stands for.
     assert seen.bytes / seen.packets <= MTU_FRAME_BYTES
+
+
+def queueing_ms(shaper: Shaper, path: Path, discipline: CoDel | Red) -> float:
+    """Return the median time that a ping waits behind a TCP flow, once the flow has found its rate."""
+    shape(shaper, path, LinkState(10e6, 0.01, queue=Queue(100, "packets", discipline)))
+    run(*path.command("source", "ethtool", "-K", "left", *SINGLE_FRAMES[3:]))
+    with path.server():
+        idle = statistics.median(ms for _, ms in path.answered(5))
+        flow = path.command("source", "iperf3", "--client", TARGET, "--time", "600")
+        with subprocess.Popen(flow, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as flowing:
+            try:
+                time.sleep(2)
+                answers = path.answered(60, 0.1)
+            finally:
+                flowing.terminate()
+    return statistics.median(ms for _, ms in answers) - idle
+
+
+DISCIPLINES = pytest.mark.parametrize("discipline", [CoDel(), Red()], ids=["codel", "red"])
+
+
+@DISCIPLINES
+def test_a_discipline_keeps_the_queue_short(shaper: Shaper, path: Path, discipline: CoDel | Red) -> None:
+    """Its 100 packets would take 121 ms, and cubic would fill it."""
+    assert 1 < queueing_ms(shaper, path, discipline) < 60
+
+
+@pytest.mark.guest
+@DISCIPLINES
+def test_a_flow_queues_as_long_as_before_the_kernel_s_own_discipline(path: Path, discipline: CoDel | Red) -> None:
+    if any(reason := [each for each in available_backends().values() if each is not None]):
+        pytest.skip(f"one backend alone works here: {reason[0]}")
+
+    def ratio() -> float:
+        """Return the wait in the userspace backend, in times of that in the kernel."""
+        waits = []
+        for backend in BACKENDS.values():
+            with backend() as shaper:
+                waits.append(queueing_ms(shaper, path, discipline))
+        kernel, ours = waits
+        return ours / kernel
+
+    judge(ratio, 0.8, 1.2, "of the kernel's")
 
 
 def test_counters_count_frames_as_on_the_wire(shaper: Shaper, path: Path) -> None:

@@ -19,13 +19,13 @@ import pytest
 
 from testbed.emulation.shaping import ShapingError
 from testbed.emulation.shaping.userspace import UserspaceShaper
-from testbed.link import Delivery, GilbertElliott, LinkState, Opportunities, Queue
+from testbed.link import CoDel, Delivery, GilbertElliott, LinkState, Opportunities, Queue, Red
 from tests.emulation.shaping.path import Path, burst
 from tests.emulation.shaping.sanitized import sanitized
 from tests.emulation.shaping.super_packet import super_packet
 from tests.waiting import PATIENCE_S
 
-STATE = b"1e6 48448 0.01 0 0 0 1 0 1"
+STATE = b"1e6 48448 0.01 0 0 0 1 0 1 0 0 0 0 0"
 #: What is wrong with it, by the message.
 WRONG = {
     b"counters 0": "begins with its number",
@@ -95,10 +95,13 @@ def test_what_it_cannot_do_it_says_and_goes_on(core: FilePath) -> None:
 
 #: What is wrong with it, by a command about a link that is attached, and with it 64-bit moments in a file, or none.
 WRONG_OF_A_LINK = {
-    ("attach 0 1 1e6 0 0 0 0 0 1 0 1 lo /x", None): "link 0 is attached already",
+    ("attach 0 1 1e6 0 0 0 0 0 1 0 1 0 0 0 0 0 lo /x", None): "link 0 is attached already",
     ("set 0 1e6 0 0 0 0 0 1 0", None): "R must be a number from 0 to 1, here: nothing",
-    ("set 0 1e6 0 0 0 0 0 1 0 1 1", None): "more than the command has: 1",
-    ("later 0 inf 1e6 0 0 0 0 0 1 0 1", None): "MOMENT must be",
+    ("set 0 1e6 0 0 0 0 0 1 0 1 0 0 0 0 0 1", None): "more than the command has: 1",
+    ("set 0 1e6 0 0 0 0 0 1 0 1", None): "DISCIPLINE must be a whole number from 0 to 2, here: nothing",
+    ("set 0 1e6 0 0 0 0 0 1 0 1 3 0 0 0 0", None): "DISCIPLINE must be",
+    ("set 0 1e6 0 0 0 0 0 1 0 1 2 1 3 2 0", None): "CHANCE must be",
+    ("later 0 inf 1e6 0 0 0 0 0 1 0 1 0 0 0 0 0", None): "MOMENT must be",
     ("follow 0 0 1514 loop", None): "no file of moments",
     ("follow 0 0 1514 loop", ()): "holds no moments",
     ("follow 0 0 1514 loop", (0, 0)): "do not rise",
@@ -129,6 +132,9 @@ def test_it_lives_through_commands_traffic_and_its_end(
         assert len(burst(path, 300)) == 300
         shaper.apply({there: replace(fast, loss=bursts.mean, bursts=bursts)})
         assert 0 < len(burst(path, 300)) < 300
+        for discipline in (CoDel(), Red()):
+            shaper.apply({there: LinkState(1e6, 0.001, queue=Queue(400, "packets", discipline)), back: fast})
+            assert 20 < len(burst(path, 800, quiet_s=0.5)) < 800
         shaper.apply({there: LinkState(64e3, 0.001), back: fast})
         assert len(burst(path, 3000, quiet_s=0.5)) < 100
         shaper.apply({there: replace(fast, delivery=Delivery(Opportunities((1, 1, 3)), time.monotonic()))})

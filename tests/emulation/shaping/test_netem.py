@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -10,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.emulation.network.netlink import attributes
 from testbed.emulation.shaping import tc
 from testbed.emulation.shaping.netem import _Tree, burst_bytes, delay_line_packets
-from testbed.link import MTU_FRAME_BYTES, LinkState
+from testbed.link import MTU_FRAME_BYTES, CoDel, LinkState, Queue, Red
 
 pytestmark = pytest.mark.pure
 
@@ -35,10 +37,51 @@ def test_a_class_is_valid_at_any_rate(rate: float) -> None:
     assert tc.htb_class(1, 2, 3, rate, burst_bytes(rate)).body
 
 
+def tree_of(state: LinkState) -> _Tree:
+    return _Tree(cast("tc.TrafficControl", None), Path("/nowhere"), 1, tc.handle(1), state, since=0.0, seen_at=0.0)
+
+
+@given(rates, st.floats(1, 1e9), st.floats(0.001, 0.5), st.floats(0.001, 0.5))
+def test_red_is_valid_at_any_rate_and_length(rate: float, limit: float, least: float, more: float) -> None:
+    """The kernel refuses lengths that are too long for the weight, and shifts of 32 and more."""
+    most = (least + more) * limit
+    request = tc.red(1, 2, 3, least_bytes=least * limit, most_bytes=most, probability=0.02, rate_bps=rate)
+    options = attributes(attributes(request.body[20:])[2])
+    none, first, last, weight_log, _, cell_log, _ = struct.unpack("=3I4B", options[1])
+    assert none == 0, "the kernel would replace the queue"
+    assert 0 < first < last
+    assert last.bit_length() + weight_log < 32
+    assert 1 <= weight_log <= 9
+    assert cell_log < 32
+    assert sorted(options[2]) == [*options[2]]
+    assert (len(options[2]), options[2][0]) == (256, 0)
+    assert max(options[2]) < 32
+
+
+def test_red_s_mean_halves_in_the_idle_time_of_355_frames() -> None:
+    """(1 - 2^-9)^355 is a half."""
+    options = attributes(
+        attributes(tc.red(1, 2, 3, least_bytes=1e4, most_bytes=3e4, probability=0.02, rate_bps=10e6).body[20:])[2]
+    )
+    cell_us = 1 << options[1][14]
+    halved = options[2].index(1) * cell_us
+    assert halved == pytest.approx(355 * MTU_FRAME_BYTES * 8 / 10, abs=cell_us)
+
+
+@pytest.mark.parametrize("discipline", [None, CoDel(), Red()])
+def test_a_discipline_is_built_once_and_changed_in_place(discipline: CoDel | Red | None) -> None:
+    state = LinkState(10e6, 0.1, queue=Queue(discipline=discipline))
+    tree, slower = tree_of(state), replace(state, rate_bps=20e6)
+    assert all(request in tree.build() for request in tree.queue(state, create=True))
+    assert tree.change(slower) == [tree.delay(slower), tree.rate(slower), *tree.queue(slower)]
+    other = replace(state, queue=Queue(discipline=None if discipline else CoDel()))
+    assert tree.change(other)[-1:] == tree.queue(other, create=True)[-1:]
+
+
 def test_a_link_that_goes_down_keeps_its_rate_so_that_its_queue_drains() -> None:
     up = LinkState(10e6, 0.01)
     down = replace(up, rate_bps=0.0)
-    tree = _Tree(cast("tc.TrafficControl", None), Path("/nowhere"), 1, tc.handle(7), up, since=0.0, seen_at=0.0)
+    tree = tree_of(up)
     assert tree.rate(down) not in tree.change(down)
     assert tree.delay(down) in tree.change(down), "the delay line drops every packet of a link that is down"
     assert tree.rate(replace(up, rate_bps=5e6)) in tree.change(replace(up, rate_bps=5e6))

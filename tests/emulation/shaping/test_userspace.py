@@ -19,7 +19,7 @@ import pytest
 from benchmarks.support import flood
 from testbed.emulation.shaping import LinkCounters, Port, ShapingError, process, userspace
 from testbed.emulation.shaping.userspace import LINKS_AT_MOST, UserspaceShaper, decode, encode, moments_file
-from testbed.link import MTU_FRAME_BYTES, Delivery, GilbertElliott, LinkState, Opportunities, Queue
+from testbed.link import MTU_FRAME_BYTES, CoDel, Delivery, GilbertElliott, LinkState, Opportunities, Queue, Red
 from tests.emulation.shaping.overload import MOST_GROWTH_BYTES, overload, sink
 from tests.emulation.shaping.path import PAYLOAD, TARGET, Path, burst, run
 from tests.measuring import judge
@@ -38,14 +38,22 @@ time.sleep(600)
 @pytest.mark.pure
 def test_a_state_is_told_in_bytes_and_seconds() -> None:
     state = LinkState(rate_bps=8e6, delay_s=0.02, jitter_s=0.001, loss=0.25, queue=Queue(10, "packets"))
-    assert encode(state) == "1000000.0 15140 0.02 0.001 0 0.25 1.0 0.0 1.0"
+    assert encode(state) == "1000000.0 15140 0.02 0.001 0 0.25 1.0 0.0 1.0 0 0 0 0 0"
 
 
 @pytest.mark.pure
 def test_loss_in_bursts_is_told_as_its_chain() -> None:
     bursts = GilbertElliott(p=0.25, r=0.5, bad=0.75, good=0.125)
     state = LinkState(8e6, 0.02, loss=bursts.mean, bursts=bursts, reorder=True, queue=Queue(1, "packets"))
-    assert encode(state) == "1000000.0 1514 0.02 0.0 1 0.125 0.75 0.25 0.5"
+    assert encode(state) == "1000000.0 1514 0.02 0.0 1 0.125 0.75 0.25 0.5 0 0 0 0 0"
+
+
+@pytest.mark.pure
+def test_a_discipline_is_told_in_seconds_or_bytes() -> None:
+    codel = LinkState(8e6, 0.02, queue=Queue(1e6, "bytes", CoDel(0.01, 0.2)))
+    assert encode(codel).endswith(" 1 0.01 0.2 0 0")
+    red = LinkState(8e6, 0.02, queue=Queue(1e6, "bytes", Red(0.125, 0.5, 0.25)))
+    assert encode(red).endswith(" 2 125000.0 500000.0 0.25 0.001953125")
 
 
 @pytest.mark.pure

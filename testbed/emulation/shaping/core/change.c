@@ -41,6 +41,11 @@ void enforce(struct link *l, const struct state *s)
     bool is_bad = l->loss.is_bad && s->loss.p > 0;
     l->loss = s->loss;
     l->loss.is_bad = is_bad;
+    if (l->discipline.kind != s->discipline.kind) {
+        l->codel = (struct codel){0};
+        l->red = (struct red){.idle_since = l->clock};
+    }
+    l->discipline = s->discipline;
     fit_kernel_queue(l);
 }
 

@@ -131,6 +131,7 @@ static const struct field MOMENT_FIELD = {"MOMENT", -1e12, 1e12};
 static const struct field STATE_FIELDS[] = {
     {"RATE", 0, 1e12}, {"LIMIT", 0, 1e19}, {"DELAY", 0, 3600}, {"JITTER", 0, 3600}, {"REORDER", 0, 1, true},
     {"GOOD", 0, 1},    {"BAD", 0, 1},      {"P", 0, 1},        {"R", 0, 1},
+    {"DISCIPLINE", TAIL_DROP, RED, true},  {"LEAST", 0, 1e19}, {"MOST", 0, 1e19},   {"CHANCE", 0, 1}, {"WEIGHT", 0, 1},
 };
 
 /* Read a number; return the text after it, or NULL after fail(). NULL is passed through, so that reads can be chained. */
@@ -151,13 +152,16 @@ static const char *read_number(const char *text, const struct field *f, double *
 /* Read a state; return the text after it, or NULL after fail(). */
 static const char *read_state(const char *text, struct state *s)
 {
-    double reorder = 0;
+    double reorder = 0, kind = 0;
+    struct discipline *d = &s->discipline;
     *s = (struct state){0};
     double *values[] = {&s->rate, &s->limit, &s->delay, &s->jitter, &reorder,
-                        &s->loss.good, &s->loss.bad, &s->loss.p, &s->loss.r};
+                        &s->loss.good, &s->loss.bad, &s->loss.p, &s->loss.r,
+                        &kind, &d->least, &d->most, &d->chance, &d->weight};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
         text = read_number(text, &STATE_FIELDS[i], values[i]);
     s->reorder = reorder != 0;
+    d->kind = (enum kind)kind;
     return text;
 }
 

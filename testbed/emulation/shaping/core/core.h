@@ -48,11 +48,36 @@ struct chain {
     bool is_bad;
 };
 
+enum kind { TAIL_DROP, CODEL, RED };
+
+/* What drops packets of a queue before its limit does. */
+struct discipline {
+    enum kind kind;
+    double least, most;        /* CoDel: target and interval, in seconds. RED: the two mean lengths, in bytes */
+    double chance, weight;     /* RED: the probability at `most`, and a packet's weight in the mean */
+};
+
+/* CoDel's state, named as in RFC 8289. */
+struct codel {
+    bool dropping;
+    double first_above, drop_next;   /* first_above is 0 where the wait is below the target */
+    uint32_t count, last_count;
+};
+
+/* RED's state. */
+struct red {
+    double average;            /* bytes */
+    double idle_since;         /* when the queue became empty */
+    double draw;               /* uniform in [0, 1) */
+    double between;            /* packets for which the present draw has been in force */
+};
+
 /* A link's state: bytes a second, bytes, seconds. A rate of 0 means down. */
 struct state {
     double rate, limit, delay, jitter;
     bool reorder;
     struct chain loss;
+    struct discipline discipline;
 };
 
 /* A future state and its moment. */
@@ -65,8 +90,9 @@ struct packet {
     uint32_t id;       /* the kernel's number, increasing within a queue */
     uint32_t wire;     /* bytes of its frames */
     uint16_t frames;   /* more than 1 for a super-packet */
-    bool passed;       /* got its verdict out of order, on a link that reorders */
+    bool passed;       /* got its verdict out of order: on a link that reorders, or dropped from the queue */
     bool queued;       /* arrived while another was in the queue: its service follows its predecessor's at once */
+    double arrived;
     double left;       /* bytes not yet served */
     double service;    /* seconds its service took */
     double release;    /* when it is due at the far end; known once served */
@@ -88,6 +114,9 @@ struct link {
     double rate, delay, jitter, limit;
     bool up, reorder;
     struct chain loss;
+    struct discipline discipline;
+    struct codel codel;
+    struct red red;
     struct schedule schedule;
     struct change *changes;        /* [change, changes_end) are future, in the order of their moments */
     size_t change, changes_end, changes_room;
@@ -131,6 +160,13 @@ void advance(struct link *l, double now);
 void arrive(struct link *l, uint32_t id, uint32_t wire, uint16_t frames, double now);
 double due(struct link *l);
 void release(struct link *l, double now);
+double chance(struct link *l);
+struct packet *first_in_queue(struct link *l);
+void drop_first(struct link *l);
+
+/* discipline.c: packets that are dropped before the queue is full. */
+void choose_next(struct link *l);
+bool refuses(struct link *l);
 
 /* change.c: future states, put in force at their moments. */
 void enforce(struct link *l, const struct state *s);

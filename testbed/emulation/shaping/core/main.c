@@ -13,6 +13,7 @@
  *     - The server sends `rate` bytes a second, one packet after the other, and never idles while one waits.
  *     - Or it serves a schedule: at each of its moments up to `bytes` of what waits, several small packets as well as
  *       part of a large one, which continues at the next. A moment without waiting packets is lost (as in Mahimahi).
+ *     - A discipline may drop packets before: RED as they arrive, CoDel as their service would begin (discipline.c).
  *     - A packet leaves the pipe `delay` (± `jitter`, uniform) after its service, and never before its predecessor
  *       unless the link reorders.
  *     - Loss is drawn on arrival, as netem does: a lost packet takes no service. It is a Gilbert-Elliott chain;
@@ -45,7 +46,10 @@
  *
  *     attach LINK SEED STATE INTERFACE NAMESPACE   queue number LINK of that namespace
  *     set LINK STATE                               RATE LIMIT DELAY JITTER REORDER GOOD BAD P R: bytes/s, bytes, s, s,
- *                                                  0 or 1, and four probabilities: two of loss, two of a change
+ *                                                  0 or 1, and four probabilities: two of loss, two of a change. Then
+ *                                                  DISCIPLINE LEAST MOST CHANCE WEIGHT: 0 (tail drop, whose values do not
+ *                                                  count), 1 (CoDel: target and interval, in s) or 2 (RED: two mean
+ *                                                  lengths in bytes, the probability at MOST, the weight of a packet)
  *     later LINK MOMENT STATE                      set the state at that moment of the monotonic clock, in s; a link's
  *                                                  moments must be in order
  *     forget LINK                                  drop the link's future states

@@ -10,7 +10,7 @@
 static const double ROUNDING = 1e-6;
 
 /* Uniform in [0, 1): splitmix64, one state a link, so links do not disturb each other's sequence. */
-static double chance(struct link *l)
+double chance(struct link *l)
 {
     uint64_t z = l->random += 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -24,7 +24,7 @@ static struct packet *packet_at(struct link *l, uint32_t position)
 }
 
 /* The next packet to serve, or NULL. Positions wrap at 2^32; the ring's size is a power of two. */
-static struct packet *first_in_queue(struct link *l)
+struct packet *first_in_queue(struct link *l)
 {
     return l->serving != l->tail ? packet_at(l, l->serving) : NULL;
 }
@@ -37,6 +37,18 @@ static void put_into_pipe(struct link *l, struct packet *p)
     if (!l->reorder)
         p->release = fmax(l->last_release, p->release);
     l->last_release = fmax(l->last_release, p->release);
+    l->backlog -= p->wire;
+    l->serving++;
+    choose_next(l);
+}
+
+/* Drop the first packet of the queue, which keeps its place until it would be released. */
+void drop_first(struct link *l)
+{
+    struct packet *p = first_in_queue(l);
+    l->count.dropped_queue += p->frames;
+    give_verdict(l, NFQNL_MSG_VERDICT, p->id, NF_DROP);
+    p->passed = true;
     l->backlog -= p->wire;
     l->serving++;
 }
@@ -170,7 +182,7 @@ void arrive(struct link *l, uint32_t id, uint32_t wire, uint16_t frames, double 
         give_verdict(l, NFQNL_MSG_VERDICT, id, NF_DROP);
         return;
     }
-    if (l->backlog >= l->limit) {
+    if (refuses(l) || l->backlog >= l->limit) {
         l->count.dropped_queue += frames;
         give_verdict(l, NFQNL_MSG_VERDICT, id, NF_DROP);
         return;
@@ -178,7 +190,7 @@ void arrive(struct link *l, uint32_t id, uint32_t wire, uint16_t frames, double 
     if (l->tail - l->head == l->size)
         grow(l);
     *packet_at(l, l->tail) = (struct packet){
-        .id = id, .wire = wire, .frames = frames, .left = wire, .queued = l->serving != l->tail,
+        .id = id, .wire = wire, .frames = frames, .left = wire, .arrived = now, .queued = l->serving != l->tail,
     };
     l->backlog += wire;
     l->tail++;
@@ -206,8 +218,9 @@ double due(struct link *l)
     }
     for (uint32_t i = l->head; i != l->serving; i++) {
         const struct packet *p = packet_at(l, i);
-        if (!p->passed)
-            earliest = fmin(earliest, p->release);
+        if (p->passed)
+            continue;
+        earliest = fmin(earliest, p->release);
         if (!l->reorder)
             break;
     }

@@ -1,0 +1,68 @@
+"""The background traffic in a topology file, and the link that it leaves."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from testbed.spec.event import LinkName
+from testbed.spec.model import Strict
+from testbed.spec.trace_ref import TraceRef
+from testbed.spec.units import Duration, Size, TrafficLoad
+from testbed.trace.trace import Trace
+from testbed.trace.traffic import OnOff, PoissonFlows, Traffic, Volume
+
+#: The least mean time between two changes. A queue evens out what is shorter.
+LEAST_MEAN_S = 0.05
+
+
+class OnOffSection(Strict):
+    """A source that is busy and idle in turn, for exponential times."""
+
+    rate: TrafficLoad
+    """The rate while it is busy: `20mbit`, or a share of the link's rate, `30%`."""
+    busy: Duration = Field(ge=LEAST_MEAN_S)
+    """The mean of the busy times."""
+    idle: Duration = Field(ge=LEAST_MEAN_S)
+    """The mean of the idle times."""
+
+
+class PoissonSection(Strict):
+    """Flows that begin as a Poisson process, with exponential sizes. In the mean they take `size` / `every`."""
+
+    rate: TrafficLoad
+    """The rate of each flow: `5mbit`, or a share of the link's rate, `10%`."""
+    size: Size
+    """The mean of the flows' sizes."""
+    every: Duration = Field(ge=LEAST_MEAN_S)
+    """The mean time between the begins of two flows."""
+
+
+class TrafficEntry(Strict):
+    """Background traffic on links: what it takes of a link's rate. It is of one kind."""
+
+    link: LinkName | None = None
+    """The directed link, `paris->tokyo`; by default each link has such traffic, drawn for itself."""
+    on_off: OnOffSection | None = None
+    """Traffic that is there and not there in turn."""
+    poisson: PoissonSection | None = None
+    """Flows that come and end."""
+    trace: TraceRef | None = None
+    """Recorded traffic: a trace of its rates."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        kinds = [name for name in ("on_off", "poisson", "trace") if getattr(self, name) is not None]
+        if len(kinds) != 1:
+            raise ValueError(f"the traffic is {' and '.join(kinds) or 'of no kind'} | one of on_off, poisson, trace")
+        return self
+
+    def on(self, capacity_bps: float, recorded: Trace | None) -> Traffic:
+        """Return the traffic on a link with this capacity; `recorded` is the trace that `trace` names."""
+        if self.on_off is not None:
+            return OnOff(self.on_off.rate.on(capacity_bps), self.on_off.busy, self.on_off.idle)
+        if self.poisson is not None:
+            return PoissonFlows(self.poisson.rate.on(capacity_bps), self.poisson.size, self.poisson.every)
+        assert recorded is not None
+        return Volume(recorded)

@@ -1,0 +1,161 @@
+"""Background traffic as rates over time, and the rates that it leaves of a link.
+
+The traffic is a fluid: no packet of it exists, and it does not give way to others. A link's rate is what the traffic
+leaves of its capacity.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush, merge
+from itertools import groupby
+from operator import itemgetter
+from typing import Protocol
+
+from testbed.trace.trace import End, Row, Trace, lasting
+
+#: The least time that drawn traffic lasts before it begins again, longer than most runs. An hour of a hundred links
+#: with a trace of 100 ms would be 3.6 million rows.
+LASTS_S = 600.0
+#: The largest share of a link's capacity that traffic takes. Real traffic is mostly TCP, which gives way.
+MOST_SHARE = 0.95
+#: The least rate that traffic leaves, as far as the link itself has it: that of the slowest link of a file.
+LEAST_LEFT_BPS = 64e3
+
+#: A moment, and the rate that the traffic has from then on, in bit/s.
+Change = tuple[float, float]
+
+
+class Traffic(Protocol):
+    """The rate of traffic over time."""
+
+    def changes(self, draw: random.Random) -> Iterator[Change]:
+        """Yield each moment at which the rate changes, from 0 s on, with the rate from then on; without an end."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnOff:
+    """A source that sends at one rate while it is busy, and nothing while it is idle, for exponential times.
+
+    It begins busy with the probability that it is busy at any moment.
+    """
+
+    rate_bps: float
+    busy_s: float
+    idle_s: float
+
+    def changes(self, draw: random.Random) -> Iterator[Change]:
+        """Yield the begins and ends of busy times."""
+        moment, busy = 0.0, draw.random() < self.busy_s / (self.busy_s + self.idle_s)
+        while True:
+            yield moment, self.rate_bps * busy
+            moment += draw.expovariate(1 / (self.busy_s if busy else self.idle_s))
+            busy = not busy
+
+
+@dataclass(frozen=True, slots=True)
+class PoissonFlows:
+    """Flows that begin as a Poisson process; each sends an exponential number of bytes at one rate, then ends.
+
+    At the beginning there are as many as at any moment: a Poisson number with the mean (time of a flow) / `every_s`.
+    """
+
+    rate_bps: float
+    size_bytes: float
+    every_s: float
+
+    def changes(self, draw: random.Random) -> Iterator[Change]:
+        """Yield the begins and ends of flows, with the rate of those that are under way."""
+        lasts_s = self.size_bytes * 8 / self.rate_bps
+        ends: list[float] = []
+        arrival = draw.expovariate(lasts_s / self.every_s)
+        while arrival < 1:
+            heappush(ends, draw.expovariate(1 / lasts_s))
+            arrival += draw.expovariate(lasts_s / self.every_s)
+        yield 0.0, len(ends) * self.rate_bps
+        begin = draw.expovariate(1 / self.every_s)
+        while True:
+            if ends and ends[0] <= begin:
+                moment = heappop(ends)
+            else:
+                moment, begin = begin, begin + draw.expovariate(1 / self.every_s)
+                heappush(ends, moment + draw.expovariate(1 / lasts_s))
+            yield moment, len(ends) * self.rate_bps
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """Recorded traffic: the rates of a trace, and nothing once a trace that stops is over."""
+
+    trace: Trace
+
+    def changes(self, draw: random.Random) -> Iterator[Change]:
+        """Yield the trace's rates."""
+        for moment, row in self.trace.changes():
+            yield moment, (row.rate_bps or 0.0) if row is not None else 0.0
+
+
+def left_by(traffic: Sequence[tuple[Traffic, random.Random]], rate_bps: float, own: Trace | None) -> Trace:
+    """Return the trace of what traffic leaves of a link.
+
+    It is made of whole laps of the longest trace that loops, for LASTS_S at least, and then ends as the link's own
+    trace does. Single opportunities to send become the rates that sum them up.
+
+    Args:
+        traffic: The traffic, and the random numbers that each is drawn with.
+        rate_bps: The link's capacity where its trace says none.
+        own: The link's trace, if it has one.
+    """
+    lasts_s, end = _length(own, [each.trace for each, _ in traffic if isinstance(each, Volume)])
+    rows: list[Row] = []
+    row, taken = Row(0.0), [0.0] * len(traffic)
+    streams = [_own_rows(own, lasts_s), *(_taken(place, *each, lasts_s) for place, each in enumerate(traffic))]
+    for moment, changes in groupby(merge(*streams, key=itemgetter(0)), key=itemgetter(0)):
+        for _, place, change in changes:
+            if isinstance(change, Row):
+                row = change
+            else:
+                taken[place] = change
+        capacity_bps = rate_bps if row.rate_bps is None else row.rate_bps
+        now = replace(row, time_s=moment, rate_bps=_left(capacity_bps, sum(taken)))
+        if not rows or not now.says_as(rows[-1]):
+            rows.append(now)
+    return Trace(lasting(rows, lasts_s), end)
+
+
+def _left(capacity_bps: float, taken_bps: float) -> float:
+    """Return the rate that traffic leaves of a capacity."""
+    least = max(capacity_bps * (1 - MOST_SHARE), min(capacity_bps, LEAST_LEFT_BPS))
+    return max(capacity_bps - taken_bps, least)
+
+
+def _length(own: Trace | None, volumes: Sequence[Trace]) -> tuple[float, End]:
+    """Return how long the rows of `left_by` last, and what follows them."""
+    if own is not None and own.end == "stop":
+        return own.duration_s - own.offset_s, "stop"
+    traces = [own, *volumes] if own is not None else volumes
+    least_s = max([LASTS_S, *(trace.duration_s for trace in traces if trace.end != "loop")])
+    lap_s = max((trace.duration_s for trace in traces if trace.end == "loop"), default=least_s)
+    return lap_s * math.ceil(least_s / lap_s), "loop" if own is None else own.end
+
+
+#: A moment, the number of the traffic that changes then (-1 for the link's own trace), and its new rate or row.
+_Step = tuple[float, int, float | Row]
+
+
+def _own_rows(own: Trace | None, until_s: float) -> Iterator[_Step]:
+    for moment, row in own.changes() if own is not None else ():
+        if row is None or moment >= until_s:
+            return
+        yield moment, -1, row
+
+
+def _taken(place: int, traffic: Traffic, draw: random.Random, until_s: float) -> Iterator[_Step]:
+    """Yield the changes of one traffic, to the millisecond."""
+    for moment, rate_bps in traffic.changes(draw):
+        if (moment := round(moment, 3)) >= until_s:
+            return
+        yield moment, place, rate_bps
