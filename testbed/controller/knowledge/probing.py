@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import inf
 
 from testbed.controller.knowledge.knowledge import FORGOTTEN_S
 from testbed.planning import Edge, Pair, View
 from testbed.protocol import PROBE_TRAINS, Probe
 
-#: Probes take at most this part of the rate that their path could carry.
-SHARE = 0.02
+#: Probes take at most this part of the rate that their path could carry; over a link of the plan in force, the second.
+SHARE, USED_SHARE = 0.02, 0.03
 
 #: A probe's packets leave this many times as fast as the highest rate that was believed of the path recently. A link
 #: that came back then shows its whole rate; on an unchanged link two thirds of a train queue.
@@ -24,14 +24,17 @@ TRAIN_S = 0.012
 LEAST_BYTES, MOST_BYTES = 16 * 1024, 256 * 1024
 
 #: The least seconds between two probes of one edge, and between two probes that one member sends.
-AGAIN_S = 4.0
-SPACING_S = 1.0
+AGAIN_S, SPACING_S = 4.0, 1.0
+#: The same where the probe is over a link of the plan in force, whose steps are to be noticed within 2 s: a probe and
+#: its report take 0.9 s of these. Simulated, 40 of 47 steps of `redraw-6` and `fades-7` were noticed so soon instead of
+#: 26 of 44, with probes of 1.9 % of what links could carry instead of 0.8 %.
+USED_AGAIN_S, USED_SPACING_S = 1.0, 0.5
 
 
 class ProbeScheduler:
     """Chooses which edges to probe when: an unknown link is probed by the shortest edge over it.
 
-    A member sends one probe at a time, at most one in SPACING_S.
+    A member sends one probe at a time, at most one in SPACING_S, or in USED_SPACING_S over a link of the plan in force.
     """
 
     def __init__(self) -> None:
@@ -39,7 +42,9 @@ class ProbeScheduler:
         self._probed_s: dict[Pair, float] = {}
         self._most: dict[Pair, tuple[Edge, float]] = {}
 
-    def probes(self, unknown: Mapping[str, Sequence[Pair]], view: View, now_s: float) -> dict[str, Probe]:
+    def probes(
+        self, unknown: Mapping[str, Sequence[Pair]], view: View, now_s: float, used: Collection[str] = ()
+    ) -> dict[str, Probe]:
         """Return the probes to send now, by their sender.
 
         A path could carry the highest rate that the view had for it in the last FORGOTTEN_S seconds; if that is too
@@ -50,6 +55,7 @@ class ProbeScheduler:
             unknown: The edges that use each unknown link.
             view: The network as it is known now.
             now_s: The time in seconds of a clock that never jumps.
+            used: The links of the plan in force, which are probed more often.
         """
         for pair, edge in view.edges.items():
             most, at_s = self._most.get(pair, (edge, now_s))
@@ -59,9 +65,14 @@ class ProbeScheduler:
             self._most[pair] = most, at_s
         found: dict[str, Probe] = {}
         routes = view.routes
-        edges = {min(pairs, key=lambda pair: (len(routes.get(pair, ())), pair)) for pairs in unknown.values() if pairs}
-        for pair in sorted(edges, key=lambda pair: (self._probed_s.get(pair, -inf), pair)):
-            if self._is_due(pair, now_s):
+        shortest = {
+            name: min(pairs, key=lambda pair: (len(routes.get(pair, ())), pair))
+            for name, pairs in unknown.items()
+            if pairs
+        }
+        urgent = {pair for name, pair in shortest.items() if name in used}
+        for pair in sorted({*shortest.values()}, key=lambda pair: (self._probed_s.get(pair, -inf), pair)):
+            if self._is_due(pair, now_s, pair in urgent):
                 found[pair[0]] = probe_of(pair[1], self._most[pair][0].rate_bps)
                 self._sent_s[pair[0]] = self._probed_s[pair] = now_s
         return found
@@ -70,14 +81,18 @@ class ProbeScheduler:
         """Forget the rates of paths: another network is declared."""
         self._most.clear()
 
-    def _is_due(self, pair: Pair, now_s: float) -> bool:
+    def _is_due(self, pair: Pair, now_s: float, urgent: bool) -> bool:
         """Return whether an edge may be probed again.
 
-        It may once a probe's bytes are at most SHARE of what the path could carry since the last probe.
+        It may once a probe's bytes are at most SHARE of what the path could carry since the last probe, or USED_SHARE
+        where it is `urgent`.
         """
         most_bps = self._most[pair][0].rate_bps
-        again_s = max(AGAIN_S, 8 * probe_of(pair[1], most_bps).bytes / (SHARE * most_bps))
-        rested = now_s - self._sent_s.get(pair[0], -inf) >= SPACING_S
+        share, least_s, spacing_s = SHARE, AGAIN_S, SPACING_S
+        if urgent:
+            share, least_s, spacing_s = USED_SHARE, USED_AGAIN_S, USED_SPACING_S
+        again_s = max(least_s, 8 * probe_of(pair[1], most_bps).bytes / (share * most_bps))
+        rested = now_s - self._sent_s.get(pair[0], -inf) >= spacing_s
         return rested and now_s - self._probed_s.get(pair, -inf) >= again_s
 
 

@@ -16,6 +16,8 @@ from testbed.controller.knowledge.probing import (
     SHARE,
     SPACING_S,
     TRAIN_S,
+    USED_AGAIN_S,
+    USED_SHARE,
     ProbeScheduler,
     probe_of,
 )
@@ -58,6 +60,17 @@ def test_all_edges_take_turns_and_rest_between_probes() -> None:
     assert all(times[0] < 30 for times in asked.values())
     gaps = [after - before for times in asked.values() for before, after in pairwise(times)]
     assert gaps and min(gaps) >= AGAIN_S
+
+
+def test_links_of_the_plan_in_force_are_probed_more_often() -> None:
+    scheduler, declared = ProbeScheduler(), network()
+    asked: dict[str, list[float]] = {}
+    for i in range(400):
+        for probe in scheduler.probes(UNKNOWN, declared, i / 4, used=("a->b",)).values():
+            asked.setdefault(probe.peer, []).append(i / 4)
+    least_s = {peer: min(after - before for before, after in pairwise(times)) for peer, times in asked.items()}
+    assert USED_AGAIN_S <= least_s[B] < AGAIN_S <= min(least_s[C], least_s[D])
+    assert 8 * len(asked[B]) * probe_of(B, 20e6).bytes <= USED_SHARE * 20e6 * 100 + 8 * probe_of(B, 20e6).bytes
 
 
 @pytest.mark.parametrize("mbps", [2, 5, 20, 40, 400])
