@@ -73,6 +73,16 @@ def test_links_of_the_plan_in_force_are_probed_more_often() -> None:
     assert 8 * len(asked[B]) * probe_of(B, 20e6).bytes <= USED_SHARE * 20e6 * 100 + 8 * probe_of(B, 20e6).bytes
 
 
+def test_probes_of_the_plan_s_links_take_a_small_part_of_a_link_that_their_paths_share() -> None:
+    mbps, seconds = 20, 100
+    view = view_of(sites(("a", "hub", mbps), ("hub", "b", mbps), ("hub", "c", mbps), ("hub", "d", mbps)), {})
+    unknown = {f"hub->{site}": [(A, f"{site}-w0")] for site in "bcd"}
+    scheduler = ProbeScheduler()
+    found = [scheduler.probes(unknown, view, i / 4, used=unknown) for i in range(4 * seconds)]
+    sizes = [8 * probe.bytes for probes in found for probe in probes.values()]
+    assert 0 < sum(sizes) <= USED_SHARE * mbps * 1e6 * seconds + sizes[0]
+
+
 @pytest.mark.parametrize("mbps", [2, 5, 20, 40, 400])
 def test_probes_take_a_small_part_of_what_their_path_could_carry(mbps: float) -> None:
     scheduler, declared = ProbeScheduler(), network(mbps)
