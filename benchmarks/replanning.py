@@ -189,7 +189,8 @@ def score_claims(scores: Mapping[str, Score]) -> list[Claim]:
         ("estimates off, 90th percentile, without LTE", known.off(90), P90_OFF, False),
         ("estimates far above, without LTE", known.far_above, FAR_ABOVE_PART, False),
         ("estimates far below, without LTE", known.far_below, FAR_BELOW_PART, False),
-        ("steps noticed soon", mean(whole.soon) if whole.soon else None, NOTICED_SOON, True),
+        ("steps noticed soon", _share_of(whole.soon), NOTICED_SOON, True),
+        ("steps noticed soon, of links with transfers meanwhile", _share_of(whole.soon_where_sent), NOTICED_SOON, True),
         ("trials' part of the time", whole.trials_share, TRIALS_PART, False),
         ("considering plans, of a processor", whole.considered, CONSIDERED_PART, False),
         ("probes, of what links could carry", whole.probes_share, PROBED_PART, False),
@@ -201,6 +202,10 @@ def score_claims(scores: Mapping[str, Score]) -> list[Claim]:
             most = max(_most_within([its.at_s for its in run], QUIET_S) for run in events)
             found.append(Claim(f"constant networks: {name} in {QUIET_S:g} s", most, MOST_QUIET, at_least=False))
     return found
+
+
+def _share_of(values: Sequence[bool]) -> float | None:
+    return mean(values) if values else None
 
 
 def _network(key: str) -> str:

@@ -51,9 +51,10 @@ def score(record: RunRecord) -> Score:
         errors=tuple(error for one in errors for error in one.off),
         held=tuple(held for one in errors for held in one.held),
         known=tuple(_known(record, history)),
-        noticed_s=tuple(seconds for seconds, _, _ in noticed),
-        in_time=tuple(in_time for _, in_time, _ in noticed),
-        soon=tuple(soon for _, _, soon in noticed),
+        noticed_s=tuple(seconds for seconds, _, _, _ in noticed),
+        in_time=tuple(in_time for _, in_time, _, _ in noticed),
+        soon=tuple(soon for _, _, soon, _ in noticed),
+        sent_over=tuple(sent for _, _, _, sent in noticed),
         calibration=tuple(predicted_s / median(rounds) for predicted_s, rounds in foreseen),
         first_rounds=tuple(rounds[0] / median(rounds) for _, rounds in foreseen),
         swaps=tuple(_swaps(record, history, adopted, {one.epoch for one in trials})),
@@ -166,13 +167,14 @@ def _known(record: RunRecord, history: _RoundHistory) -> Iterable[bool]:
             yield link in estimates and estimates[link]["age_s"] <= SILENCE_S
 
 
-def _steps_noticed(record: RunRecord, history: _RoundHistory) -> Iterable[tuple[float, bool, bool]]:
-    """Yield (seconds until it was noticed, noticed in time, noticed soon) of each step of a link in use.
+def _steps_noticed(record: RunRecord, history: _RoundHistory) -> Iterable[tuple[float, bool, bool, bool]]:
+    """Yield (seconds until it was noticed, in time, soon, whether transfers passed) of each step of a link in use.
 
     A step is left out where another step follows before it could be noticed in time, and where the plan leaves the link
     before the step is noticed.
     """
     times = [look["at_s"] for look in record.estimates]
+    passed_s = _passed_s(record, history)
     for link, states in record.states.items():
         for number, (before, after) in enumerate(pairwise(states), 1):
             if not _is_step(before, after):
@@ -196,7 +198,23 @@ def _steps_noticed(record: RunRecord, history: _RoundHistory) -> Iterable[tuple[
             )
             if link not in history.used(min(until_s, after.at_s + seconds)):
                 continue
-            yield seconds, after.at_s + seconds <= until_s, seconds <= max(SOON_S, _rtt_s(record, link, after))
+            soon_s = max(SOON_S, _rtt_s(record, link, after))
+            first, last = (bisect_right(passed_s[link], at_s) for at_s in (after.at_s, after.at_s + soon_s))
+            yield seconds, after.at_s + seconds <= until_s, seconds <= soon_s, last > first
+
+
+def _passed_s(record: RunRecord, history: _RoundHistory) -> defaultdict[str, list[float]]:
+    """Return, for each link, the times in order at which trains of members' transfers over it had arrived."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    ends = sorted(
+        (record.since(train.began_s + train.seconds), peer, member)
+        for member, peer, train in _arrivals(record)
+        if not train.is_probe
+    )
+    for at_s, source, target in ends:
+        for link in history.route(at_s, source, target):
+            found[link].append(at_s)
+    return found
 
 
 def _rtt_s(record: RunRecord, link: str, state: LinkRecord) -> float:

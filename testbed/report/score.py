@@ -83,6 +83,8 @@ class Score:
     trials: tuple[TrialScore, ...] = ()
     #: Of each step: whether it was noticed soon.
     soon: tuple[bool, ...] = ()
+    #: Of each step: whether a member's transfer passed the link within the time that counts as soon.
+    sent_over: tuple[bool, ...] = ()
     #: Of each run: its seconds, and the processor seconds for which plans were considered, where they were measured.
     lasted_s: tuple[float, ...] = ()
     considered_s: tuple[float, ...] = ()
@@ -94,6 +96,7 @@ class Score:
         *("estimate error, median", "estimate error, 9 of 10 within", f"above {FAR_ABOVE:g} × the true rate"),
         *(f"below {FAR_BELOW:g} × the true rate", "true rate in the interval", "links in use known"),
         *("steps noticed in time", f"within {SOON_S:g} s"),
+        "of these, with transfers meanwhile",
     )
     KNOWN_NOTES: ClassVar[tuple[str, ...]] = (
         f"Estimates up to {SILENCE_S:g} s old are compared with the mean true rate over the time of their samples.",
@@ -177,6 +180,14 @@ class Score:
         return percentile([abs(error) for error in self.errors], percent)
 
     @property
+    def soon_where_sent(self) -> tuple[bool, ...]:
+        """The steps of links that transfers passed meanwhile: whether each was noticed soon.
+
+        A step of another link shows in probes alone.
+        """
+        return tuple(soon for soon, sent in zip(self.soon, self.sent_over, strict=True) if sent)
+
+    @property
     def far_above(self) -> float | None:
         """The share of the estimates above FAR_ABOVE times the true rate."""
         return _share(error > FAR_ABOVE - 1 for error in self.errors)
@@ -197,6 +208,7 @@ class Score:
             text.percent(_share(self.known)),
             f"{sum(self.in_time)} of {len(self.in_time)}",
             f"{sum(self.soon)} of {len(self.soon)}",
+            f"{sum(self.soon_where_sent)} of {len(self.soon_where_sent)}",
         ]
 
     def known_sentences(self) -> list[str]:

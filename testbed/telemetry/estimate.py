@@ -250,15 +250,17 @@ class RateEstimator:
         return Estimate(rate, min(low_bps, rate), max(min(high_bps, OPEN * rate), rate), UNSURE_S, 0.0), ended_s
 
     def _above(self, ended_s: float) -> float | None:
-        """Return the rate that passing trains prove at least, or None where it is not above the estimated rate."""
-        if self._belief.quantile(0.5) <= log(self._rate_bps):
+        """Return the rate that passing trains prove at least, or None where it is not above the estimated rate.
+
+        A short train proves its rate only where the belief has risen as high, which takes several that agree.
+        """
+        middle = self._belief.quantile(0.5)
+        if middle <= log(self._rate_bps):
             return None
         recent = [sample for sample in self._passed if ended_s - sample.ended_s <= SILENCE_S]
         above = [sample for sample in recent if _least(sample) > log(self._rate_bps)]
-        lasted = [sample.rate_bps for sample in above if sample.seconds >= LASTED_S]
-        if lasted:
-            return max(lasted)
-        return median(sample.rate_bps for sample in above) if above else None
+        proven = (its.rate_bps for its in above if its.seconds >= LASTED_S or _least(its) <= middle)
+        return max(proven, default=None)
 
     def _agreeing(self, likeliest: float) -> list[Sample]:
         """Return the full trains within AGREES of the rate `likeliest` since the link has that rate, newest first."""

@@ -125,6 +125,20 @@ def test_a_step_counts_where_the_plan_leaves_the_link_once_it_was_noticed(notice
     assert found.in_time == ((True,) if counts else ())
 
 
+@pytest.mark.parametrize(
+    ("at_s", "pace", "sent"), [(10.5, 0, True), (9.5, 0, False), (12.5, 0, False), (10.5, 1_000_000, False)]
+)
+def test_steps_of_links_that_transfers_passed_meanwhile_count_apart(at_s: float, pace: int, sent: bool) -> None:
+    """Probes are no transfers, nor is what passed before the step or later than what counts as soon."""
+    looks = [look(12.0, a_b={"rate_bps": 10e6, "age_s": 0.1})]
+    reports = record(SECONDLY, [FIRST], looks).reports
+    train = Train(at_s - 0.1, 0.1, 100_000, pace, 0)
+    heard = msgspec.structs.replace(reports[15], member="b-w0", arrivals={"a-w0": (train,)})
+    found = score(record(SECONDLY, [FIRST], looks, reports=(*reports, heard)))
+    assert found.soon == (True,)
+    assert found.soon_where_sent == ((True,) if sent else ())
+
+
 def test_a_step_that_is_never_noticed_is_not_in_time() -> None:
     found = score(record(SECONDLY, [FIRST], [look(20.0, a_b={"rate_bps": 30e6, "age_s": 0.1})]))
     assert found.noticed_s == (float("inf"),)
@@ -206,5 +220,5 @@ def test_scores_of_several_runs_are_pooled() -> None:
     together = Score.together([Score(errors=(0.1,), known=(True,)), Score(errors=(-0.3, 0.2))])
     assert together.errors == (0.1, -0.3, 0.2)
     assert together.known == (True,)
-    assert Score().known_cells() == ["–", "–", "–", "–", "–", "–", "0 of 0", "0 of 0"]
+    assert Score().known_cells() == ["–", "–", "–", "–", "–", "–", "0 of 0", "0 of 0", "0 of 0"]
     assert Score().cost_cells() == ["–", "–", "–"]

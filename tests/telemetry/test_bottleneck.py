@@ -159,6 +159,17 @@ def by_tcp(began_s: float, size: int) -> Train:
     return Train(began_s, TRAIN_S, size, round(size / TRAIN_S), round(size / TRAIN_S))
 
 
+@pytest.mark.parametrize(("grew", "pause_s", "full"), [(1.0, 0.0, True), (1.3, 0.0, False), (1.0, 0.02, False)])
+def test_at_the_pace_that_tcp_took_from_a_full_link_the_link_is_still_full(
+    grew: float, pause_s: float, full: bool
+) -> None:
+    """A link fell from 31 to 6.1 Mbit/s. One train came slowed; TCP sent the next ones at the new rate by itself."""
+    fallen = Train(1, TRAIN_S, 100_000, 5_000_000, 5_000_000)
+    its = [by_tcp(1 + (1 + n) * (TRAIN_S + pause_s), round(100_000 * grew)) for n in range(3)]
+    found = samples({("a", "b"): [fallen, *its]}, {("a", "b"): ("a->b",)}, {}, {"a->b": 40e6}, TRIPS)["a->b"]
+    assert [sample.full for sample in found[1:]] == [full] * 3
+
+
 def test_what_comes_on_another_connection_meanwhile_is_no_pause() -> None:
     """Nor is a probe a pause, since it does not change TCP's search."""
     count = round(12 * RTT_S / TRAIN_S)

@@ -177,6 +177,16 @@ def test_short_trains_that_late_stamps_make_look_faster_raise_nothing() -> None:
     assert estimated(estimator, ended_s(13)).rate_bps > 1.2 * 200e6
 
 
+@pytest.mark.parametrize("slower", [[], [12e6] * 4, [15e6]])
+def test_short_trains_that_agree_on_more_count_beside_slower_ones(slower: list[float]) -> None:
+    """A probe came at 23.5 Mbit/s, and the estimate stayed at the 14 of TCP's longer trains for 4 s."""
+    estimator = RateEstimator(DECLARED)
+    estimator.add([train(i, 7e6) for i in range(5)])
+    estimator.add([train(5 + i, rate_bps, full=False) for i, rate_bps in enumerate(slower)])
+    estimator.add([short(10 + i, 23.5e6) for i in range(3)])
+    assert estimated(estimator, ended_s(12)).rate_bps == 23.5e6
+
+
 def test_a_single_train_that_lasted_says_so_too_whatever_slower_ones_come_after_it() -> None:
     """A probe over a link that recovered is such a train, while the plan's own transfers are still slow."""
     estimator = RateEstimator(DECLARED)

@@ -9,6 +9,7 @@ from testbed.controller.knowledge.probing import ProbeScheduler
 from testbed.controller.model.actions import Actions, Tell
 from testbed.controller.model.membership import AllReduceMembership
 from testbed.controller.model.round_log import ReportedRound, RoundLog
+from testbed.plan import Plan
 from testbed.protocol import Arrived
 from testbed.telemetry.estimate import Estimate
 
@@ -18,6 +19,9 @@ STRAGGLES_S = 0.3
 
 #: Seconds after which a measured link is probed again while a round is slower than expected.
 HURRY_S = 1.0
+
+#: Seconds after which a measured link of the plan in force is probed again.
+USED_FRESH_S = 1.0
 
 
 class NetworkMonitor:
@@ -96,18 +100,21 @@ class NetworkMonitor:
         last = self._rounds.last
         return heard_s if last is None or heard_s > last.finished_s else 0.0
 
-    def probes(self, now: float, monotonic_s: float, hurry: bool = False) -> Actions:
+    def probes(self, now: float, monotonic_s: float, plan: Plan, hurry: bool = False) -> Actions:
         """Have members probe the links that are not known well.
 
         Args:
             now: Unix time in seconds.
             monotonic_s: The same moment in seconds of the monotonic clock.
+            plan: The plan in force. Measurements of its links count for USED_FRESH_S only.
             hurry: Whether a round is slow for a reason that is not known: measurements then count for HURRY_S only.
         """
         present = self._membership.present
+        used = {name for source, target, _ in plan.edges() for name in self._knowledge.route((source, target))}
+        urgent = {name: its for name, its in self._knowledge.unknown(now, USED_FRESH_S).items() if name in used}
         unknown = {
             name: [pair for pair in pairs if present.issuperset(pair)]
-            for name, pairs in self._knowledge.unknown(now, HURRY_S if hurry else FRESH_S).items()
+            for name, pairs in {**self._knowledge.unknown(now, HURRY_S if hurry else FRESH_S), **urgent}.items()
         }
-        for member, probe in self._probing.probes(unknown, self._knowledge.view(now), monotonic_s).items():
+        for member, probe in self._probing.probes(unknown, self._knowledge.view(now), monotonic_s, urgent).items():
             yield Tell(member, probe)

@@ -193,7 +193,7 @@ class Planner:
         """Have members probe if plans may change and enough rounds are left to profit from it."""
         options = self._maker.options
         if not options.hold and self._maker.rounds_left >= options.dwell_rounds:
-            yield from self.monitor.probes(now, self._clocks.monotonic(), hurry)
+            yield from self.monitor.probes(now, self._clocks.monotonic(), self._group.plans.plan, hurry)
 
     def _request_if_affordable(self, now: float, urgent: bool) -> None:
         """Request a plan unless one is considered, the one in force must stay, or too few rounds are left to profit."""

@@ -79,7 +79,7 @@ KIND_LABEL = "testbed.image"
 NO_TAG = "<none>:<none>"
 #: The engine's errors when another process removes a layer that a build has just found in the cache, or has just made.
 #: The build is then repeated: the cache no longer has that layer.
-LAYER_GONE, BUILD_ATTEMPTS = re.compile(r"failed to get digest|No such image: sha256:"), 3
+LAYER_GONE, BUILD_ATTEMPTS = re.compile(r"failed to get digest|unknown parent image ID|No such image: sha256:"), 3
 
 #: The checkout from which an image was built, so that two checkouts do not remove each other's images.
 CHECKOUT_LABEL = "testbed.checkout"

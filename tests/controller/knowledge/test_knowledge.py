@@ -3,6 +3,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from math import ceil, inf, log
+from types import SimpleNamespace
+from typing import cast
 
 import networkx as nx
 import pytest
@@ -17,10 +19,14 @@ from testbed.controller.knowledge.knowledge import (
     Knowledge,
     RoundTrips,
 )
+from testbed.controller.knowledge.network_monitor import USED_FRESH_S, NetworkMonitor
+from testbed.controller.model.actions import Tell
+from testbed.controller.model.membership import AllReduceMembership
+from testbed.controller.model.round_log import RoundLog
 from testbed.plan import Plan
 from testbed.planning import Edge, Pair, View, make_policy, policy_names, predict
 from testbed.planning.policies.star import star
-from testbed.protocol import PeerSample
+from testbed.protocol import PeerSample, Probe
 from testbed.sync.transport.arrivals import LEAST_BYTES
 from testbed.telemetry.estimate import SILENCE_S
 from tests.controller.fleet import transfers
@@ -152,6 +158,21 @@ def test_a_link_with_an_unsure_rate_is_worth_a_probe() -> None:
     known.add_trains({("a-w0", "b-w0"): later})
     known.measure()
     assert known.unknown(8.0, SILENCE_S).keys() == {"a->b"}
+
+
+def test_links_of_the_plan_in_force_are_probed_sooner_than_others() -> None:
+    view = measured(sites(("a", "b", 40), ("b", "c", 40)))
+    known = Knowledge(view)
+    observe(known, Plan(0, view.names, (star(view.names, "b-w0"),)), view, 0, 3)
+    membership = cast(AllReduceMembership, SimpleNamespace(present=frozenset(view.names)))
+    monitor = NetworkMonitor(known, RoundLog(lambda _: frozenset(view.names)), membership, lambda *_: None)
+    plan = Plan(0, ("a-w0", "b-w0"), (star(("a-w0", "b-w0"), "b-w0"),))
+    asked = []
+    for at_s in (3.0, 3.0 + USED_FRESH_S, 3.0 + FRESH_S):
+        told = [action for action in monitor.probes(at_s, at_s, plan) if isinstance(action, Tell)]
+        asked.append({(its.member, its.message.peer) for its in told if isinstance(its.message, Probe)})
+    used, others = {("a-w0", "b-w0"), ("b-w0", "a-w0")}, {("b-w0", "c-w0"), ("c-w0", "b-w0")}
+    assert asked[:2] == [set(), used] and asked[2] & others
 
 
 def test_links_are_unknown_that_were_never_used_or_not_for_long() -> None:

@@ -16,6 +16,8 @@ from testbed.controller.knowledge.probing import (
     SHARE,
     SPACING_S,
     TRAIN_S,
+    USED_AGAIN_S,
+    USED_SHARE,
     ProbeScheduler,
     probe_of,
 )
@@ -58,6 +60,27 @@ def test_all_edges_take_turns_and_rest_between_probes() -> None:
     assert all(times[0] < 30 for times in asked.values())
     gaps = [after - before for times in asked.values() for before, after in pairwise(times)]
     assert gaps and min(gaps) >= AGAIN_S
+
+
+def test_links_of_the_plan_in_force_are_probed_more_often() -> None:
+    scheduler, declared = ProbeScheduler(), network()
+    asked: dict[str, list[float]] = {}
+    for i in range(400):
+        for probe in scheduler.probes(UNKNOWN, declared, i / 4, used=("a->b",)).values():
+            asked.setdefault(probe.peer, []).append(i / 4)
+    least_s = {peer: min(after - before for before, after in pairwise(times)) for peer, times in asked.items()}
+    assert USED_AGAIN_S <= least_s[B] < AGAIN_S <= min(least_s[C], least_s[D])
+    assert 8 * len(asked[B]) * probe_of(B, 20e6).bytes <= USED_SHARE * 20e6 * 100 + 8 * probe_of(B, 20e6).bytes
+
+
+def test_probes_of_the_plan_s_links_take_a_small_part_of_a_link_that_their_paths_share() -> None:
+    mbps, seconds = 20, 100
+    view = view_of(sites(("a", "hub", mbps), ("hub", "b", mbps), ("hub", "c", mbps), ("hub", "d", mbps)), {})
+    unknown = {f"hub->{site}": [(A, f"{site}-w0")] for site in "bcd"}
+    scheduler = ProbeScheduler()
+    found = [scheduler.probes(unknown, view, i / 4, used=unknown) for i in range(4 * seconds)]
+    sizes = [8 * probe.bytes for probes in found for probe in probes.values()]
+    assert 0 < sum(sizes) <= USED_SHARE * mbps * 1e6 * seconds + sizes[0]
 
 
 @pytest.mark.parametrize("mbps", [2, 5, 20, 40, 400])

@@ -94,7 +94,14 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failures: list[str]) 
 GONE = "failed to get digest sha256:c9317: open /var/lib/docker/image/overlay2/imagedb/content/c9317: no such file"
 
 
-@pytest.mark.parametrize("gone", [GONE, "invalid from flag value install: No such image: sha256:719e4"])
+@pytest.mark.parametrize(
+    "gone",
+    [
+        GONE,
+        "invalid from flag value install: No such image: sha256:719e4",
+        "failed to export image: failed to set parent sha256:b720f: unknown parent image ID sha256:b720f",
+    ],
+)
 def test_a_build_is_made_again_where_another_process_removed_its_layer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gone: str
 ) -> None:
