@@ -189,6 +189,8 @@ def _xml_defaults(data: bytes) -> dict[str, dict[str, str]]:
 
 def _not_said(defaults: Mapping[str, str], own: Mapping[str, Any]) -> dict[str, str]:
     """Return the defaults for which a node or an edge has no value of its own, by this name or another of the same."""
+    if not defaults:
+        return {}
     known = [name for name, value in own.items() if not is_unknown(value)]
     said = [names for names in SAME if any(_is_of(name, names) for name in known)]
     return {
