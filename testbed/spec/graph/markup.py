@@ -289,7 +289,7 @@ class _Reader:
         """Note the edge's attributes that hold a number or a quantity, and that no reader knows by their names."""
         for name, value in attributes.items():
             known = name == LINE or name.lower() in NOT_OF_LINKS or (has_rate and name.startswith(ZOO))
-            if known or _is_of(name, EDGE_NAMES) or name in ("LinkSpeed", "LinkSpeedUnits") or is_unknown(value):
+            if known or _is_of(name, EDGE_NAMES) or is_unknown(value):
                 continue
             if _is_quantity(value):
                 self._noted[f"Not read: `{printable(name)}` of"] += 1
