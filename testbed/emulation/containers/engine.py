@@ -399,7 +399,7 @@ def listener_pid() -> int:
     With socket activation that is systemd's. Raises OSError if nobody listens.
     """
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(address().removeprefix("unix://"))
+        connection.connect(f"/{address().removeprefix('unix://')}")  # Docker's client adds a missing / too
         pid, _, _ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
     return int(pid)
 

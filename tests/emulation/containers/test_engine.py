@@ -232,6 +232,8 @@ def test_a_container_that_is_removed_meanwhile_shows_nothing(write: Write, monke
 def test_the_listener_at_a_socket_is_known(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", silent)
     assert engine.listener_pid() == os.getpid()
+    monkeypatch.setenv("DOCKER_HOST", silent.replace(":///", "://"))
+    assert engine.listener_pid() == os.getpid()
 
 
 @pytest.mark.system
