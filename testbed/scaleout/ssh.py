@@ -155,7 +155,9 @@ class Ssh:
             assert process.stdout is not None
             forwarding = Forwarding(self, process, errors)
             try:
-                answered, _, _ = select.select([process.stdout], [], [], FORWARD_S)
+                answer = select.poll()  # `select` refuses descriptors from 1,024 on
+                answer.register(process.stdout, select.POLLIN)
+                answered = answer.poll(FORWARD_S * 1e3)
                 if not answered or not os.read(process.stdout.fileno(), 1):
                     with suppress(subprocess.TimeoutExpired):
                         process.wait(END_S if answered else 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from string import Template
 
@@ -133,13 +134,15 @@ def _write(files: Mapping[Path, str], changed: Mapping[Path, str] | None = None)
     if there := next((file for file in files if file.exists()), None):
         raise StartError(f"{there}: the file exists already\n    write instead: another name")
     written: list[Path] = []
-    try:
-        for file, text in {**files, **(changed or {})}.items():
-            with new_folder(file.parent):
+    with ExitStack() as folders:
+        try:
+            for file, text in {**files, **(changed or {})}.items():
+                folders.enter_context(new_folder(file.parent))
                 write_text(file, text)
-            written.append(file)
-    except OSError:
-        for file in files:
-            file.unlink(missing_ok=True)
-        raise
+                written.append(file)
+        except OSError:
+            for file in written:
+                if file in files:
+                    file.unlink(missing_ok=True)
+            raise
     return written

@@ -8,8 +8,8 @@ Loss: 2.3   train loss 2.45      words, then `:`, `=` or a space, then a number 
 | loss 3.21 | wps 1,234 |        a row of cells                                   any, if one has a metric's word
 
 A unit after a number is not part of the value: `loss: 2.3 nats`, `speed=12.5it/s`, `acc=91.2%`. The prefixes `k` and
-`M` multiply the value: `speed=1.2k`, `throughput: 3 Mtok/s`. Of sizes in bytes, and of other units with a prefix, none
-is read: their prefix changes with the value, and may count 1024. A list of equal numbers is read as one number, as
+`M` multiply the value: `speed=1.2k`, `throughput: 3 Mtok/s`. Sizes and rates in bytes or bits with a prefix are not
+read: the prefix changes with the value, and may count 1024. A list of equal numbers is read as one number, as
 DeepSpeed's `lr=[0.001, 0.001]`.
 """
 
@@ -23,9 +23,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-#: A number, also with thousands separators: `1,234.5`, `1_234`; and one without them, as lists have.
-_NUMBER = r"([-+]?(?:\d{1,3}(?:[,_]\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
-_LISTED = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+#: A number in lists, and one that may have thousands separators: `1,234.5`, `1_234`. Digits match in one way only: with
+#: two ways each, ten numbers of a list that has no end took two minutes.
+_PLAIN_NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
+_NUMBER = rf"([-+]?(?:\d{{1,3}}(?:[,_]\d{{3}})+(?:\.\d+)?|{_PLAIN_NUMBER})(?:[eE][-+]?\d+)?)"
+_LISTED = rf"[-+]?{_PLAIN_NUMBER}(?:[eE][-+]?\d+)?"
 #: The end of a number: `0,25` and `12.3.4` can be read in two ways, and `9812/10000` is a ratio.
 _ALONE = r"(?!\w|\.\w|[,'’]\d)(?! ?/ ?\d)"
 #: The call that PyTorch and NumPy print around a number.
@@ -38,9 +40,9 @@ _COUNTED = (
 _COUNTED += r"sequences?|words?)(?:/s(?:ec(?:ond)?)?)?"
 _PLAIN = rf"(?:{_COUNTED}|nats?|bits?|dB|s|secs?|seconds?)"
 #: The end of a unit. `k=3` after a number is the next figure.
-_UNIT_END = r"(?!\w|/|\s*[:=])"
+_UNIT_END = r"(?![\w/-]|\s*[:=])"
 #: A prefix for thousands or millions, alone or of what is counted.
-_PREFIX = rf" ?([kKM])(?: ?{_COUNTED})?{_UNIT_END}"
+_PREFIX = rf" ?([kKM])(?: ?{_COUNTED}|/s(?:ec(?:ond)?)?)?{_UNIT_END}"
 #: Units that programs scale to the size of the number: one line has 950 MB, and the next 1.2 GB.
 _SCALED = rf" ?(?:[kKMGTP]i?[bB](?:its?|ytes?)?(?:/s|ps)?|[GTB]){_UNIT_END}"
 #: A number to its end: with a prefix, with a unit, or alone.
@@ -51,7 +53,7 @@ BYTES = re.compile(r"mem|alloc|reserved|cache|bytes|size|ram(?![a-z])", re.I)
 
 PAIR = re.compile(rf"(?<![\w=./@-])([A-Za-z_][\w./@-]*)={_WRAPPED}{_VALUE}")
 QUOTED = re.compile(
-    rf"""(['"])([^'"]+)\1\s*:\s*(['"]?){_WRAPPED}{_NUMBER}(?:{_PREFIX}|{_PLAIN}|%)?\)?\3(?=\s*(?:,(?!\d)|\}}))"""
+    rf"""(['"])([^'"]+)\1\s*:\s*(['"]?){_WRAPPED}{_NUMBER}(?:{_PREFIX}| ?{_PLAIN}| ?%)?\)?\3(?=\s*(?:,(?!\d)|\}}))"""
 )
 WORDS = re.compile(rf"(?<![\w./@-])([A-Za-z_][\w./@-]*)(\s*[:=]\s*|\s+){_WRAPPED}{_VALUE}(\s?%)?")
 CELL = re.compile(
@@ -220,15 +222,19 @@ def _of_cells(line: str) -> dict[str, float]:
     found = {match[1]: (match[1], match[2], match[3]) for cell in cells if (match := CELL.fullmatch(cell))}
     for left, right in pairwise(cells):
         if (name := CELL_NAME.fullmatch(left)) and (number := CELL_NUMBER.fullmatch(right)):
+            if CELL.fullmatch(left) and number[0].strip() != number[1]:  # `loss 2.3 | 1.2k tok/s`
+                continue
             found[name[1]] = name[1], number[1], number[2]
     return _values(found.values()) if any(map(is_metric, found)) else {}
 
 
 def _of_object(line: str) -> dict[str, float]:
     try:
-        value = json.loads(line)
+        value = json.loads(
+            line, parse_int=float
+        )  # `float` of an integer with 400 digits is an error, of its text infinity
     except (ValueError, RecursionError):
         return {}
     if not isinstance(value, dict):
         return {}
-    return {key: float(v) for key, v in value.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    return {key: v for key, v in value.items() if isinstance(v, float)}

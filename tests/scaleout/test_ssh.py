@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shlex
 from pathlib import Path
 
@@ -99,6 +100,22 @@ def test_a_client_forwards_sockets_from_its_folder_until_the_context_ends(
         assert "-R /run/s/0:./w0/control.sock root@10.0.0.1" in words
         assert "-o ClearAllForwardings=no" in words, "whatever the user's settings are"
     assert not client.exists()
+
+
+@pytest.mark.local
+def test_a_client_is_heard_where_many_files_are_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(tmp_path, monkeypatch, 0, "")
+    (tmp_path / "ssh").write_text("#!/bin/sh\necho\nexec cat\n")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        with ssh().forwarding({Path("/run/s/0"): Path("w0")}, tmp_path) as forwarding:
+            assert forwarding.failure is None
+    finally:
+        for each in held:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.local

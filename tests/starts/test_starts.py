@@ -17,7 +17,7 @@ from testbed.cli import BAD_INPUT, app
 from testbed.run.assignments import check_policy
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
-from testbed.starts import KINDS, new_policy, new_scheme
+from testbed.starts import KINDS, new_experiment, new_policy, new_scheme
 
 ROOT = Path(testbed.__file__).parents[1]
 
@@ -147,3 +147,11 @@ def test_a_scheme_and_a_policy_run_as_they_are(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", USES_BOTH], cwd=tmp_path, env=environment, check=True)
     for check in (["check"], ["format", "--check"]):
         subprocess.run([sys.executable, "-m", "ruff", *check, *made], cwd=tmp_path, check=True)
+
+
+@pytest.mark.local
+def test_a_start_that_cannot_be_written_whole_leaves_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "topologies").touch()
+    with pytest.raises(FileExistsError):
+        new_experiment("mine", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["topologies"]

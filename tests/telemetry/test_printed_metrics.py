@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.telemetry.printed_metrics import Figures, figures_in
+from testbed.telemetry.printed_metrics import LONGEST_LINE, Figures, figures_in
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.pure
 
@@ -116,12 +118,33 @@ def test_a_unit_is_not_part_of_a_number(unit: str) -> None:
 
 
 @pytest.mark.parametrize(("prefix", "factor"), [("k", 1e3), ("K", 1e3), ("M", 1e6)])
-@pytest.mark.parametrize("unit", ["", " tokens/s", "tok/s"])
+@pytest.mark.parametrize("unit", ["", " tokens/s", "tok/s", "/s"])
 def test_a_prefix_multiplies_a_number(prefix: str, factor: float, unit: str) -> None:
     for number in (f"1.2{prefix}{unit}", f"1.2 {prefix}{unit}"):
         for line in (f"wps={number}", f"wps: {number}", f"wps {number}", f"| wps {number} |", f"| wps | {number} |"):
             assert figures_in(line) == Figures({"wps": 1.2 * factor}), line
         assert figures_in(f"{{'wps': '{number}'}}") == Figures({"wps": 1.2 * factor})
+
+
+@pytest.mark.parametrize("line", ["| loss 2.3 | 1.2k tok/s |", "| loss 2.3 | 40 it/s | acc 91% |", "loss 2.3 | 91%"])
+def test_a_cell_with_a_figure_is_not_the_name_of_the_next_one(line: str) -> None:
+    figures = figures_in(line)
+    assert figures is not None and figures.values["loss"] == 2.3 and "loss 2.3" not in figures.values
+
+
+@pytest.mark.parametrize("begin", ["ids=[", "lr: [", "{'lr': [", '{"loss": [', "| loss ", "loss=", "shape: "])
+@pytest.mark.parametrize("number", ["1012, ", "1012,", "1,012 ", "1012", "0.25, ", "1e3 k, "])
+@pytest.mark.parametrize("end", ["...", "x", "]", "/7"])
+def test_a_line_of_many_numbers_is_read_at_once(begin: str, number: str, end: str) -> None:
+    """The longest line, too: where digits can be read in two ways, ten numbers take two minutes."""
+    line = begin + number * ((LONGEST_LINE - len(begin + end)) // len(number)) + end
+    began = time.process_time()
+    figures_in(line)
+    assert time.process_time() - began < PATIENCE_S / 10
+
+
+def test_an_integer_beyond_every_float_is_left_out() -> None:
+    assert figures_in(f'{{"seed_": 1{"0" * 400}, "loss": 2, "done": true}}') == Figures({"loss": 2.0})
 
 
 @pytest.mark.parametrize("number", ["1.2GB", "1.2 GB", "950 MiB/s", "3 kbit/s", "1.2G", "1.2kg", "1.5s/it"])

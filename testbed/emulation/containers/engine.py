@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import docker
-from docker.errors import APIError, DockerException, StreamParseError
+from docker.errors import APIError, DockerException, NotFound, StreamParseError
 from docker.utils.config import load_general_config
 from docker.utils.proxy import ProxyConfig
 from requests import PreparedRequest, Response
@@ -380,10 +380,13 @@ def check_namespace(client: docker.DockerClient) -> None:
     strangers = []
     # Only root sees every process. A container with privileges may have left its control group, so one proof is enough.
     for found in client.api.containers(limit=MOST_ASKED, filters={"status": "running"}) if os.geteuid() == 0 else ():
-        container, pid = str(found["Id"]), int(client.api.inspect_container(found["Id"])["State"]["Pid"])
+        container = str(found["Id"])
         try:
+            pid = int(client.api.inspect_container(container)["State"]["Pid"])
             if proven_process(container, pid) is not None:
                 return
+        except NotFound:  # it was removed meanwhile
+            continue
         except ForeignEngineError as error:
             strangers.append(error)
     if strangers:
@@ -396,7 +399,7 @@ def listener_pid() -> int:
     With socket activation that is systemd's. Raises OSError if nobody listens.
     """
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(address().removeprefix("unix://"))
+        connection.connect(f"/{address().removeprefix('unix://')}")  # Docker's client adds a missing / too
         pid, _, _ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
     return int(pid)
 

@@ -189,6 +189,8 @@ def _xml_defaults(data: bytes) -> dict[str, dict[str, str]]:
 
 def _not_said(defaults: Mapping[str, str], own: Mapping[str, Any]) -> dict[str, str]:
     """Return the defaults for which a node or an edge has no value of its own, by this name or another of the same."""
+    if not defaults:
+        return {}
     known = [name for name, value in own.items() if not is_unknown(value)]
     said = [names for names in SAME if any(_is_of(name, names) for name in known)]
     return {
@@ -287,7 +289,7 @@ class _Reader:
         """Note the edge's attributes that hold a number or a quantity, and that no reader knows by their names."""
         for name, value in attributes.items():
             known = name == LINE or name.lower() in NOT_OF_LINKS or (has_rate and name.startswith(ZOO))
-            if known or _is_of(name, EDGE_NAMES) or name in ("LinkSpeed", "LinkSpeedUnits") or is_unknown(value):
+            if known or _is_of(name, EDGE_NAMES) or is_unknown(value):
                 continue
             if _is_quantity(value):
                 self._noted[f"Not read: `{printable(name)}` of"] += 1

@@ -200,7 +200,7 @@ def test_an_engine_whose_container_s_process_is_here_is_this_machine_s(
 def test_an_engine_elsewhere_is_known_without_a_container(
     monkeypatch: pytest.MonkeyPatch, listener: int, info: dict[str, str]
 ) -> None:
-    client = asked(monkeypatch, listener, **info)
+    client = asked(monkeypatch, listener, True, **info)
     client.api.containers.return_value = []
     with pytest.raises(engine.ForeignEngineError, match="another PID namespace") as caught:
         engine.check_namespace(client)
@@ -216,9 +216,23 @@ def test_an_engine_elsewhere_is_known_by_a_container_that_runs(write: Write, mon
     engine.check_namespace(asked(monkeypatch, root=False))  # such a user may not see the process
 
 
+@pytest.mark.pure
+def test_a_container_that_is_removed_meanwhile_shows_nothing(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = asked(monkeypatch)
+    client.api.inspect_container.side_effect = docker.errors.NotFound("no such container")
+    engine.check_namespace(client)
+    write(STRANGERS["this machine's"])
+    client.api.containers.return_value = [{"Id": CONTAINER}] * 2
+    client.api.inspect_container.side_effect = [docker.errors.NotFound("gone"), {"State": {"Pid": PID}}]
+    with pytest.raises(engine.ForeignEngineError):
+        engine.check_namespace(client)
+
+
 @pytest.mark.local
 def test_the_listener_at_a_socket_is_known(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", silent)
+    assert engine.listener_pid() == os.getpid()
+    monkeypatch.setenv("DOCKER_HOST", silent.replace(":///", "://"))
     assert engine.listener_pid() == os.getpid()
 
 

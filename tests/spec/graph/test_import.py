@@ -333,12 +333,13 @@ def test_a_round_trip_faster_than_light_is_refused(tmp_path: Path) -> None:
 
 
 def test_quantities_that_no_reader_knows_are_noted(tmp_path: Path) -> None:
-    edge = 'propagation_delay "50 ms" maxbps "10G" weight 3 plr "2%" id 7 type "fibre" latency 5 LinkLabel "10 Gbps"'
+    edge = 'propagation_delay "50 ms" maxbps "10G" weight 3 plr "2%" id 7 type "fibre" latency 5 LinkSpeed "50"'
+    edge += ' LinkLabel "10 Gbps"'
     zoo = 'edge [ source 1 target 2 latency 5 LinkSpeedRaw 1000000000.0 LinkSpeed "1" LinkLabel "1" ]'
     nodes = "node [ id 0 ] node [ id 1 ] node [ id 2 ]"
     (tmp_path / "a.gml").write_text(f"graph [ {nodes} edge [ source 0 target 1 {edge} ] {zoo} ]")
     made = import_graph(tmp_path / "a.gml", tmp_path / "net.yaml", Defaults(1e8))
-    unread = ("propagation_delay", "maxbps", "weight", "plr", "LinkLabel")
+    unread = ("propagation_delay", "maxbps", "weight", "plr", "LinkSpeed", "LinkLabel")
     assert made.notes == (
         *(f"Not read: `{name}` of 1 edges." for name in unread),
         "Without a rate, and with 100 Mbit/s: 1 of 2 links.",
