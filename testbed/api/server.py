@@ -87,8 +87,10 @@ class ApiServer:
 
     def _run(self) -> None:
         try:
-            listening = [each.fileno() for each in self._sockets]
-            ready, _, _ = select.select([*listening, self._end], [], [])
+            first = select.poll()  # `select` refuses descriptors from 1,024 on
+            for each in (*self._sockets, self._end):
+                first.register(each, select.POLLIN)
+            ready = [descriptor for descriptor, _ in first.poll()]
             if self._end not in ready:
                 asyncio.run(self._serve())
         except Exception:

@@ -200,7 +200,9 @@ class _Probing:
 
     def _receive(self, form: struct.Struct, within_s: float) -> tuple[float, tuple[Any, ...], Any] | None:
         """Return the next datagram of this form that has the token: its moment, its fields and its sender; or None."""
-        if not select.select([self._socket], [], [], within_s)[0]:
+        arrivals = select.poll()  # `select` refuses descriptors from 1,024 on
+        arrivals.register(self._socket, select.POLLIN)
+        if not arrivals.poll(within_s * 1e3):
             return None
         came = time.monotonic()
         with contextlib.suppress(OSError):  # the sender has gone, or a host refuses probes
