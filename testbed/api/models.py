@@ -52,7 +52,7 @@ class TrafficResource(ApiModel):
 
     packets: int = Field(description="Packets carried.")
     bytes: int = Field(description="Bytes carried.")
-    dropped_queue: int = Field(description="Packets dropped because the queue was full.")
+    dropped_queue: int = Field(description="Packets dropped by the queue, which was full or has a discipline.")
     dropped_loss: int = Field(description="Packets dropped as emulated loss.")
     backlog_bytes: int = Field(description="Bytes that wait in the queue now.")
 

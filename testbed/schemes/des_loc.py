@@ -58,6 +58,7 @@ SCHEME = Scheme(
     exchange="all-reduce",
     planned=True,
     elastic=True,
+    inner=("adam", "adamw", "sgd"),  # Muon's momenta are no pairs
     source="Iacob et al. 2025, arXiv 2505.22549; the formula second-hand",
 )
 

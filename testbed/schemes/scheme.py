@@ -51,8 +51,8 @@ class Scheme:
     traits: SchemeTraits | None = None
     #: The codec of plans where a file names none.
     codec: str = "fp32"
-    #: The optimizer of local steps, where it is part of the scheme.
-    inner: str = ""
+    #: The optimizer of local steps, where it is part of the scheme, or those that it goes with; empty for any.
+    inner: str | tuple[str, ...] = ""
     #: Where the scheme was published.
     source: str
     #: The module that declares the scheme; set by the registry.

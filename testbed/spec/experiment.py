@@ -107,9 +107,10 @@ class ExperimentFile(Strict):
     @model_validator(mode="after")
     def _steps_as_the_scheme_does(self) -> Self:
         inner = self.sync.scheme.inner
-        if inner and isinstance(self.train, TrainSection) and self.train.optimizer.name != inner:
-            rule = f"the members of the strategy {self.sync.strategy} step by {inner}"
-            raise misfit("train.optimizer.name", rule, f"`optimizer: {{name: {inner}}}`")
+        names = (inner,) if isinstance(inner, str) else inner
+        if inner and isinstance(self.train, TrainSection) and self.train.optimizer.name not in names:
+            rule = f"the members of the strategy {self.sync.strategy} step by {' or '.join(names)}"
+            raise misfit("train.optimizer.name", rule, f"`optimizer: {{name: {names[0]}}}`")
         return self
 
     @property

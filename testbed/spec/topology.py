@@ -33,7 +33,7 @@ from testbed.spec.traffic import TrafficEntry
 from testbed.spec.units import BurstyLoss, CardRate, Delay, QueueLimit, Rate, Size
 from testbed.trace.read import read_trace
 from testbed.trace.trace import Trace, TraceError
-from testbed.trace.traffic import left_by
+from testbed.trace.traffic import MOST_ROWS, Traffic, left_by
 
 Routing = Literal["delay", "hops", "inverse-rate"]
 SwitchName = Literal["openvswitch", "openvswitch-user", "bridge"]
@@ -355,8 +355,15 @@ class Topology:
                 faults.append(Fault(f"traffic.{number}.trace", str(error), TRACE_REMEDY))
         if faults:
             raise SpecError(file, Source.of(file).located(faults))
+        rows = MOST_ROWS
         for name, entries in parsed.traffic_by_link().items():
-            links[name] = _loaded(links[name], entries, recorded, seed)
+            try:
+                links[name] = loaded = _loaded(links[name], entries, recorded, seed, rows)
+            except TraceError as error:
+                rule, _, remedy = str(error).partition("; write ")
+                fault = Fault(error.field or "traffic", f"on {name}: {rule}", remedy)
+                raise SpecError(file, Source.of(file).located([fault])) from None
+            rows -= len(loaded.trace.rows) if loaded.trace else 0
         replaying = [own for entry in parsed.links for own in (entry, entry.forward, entry.backward)]
         references = (*(own.trace for own in replaying), *(each.trace for each in parsed.traffic))
         traces = {reference.file for reference in references if reference}
@@ -429,10 +436,21 @@ def _link(source: str, target: str, properties: LinkProperties, folder: Path, re
     return Link(source, target, state, trace)
 
 
-def _loaded(link: Link, entries: Mapping[int, TrafficEntry], recorded: Mapping[int, Trace], seed: int) -> Link:
-    """Return the link that background traffic leaves. Entries and recorded traffic go by their place in the file."""
-    traffic = [
-        (entry.on(link.state.rate_bps, recorded.get(number)), random.Random(f"{seed} {link.name} {number}"))
-        for number, entry in entries.items()
-    ]
-    return replace(link, trace=left_by(traffic, link.state.rate_bps, link.trace), has_traffic=True)
+def _loaded(
+    link: Link, entries: Mapping[int, TrafficEntry], recorded: Mapping[int, Trace], seed: int, most_rows: int
+) -> Link:
+    """Return the link that background traffic leaves. Entries and recorded traffic go by their place in the file.
+
+    Raises:
+        TraceError: An entry, which the error names, can't be on the link, or there would be too many rows.
+    """
+    capacity_bps = link.state.rate_bps
+    traffic: list[tuple[Traffic, random.Random]] = []
+    for number, entry in entries.items():
+        try:
+            kind = entry.on(capacity_bps, recorded.get(number))
+        except TraceError as error:
+            error.field = f"traffic.{number}.{entry.kind}"
+            raise
+        traffic.append((kind, random.Random(f"{seed} {link.name} {number}")))
+    return replace(link, trace=left_by(traffic, capacity_bps, link.trace, most_rows), has_traffic=True)

@@ -53,13 +53,24 @@ class TrafficEntry(Strict):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        kinds = [name for name in ("on_off", "poisson", "trace") if getattr(self, name) is not None]
-        if len(kinds) != 1:
+        if len(kinds := self._kinds()) != 1:
             raise ValueError(f"the traffic is {' and '.join(kinds) or 'of no kind'} | one of on_off, poisson, trace")
         return self
 
+    def _kinds(self) -> list[str]:
+        return [name for name in ("on_off", "poisson", "trace") if getattr(self, name) is not None]
+
+    @property
+    def kind(self) -> str:
+        """The field that says what the traffic is."""
+        return self._kinds()[0]
+
     def on(self, capacity_bps: float, recorded: Trace | None) -> Traffic:
-        """Return the traffic on a link with this capacity; `recorded` is the trace that `trace` names."""
+        """Return the traffic on a link with this capacity; `recorded` is the trace that `trace` names.
+
+        Raises:
+            TraceError: Too many flows would be under way at once, or the trace has no rates.
+        """
         if self.on_off is not None:
             return OnOff(self.on_off.rate.on(capacity_bps), self.on_off.busy, self.on_off.idle)
         if self.poisson is not None:

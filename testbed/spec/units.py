@@ -10,11 +10,13 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
 
 from testbed.link import CoDel, GilbertElliott, Queue, Red
+
+V = TypeVar("V")
 
 RATES = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
@@ -102,18 +104,25 @@ def _queue(value: object) -> Queue:
     fields = ("limit", "discipline", *QUEUE_FIELDS[name])
     if strange := sorted(map(str, value.keys() - set(fields))):
         raise ValueError(f"a {name} queue has no field {strange[0]!r} | {', '.join(fields)}, such as {QUEUE_EXAMPLE}")
-    limit = _queue_limit(value.get("limit", "1bdp"))
+    limit = _of_field("limit", _queue_limit, value.get("limit", "1bdp"))
     return replace(limit, discipline=_discipline(name, value))
+
+
+def _of_field(field: str, parse: Callable[[object], V], value: object) -> V:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise ValueError(f"{field} {error}") from None
 
 
 def _discipline(name: str, value: Mapping[Any, Any]) -> CoDel | Red | None:
     if name == "codel":
-        codel = CoDel(_codel_time(value.get("target", "5ms")), _codel_time(value.get("interval", "100ms")))
+        codel = CoDel(*(_of_field(its, _codel_time, value.get(its, usual)) for its, usual in CODEL_DEFAULTS.items()))
         if not codel.target_s < codel.interval_s:
             raise ValueError("codel's target is not below its interval | a target of 5 to 10 % of the interval")
         return codel
     if name == "red":
-        red = Red(*(_loss(value.get(field, default)) for field, default in RED_DEFAULTS.items()))
+        red = Red(*(_of_field(its, _loss, value.get(its, usual)) for its, usual in RED_DEFAULTS.items()))
         if not 0 < red.least < red.most or red.probability == 0:
             rule = "red's thresholds and probability must be above 0%, and min below max"
             raise ValueError(f"{rule} | such as {{discipline: red, min: 10%, max: 30%, probability: 2%}}")
@@ -160,6 +169,7 @@ def _traffic_rate(text: object) -> TrafficRate:
     return TrafficRate(_quantity(RATES, "20mbit", LEAST_TRAFFIC_BPS, MOST_LINK_BPS)(text))
 
 
+CODEL_DEFAULTS = {"target": "5ms", "interval": "100ms"}
 RED_DEFAULTS = {"min": "10%", "max": "30%", "probability": "2%"}
 #: Times of CoDel: a millisecond is a full frame at 12 Mbit/s.
 _codel_time = _quantity(TIMES, "5ms", 1e-4, 60.0)

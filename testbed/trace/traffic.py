@@ -15,11 +15,16 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Protocol
 
-from testbed.trace.trace import End, Row, Trace, lasting
+from testbed.trace.trace import End, Row, Trace, TraceError, lasting
 
 #: The least time that drawn traffic lasts before it begins again, longer than most runs. An hour of a hundred links
 #: with a trace of 100 ms would be 3.6 million rows.
 LASTS_S = 600.0
+#: The most rows of all links of a network together: half a gigabyte, drawn in some ten seconds. A step without a row
+#: takes as long.
+MOST_ROWS = 3_000_000
+#: The most flows under way at once in the mean. Each is drawn by itself.
+MOST_FLOWS = 10_000
 #: The largest share of a link's capacity that traffic takes. Real traffic is mostly TCP, which gives way.
 MOST_SHARE = 0.95
 #: The least rate that traffic leaves, as far as the link itself has it: that of the slowest link of a file.
@@ -61,15 +66,32 @@ class PoissonFlows:
     """Flows that begin as a Poisson process; each sends an exponential number of bytes at one rate, then ends.
 
     At the beginning there are as many as at any moment: a Poisson number with the mean (time of a flow) / `every_s`.
+
+    Raises:
+        TraceError: This mean is over MOST_FLOWS.
     """
 
     rate_bps: float
     size_bytes: float
     every_s: float
 
+    def __post_init__(self) -> None:
+        if (flows := self.lasts_s / self.every_s) > MOST_FLOWS:
+            raise TraceError(
+                f"{flows:,.0f} flows are under way at once; write a smaller `size`, or a greater `rate` or `every`, "
+                f"for at most {MOST_FLOWS:,}",
+                rule="too-many",
+                given=flows,
+            )
+
+    @property
+    def lasts_s(self) -> float:
+        """The mean time of a flow."""
+        return self.size_bytes * 8 / self.rate_bps
+
     def changes(self, draw: random.Random) -> Iterator[Change]:
         """Yield the begins and ends of flows, with the rate of those that are under way."""
-        lasts_s = self.size_bytes * 8 / self.rate_bps
+        lasts_s = self.lasts_s
         ends: list[float] = []
         arrival = draw.expovariate(lasts_s / self.every_s)
         while arrival < 1:
@@ -88,9 +110,17 @@ class PoissonFlows:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """Recorded traffic: the rates of a trace, and nothing once a trace that stops is over."""
+    """Recorded traffic: the rates of a trace, and nothing once a trace that stops is over.
+
+    Raises:
+        TraceError: No row has a rate.
+    """
 
     trace: Trace
+
+    def __post_init__(self) -> None:
+        if all(row.rate_bps is None for row in self.trace.rows):
+            raise TraceError("the trace has no rates and would take nothing; write a trace with rates", rule="no-rates")
 
     def changes(self, draw: random.Random) -> Iterator[Change]:
         """Yield the trace's rates."""
@@ -98,7 +128,9 @@ class Volume:
             yield moment, (row.rate_bps or 0.0) if row is not None else 0.0
 
 
-def left_by(traffic: Sequence[tuple[Traffic, random.Random]], rate_bps: float, own: Trace | None) -> Trace:
+def left_by(
+    traffic: Sequence[tuple[Traffic, random.Random]], rate_bps: float, own: Trace | None, most_rows: int = MOST_ROWS
+) -> Trace:
     """Return the trace of what traffic leaves of a link.
 
     It is made of whole laps of the longest trace that loops, for LASTS_S at least, and then ends as the link's own
@@ -108,12 +140,22 @@ def left_by(traffic: Sequence[tuple[Traffic, random.Random]], rate_bps: float, o
         traffic: The traffic, and the random numbers that each is drawn with.
         rate_bps: The link's capacity where its trace says none.
         own: The link's trace, if it has one.
+        most_rows: The most steps, of which rows are made, that it may have.
+
+    Raises:
+        TraceError: It would have more, in all or in its time.
     """
     lasts_s, end = _length(own, [each.trace for each, _ in traffic if isinstance(each, Volume)])
     rows: list[Row] = []
     row, taken = Row(0.0), [0.0] * len(traffic)
     streams = [_own_rows(own, lasts_s), *(_taken(place, *each, lasts_s) for place, each in enumerate(traffic))]
-    for moment, changes in groupby(merge(*streams, key=itemgetter(0)), key=itemgetter(0)):
+    for step, (moment, changes) in enumerate(groupby(merge(*streams, key=itemgetter(0)), key=itemgetter(0))):
+        if step >= most_rows:
+            raise TraceError(
+                f"the rates that traffic leaves of links change over {MOST_ROWS:,} times; write traffic on fewer "
+                "links, longer times in it, or traces with longer steps",
+                rule="too-many",
+            )
         for _, place, change in changes:
             if isinstance(change, Row):
                 row = change

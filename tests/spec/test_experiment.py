@@ -139,6 +139,12 @@ def test_an_override_obeys_the_file_s_rules(key: str, text: str, field: str, tmp
         (EXPERIMENT | {"sync": {"strategy": "diloco", "delay": 8}}, "sync.delay", "8"),
         (EXPERIMENT | {"sync": {"strategy": "sparseloco", "codec": "int8"}}, "sync.codec", "sparse"),
         (EXPERIMENT | {"sync": {"strategy": "muloco"}}, "train.optimizer.name", "name: muon"),
+        (
+            EXPERIMENT
+            | {"sync": {"strategy": "des_loc"}, "train": EXPERIMENT["train"] | {"optimizer": {"name": "muon"}}},
+            "train.optimizer.name",
+            "name: adam",
+        ),
         (EXPERIMENT | {"sync": {"codec": "int3"}}, "sync.codec", "int8"),
         (EXPERIMENT | {"transport": "mine"}, "transport", "kernel"),
         (EXPERIMENT | {"sync": {"codec": "int8", "powersgd_rank": 2}}, "sync.codec", ""),
@@ -269,7 +275,7 @@ def test_a_round_that_never_comes_is_refused(tmp_path: Path) -> None:
         ({"elastic": {"quorum": 99}}, "elastic.quorum", "99"),
         ({"elastic": {"quorum": 0}}, "elastic.quorum", "1"),
         ({"elastic": {"quorum": 1, "lost": "mourn"}}, "elastic.lost", "restart"),
-        ({"elastic": {"quorum": 1}, "sync": {"strategy": "hierarchical"}}, "elastic", "gradients, local_sgd, diloco"),
+        ({"elastic": {"quorum": 1}, "sync": {"strategy": "hierarchical"}}, "elastic", "gradients, local_sgd, des_loc"),
         ({"elastic": {"quorum": 1}, "sync": {"powersgd_rank": 2}}, "elastic", "`powersgd_rank`"),
         ({"elastic": {"quorum": 1}, "sync": {"strategy": "diloco", "delay": 1}}, "elastic", "`delay`"),
         ({"elastic": {"quorum": 1}, "sync": {"strategy": "prague"}}, "elastic", "hop, dpsgd"),

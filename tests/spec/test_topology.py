@@ -186,6 +186,9 @@ def test_a_queue_has_a_length_and_a_discipline(written: Any, queue: Queue) -> No
         ({"target": "5ms"}, "droptail", "limit, discipline"),
         ({"limit": "5ms", "discipline": "codel"}, "unit", "1bdp"),
         ({"discipline": "codel", "target": 5}, "no unit", "5ms"),
+        ({"limit": None}, "limit is not", "1bdp"),
+        ({"discipline": "codel", "interval": None}, "interval is not", "5ms"),
+        ({"discipline": "red", "min": None}, "min is not", "0.1%"),
         ({"discipline": "codel", "interval": "5ms"}, "not below", "10 %"),
         ({"discipline": "red", "min": "30%"}, "below max", "max: 30%"),
         ({"discipline": "red", "probability": "0%"}, "above 0%", "2%"),
@@ -381,6 +384,7 @@ def test_the_seed_draws_the_traffic() -> None:
         ({"on_off": {"rate": "20%", "busy": "1s"}}, "traffic.0.on_off.idle", "required"),
         ({"poisson": {**POISSON, "every": "1ms"}}, "traffic.0.poisson.every", "0.05"),
         ({"poisson": {**POISSON, "most": "1ms"}}, "traffic.0.poisson.most", "rate"),
+        ({"poisson": {"rate": "1kbit", "size": "1GB", "every": "50ms"}}, "traffic.0.poisson", "10,000"),
         ({"trace": {"file": "missing.csv"}}, "traffic.0.trace", "docs/traces.md"),
     ],
 )
@@ -388,6 +392,27 @@ def test_traffic_that_breaks_a_rule_is_named(entry: dict[str, Any], field: str, 
     (fault,) = refused(with_traffic(entry)).faults
     assert fault.field == field
     assert remedy in fault.remedy
+
+
+def test_traffic_of_a_trace_without_rates_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("time_s,delay_ms\n0,5\n1,6\n")
+    assert refused(with_traffic({"trace": {"file": "trace.csv"}}), tmp_path).fields == ("traffic.0.trace",)
+
+
+def test_traffic_beside_a_trace_with_as_many_rows_as_may_be_is_refused(tmp_path: Path) -> None:
+    rows = "".join(f"{0.0005 * number + 0.0001 * (number > 0):.4f},{10 + number % 7}\n" for number in range(2001))
+    (tmp_path / "trace.csv").write_text(f"time_s,rate_mbps\n{rows}")
+    load(with_trace(file="trace.csv", end="stop"), tmp_path)
+    traffic = [{"on_off": {**ON_OFF, "busy": "50ms", "idle": "50ms"}}]
+    assert refused({**with_trace(file="trace.csv", end="stop"), "traffic": traffic}, tmp_path).fields == ("traffic",)
+
+
+def test_the_rows_of_all_links_with_traffic_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = with_traffic({"on_off": ON_OFF})
+    counts = [len(link.trace.rows) for link in load(value).links.values() if link.trace]
+    monkeypatch.setattr("testbed.spec.topology.MOST_ROWS", max(counts) + 1)
+    load(with_traffic({"link": "paris->tokyo", "on_off": ON_OFF}))
+    assert refused(value).fields == ("traffic",)
 
 
 @pytest.mark.parametrize("name", ["missing.csv", "..", "a\0b", "x" * 5000])

@@ -7,7 +7,7 @@ from itertools import pairwise, takewhile
 import pytest
 
 from testbed.link import LinkState, Opportunities
-from testbed.trace.trace import End, Row, Trace
+from testbed.trace.trace import End, Row, Trace, TraceError
 from testbed.trace.traffic import LASTS_S, LEAST_LEFT_BPS, MOST_SHARE, Change, OnOff, PoissonFlows, Volume, left_by
 
 pytestmark = pytest.mark.pure
@@ -108,3 +108,20 @@ def test_the_other_values_of_a_trace_stay() -> None:
     assert first.over(state) == LinkState(40e6, 0.02)
     assert second.over(state) == LinkState(20e6, 0.01, 0.001, 0.1)
     assert left.opportunities is None
+
+
+def test_what_would_take_too_long_to_draw_is_refused() -> None:
+    with pytest.raises(TraceError, match="160,000,000 flows"):
+        PoissonFlows(1e3, 1e9, 0.05)
+    source = OnOff(1e6, 0.5, 0.5)
+    steps = len(left_by([(source, drawn())], 50e6, None).rows)
+    assert left_by([(source, drawn())], 50e6, None, steps)
+    with pytest.raises(TraceError, match="longer times"):
+        left_by([(source, drawn())], 50e6, None, steps // 2)
+    with pytest.raises(TraceError, match="longer times"):  # nor is it drawn where each row would say the same
+        left_by([(source, drawn()), (Volume(traced(50e6)), drawn())], 50e6, None, steps // 2)
+
+
+def test_recorded_traffic_has_rates() -> None:
+    with pytest.raises(TraceError, match="no rates"):
+        Volume(Trace((Row(0.0, delay_s=0.02),)))

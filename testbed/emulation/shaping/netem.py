@@ -26,7 +26,7 @@ import errno
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
@@ -96,6 +96,9 @@ class _Tree:
     allowed_bytes: float = 0.0
     allowed_when_seen: float = 0.0
     counted: LinkCounters = field(default_factory=LinkCounters)
+    #: The handle of the queue when it was last seen, and the drops of those before it.
+    queue_seen: int | None = None
+    dropped_earlier: int = 0
 
     def enforce(self, now: float) -> None:
         """Sum up the bytes that the rate has allowed until now."""
@@ -212,6 +215,7 @@ class NetemShaper(Shaper):
                     self._controls[netns].apply(*requests)
                 except OSError as error:
                     self._refusal = f"the kernel refused to change a link in {netns}: {error.strerror}"
+                    self._refusal += _what_lacks(error, states.values())
                     raise ShapingError(self._refusal) from error
             now = time.monotonic()
             for link, state in states.items():
@@ -306,10 +310,7 @@ class NetemShaper(Shaper):
         except OSError as error:
             self._leave(port.netns)
             why = f"link {port.link} could not be shaped on {port.interface} in {port.netns}: {error.strerror}"
-            if error.errno == errno.ENOENT and (discipline := state.queue.discipline) is not None:
-                module = f"sch_{type(discipline).__name__.lower()}"
-                why += f". This kernel may lack {module}: load it (modprobe {module}), or use the userspace backend"
-            raise ShapingError(why) from error
+            raise ShapingError(why + _what_lacks(error, [state])) from error
 
     def _planted(self, port: Port, state: LinkState) -> _Tree:
         control = self._controls.get(port.netns)
@@ -333,22 +334,35 @@ class NetemShaper(Shaper):
                 self._note(self._timer.ask(Batch(leave=[netns])))
 
 
+def _what_lacks(error: OSError, states: Iterable[LinkState]) -> str:
+    """Return the module that a discipline of these states may lack, and the remedy; empty for another error."""
+    disciplines = {state.queue.discipline for state in states} - {None}
+    if error.errno != errno.ENOENT or not disciplines:
+        return ""
+    modules = " ".join(sorted({f"sch_{type(its).__name__.lower()}" for its in disciplines}))
+    return f". This kernel may lack {modules}: load it (modprobe -a {modules}), or use the userspace backend"
+
+
 def _update_counters(tree: _Tree, now: float, seen: dict[int, tc.Statistics]) -> None:
     """Update a link's counters from `seen`, the statistics of its qdiscs by handle at the time `now`.
 
     The kernel does not report how long a queue existed. The time between two looks counts as busy if bytes waited at
-    both ends of it and it was short; over a longer time this is unknown.
+    both ends of it and it was short; over a longer time this is unknown. The drops of a queue that another discipline
+    replaced are counted on, with those since the last look.
     """
     tree.enforce(now)
-    queue = next(seen[own] for own in (_FIFO, _CODEL, _RED) if own in seen)
-    netem, htb = seen[tree.root], seen[_HTB]
+    own = next(its for its in (_FIFO, _CODEL, _RED) if its in seen)
+    queue, netem, htb = seen[own], seen[tree.root], seen[_HTB]
     before = tree.counted
+    if tree.queue_seen not in (None, own):
+        tree.dropped_earlier = max(netem.drops - before.dropped_loss - queue.drops, 0)
+    tree.queue_seen, dropped = own, tree.dropped_earlier + queue.drops
     counted = replace(
         before,
         packets=htb.packets,
         bytes=htb.bytes,
-        dropped_queue=queue.drops,
-        dropped_loss=max(netem.drops - queue.drops, 0),  # netem's count includes its inner qdiscs' drops
+        dropped_queue=dropped,
+        dropped_loss=max(netem.drops - dropped, 0),  # netem's count includes its inner qdiscs' drops
         backlog_bytes=queue.backlog_bytes,
     )
     if before.backlog_bytes > 0 and queue.backlog_bytes > 0 and now - tree.seen_at <= LOOK_S:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.emulation.network.netlink import attributes
-from testbed.emulation.shaping import tc
-from testbed.emulation.shaping.netem import _Tree, burst_bytes, delay_line_packets
+from testbed.emulation.shaping import ShapingError, tc
+from testbed.emulation.shaping.netem import NetemShaper, _Tree, _update_counters, burst_bytes, delay_line_packets
 from testbed.link import MTU_FRAME_BYTES, CoDel, LinkState, Queue, Red
 
 pytestmark = pytest.mark.pure
@@ -76,6 +77,35 @@ def test_a_discipline_is_built_once_and_changed_in_place(discipline: CoDel | Red
     assert tree.change(slower) == [tree.delay(slower), tree.rate(slower), *tree.queue(slower)]
     other = replace(state, queue=Queue(discipline=None if discipline else CoDel()))
     assert tree.change(other)[-1:] == tree.queue(other, create=True)[-1:]
+
+
+def test_the_drops_of_a_replaced_discipline_stay_drops_of_the_queue() -> None:
+    """netem counts its own drops and those of the queues in it, also of a queue that is gone and what waited there."""
+    tree = tree_of(LinkState(10e6, 0.1, queue=Queue(discipline=CoDel())))
+    fifo, codel = tc.handle(3), tc.handle(5)
+    counted = []
+    for queue, drops, in_all in ((codel, 10, 17), (codel, 20, 28), (fifo, 0, 40), (fifo, 5, 46), (codel, 0, 46)):
+        seen = {tree.root: tc.Statistics(drops=in_all), tc.handle(2): tc.Statistics()}
+        _update_counters(tree, 0.0, {**seen, queue: tc.Statistics(drops=drops)})
+        counted.append((tree.counted.dropped_queue, tree.counted.dropped_loss))
+    assert counted == [(10, 7), (20, 8), (32, 8), (37, 9), (37, 9)]
+
+
+@pytest.mark.parametrize(
+    ("number", "discipline", "said"),
+    [(errno.ENOENT, CoDel(), "modprobe -a sch_codel"), (errno.ENOENT, None, ""), (errno.EPERM, CoDel(), "")],
+)
+def test_a_module_that_the_kernel_lacks_is_named(number: int, discipline: CoDel | None, said: str) -> None:
+    class Refusing:
+        def apply(self, *_: object) -> None:
+            raise OSError(number, "refused")
+
+    shaper, before = NetemShaper(), LinkState(10e6, 0.1)
+    tree = tree_of(before)
+    shaper._trees, shaper._controls = {"a->b": tree}, {tree.netns: cast("tc.TrafficControl", Refusing())}
+    with pytest.raises(ShapingError, match="refused") as caught:
+        shaper.apply({"a->b": replace(before, rate_bps=5e6, queue=Queue(discipline=discipline))})
+    assert said in str(caught.value) and ("modprobe" in str(caught.value)) == bool(said)
 
 
 def test_a_link_that_goes_down_keeps_its_rate_so_that_its_queue_drains() -> None:
