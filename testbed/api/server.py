@@ -88,8 +88,8 @@ class ApiServer:
     def _run(self) -> None:
         try:
             first = select.poll()  # `select` refuses descriptors from 1,024 on
-            for each in (*self._sockets, self._end):
-                first.register(each, select.POLLIN)
+            for descriptor in (*(each.fileno() for each in self._sockets), self._end):
+                first.register(descriptor, select.POLLIN)
             ready = [descriptor for descriptor, _ in first.poll()]
             if self._end not in ready:
                 asyncio.run(self._serve())
