@@ -396,10 +396,13 @@ def check_namespace(client: docker.DockerClient) -> None:
 def listener_pid() -> int:
     """Return the process id that listens at the engine's socket; 0 if it is in another PID namespace.
 
-    With socket activation that is systemd's. Raises OSError if nobody listens.
+    With socket activation that is systemd's. Raises EngineGoneError if nobody listens.
     """
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(f"/{address().removeprefix('unix://')}")  # Docker's client adds a missing / too
+        try:
+            connection.connect(f"/{address().removeprefix('unix://')}")  # Docker's client adds a missing / too
+        except OSError as error:
+            raise EngineGoneError(error) from error
         pid, _, _ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
     return int(pid)
 

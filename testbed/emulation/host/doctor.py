@@ -210,7 +210,7 @@ def _engine(_: Probes) -> Finding:
         engine.check_namespace(client)
     except engine.ForeignEngineError as error:
         return Finding("Docker engine", f"{found}, in another PID namespace", str(error), blocks=True)
-    except (*engine.ENGINE_ERRORS, OSError) as error:
+    except engine.ENGINE_ERRORS as error:
         return Finding("Docker engine", "no engine answers", ending_of(error)[1], blocks=True)
     return Finding("Docker engine", found)
 
