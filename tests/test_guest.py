@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.kernel import REPOSITORY, GuestError, run_in_guest, test_in_guest
+from tests.guest.kernel import KERNEL_MODULES, REPOSITORY, GuestError, run_in_guest, test_in_guest
 from tests.waiting import until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
@@ -33,6 +33,13 @@ def test_a_kernel_without_ipv6_carries_a_network() -> None:
     pytest_there = [sys.executable, "-m", "pytest", "--color=no", "-p", "no:cacheprovider", *tests]
     command = ["sh", "-c", 'test ! -e /proc/sys/net/ipv6 && exec "$@"', "sh", *pytest_there]
     result = run_in_guest(command, limit_s=580, boot=["ipv6.disable=1"])
+    assert result.status == 0, result.console
+
+
+def test_the_kernel_and_programs_load_modules_that_they_need() -> None:
+    """The kernel loads the table, and iptables what reads it; both start modprobe with an environment of their own."""
+    assert not {"ip6_tables", "ip6table_raw"} & set(KERNEL_MODULES)
+    result = run_in_guest(["ip6tables-legacy", "--table", "raw", "--list-rules"], limit_s=280)
     assert result.status == 0, result.console
 
 

@@ -6,6 +6,8 @@ import sys
 
 from testbed.emulation.containers.engine import EngineError
 from testbed.emulation.containers.image import ImageError
+from testbed.emulation.shaping import ShapingError
+from testbed.emulation.shaping.process import build_core
 from tests.guest.disk import engine_disk
 from tests.guest.kernel import GuestError, test_in_guest
 from tests.marked import marked
@@ -22,8 +24,9 @@ LAST = "tests/emulation/network/test_switch.py"
 if __name__ == "__main__":
     try:
         words = sys.argv[1:] or sorted(marked(["guest"]), key=lambda file: file == LAST)
+        build_core()  # the guest cannot write to the checkout
         result = test_in_guest(["-m", "guest", *words], limit_s=LIMIT_S, disk=engine_disk())
-    except (EngineError, GuestError, ImageError) as error:
+    except (EngineError, GuestError, ImageError, ShapingError) as error:
         sys.exit(str(error))
     print(result.console)
     RESULTS.parent.mkdir(exist_ok=True)

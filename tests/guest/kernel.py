@@ -48,15 +48,17 @@ NARROW = {
 #: Seconds between two ticks from outside (`_tick`).
 TICK_S = 1.0
 
-#: What process 1 needs of them: the kernel hands it what it does not know itself on its command line.
+#: Process 1 and modprobe, which the kernel and iptables start with an environment of their own, need this one of them.
+#: The kernel hands process 1 the words of its command line that it does not know itself.
 INIT_NARROW = ("GLIBC_TUNABLES",)
 
 #: The host's files as a read-only root, and the console on the kernel's standard output.
 BOOT = ("root=/dev/root", "rootfstype=hostfs", "ro", "con=null", "con0=null,fd:1", "quiet")
 
-#: What the network needs, and the engine.
+#: What shaping, the network and the engine need.
 KERNEL_MODULES = (
     *("sch_netem", "sch_htb", "sch_tbf", "sch_codel", "sch_red"),
+    *("iptable_mangle", "xt_NFQUEUE", "nfnetlink_queue"),
     *("veth", "bridge", "br_netfilter", "openvswitch", "tun", "overlay"),
 )
 
@@ -74,9 +76,9 @@ test -b /dev/ubda && mount -t ext4 /dev/ubda /var/lib/docker
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mkdir -p /run/exchange /run/kernel/lib /run/netns /run/tmp
 mount -t hostfs hostfs /run/exchange -o {exchange}
-# The kernel's own requests for modules go through this too.
+# The kernel's own requests for modules go through this too, and those of iptables.
 ln -s {modules} /run/kernel/lib/modules
-printf '#!/bin/sh\\nexec /sbin/modprobe --dirname=/run/kernel "$@"\\n' > /run/modprobe
+printf '#!/bin/sh\\nexport %s\\nexec /sbin/modprobe --dirname=/run/kernel "$@"\\n' {init_narrow} > /run/modprobe
 chmod +x /run/modprobe
 echo /run/modprobe > /proc/sys/kernel/modprobe
 /run/modprobe -a {kernel_modules}
@@ -176,7 +178,7 @@ def run_in_guest(
                 *([f"ubd0={exchange}/changes,{disk}"] if disk else []),
                 *BOOT,
                 *boot,
-                *(f"{name}={NARROW[name]}" for name in INIT_NARROW),
+                *_init_narrow(),
             ],
             limit_s,
             follow,
@@ -205,10 +207,15 @@ def _init_script(exchange: Path, command: Sequence[str]) -> str:
         exchange=shlex.quote(str(exchange)),
         kernel_modules=" ".join(KERNEL_MODULES),
         modules=shlex.quote(str(MODULES)),
+        init_narrow=shlex.quote(" ".join(_init_narrow())),
         repository=shlex.quote(str(REPOSITORY)),
         environment=shlex.join(f"{key}={value}" for key, value in environment.items()),
         command=shlex.join(command),
     )
+
+
+def _init_narrow() -> list[str]:
+    return [f"{name}={NARROW[name]}" for name in INIT_NARROW]
 
 
 def _runc_script() -> str:

@@ -6,14 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.emulation.shaping.path import Path
+from tests.emulation.shaping.path import Path, built_path
 
 
 @pytest.fixture(scope="module")
 def path() -> Iterator[Path]:
-    path = Path()
-    try:
-        path.build()
+    with built_path() as path:
         yield path
-    finally:
-        path.remove()

@@ -77,10 +77,13 @@ def forward_version_4_alone() -> None:
 
 
 class Path:
-    """Names, ports and tools of one path; interfaces are named by the node at their other end."""
+    """Names, ports and tools of one path; interfaces are named by the node at their other end.
 
-    def __init__(self) -> None:
-        self.prefix = f"tb{os.getpid()}"
+    Paths that one process has at the same time need different names.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self.prefix = f"tb{os.getpid()}{name}"
 
     def namespace(self, node: str) -> FilePath:
         return FilePath("/run/netns") / f"{self.prefix}-{node}"
@@ -164,6 +167,17 @@ class Path:
     def remove(self) -> None:
         for node in NODES:
             run("ip", "netns", "delete", f"{self.prefix}-{node}", check=False)
+
+
+@contextmanager
+def built_path(name: str = "") -> Iterator[Path]:
+    """Yield a path while it exists."""
+    path = Path(name)
+    try:
+        path.build()
+        yield path
+    finally:
+        path.remove()
 
 
 def _answers(said: str) -> list[tuple[int, float]]:
