@@ -1,4 +1,7 @@
-"""`python -m tests.guest [pytest arguments]`: run the tests marked `guest` in the guest kernel."""
+"""`python -m tests.guest [pytest arguments]`: run the tests marked `guest` in the guest kernel.
+
+Without arguments those that are `long`, too, are left out.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,11 @@ LAST = "tests/emulation/network/test_switch.py"
 
 if __name__ == "__main__":
     try:
-        words = sys.argv[1:] or sorted(marked(["guest"]), key=lambda file: file == LAST)
+        named = ["guest", *sys.argv[1:]]
+        everything = ["guest and not long", *sorted(marked(["guest"]), key=lambda file: file == LAST)]
+        words = named if sys.argv[1:] else everything
         build_core()  # the guest cannot write to the checkout
-        result = test_in_guest(["-m", "guest", *words], limit_s=LIMIT_S, disk=engine_disk())
+        result = test_in_guest(["-m", *words], limit_s=LIMIT_S, disk=engine_disk())
     except (EngineError, GuestError, ImageError, ShapingError) as error:
         sys.exit(str(error))
     print(result.console)

@@ -240,6 +240,7 @@ def test_a_discipline_keeps_the_queue_short(shaper: Shaper, path: Path, discipli
 
 
 @pytest.mark.guest
+@pytest.mark.long
 @DISCIPLINES
 def test_a_flow_queues_as_long_as_before_the_kernel_s_own_discipline(discipline: CoDel | Red) -> None:
     """Each backend has a path of its own: what it leaves on a port lets no other backend's packets pass."""
