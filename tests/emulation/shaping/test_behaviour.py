@@ -84,9 +84,9 @@ def test_a_burst_leaves_at_the_rate(shaper: Shaper, path: Path) -> None:
         arrivals = burst(path, 300)
         assert [number for number, _ in arrivals] == list(range(300))
         times = [at for _, at in arrivals[50:]]  # the first may hold what a token bucket had saved
-        # A pause of the host may let a bucket save two frames, never more; one that is longer than those take, 3 ms,
-        # lengthens the stretch that it falls into.
-        assert times[-1] - times[0] >= (len(times) - 3) * frame_s
+        # A pause of the host may let a bucket save two frames, never more. One before the first of these frames is
+        # read makes all of them seem quicker, by as many frames as it takes.
+        assert times[-1] - times[0] >= (len(times) - 10) * frame_s
         return min(times[at + 49] - times[at] for at in range(0, 250, 50)) / frame_s
 
     judge(quickest_stretch, 47, 49 * 1.02, "frames")
