@@ -22,6 +22,8 @@ FEW = 3
 DECLARED = 20e6
 
 rates = st.floats(1e5, 1e9)
+#: What holds of most series of trains is asked of these: a search for the worst one would find one that is worse.
+SEEDS = range(20)
 
 
 def train(number: int, rate_bps: float, full: bool = True, seconds: float = 0.2) -> Sample:
@@ -72,9 +74,10 @@ def test_an_estimate_lies_in_its_interval_and_a_known_one_among_the_newest_train
         assert estimate.over_s >= 0.19
 
 
-@given(st.integers(), rates)
-def test_a_constant_link_is_met_within_a_fiftieth_over_a_long_window(seed: int, rate: float) -> None:
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_constant_link_is_met_within_a_fiftieth_over_a_long_window(seed: int) -> None:
     chance = random.Random(seed)
+    rate = 10 ** chance.uniform(5, 9)
     estimator = RateEstimator(DECLARED)
     seen = []
     for i in range(200):
@@ -102,21 +105,22 @@ def test_after_a_step_a_few_trains_are_enough(seed: int, rate: float, factor: fl
     assert estimate.over_s <= (FEW + 1) * EVERY_S  # without earlier trains
 
 
-@given(st.integers(), rates)
-def test_slow_trains_that_do_not_agree_with_each_other_are_no_fall(seed: int, rate: float) -> None:
+def test_slow_trains_that_do_not_agree_with_each_other_are_no_fall() -> None:
     """A busy host delays every second train, each by another time."""
-    chance = random.Random(seed)
-    estimator = RateEstimator(DECLARED)
     off = []
-    for i in range(100):
-        held_up = chance.random() < 0.5
-        estimator.add([train(i, noisy(rate, chance) * (exp(-chance.uniform(0.1, 2.5)) if held_up else 1.0))])
-        estimate = estimator.estimate(ended_s(i))
-        if i >= 20 and estimate is not None and estimate.known:
-            off.append(estimate.rate_bps / rate - 1)
-    assert len(off) > 40
-    assert mean(error < -0.33 for error in off) <= 0.15
-    assert median(map(abs, off)) < 0.03
+    for seed in SEEDS:
+        chance = random.Random(seed)
+        rate = 10 ** chance.uniform(5, 9)
+        estimator = RateEstimator(DECLARED)
+        for i in range(100):
+            held_up = chance.random() < 0.5
+            estimator.add([train(i, noisy(rate, chance) * (exp(-chance.uniform(0.1, 2.5)) if held_up else 1.0))])
+            estimate = estimator.estimate(ended_s(i))
+            if i >= 20 and estimate is not None and estimate.known:
+                off.append(estimate.rate_bps / rate - 1)
+    assert len(off) > 40 * len(SEEDS)
+    assert mean(error < -0.33 for error in off) <= 0.02
+    assert median(map(abs, off)) < 0.01
 
 
 def test_a_fall_is_believed_of_two_trains_and_certain_of_three() -> None:
