@@ -78,6 +78,11 @@ class Session(ControlledMember, StrategyMethods):
         """The plan of the next round."""
         return self._engine.current.plan
 
+    @property
+    def elastic(self) -> bool:
+        """True if members may be lost, and may join, while others train."""
+        return isinstance(self._engine, ElasticGroup)
+
     def register_state_dict_fn(
         self, key: str, load_state_dict: Callable[[Mapping[str, Any]], Any], state_dict: Callable[[], dict[str, Any]]
     ) -> None:
