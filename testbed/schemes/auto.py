@@ -30,7 +30,7 @@ from testbed.sync.strategies import Periodic, Strategy
 from testbed.sync.strategies.strategy import Steps, check_whole
 
 if TYPE_CHECKING:
-    from testbed.sync.strategies.drift import Loss
+    from testbed.sync.strategies.fragment import Loss
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from testbed.schemes.assignment import Assignment, Setting, steps_of
 from testbed.schemes.options import NESTEROV, LocalSteps, Misfit, OuterOptions, limited
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import RoundTraining
-from testbed.sync import Nesterov
 from testbed.sync.strategies import Periodic
 from testbed.sync.strategies.strategy import Steps
 
@@ -94,8 +93,7 @@ class Hybrid(Periodic):
         from testbed.sync.strategies import Fragment
 
         self._fragment = Fragment(training.parameters, onward=options.overlap)
-        outer = Nesterov(options.outer.learning_rate, options.outer.momentum)
-        super().__init__(training.reducer, [self._fragment], outer, optimizer, training.weight)
+        super().__init__(training.reducer, [self._fragment], options.outer.optimizer, optimizer, training.weight)
         self._prox = options.prox
         self._overlap = options.overlap
         self._due = due

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from testbed.schemes.options import limited
-from testbed.schemes.random_share import RandomShare, ShareOptions
 from testbed.schemes.scheme import Scheme
+from testbed.schemes.sparta import RandomShare, ShareOptions
 from testbed.schemes.training import RoundTraining
 from testbed.sync import flat
 from testbed.sync.strategies.strategy import Steps

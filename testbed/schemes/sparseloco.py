@@ -233,7 +233,7 @@ def _in_bins(kept: torch.Tensor, bits: int) -> torch.Tensor:
     """Return each value as the mean of its bin. Zeros, which smaller chunks have, stay zeros and do not count."""
     import torch
 
-    from testbed.sync.codecs.bins import binned
+    from testbed.sync.codecs.blocks import binned
 
     some = kept != 0
     values = kept[some].view(1, -1).cpu()

@@ -23,9 +23,8 @@ from testbed.sync.control_connection import ControlConnection, ControlledMember
 from testbed.sync.engine_control import EngineControl
 from testbed.sync.errors import SyncError
 from testbed.sync.executor import AsyncExecutor, Work
-from testbed.sync.progress_reporter import ProgressReporter
 from testbed.sync.rendezvous import Rendezvous, rendezvous
-from testbed.sync.reports import RoundReports, StepReport
+from testbed.sync.reports import ProgressReporter, RoundReports, StepReport
 from testbed.sync.strategies.strategy_methods import StrategyMethods
 from testbed.sync.transport import Listener
 

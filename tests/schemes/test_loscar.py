@@ -12,8 +12,7 @@ from testbed import sync
 from testbed.plan import Plan
 from testbed.schemes.loscar import Loscar, LoscarOptions
 from testbed.schemes.options import Misfit
-from testbed.schemes.random_share import drawn
-from testbed.schemes.sparta import Sparta, SpartaOptions
+from testbed.schemes.sparta import Sparta, SpartaOptions, drawn
 from testbed.schemes.training import RoundTraining
 from testbed.sync.strategies import Strategy
 from tests.sync.controller import job

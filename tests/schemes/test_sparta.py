@@ -12,8 +12,7 @@ from torch import nn
 from testbed import sync
 from testbed.plan import Plan
 from testbed.schemes.options import OuterOptions
-from testbed.schemes.random_share import drawn
-from testbed.schemes.sparta import Sparta, SpartaOptions
+from testbed.schemes.sparta import Sparta, SpartaOptions, drawn
 from testbed.schemes.training import RoundTraining
 from tests.sync.plans import names, star
 from tests.sync.sessions import run

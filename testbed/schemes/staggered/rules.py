@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from testbed.schemes.hybrid import accumulated
 from testbed.sync.codecs import PLAIN, Codec, by_name, rounded
-from testbed.sync.outer import Average, Nesterov, Outer
+from testbed.sync.strategies.periodic import Average, Nesterov, Outer
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,4 +1,7 @@
-"""The parts of the model that members hold: a shard of their group's parameters, a slice of the global model."""
+"""The parts of the model that members hold: a shard of their group's parameters, a slice of the global model.
+
+And the messages that carry elements of them, in which `start` is the index of the first element in the model.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,46 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from testbed.schemes.staggered.messages import GroupMove, Merged
 from testbed.schemes.staggered.rules import StaggeredRules
 from testbed.sync.gossip.effects import Send
+from testbed.sync.gossip.message import CodedElements, Elements, Message, message
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@message(20)
+class Local(Message):
+    """To the owner of a shard: the sender's change of the shard in a round, times the sender's weight in its group."""
+
+    round: int
+    values: Elements
+
+
+@message(21)
+class Agreed(Message):
+    """From the owner of a shard, to its group: the group's parameters in the shard at the end of a round."""
+
+    round: int
+    values: Elements
+
+
+@message(22)
+class GroupMove(Message):
+    """To the root that holds these elements: their change by the sender's group since its last exchange."""
+
+    round: int
+    start: int
+    values: CodedElements
+
+
+@message(23)
+class Merged(Message):
+    """From a root, in answer to a GroupMove: these elements of the global model after the merge."""
+
+    round: int
+    start: int
+    values: CodedElements
 
 
 class OwnedShard:

@@ -1,4 +1,4 @@
-"""Codecs: encodings of chunks of float32 for slow links. One codec a file; `by_name` and `by_code` find them.
+"""Codecs: encodings of chunks of float32 for slow links. `by_name` and `by_code` find them.
 
     name       bytes per element         what it loses
     fp32       4                         nothing
@@ -21,10 +21,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from testbed.sync.codecs.bins import Bins
-from testbed.sync.codecs.codec import Codec, Plain
-from testbed.sync.codecs.half import Half
-from testbed.sync.codecs.int8 import Int8
+from testbed.sync.codecs.blocks import Bins, Int8
+from testbed.sync.codecs.codec import Codec, Half, Plain
 from testbed.sync.codecs.residual import Residual
 from testbed.sync.codecs.sparse import Sparse
 from testbed.sync.codecs.topk import TopK

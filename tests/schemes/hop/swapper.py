@@ -10,8 +10,7 @@ from random import Random
 import torch
 
 from testbed.planning.graphs import GapMonitor, Graph, GraphError, uniform
-from testbed.schemes.hop.member import HopMember
-from testbed.schemes.hop.messages import Tokens
+from testbed.schemes.hop.member import HopMember, Tokens
 from testbed.schemes.hop.rules import HopRules
 from tests.schemes.hop.cases import Case
 from tests.schemes.hop.hops import bounds_of, hop_members, monitor_of, neighbours

@@ -16,7 +16,7 @@ from torch import Tensor
 from testbed.schemes.hybrid import accumulated
 from testbed.schemes.staggered.member import StaggeredMember
 from testbed.schemes.staggered.rules import StaggeredRules, Team
-from testbed.sync.outer import Nesterov
+from testbed.sync.strategies.periodic import Nesterov
 from tests.sync.gossip.simulation import Conditions, Simulation, Watcher
 
 pytestmark = pytest.mark.pure

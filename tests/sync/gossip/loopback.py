@@ -16,8 +16,8 @@ from testbed.sync.gossip.effects import Participant
 from testbed.sync.gossip.inbox import Inbox, MemberFailed
 from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.gossip.message_queue import Mailbox
+from testbed.sync.transport.handshake import TransportSettings
 from testbed.sync.transport.listener import Listener
-from testbed.sync.transport.settings import TransportSettings
 from testbed.sync.transport.sockets import listen
 from tests.sync.keys import keys
 from tests.waiting import PATIENCE_S
