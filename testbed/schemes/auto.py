@@ -48,7 +48,7 @@ class AutoOptions(Options):
     @property
     def among_all(self) -> bool:
         """True, because some of the schemes to choose from need it."""
-        return True  # some of the schemes to choose from need it
+        return True
 
     @property
     def local_steps(self) -> int:

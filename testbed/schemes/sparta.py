@@ -77,9 +77,13 @@ class RandomShare(Strategy):
         """Return the parameters as one flat tensor."""
         return flat.gather(self._parameters, self._room)
 
-    def _draw(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the indices of this step's share in the flat tensor."""
-        return drawn(self._steps, self._count, values)
+    def state_dict(self) -> dict[str, Any]:
+        """Return the count of steps."""
+        return {"steps": self._steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the result of `state_dict`."""
+        self._steps = int(state["steps"])
 
 
 def drawn(step: int, count: int, values: torch.Tensor) -> torch.Tensor:
@@ -134,7 +138,7 @@ class Sparta(RandomShare):
         """Average a share of the parameters, drawn again for each step, and pass the step to DiLoCo if it runs."""
         self._steps += 1
         values = self._gather()
-        places = self._draw(values)
+        places = drawn(self._steps, self._count, values)
         share = values[places]
         self._reducer.allreduce(share, self.weight)
         values[places] = share
@@ -177,11 +181,11 @@ class Sparta(RandomShare):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the count of steps, and DiLoCo's state."""
-        return {"steps": self._steps, "diloco": self._diloco.state_dict() if self._diloco else None}
+        return {**super().state_dict(), "diloco": self._diloco.state_dict() if self._diloco else None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the result of `state_dict`."""
-        self._steps = int(state["steps"])
+        super().load_state_dict(state)
         if self._diloco is not None:
             self._diloco.load_state_dict(state["diloco"])
 

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 from testbed.schemes.hop.credits import Credits
 from testbed.schemes.hop.neighbourhood import Neighbourhood
-from testbed.schemes.hop.reception import Backup, Entry, Reception, Stale
-from testbed.schemes.hop.rules import HopRules
+from testbed.schemes.hop.reception import Backup, Entry, HopRules, Reception, Stale
 from testbed.sync.gossip.effects import Advance, LocalCompute, Send, Step, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message, message
 from testbed.sync.gossip.neighbours import Neighbours

@@ -1,4 +1,4 @@
-"""A member's update queue, and the rule by which the queue fills and is averaged (Hop, section on queues).
+"""Hop's rules, and a member's update queue, which fills and is averaged by them (Hop, section on queues).
 
 A member waits for all updates of an iteration, for all but some (backup workers), or for updates that are not too old
 (staleness).
@@ -11,12 +11,54 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from testbed.schemes.hop.rules import HopRules
 from testbed.sync.gossip.effects import Steps, Until
 from testbed.sync.gossip.neighbours import Neighbours, WeightedMean
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class HopRules:
+    """Hop's modes as one value, the same for all members: what a member waits for, what bounds its lead, its leaps.
+
+    The defaults are Hop's standard mode. HopOptions refuses combinations without meaning.
+    """
+
+    #: Tokens bound an edge's sender to this many iterations ahead of its receiver; None: no tokens.
+    max_ig: int | None = None
+    #: Updates of an iteration that a member does without (N_buw).
+    backup: int = 0
+    #: Iterations by which a neighbour's newest update may be behind (s).
+    staleness: int = 0
+    #: The most iterations that a member which lags leaps at once; 1: no leaps.
+    max_jump: int = 1
+    #: The lag is this quantile of the out-neighbours' leads: 0 their minimum, 0.5 their median.
+    quantile: float = 0.0
+    #: A member sends only after its out-neighbours have acknowledged the last update.
+    notify_ack: bool = False
+    #: The local step goes on while updates are received and averaged.
+    parallel: bool = False
+
+    @property
+    def skipping(self) -> bool:
+        """True if a member that lags may skip iterations."""
+        return self.max_jump > 1
+
+    @property
+    def slack(self) -> int:
+        """The iterations by which an update can be behind its receiver and still count.
+
+        A member that leaps is already in its new iteration while it averages updates of the one before.
+        """
+        return self.staleness + self.skipping
+
+    def check(self, neighbours: Neighbours) -> None:
+        """Raise ValueError where `neighbours` are too few for these rules."""
+        if self.backup > len(neighbours.sources):
+            raise ValueError(
+                f"backup {self.backup}: {neighbours.member} has {len(neighbours.sources)} in-neighbours; set no more"
+            )
 
 
 class QueueOverflow(RuntimeError):

@@ -6,7 +6,6 @@ And the messages that carry elements of them, in which `start` is the index of t
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from testbed.schemes.staggered.rules import StaggeredRules
@@ -107,14 +106,6 @@ class OwnedShard:
             self._anchor = self.values
 
 
-@dataclass(slots=True)
-class _Awaiting:
-    """A part of a group's move that this member has not answered yet, and the member that sent it."""
-
-    sender: str
-    message: GroupMove
-
-
 class GlobalSlice:
     """The elements [start, start + len(values)) of the global model, at their root.
 
@@ -128,7 +119,7 @@ class GlobalSlice:
         self._rules = rules
         self._start = start
         self._momentum = values.new_zeros(values.shape)
-        self._awaiting: list[_Awaiting] = []
+        self._awaiting: list[tuple[str, GroupMove]] = []  # parts of moves without an answer yet, with their senders
         self._came: dict[tuple[int, int], int] = {}  # (group, round) → elements merged
         self._done = [0] * len(rules.teams)  # the round of each group's last complete exchange
         self._newest = 0
@@ -148,7 +139,7 @@ class GlobalSlice:
         here = slice(message.start - self._start, message.start - self._start + len(message.values))
         change = message.values * -self._rules.weight(group, late)
         self._rules.outer.step(self.values[here], change, self._momentum[here])
-        self._awaiting.append(_Awaiting(sender, message))
+        self._awaiting.append((sender, message))
         came = self._came.get((group, message.round), 0) + len(message.values)
         self._came[group, message.round] = came
         if came == len(self.values):
@@ -158,10 +149,10 @@ class GlobalSlice:
         return self._answers()
 
     def _answers(self) -> list[Send]:
-        next_rounds = [self._next_round(group) for group in range(len(self._done))]
-        ready = [one for one in self._awaiting if self._may_go(one.message.round, min(next_rounds))]
-        self._awaiting = [one for one in self._awaiting if one not in ready]
-        return [Send(one.sender, self._answer(one.message)) for one in ready]
+        first = min(self._next_round(group) for group in range(len(self._done)))
+        ready = [its for its in self._awaiting if self._may_go(its[1].round, first)]
+        self._awaiting = [its for its in self._awaiting if not self._may_go(its[1].round, first)]
+        return [Send(sender, self._answer(message)) for sender, message in ready]
 
     def _next_round(self, group: int) -> float:
         """Return the round of a group's next exchange; infinite after the last."""

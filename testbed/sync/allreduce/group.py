@@ -253,11 +253,11 @@ class AllReduceGroup:
         while True:
             self._progress.check()
             number = rounds.number + 1
-            if self.swaps.may_begin(number):
+            if self.swaps.agreement.may_begin(number):
                 if rounds.number == rounds.finished:
                     return self.plans.agreed
                 plan = rounds.beside(shape)
-                if plan is not None and self.swaps.epoch(number, plan.epoch) == plan.epoch:
+                if plan is not None and self.swaps.agreement.epoch(number, plan.epoch) == plan.epoch:
                     return plan.epoch
             if (left := deadline - time.monotonic()) <= 0:
                 if decisions := self.swaps.pending():

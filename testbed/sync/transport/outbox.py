@@ -240,7 +240,7 @@ class Outbox:
             sender.abort()
             sender.join(0)
 
-    def drain(self, timeout_s: float, await_channel: Callable[[int, float], None]) -> tuple[str, ...]:
+    def drain(self, timeout_s: float, await_channel: Callable[[int, float], None] | None = None) -> tuple[str, ...]:
         """Wait until the peers have read all that was sent to them, then close the connections.
 
         Channel 0 closes last, because peers take its end for this member's leaving.
@@ -248,7 +248,7 @@ class Outbox:
         Args:
             timeout_s: The longest wait in seconds.
             await_channel: Waits until no peer sends here on channel n any more, because frames from there are forwarded
-                on channel n - 1. Called with n and the seconds left.
+                on channel n - 1. Called with n and the seconds left. None where nobody sends frames to forward.
 
         Returns:
             The peers that did not read everything in time.
@@ -259,7 +259,7 @@ class Outbox:
             self._leaving = True
         self._prober.close()
         for channel in sorted({channel for _, channel in self._hops()}, reverse=True):
-            if channel:
+            if channel and await_channel:
                 await_channel(channel + 1, deadline - time.monotonic())
             with self._guard:
                 senders = [sender for (_, its), sender in self._senders.items() if its == channel]

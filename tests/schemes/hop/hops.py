@@ -9,7 +9,7 @@ from torch import Tensor
 
 from testbed.planning.graphs import GapMonitor, Graph, Weights, gap_bounds, uniform
 from testbed.schemes.hop.member import HopMember, Tokens
-from testbed.schemes.hop.rules import HopRules
+from testbed.schemes.hop.reception import HopRules
 from testbed.sync.gossip.neighbours import Neighbours
 from tests.sync.gossip.simulation import Conditions, Simulation, Watcher
 

@@ -101,11 +101,11 @@ class Node:
     def _run(self) -> None:
         try:
             self._driver.run()
-            self.queue.drain(PATIENCE_S)
+            self.queue.outbox.drain(PATIENCE_S)
         except BaseException as error:
             self.error = error
         finally:
-            self.queue.close()
+            self.queue.outbox.close()
             self.inbox.close()
             self._listener.close()
 
