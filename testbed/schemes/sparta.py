@@ -74,7 +74,6 @@ class RandomShare(Strategy):
             flat.scatter(values, self._parameters)
 
     def _gather(self) -> torch.Tensor:
-        """Return the parameters as one flat tensor."""
         return flat.gather(self._parameters, self._room)
 
     def state_dict(self) -> dict[str, Any]:

@@ -286,7 +286,6 @@ class Session(ControlledMember, StrategyMethods):
         return self._reports.tell(StepReport(checked_metrics(metrics or {}), compute_s, paced_s, late_s, drift))
 
     def _tell_arrivals(self) -> None:
-        """Report what has arrived so far in this round."""
         with suppress(OSError):  # while the controller is away; `tell` logs the outage
             self._connection.send(Arrived(self.name, self._listener.arrivals()))
 
@@ -331,6 +330,7 @@ class Session(ControlledMember, StrategyMethods):
     def _close(self) -> None:
         self._progress.close()
         self._engine.close()
+        self._engine_control.close()
         self._executor.close()
         self._listener.close()
 

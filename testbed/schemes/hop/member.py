@@ -238,7 +238,6 @@ class HopMember(TrainingMember):
         return max(int(end) - now, 1)
 
     def _change_neighbours(self) -> None:
-        """Use the next neighbours from this iteration on."""
         neighbours = self._neighbourhood.change()
         self.reception.change_neighbours(neighbours)
         self._acked = {target: self._acked.get(target, self.iteration - 1) for target in neighbours.targets}

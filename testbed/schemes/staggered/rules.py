@@ -25,11 +25,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from testbed.schemes.hybrid import accumulated
-from testbed.sync.codecs import PLAIN, Codec, by_name, rounded
+from testbed.sync.codecs import PLAIN, Codec, by_name
 from testbed.sync.strategies.periodic import Average, Nesterov, Outer
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +142,6 @@ class StaggeredRules:
         part = sum(self.samples[m] for m in team.members) / sum(self.samples.values())
         weight: float = self.alpha * part * (1 + late) ** -self.decay
         return weight
-
-    def rounded(self, values: Tensor) -> Tensor:
-        """Return a copy of the values as the codec decodes them."""
-        return rounded(self.codec, values)
 
     @cached_property
     def roots(self) -> tuple[str, ...]:

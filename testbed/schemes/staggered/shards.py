@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from testbed.schemes.staggered.rules import StaggeredRules
+from testbed.sync.codecs import rounded
 from testbed.sync.gossip.effects import Send
 from testbed.sync.gossip.message import CodedElements, Elements, Message, message
 
@@ -86,7 +87,7 @@ class OwnedShard:
         The shard then awaits what comes back from the exchange of round `number`.
         """
         exact = self.values - self._anchor + self._residual
-        moved = self._rules.rounded(exact)
+        moved = rounded(self._rules.codec, exact)
         self._residual = exact - moved
         self.values = moved.clone()  # replaced by what comes back
         self._missing, self._round = len(self.values), number
@@ -167,4 +168,4 @@ class GlobalSlice:
     def _answer(self, message: GroupMove) -> Merged:
         first = message.start - self._start
         values = self.values[first : first + len(message.values)]
-        return Merged(message.round, message.start, self._rules.rounded(values))
+        return Merged(message.round, message.start, rounded(self._rules.codec, values))

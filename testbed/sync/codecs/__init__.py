@@ -19,6 +19,7 @@ directions, as here: DoubleSqueeze, Tang et al. 2019).
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from testbed.sync.codecs.blocks import Bins, Int8
@@ -32,7 +33,16 @@ __all__ = ["PLAIN", "Codec", "Residual", "by_code", "by_name", "rounded"]
 #: The codec of float32 unchanged.
 PLAIN = Plain()
 
-_CODECS: tuple[Codec, ...] = (PLAIN, Half.fp16(), Half.bf16(), Int8(), TopK(), Bins.two(), Bins.four(), Sparse())
+_CODECS: tuple[Codec, ...] = (
+    PLAIN,
+    Half("fp16", 3, torch.float16),
+    Half("bf16", 4, torch.bfloat16),
+    Int8(),
+    TopK(),
+    Bins("bins2", 7, 2),
+    Bins("bins4", 8, 4),
+    Sparse(),
+)
 _BY_CODE: dict[int, Codec] = {codec.code: codec for codec in _CODECS}
 _BY_NAME: dict[str, Codec] = {codec.name: codec for codec in _CODECS}
 

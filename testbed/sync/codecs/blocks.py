@@ -62,23 +62,14 @@ class Bins(Codec):
     """`width` bits for each value and a table of 2^width means (float32) for each block of 4,096.
 
     The errors in a bin add up to 0, but for rounding, so a block's mean does not change. The error of a value in a bin
-    between the ends is less than the bin's width, 6 σ / 2^width. Bytes: the tables, then the bins' numbers.
+    between the ends is less than the bin's width, 6 σ / 2^width: 1.5 σ with two bits, which are the sign and whether a
+    value is large, and 0.375 σ with four. Bytes: the tables, then the bins' numbers.
     """
 
     def __init__(self, name: str, code: int, width: int) -> None:
         self.name = name
         self.code = code
         self._width = width
-
-    @classmethod
-    def two(cls) -> Bins:
-        """Return the codec with four bins, 1.5 σ wide: the sign, and whether a value is large."""
-        return cls("bins2", 7, 2)
-
-    @classmethod
-    def four(cls) -> Bins:
-        """Return the codec with sixteen bins, 0.375 σ wide."""
-        return cls("bins4", 8, 4)
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
         """Return the bytes of the tables of means, then of each value's bin."""

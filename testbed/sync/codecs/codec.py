@@ -67,23 +67,17 @@ def bytes_of(values: torch.Tensor) -> memoryview:
 
 
 class Half(Codec):
-    """Rounds to a 16-bit type. Values beyond its largest number become that number; the residual keeps the rest."""
+    """Rounds to a 16-bit type. Values beyond its largest number become that number; the residual keeps the rest.
+
+    fp16 has 11 significant bits, whose number falls below the least normal value, 6.1e-5; bf16 has 8, and float32's
+    range.
+    """
 
     def __init__(self, name: str, code: int, dtype: torch.dtype) -> None:
         self.name = name
         self.code = code
         self._dtype = dtype
         self._most = torch.finfo(dtype).max
-
-    @classmethod
-    def fp16(cls) -> Half:
-        """Return the codec with 11 significant bits; below the least normal value, 6.1e-5, precision falls."""
-        return cls("fp16", 3, torch.float16)
-
-    @classmethod
-    def bf16(cls) -> Half:
-        """Return the codec with 8 significant bits and float32's range."""
-        return cls("bf16", 4, torch.bfloat16)
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
         """Return the bytes of the values as 16-bit floats, rounded to nearest, ties to even."""

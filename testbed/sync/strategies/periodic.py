@@ -169,7 +169,6 @@ class Periodic(Strategy):
             fragment.load_state_dict(its)
 
     def _begin(self, fragment: Fragment) -> None:
-        """Start reducing a fragment, after its last reduction."""
         if fragment.under_way:
             self._finish(fragment)
         fragment.begin(self._reducer, self.weight, self._steps, self._scale)

@@ -197,7 +197,6 @@ class Timing:
         self._allowed = self._newest
 
     def _end(self) -> None:
-        """End the train, if there is one."""
         if self._first is not None and self._bytes >= LEAST_BYTES:
             began_s, seconds = self._first[0], self._last[0] - self._first[0]
             train = Train(round(began_s, 5), round(seconds, 6), self._bytes, *self._allowed)
