@@ -19,7 +19,7 @@ from testbed.sync.allreduce.chunk import Part, PartialSum
 from testbed.sync.allreduce.chunk_codec import DTYPES, ChunkHeader, Encoder, Kind, Sums, decode, element_type, fits
 from testbed.sync.allreduce.reduction import Contribution, OutgoingChunk, Reduction
 from testbed.sync.allreduce.sending import OutgoingFrames, SendPacing
-from testbed.sync.errors import FrameError
+from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.transport import Frame, Received
 
 
@@ -123,6 +123,10 @@ class Round:
 
     def __str__(self) -> str:
         return f"round {self.number}, epoch {self.epoch}"
+
+    def error(self, what: str, rule: str = "", member: str | None = None) -> SyncError:
+        """Return an error of this round, which names it."""
+        return SyncError(f"{self}: {what}", rule=rule, member=member, round=self.number, epoch=self.epoch)
 
     def missing(self) -> dict[str, str]:
         """Return the peers that this member waits for, each with the missing data in words."""

@@ -23,10 +23,8 @@ import torch
 from torch import Tensor
 
 from testbed.sync.codecs.blocks import Bins, Int8
-from testbed.sync.codecs.codec import Codec, Half, Plain
-from testbed.sync.codecs.residual import Residual
-from testbed.sync.codecs.sparse import Sparse
-from testbed.sync.codecs.topk import TopK
+from testbed.sync.codecs.codec import Codec, Half, Plain, Residual
+from testbed.sync.codecs.sparse import Sparse, TopK
 
 __all__ = ["PLAIN", "Codec", "Residual", "by_code", "by_name", "rounded"]
 
