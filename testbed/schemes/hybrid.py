@@ -145,14 +145,13 @@ def work(count: int, each: Sequence[int], prox: float) -> float:
     """
     if not each:
         return 1.0
-    lengths = [accumulated(steps, prox=prox) for steps in each]
-    return accumulated(count, prox=prox) * len(lengths) / sum(lengths)
+    lengths = [accumulated(steps, prox) for steps in each]
+    return accumulated(count, prox) * len(lengths) / sum(lengths)
 
 
-def accumulated(steps: int, momentum: float = 0.0, prox: float = 0.0) -> float:
+def accumulated(steps: int, prox: float = 0.0) -> float:
     """Return the length of `steps` local steps of size 1 under a constant gradient (FedNova's norm of a, section 4)."""
-    distance = speed = 0.0
+    distance = 0.0
     for _ in range(steps):
-        speed = momentum * speed + 1
-        distance = (distance + speed) * (1 - prox)
+        distance = (distance + 1) * (1 - prox)
     return distance

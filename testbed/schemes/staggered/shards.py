@@ -123,7 +123,6 @@ class GlobalSlice:
         self._awaiting: list[tuple[str, GroupMove]] = []  # parts of moves without an answer yet, with their senders
         self._came: dict[tuple[int, int], int] = {}  # (group, round) → elements merged
         self._done = [0] * len(rules.teams)  # the round of each group's last complete exchange
-        self._newest = 0
 
     def merge(self, sender: str, message: GroupMove) -> Iterable[Send]:
         """Merge a part of a group's move, and return the answers that are due now.
@@ -136,9 +135,8 @@ class GlobalSlice:
             raise ValueError(
                 f"{sender} moved {len(message.values)} elements from {message.start} on, which are not of this slice"
             )
-        late = max(self._newest - message.round, 0)
         here = slice(message.start - self._start, message.start - self._start + len(message.values))
-        change = message.values * -self._rules.weight(group, late)
+        change = message.values * -self._rules.weight(group)
         self._rules.outer.step(self.values[here], change, self._momentum[here])
         self._awaiting.append((sender, message))
         came = self._came.get((group, message.round), 0) + len(message.values)
@@ -146,7 +144,6 @@ class GlobalSlice:
         if came == len(self.values):
             del self._came[group, message.round]
             self._done[group] = message.round
-            self._newest = max(self._newest, message.round)
         return self._answers()
 
     def _answers(self) -> list[Send]:

@@ -124,7 +124,7 @@ class Round:
     def __str__(self) -> str:
         return f"round {self.number}, epoch {self.epoch}"
 
-    def error(self, what: str, rule: str = "", member: str | None = None) -> SyncError:
+    def error(self, what: str, rule: str | None = None, member: str | None = None) -> SyncError:
         """Return an error of this round, which names it."""
         return SyncError(f"{self}: {what}", rule=rule, member=member, round=self.number, epoch=self.epoch)
 
