@@ -92,19 +92,15 @@ class UpdateQueue:
             )
         self._entries.append(entry)
 
-    def dequeue(self, count: int, iteration: int | None = None, sender: str | None = None) -> Steps[list[Entry]]:
-        """Wait for `count` entries that match, and take the first of them out."""
-        yield Until(
-            lambda: self.size(iteration, sender) >= count,
-            f"{count} updates of iteration {iteration} from {sender or 'anyone'}",
-        )
-        taken = self._matching(iteration, sender)[:count]
-        self._entries = [entry for entry in self._entries if entry not in taken]
-        return taken
+    def has(self, iteration: int) -> bool:
+        """Return whether an entry of this iteration has come."""
+        return any(entry.iteration == iteration for entry in self._entries)
 
-    def size(self, iteration: int | None = None, sender: str | None = None) -> int:
-        """Return how many entries match."""
-        return len(self._matching(iteration, sender))
+    def take(self, iteration: int) -> list[Entry]:
+        """Take out the entries of this iteration that have come."""
+        taken = [entry for entry in self._entries if entry.iteration == iteration]
+        self._entries = [entry for entry in self._entries if entry.iteration != iteration]
+        return taken
 
     def drop_from(self, sender: str) -> None:
         """Drop the entries from `sender`."""
@@ -113,11 +109,6 @@ class UpdateQueue:
     def drop_older(self, iteration: int) -> None:
         """Drop the entries that are older than `iteration`."""
         self._entries = [entry for entry in self._entries if entry.iteration >= iteration]
-
-    def _matching(self, iteration: int | None, sender: str | None) -> list[Entry]:
-        return [
-            entry for entry in self._entries if iteration in (None, entry.iteration) and sender in (None, entry.sender)
-        ]
 
 
 class Reception(ABC):
@@ -232,21 +223,21 @@ class Backup(Reception):
             # One by one as they come: the queue's capacity has no room for the iteration before the member's own, for
             # which a member that leaps waits.
             yield self._one_more(counted, iteration)
-            counted |= yield from self._take(average, iteration)
-        yield from self._take(average, iteration)
+            counted |= self._take(average, iteration)
+        self._take(average, iteration)
         return average.value
 
     def _one_more(self, counted: set[str], iteration: int) -> Until:
         """Return the wait for another update, or for the moment when enough are counted."""
         missing = self._missing(counted)
         return Until(
-            lambda: self.queue.size(iteration) > 0 or self._enough(counted),
+            lambda: self.queue.has(iteration) or self._enough(counted),
             f"updates of iteration {iteration} from {len(missing) - self._spare} of {', '.join(missing)}",
         )
 
-    def _take(self, average: WeightedMean, iteration: int) -> Steps[set[str]]:
+    def _take(self, average: WeightedMean, iteration: int) -> set[str]:
         """Add the updates of `iteration` that have come to the average, and return their senders."""
-        entries = yield from self.queue.dequeue(self.queue.size(iteration), iteration)
+        entries = self.queue.take(iteration)
         self._count(average, entries)
         return {entry.sender for entry in entries}
 

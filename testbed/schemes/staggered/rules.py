@@ -12,9 +12,9 @@ where a_i is the length of i's local steps under a constant gradient (`accumulat
 mean of all members' a_i, as in LocalSgd. Any number leads to the same point; FedNova's Σ_i p_i a_i is small where slow
 members have the most data, and an ā for each group would let the fast groups go to their own optimum between exchanges
 (the small GPT then took twice the time to a loss of 2.7). A group's move is merged, not its copy [ours]: a copy would
-undo that part of what others have merged since, and if the move were divided by its τ_k rounds, two equal groups with periods
-1 and 4 would settle at 0.20 instead of 0.5. Weights do not fall with lateness, as FedAsync's do: groups that are always
-a little later than others would count less for good.
+undo that part of what others have merged since, and if the move were divided by its τ_k rounds, two equal groups with
+periods 1 and 4 would settle at 0.20 instead of 0.5. Weights do not fall with lateness, as FedAsync's do: groups that
+are always a little later than others would count less for good.
 """
 
 from __future__ import annotations

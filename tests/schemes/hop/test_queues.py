@@ -17,22 +17,13 @@ def entry(iteration: int, sender: str) -> Entry:
     return Entry(torch.tensor([float(iteration)]), iteration, sender)
 
 
-def test_dequeue_waits_for_as_many_as_match_and_takes_the_first() -> None:
+def test_an_iterations_entries_are_taken_in_their_order() -> None:
     queue = UpdateQueue(None)
-    waiting = queue.dequeue(2, iteration=3)
-    until = next(waiting)
-    assert isinstance(until, Until)
-    for one in (entry(3, "a"), entry(4, "b")):
+    for one in (entry(3, "a"), entry(4, "b"), entry(3, "b")):
         queue.enqueue(one)
-    assert not until.condition()
-    queue.enqueue(entry(3, "b"))
-    queue.enqueue(entry(3, "c"))
-    assert until.condition()
-    with pytest.raises(StopIteration) as done:
-        next(waiting)
-    assert [(one.iteration, one.sender) for one in done.value.value] == [(3, "a"), (3, "b")]
-    assert queue.size() == 2
-    assert (queue.size(iteration=4), queue.size(sender="c"), queue.size(4, "c")) == (1, 1, 0)
+    assert queue.has(3) and queue.has(4) and not queue.has(5)
+    assert [(one.iteration, one.sender) for one in queue.take(3)] == [(3, "a"), (3, "b")]
+    assert not queue.has(3) and queue.has(4)
 
 
 def test_a_full_queue_says_that_a_bound_was_broken() -> None:
