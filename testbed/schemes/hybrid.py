@@ -17,7 +17,6 @@ from testbed.schemes.options import NESTEROV, LocalSteps, Misfit, OuterOptions, 
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import RoundTraining
 from testbed.sync.strategies import Periodic
-from testbed.sync.strategies.strategy import Steps
 
 #: Returns the steps of a member's next round, and the ratio of their work to the members' mean work.
 Due = Callable[[], tuple[int, float]]
@@ -87,13 +86,11 @@ class Hybrid(Periodic):
     settle where they would without it. It needs five times the parameters in memory then.
     """
 
-    def __init__(
-        self, training: RoundTraining, options: HybridOptions, due: Due, optimizer: Steps | None = None
-    ) -> None:
+    def __init__(self, training: RoundTraining, options: HybridOptions, due: Due) -> None:
         from testbed.sync.strategies import Fragment
 
         self._fragment = Fragment(training.parameters, onward=options.overlap)
-        super().__init__(training.reducer, [self._fragment], options.outer.optimizer, optimizer, training.weight)
+        super().__init__(training.reducer, [self._fragment], options.outer.optimizer, None, training.weight)
         self._prox = options.prox
         self._overlap = options.overlap
         self._due = due

@@ -19,7 +19,6 @@ from testbed.schemes.scheme import Scheme
 from testbed.schemes.sparta import RandomShare, ShareOptions, drawn
 from testbed.schemes.training import RoundTraining
 from testbed.sync import flat
-from testbed.sync.strategies.strategy import Steps
 
 if TYPE_CHECKING:
     import torch
@@ -64,8 +63,8 @@ class Shared(NamedTuple):
 class Loscar(RandomShare):
     """The strategy that averages a share of the parameters while the next steps are taken."""
 
-    def __init__(self, training: RoundTraining, options: LoscarOptions, optimizer: Steps | None = None) -> None:
-        super().__init__(training, options, optimizer)
+    def __init__(self, training: RoundTraining, options: LoscarOptions) -> None:
+        super().__init__(training, options)
         self._delay = options.delay
         self._under_way: deque[Shared] = deque()
 

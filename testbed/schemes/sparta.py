@@ -19,7 +19,6 @@ from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import RoundTraining
 from testbed.sync import flat
 from testbed.sync.strategies import Strategy
-from testbed.sync.strategies.strategy import Steps
 
 if TYPE_CHECKING:
     import torch
@@ -57,8 +56,8 @@ class ShareOptions(Options):
 class RandomShare(Strategy):
     """The base of strategies that average a share of the parameters. Twice the parameters in memory."""
 
-    def __init__(self, training: RoundTraining, options: ShareOptions, optimizer: Steps | None = None) -> None:
-        super().__init__(optimizer, training.weight)
+    def __init__(self, training: RoundTraining, options: ShareOptions) -> None:
+        super().__init__(None, training.weight)
         self._reducer = training.reducer
         self._parameters = training.parameters
         self._room = flat.room(training.parameters)
@@ -123,10 +122,10 @@ SCHEME = Scheme(
 class Sparta(RandomShare):
     """Averages a share of the parameters after each step. DiLoCo beside it needs DiLoCo's memory too."""
 
-    def __init__(self, training: RoundTraining, options: SpartaOptions, optimizer: Steps | None = None) -> None:
+    def __init__(self, training: RoundTraining, options: SpartaOptions) -> None:
         from testbed.sync.strategies import DiLoCo
 
-        super().__init__(training, options, optimizer)
+        super().__init__(training, options)
         self._diloco = None
         self._every = options.every or 0
         if options.every is not None:

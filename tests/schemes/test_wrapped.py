@@ -25,7 +25,7 @@ from testbed.sync.strategies import Gradients
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, star
 from tests.sync.sessions import run, run_with
-from tests.sync.strategies.training import batch, flat, model, step
+from tests.sync.strategies.training import around, batch, flat, model, step
 
 MEMBERS = names(2)
 PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m1"),))
@@ -69,8 +69,8 @@ def train(directory: Path, around: Around, loop: Loop = plain) -> torch.Tensor:
     return one
 
 
-def sparta(session: sync.Session, net: nn.Module, optimizer: torch.optim.Optimizer) -> Strategy:
-    return Sparta(RoundTraining(session, list(net.parameters()), 1.0), SpartaOptions(share=0.1), optimizer)
+def sparta(session: sync.Session, net: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+    return around(Sparta(RoundTraining(session, list(net.parameters()), 1.0), SpartaOptions(share=0.1)), optimizer)
 
 
 @pytest.mark.local
