@@ -27,7 +27,7 @@ from testbed.emulation.containers.documentation import DOCUMENTATION
 from testbed.schemes.decoupled_diloco.syncer import radial
 from testbed.schemes.sparseloco import compressed
 from testbed.sync.codecs import Codec, by_name
-from testbed.sync.outer import Nesterov
+from testbed.sync.strategies.periodic import Nesterov
 from testbed.worker import data, learner, models, optimizer
 
 BASELINE = "all-reduce"

@@ -27,10 +27,10 @@ from testbed.schemes.scheme import STEPS, Scheme
 from testbed.schemes.training import RoundTraining
 from testbed.sync import flat
 from testbed.sync.strategies import Periodic, Strategy
-from testbed.sync.strategies.strategy import Steps, check_whole
+from testbed.sync.strategies.strategy import check_whole
 
 if TYPE_CHECKING:
-    from testbed.sync.strategies.drift import Loss
+    from testbed.sync.strategies.fragment import Loss
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class AutoOptions(Options):
     @property
     def among_all(self) -> bool:
         """True, because some of the schemes to choose from need it."""
-        return True  # some of the schemes to choose from need it
+        return True
 
     @property
     def local_steps(self) -> int:
@@ -78,8 +78,8 @@ class ChosenStrategy(Strategy):
     After a round among all it changes to the strategy that the next plan names.
     """
 
-    def __init__(self, training: RoundTraining, optimizer: Steps | None = None) -> None:
-        super().__init__(optimizer, training.weight)
+    def __init__(self, training: RoundTraining) -> None:
+        super().__init__(None, training.weight)
         self._training = training
         self._watched: tuple[Loss, int] | None = None
         self._choice = training.chosen() or FIRST

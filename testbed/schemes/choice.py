@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from testbed.plan import Plan
 from testbed.schemes import SCHEMES, named
 from testbed.schemes.options import Misfit, Options
 from testbed.schemes.scheme import Scheme
@@ -26,11 +27,11 @@ class SchemeChoice:
         Raises:
             ValueError: There is no such scheme, it has no such options, or its members gossip, each in its own loop.
         """
-        scheme = named(name)
+        scheme, others = named(name), f"one of {', '.join(_around_loops())}"
         if scheme.exchange == "gossip":
-            raise Misfit(name, "its members gossip, each in a loop of its own", f"one of {_others()}")
+            raise Misfit(name, "its members gossip, each in a loop of its own", others)
         if scheme.conducted:
-            raise Misfit(name, "an experiment's controller chooses for it", f"one of {_others()}")
+            raise Misfit(name, "an experiment's controller chooses for it", others)
         if unknown := [option for option in options if option not in scheme.fields]:
             raise Misfit(unknown[0], f"{name} has no such option", f"some of {', '.join(scheme.fields)}")
         return cls(scheme, scheme.read(options))
@@ -59,18 +60,32 @@ class SchemeChoice:
         options = ", ".join(f"{name}={getattr(self.options, name)}" for name in self.scheme.fields)
         return f"{self.scheme.name} ({options})"
 
-    def check_plan(self, codec: str, grouped: bool) -> None:
-        """Raise Misfit where a plan does not suit the scheme: by its codec, or by having groups (`grouped`) or none."""
-        self.options.check_plan("", {}, codec)
-        if self.options.among_all and grouped:
+    def check(self, plan: Plan, elastic: bool) -> None:
+        """Check that a session suits the scheme.
+
+        Args:
+            plan: The plan in force.
+            elastic: Whether members may be lost and come back.
+
+        Raises:
+            Misfit: The plan's codecs or groups, or lost members, do not go with the scheme or its options.
+        """
+        for codec in sorted({plan.codec, *plan.link_codecs.values()}):
+            self.options.check_plan("", {}, codec)
+        if self.options.among_all and plan.groups:
             raise Misfit("policy", "the plan has rounds inside groups, and here each must be among all", "another one")
-        if self.options.site_period > 1 and not grouped:
+        if self.options.site_period > 1 and not plan.groups:
             raise Misfit("period", "rounds inside groups need a plan with groups, and this one has none", "period=1")
+        if elastic and not self.scheme.elastic:
+            able = f"one of {', '.join(name for name in _around_loops() if SCHEMES[name].elastic)}"
+            raise Misfit(self.scheme.name, "it can't go on without a lost member, and this run is elastic", able)
+        if elastic:
+            self.options.check_elastic()
 
 
-def _others() -> str:
+def _around_loops() -> list[str]:
     """Return the names of the schemes that can be around a loop's steps."""
-    return ", ".join(one.name for one in SCHEMES.values() if one.exchange == "all-reduce" and not one.conducted)
+    return [one.name for one in SCHEMES.values() if one.exchange == "all-reduce" and not one.conducted]
 
 
 def _value(text: str) -> Any:

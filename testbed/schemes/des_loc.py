@@ -23,7 +23,6 @@ from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import RoundTraining
 from testbed.sync import flat
 from testbed.sync.strategies import Strategy
-from testbed.sync.strategies.strategy import Steps
 
 if TYPE_CHECKING:
     import torch
@@ -70,8 +69,8 @@ class DesLoc(Strategy):
     rounds inside a group average what is due there.
     """
 
-    def __init__(self, training: RoundTraining, options: DesLocOptions, optimizer: Steps | None = None) -> None:
-        super().__init__(optimizer, training.weight)
+    def __init__(self, training: RoundTraining, options: DesLocOptions) -> None:
+        super().__init__(None, training.weight)
         self._training = training
         self._options = options
         self._steps = 0

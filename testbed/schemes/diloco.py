@@ -59,14 +59,14 @@ SCHEME = Scheme(
 
 def build(options: DilocoOptions, training: RoundTraining) -> Strategy:
     """Return the strategy for a member's model."""
-    from testbed.sync import Nesterov
-    from testbed.sync.strategies import DiLoCo, Streaming
+    from testbed.sync.strategies import DiLoCo
 
     return DiLoCo(
         training.reducer,
         training.parameters,
         every=options.every,
-        outer=Nesterov(options.outer.learning_rate, options.outer.momentum),
-        streaming=Streaming(options.fragments, options.delay),
+        outer=options.outer.optimizer,
+        fragments=options.fragments,
+        delay=options.delay,
         weight=training.weight,
     )

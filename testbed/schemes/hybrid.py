@@ -16,9 +16,7 @@ from testbed.schemes.assignment import Assignment, Setting, steps_of
 from testbed.schemes.options import NESTEROV, LocalSteps, Misfit, OuterOptions, limited
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import RoundTraining
-from testbed.sync import Nesterov
 from testbed.sync.strategies import Periodic
-from testbed.sync.strategies.strategy import Steps
 
 #: Returns the steps of a member's next round, and the ratio of their work to the members' mean work.
 Due = Callable[[], tuple[int, float]]
@@ -88,14 +86,11 @@ class Hybrid(Periodic):
     settle where they would without it. It needs five times the parameters in memory then.
     """
 
-    def __init__(
-        self, training: RoundTraining, options: HybridOptions, due: Due, optimizer: Steps | None = None
-    ) -> None:
+    def __init__(self, training: RoundTraining, options: HybridOptions, due: Due) -> None:
         from testbed.sync.strategies import Fragment
 
         self._fragment = Fragment(training.parameters, onward=options.overlap)
-        outer = Nesterov(options.outer.learning_rate, options.outer.momentum)
-        super().__init__(training.reducer, [self._fragment], outer, optimizer, training.weight)
+        super().__init__(training.reducer, [self._fragment], options.outer.optimizer, None, training.weight)
         self._prox = options.prox
         self._overlap = options.overlap
         self._due = due
@@ -147,14 +142,13 @@ def work(count: int, each: Sequence[int], prox: float) -> float:
     """
     if not each:
         return 1.0
-    lengths = [accumulated(steps, prox=prox) for steps in each]
-    return accumulated(count, prox=prox) * len(lengths) / sum(lengths)
+    lengths = [accumulated(steps, prox) for steps in each]
+    return accumulated(count, prox) * len(lengths) / sum(lengths)
 
 
-def accumulated(steps: int, momentum: float = 0.0, prox: float = 0.0) -> float:
+def accumulated(steps: int, prox: float = 0.0) -> float:
     """Return the length of `steps` local steps of size 1 under a constant gradient (FedNova's norm of a, section 4)."""
-    distance = speed = 0.0
+    distance = 0.0
     for _ in range(steps):
-        speed = momentum * speed + 1
-        distance = (distance + speed) * (1 - prox)
+        distance = (distance + 1) * (1 - prox)
     return distance

@@ -11,16 +11,14 @@ for a share of 0.005 happens to one in 200 of the values sent.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from testbed.schemes.options import limited
-from testbed.schemes.random_share import RandomShare, ShareOptions
 from testbed.schemes.scheme import Scheme
+from testbed.schemes.sparta import RandomShare, ShareOptions, drawn
 from testbed.schemes.training import RoundTraining
 from testbed.sync import flat
-from testbed.sync.strategies.strategy import Steps
 
 if TYPE_CHECKING:
     import torch
@@ -65,8 +63,8 @@ class Shared(NamedTuple):
 class Loscar(RandomShare):
     """The strategy that averages a share of the parameters while the next steps are taken."""
 
-    def __init__(self, training: RoundTraining, options: LoscarOptions, optimizer: Steps | None = None) -> None:
-        super().__init__(training, options, optimizer)
+    def __init__(self, training: RoundTraining, options: LoscarOptions) -> None:
+        super().__init__(training, options)
         self._delay = options.delay
         self._under_way: deque[Shared] = deque()
 
@@ -75,7 +73,7 @@ class Loscar(RandomShare):
         self._steps += 1
         self._finish(self._steps - self._delay)
         values = self._gather()
-        places = self._draw(values)
+        places = drawn(self._steps, self._count, values)
         sent = values[places]
         mean = sent.clone()
         work = self._reducer.allreduce(mean, self.weight, async_op=True)
@@ -95,11 +93,7 @@ class Loscar(RandomShare):
     def state_dict(self) -> dict[str, Any]:
         """Return the count of steps, after applying the shares under way."""
         self._finish(self._steps)
-        return {"steps": self._steps}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the result of `state_dict`."""
-        self._steps = int(state["steps"])
+        return super().state_dict()
 
     def _finish(self, step: int) -> None:
         """Wait for the shares that were sent up to this step, and apply their averages to the parameters."""

@@ -49,14 +49,13 @@ SCHEME = Scheme(
 
 def build(options: MulocoOptions, training: RoundTraining) -> Strategy:
     """Return the strategy for a member's model."""
-    from testbed.sync import Nesterov
     from testbed.sync.strategies import LocalSgd
 
     return LocalSgd(
         training.reducer,
         training.parameters,
         every=options.every,
-        outer=Nesterov(options.outer.learning_rate, options.outer.momentum),
+        outer=options.outer.optimizer,
         weight=training.weight,
         error_decay=options.decay,
     )

@@ -118,6 +118,10 @@ class NetMaxMember(TrainingMember):
                 return ()
         raise self.unexpected(sender, message)
 
+    def ask(self) -> Pull:
+        """Return a pull, which is sent now."""
+        return Pull()
+
     def program(self) -> Steps[None]:
         """Yield the steps, each beside a pull from a neighbour drawn by the probabilities."""
         for iteration in range(self._iterations):
@@ -125,7 +129,7 @@ class NetMaxMember(TrainingMember):
             peers, odds = zip(*self.probabilities.items(), strict=True)
             (peer,) = self._random.choices(peers, odds)
             share = self._pull / self.probabilities[peer]
-            yield Send(peer, Pull())
+            yield Send(peer, self.ask())
             yield Until(lambda: self._pulled is not None, f"the model of {peer}")
             change = yield from self.finished(step, iteration)
             pulled, self._pulled = self._pulled, None
@@ -153,17 +157,10 @@ class MeasuringNetMax(NetMaxMember):
         self._asked_s = 0.0
         self._clock = clock
 
-    def program(self) -> Steps[None]:
-        """Yield the same program, and keep when each pull was sent."""
-        program, answer = super().program(), None
-        while True:
-            try:
-                effect = program.send(answer)
-            except StopIteration:
-                return
-            if isinstance(effect, Send) and isinstance(effect.message, Pull):
-                self._asked_s = self._clock()
-            answer = yield effect
+    def ask(self) -> Pull:
+        """Return a pull, which is sent now, and keep its time."""
+        self._asked_s = self._clock()
+        return Pull()
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
         """Learn from the seconds that a pull took, before its model is taken."""

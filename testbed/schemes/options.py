@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from operator import ge, gt, le, lt
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from testbed.sync import Nesterov
 
 C = TypeVar("C", bound="Checked")
 
@@ -193,6 +196,13 @@ class OuterOptions(Checked):
     learning_rate: float = limited(0.7, gt=0)
     #: The outer momentum (μ).
     momentum: float = limited(0.9, ge=0, lt=1)
+
+    @property
+    def optimizer(self) -> Nesterov:
+        """The outer optimizer itself."""
+        from testbed.sync import Nesterov
+
+        return Nesterov(self.learning_rate, self.momentum)
 
 
 #: The outer optimizer that DiLoCo's authors use.

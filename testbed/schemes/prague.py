@@ -220,33 +220,24 @@ class PragueMember(TrainingMember):
         self.parameters = average.value
 
 
-class WithGenerator(Participant):
-    """A member of Prague, and the generator of all groups, in one process."""
+class GeneratingMember(PragueMember):
+    """A member of Prague whose process runs the generator of all groups as well."""
 
-    def __init__(self, member: PragueMember, generator: GroupGenerator) -> None:
-        self.name = member.name
-        self.member = member
-        self._generator = generator
-
-    @property
-    def model(self) -> Tensor:
-        """The parameters of the member's model; the generator has no model."""
-        return self.member.model
-
-    def program(self) -> Steps[None]:
-        """Return the member's program; the generator only answers messages."""
-        return self.member.program()
+    def __init__(self, generator: GroupGenerator, parameters: Tensor, iterations: int) -> None:
+        super().__init__(generator.name, generator.name, parameters, iterations)
+        self._groups = generator
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
-        """Pass requests for groups to the generator, and other messages to the member."""
-        taker = self._generator if isinstance(message, Ready | Leaving) else self.member
-        return taker.receive(sender, message)
+        """Pass requests for groups to the generator, and take other messages as a member."""
+        if isinstance(message, Ready | Leaving):
+            return self._groups.receive(sender, message)
+        return super().receive(sender, message)
 
 
 def build(options: PragueOptions, training: GossipTraining) -> Participant:
     """Return a member, or the one whose process runs the generator as well."""
-    generator: str = training.node.rules["generator"]
-    member = PragueMember(training.name, generator, training.parameters, training.iterations)
-    if training.name != generator:
-        return member
-    return WithGenerator(member, GroupGenerator(generator, training.members, options.group, training.random))
+    name, generator = training.name, training.node.rules["generator"]
+    if name != generator:
+        return PragueMember(name, generator, training.parameters, training.iterations)
+    groups = GroupGenerator(name, training.members, options.group, training.random)
+    return GeneratingMember(groups, training.parameters, training.iterations)

@@ -25,8 +25,7 @@ class Scheme:
     """A way for members to train together.
 
     The module that declares it has a function `build(options, training)`, and `assign(options, setting)` where members
-    are
-    told something beside the options.
+    are told something beside the options.
     """
 
     #: The name in files (`sync.strategy`) and on command lines.

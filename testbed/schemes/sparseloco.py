@@ -35,7 +35,7 @@ from testbed.schemes.scheme import LONG, Scheme
 from testbed.schemes.training import RoundTraining
 from testbed.sync import flat
 from testbed.sync.strategies import Strategy
-from testbed.sync.strategies.strategy import Steps, check_whole
+from testbed.sync.strategies.strategy import check_whole
 
 if TYPE_CHECKING:
     import torch
@@ -103,10 +103,10 @@ class SparseLoCo(Strategy):
     more with `mean: senders`, and as much as a round has where the plan has a codec.
     """
 
-    def __init__(self, training: RoundTraining, options: SparseLoCoOptions, optimizer: Steps | None = None) -> None:
+    def __init__(self, training: RoundTraining, options: SparseLoCoOptions) -> None:
         from testbed.sync import Residual
 
-        super().__init__(optimizer, training.weight)
+        super().__init__(None, training.weight)
         self._reducer = training.reducer
         self._parameters = training.parameters
         self._options = options
@@ -233,7 +233,7 @@ def _in_bins(kept: torch.Tensor, bits: int) -> torch.Tensor:
     """Return each value as the mean of its bin. Zeros, which smaller chunks have, stay zeros and do not count."""
     import torch
 
-    from testbed.sync.codecs.bins import binned
+    from testbed.sync.codecs.blocks import binned
 
     some = kept != 0
     values = kept[some].view(1, -1).cpu()

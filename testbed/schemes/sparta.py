@@ -14,15 +14,85 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from testbed.protocol import FragmentDrift
-from testbed.schemes.options import NESTEROV, OuterOptions, limited
-from testbed.schemes.random_share import RandomShare, ShareOptions
+from testbed.schemes.options import NESTEROV, Misfit, Options, OuterOptions, limited
 from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import RoundTraining
-from testbed.sync import Nesterov, flat
-from testbed.sync.strategies.strategy import Steps
+from testbed.sync import flat
+from testbed.sync.strategies import Strategy
 
 if TYPE_CHECKING:
-    from testbed.sync.strategies.drift import Loss
+    import torch
+
+    from testbed.sync.strategies.fragment import Loss
+
+
+#: The seed of all members, so that they draw the same elements.
+SEED = 1
+
+
+@dataclass(frozen=True)
+class ShareOptions(Options):
+    """Options of a scheme that averages a share of the parameters, uncompressed."""
+
+    #: The fraction of the parameters that is averaged after each step.
+    share: float = limited(0.005, gt=0, le=1)
+
+    @property
+    def round_share(self) -> float:
+        """The fraction of the model that one round sends: the option `share`."""
+        return self.share
+
+    def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
+        """Check as for any scheme, and refuse codecs: each round has other parameters."""
+        super().check_plan(policy, policy_options, codec)
+        if codec != "fp32":
+            raise Misfit(
+                "codec", f"{codec} leaves something for the next round, which has other places", "`codec: fp32`"
+            )
+        if policy_options.get("codecs"):
+            raise Misfit("options.codecs", "a share of the parameters goes as it is", "leave it out")
+
+
+class RandomShare(Strategy):
+    """The base of strategies that average a share of the parameters. Twice the parameters in memory."""
+
+    def __init__(self, training: RoundTraining, options: ShareOptions) -> None:
+        super().__init__(None, training.weight)
+        self._reducer = training.reducer
+        self._parameters = training.parameters
+        self._room = flat.room(training.parameters)
+        self._count = max(1, round(options.share * self._room.numel()))
+        self._steps = 0
+
+    def settle(self) -> None:
+        """Average the whole model. A plan with groups may need several rounds."""
+        whole = False
+        while not whole:
+            values = self._gather()
+            whole = self._reducer.allreduce(values, self.weight).whole
+            flat.scatter(values, self._parameters)
+
+    def _gather(self) -> torch.Tensor:
+        return flat.gather(self._parameters, self._room)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the count of steps."""
+        return {"steps": self._steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the result of `state_dict`."""
+        self._steps = int(state["steps"])
+
+
+def drawn(step: int, count: int, values: torch.Tensor) -> torch.Tensor:
+    """Draw the indices of `count` elements of a flat tensor, the same for every caller with this step.
+
+    An index may be drawn twice, which does no harm. So the time to draw does not grow with the model.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(SEED * 2**32 + step)
+    return torch.randint(values.numel(), (count,), generator=generator).to(values.device)
 
 
 @dataclass(frozen=True)
@@ -52,21 +122,21 @@ SCHEME = Scheme(
 class Sparta(RandomShare):
     """Averages a share of the parameters after each step. DiLoCo beside it needs DiLoCo's memory too."""
 
-    def __init__(self, training: RoundTraining, options: SpartaOptions, optimizer: Steps | None = None) -> None:
+    def __init__(self, training: RoundTraining, options: SpartaOptions) -> None:
         from testbed.sync.strategies import DiLoCo
 
-        super().__init__(training, options, optimizer)
+        super().__init__(training, options)
         self._diloco = None
         self._every = options.every or 0
         if options.every is not None:
-            outer = Nesterov(options.outer.learning_rate, options.outer.momentum)
+            outer = options.outer.optimizer
             self._diloco = DiLoCo(training.reducer, training.parameters, None, options.every, outer)
 
     def after_step(self) -> None:
         """Average a share of the parameters, drawn again for each step, and pass the step to DiLoCo if it runs."""
         self._steps += 1
         values = self._gather()
-        places = self._draw(values)
+        places = drawn(self._steps, self._count, values)
         share = values[places]
         self._reducer.allreduce(share, self.weight)
         values[places] = share
@@ -109,11 +179,11 @@ class Sparta(RandomShare):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the count of steps, and DiLoCo's state."""
-        return {"steps": self._steps, "diloco": self._diloco.state_dict() if self._diloco else None}
+        return {**super().state_dict(), "diloco": self._diloco.state_dict() if self._diloco else None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the result of `state_dict`."""
-        self._steps = int(state["steps"])
+        super().load_state_dict(state)
         if self._diloco is not None:
             self._diloco.load_state_dict(state["diloco"])
 

@@ -25,6 +25,8 @@ from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from testbed.schemes.choice import SchemeChoice
+from testbed.schemes.options import Misfit
+from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import RoundTraining
 from testbed.sync import Session, Strategy, SyncError
 from testbed.sync.codecs.codec import bytes_of
@@ -74,8 +76,8 @@ def wrap(
         The scheme's strategy.
 
     Raises:
-        ValueError: On entering, if the scheme can't be used with this model, optimizer or plan; the message says what
-            to write instead.
+        ValueError: On entering, if the scheme can't be used with this model, optimizer, plan or elastic run; the
+            message says what to write instead.
         SyncError: On entering, if the member can't join or the members' parameters differ; out of `optimizer.step()`,
             if a round fails.
     """
@@ -106,11 +108,11 @@ def strategy_of(
     """Return the strategy that synchronizes the parameters.
 
     Raises:
-        ValueError: The plan in force does not fit the scheme.
+        ValueError: The plan in force, an elastic run or the optimizers do not fit the scheme.
         SyncError: The members do not all hold the same parameters.
     """
-    plan = session.plan
-    choice.check_plan(plan.codec, bool(plan.groups))
+    choice.check(session.plan, session.elastic)
+    _check_inner(choice.scheme, optimizers)
     check_alike(session, parameters)
     training = RoundTraining(
         session,
@@ -160,6 +162,16 @@ def check(parameters: Sequence[torch.Tensor], optimizers: Sequence[torch.optim.O
             )
         if not parameter.is_floating_point():
             raise ValueError(f"parameters of {parameter.dtype} have no mean here; write instead: real ones")
+
+
+def _check_inner(scheme: Scheme, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Raise Misfit where PyTorch's own optimizers are others than the one that is part of the scheme."""
+    kinds = [type(optimizer) for optimizer in optimizers]
+    names = {kind.__name__.lower() for kind in kinds}
+    known = all(kind.__module__.startswith("torch.optim.") for kind in kinds)
+    if known and isinstance(scheme.inner, str) and scheme.inner and scheme.inner not in names:
+        rule = f"the members of {scheme.name} step by {scheme.inner}, not by {' and '.join(sorted(names))}"
+        raise Misfit("optimizer", rule, f"torch.optim.{scheme.inner.capitalize()}, alone or beside others")
 
 
 def check_alike(session: Session, parameters: Sequence[torch.Tensor]) -> None:

@@ -21,7 +21,7 @@ from testbed.simulation.round_model import SimulatedRound, Transfer
 from testbed.sync.transport.arrivals import LEAST_BYTES, MOST_BYTES, MOST_S
 from testbed.sync.transport.probe import COUNTED_BYTES, PAUSE_S, paced
 
-#: The interval at which members report arrivals during a round that lasts for longer (sync/progress_reporter.py).
+#: The interval at which members report arrivals during a round that lasts for longer (sync/reports.py).
 REPORT_S = 0.25
 
 #: Chunks follow one another if their sender paused for no longer.

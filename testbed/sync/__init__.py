@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from testbed.sync.errors import Stopped as Stopped
     from testbed.sync.errors import SyncError as SyncError
     from testbed.sync.executor import Work as Work
-    from testbed.sync.outer import Average as Average
-    from testbed.sync.outer import Nesterov as Nesterov
-    from testbed.sync.outer import Outer as Outer
     from testbed.sync.session import Session as Session
     from testbed.sync.session import join as join
     from testbed.sync.strategies import PowerSgd as PowerSgd
     from testbed.sync.strategies import Strategy as Strategy
+    from testbed.sync.strategies.periodic import Average as Average
+    from testbed.sync.strategies.periodic import Nesterov as Nesterov
+    from testbed.sync.strategies.periodic import Outer as Outer
 
 _MODULES = {
-    "Average": "testbed.sync.outer",
+    "Average": "testbed.sync.strategies.periodic",
     "Checkpoint": "testbed.sync.checkpoint",
     "CheckpointError": "testbed.sync.errors",
     "FrameError": "testbed.sync.errors",
-    "Nesterov": "testbed.sync.outer",
-    "Outer": "testbed.sync.outer",
+    "Nesterov": "testbed.sync.strategies.periodic",
+    "Outer": "testbed.sync.strategies.periodic",
     "PowerSgd": "testbed.sync.strategies",
     "Residual": "testbed.sync.codecs",
     "RoundResult": "testbed.sync.allreduce",

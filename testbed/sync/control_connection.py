@@ -212,7 +212,6 @@ class ControlledMember(ABC):
             self._control.join(CLOSE_S)
 
     def _start(self) -> None:
-        """Start to handle the controller's messages."""
         self._control.start()
 
     def _goodbye(self, message: Goodbye) -> None:
@@ -220,7 +219,6 @@ class ControlledMember(ABC):
         self._connection.tell(message)
 
     def _handle_all(self) -> None:
-        """Handle messages until the connection ends."""
         try:
             for message in self._messages():
                 if not isinstance(message, Stop):

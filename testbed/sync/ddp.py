@@ -39,9 +39,7 @@ def hook_of(reducer: Reducer) -> Hook:
         if size != values.numel():
             residual = Residual()
             residuals[bucket.index()] = values.numel(), residual
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(
-            devices=[values.device] if values.is_cuda else None
-        )
+        future = _future_of(values)
 
         def finish(work: Work[Reduced]) -> None:
             try:
@@ -105,11 +103,13 @@ def local_hook(state: LocalGradients, bucket: GradBucket) -> torch.futures.Futur
     if not state.local:
         return allreduce_hook(state.group, bucket)
     values = bucket.buffer()
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future(
-        devices=[values.device] if values.is_cuda else None
-    )
+    future = _future_of(values)
     future.set_result(values)
     return future
+
+
+def _future_of(values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    return torch.futures.Future(devices=[values.device] if values.is_cuda else None)
 
 
 @contextmanager

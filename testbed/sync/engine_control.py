@@ -41,7 +41,7 @@ class EngineControl:
         self._beside: list[threading.Thread] = []
 
     def close(self) -> None:
-        """Wait for the threads to end, after the connection was closed."""
+        """Wait for the threads to end, after the engine was closed."""
         for thread in self._beside:
             thread.join(CLOSE_S)
 

@@ -23,9 +23,8 @@ from testbed.sync.control_connection import ControlConnection, ControlledMember
 from testbed.sync.engine_control import EngineControl
 from testbed.sync.errors import SyncError
 from testbed.sync.executor import AsyncExecutor, Work
-from testbed.sync.progress_reporter import ProgressReporter
 from testbed.sync.rendezvous import Rendezvous, rendezvous
-from testbed.sync.reports import RoundReports, StepReport
+from testbed.sync.reports import ProgressReporter, RoundReports, StepReport
 from testbed.sync.strategies.strategy_methods import StrategyMethods
 from testbed.sync.transport import Listener
 
@@ -77,6 +76,11 @@ class Session(ControlledMember, StrategyMethods):
     def plan(self) -> Plan:
         """The plan of the next round."""
         return self._engine.current.plan
+
+    @property
+    def elastic(self) -> bool:
+        """True if members may be lost, and may join, while others train."""
+        return isinstance(self._engine, ElasticGroup)
 
     def register_state_dict_fn(
         self, key: str, load_state_dict: Callable[[Mapping[str, Any]], Any], state_dict: Callable[[], dict[str, Any]]
@@ -282,7 +286,6 @@ class Session(ControlledMember, StrategyMethods):
         return self._reports.tell(StepReport(checked_metrics(metrics or {}), compute_s, paced_s, late_s, drift))
 
     def _tell_arrivals(self) -> None:
-        """Report what has arrived so far in this round."""
         with suppress(OSError):  # while the controller is away; `tell` logs the outage
             self._connection.send(Arrived(self.name, self._listener.arrivals()))
 
@@ -327,6 +330,7 @@ class Session(ControlledMember, StrategyMethods):
     def _close(self) -> None:
         self._progress.close()
         self._engine.close()
+        self._engine_control.close()
         self._executor.close()
         self._listener.close()
 

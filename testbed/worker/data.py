@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -49,15 +49,8 @@ class DataSet:
 
     def to(self, device: torch.device) -> DataSet:
         """Return the same data on a device."""
-        return DataSet(
-            self.inputs.to(device),
-            self.targets.to(device),
-            self.labels,
-            self.test_inputs.to(device),
-            self.test_targets.to(device),
-            self.test_labels,
-            self.classes,
-        )
+        tensors = ("inputs", "targets", "test_inputs", "test_targets")
+        return replace(self, **{name: getattr(self, name).to(device) for name in tensors})
 
 
 def digits(folder: Path) -> DataSet:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,7 +22,7 @@ from testbed.workload import Workload
 TEST_BATCH = 128
 
 
-class Learner(Protocol):
+class Learner(ABC):
     """Computes the gradient of a step, and steps by it. Gradient and parameters may be changed in between."""
 
     #: One flat tensor. Each of `parameters` has a part of it as its `grad`.
@@ -29,47 +30,40 @@ class Learner(Protocol):
     parameters: list[torch.Tensor]
     #: The number of samples that each member learns from, by shard.
     samples: list[float]
+    #: All parameters in one flat tensor, and the optimizer that moves them.
+    _parameters: torch.Tensor
+    _optimizer: optimizer.Optimizer
 
+    @abstractmethod
     def compute(self) -> dict[str, float]:
         """Put the gradient of this member's next batch into `gradient`, and return metrics of the step."""
 
     def apply(self) -> None:
         """Take one optimizer step by the present value of `gradient`."""
+        self._optimizer.step(self._parameters, self.gradient)
 
     def loss(self) -> float | None:
         """Return the loss of the last batch at the current parameters, or None if nothing is learned."""
+        return None
 
     def evaluate(self) -> dict[str, float]:
-        """Return metrics over the held-out test set."""
+        """Return metrics over the held-out test set; empty if nothing is learned."""
+        return {}
 
     def describe(self) -> dict[str, float]:
-        """Return metrics of the data that this member learns from."""
+        """Return metrics of the data that this member learns from; empty if there are none."""
+        return {}
 
     def digest(self) -> str:
         """Return the SHA-256 of the parameters and buffers, which must be the same at every member."""
-
-    def moments(self) -> list[torch.Tensor]:
-        """Return the tensors that the optimizer keeps of its steps, such as momenta."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the parameters and the optimizer's state, from which a member that joins the others begins."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that `state_dict` returned."""
-
-
-class Trained:
-    """The base of learners: parameters in one flat tensor, and the optimizer that moves them."""
-
-    _parameters: torch.Tensor
-    _optimizer: optimizer.Optimizer
+        return digest([self._parameters])
 
     def moments(self) -> list[torch.Tensor]:
         """Return the tensors that the optimizer keeps of its steps, such as momenta."""
         return self._optimizer.moments()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the parameters and the optimizer's state."""
+        """Return the parameters and the optimizer's state, from which a member that joins the others begins."""
         return {"parameters": self._parameters, "optimizer": self._optimizer.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -83,7 +77,7 @@ class Trained:
         self._optimizer.load_state_dict(moved)
 
 
-class Supervised(Trained):
+class Supervised(Learner):
     """A model, and the shard of a data set that this member learns from."""
 
     def __init__(self, work: Workload, folder: Path, device: torch.device) -> None:
@@ -106,10 +100,6 @@ class Supervised(Trained):
         loss = self._loss(self._data.inputs[self._chosen], self._data.targets[self._chosen])[0]
         loss.backward()  # type: ignore[no-untyped-call]
         return {"loss": loss.item()}
-
-    def apply(self) -> None:
-        """Step the optimizer once, by `gradient`."""
-        self._optimizer.step(self._parameters, self.gradient)
 
     def loss(self) -> float:
         """Return the loss of the last batch at the current parameters."""
@@ -153,7 +143,7 @@ class Supervised(Trained):
         return models.loss(self._model, scores, targets), scores
 
 
-class Synthetic(Trained):
+class Synthetic(Learner):
     """A learner without a model, with as many parameters as the workload asks for: exercises communication alone.
 
     The gradient of each step is the same random draw times a number of that step, because another draw would cost more
@@ -176,25 +166,6 @@ class Synthetic(Trained):
         """Put a gradient into `gradient`, and return no metric, since there is no loss."""
         torch.mul(self._draw, self._scales.uniform(-1, 1), out=self.gradient)
         return {}
-
-    def apply(self) -> None:
-        """Step the optimizer once, by `gradient`."""
-        self._optimizer.step(self._parameters, self.gradient)
-
-    def loss(self) -> None:
-        """Return None: nothing is learned."""
-
-    def evaluate(self) -> dict[str, float]:
-        """Return no metric: nothing is learned."""
-        return {}
-
-    def describe(self) -> dict[str, float]:
-        """Return no metric: there are no data."""
-        return {}
-
-    def digest(self) -> str:
-        """Return the SHA-256 of the parameters."""
-        return digest([self._parameters])
 
 
 def samples_of(work: Workload, folder: Path) -> data.DataSet:

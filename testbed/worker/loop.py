@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,17 +112,17 @@ def strategy_of(session: sync.Session, model: Learner, weight: float) -> Strateg
     """Return the strategy that synchronizes the model as the session's job says."""
     job = session.job
     scheme = named(job.scheme)
-    planned = partial(planned_steps, session)
     training = RoundTraining(
-        session, model.parameters, weight, job.assignment, planned, lambda: session.plan.training, model.moments
+        session,
+        model.parameters,
+        weight,
+        job.assignment,
+        steps=lambda: session.plan.steps.get(session.name),
+        chosen=lambda: session.plan.training,
+        moments=model.moments,
     )
     strategy: Strategy = scheme.algorithm.build(scheme.read(job.options), training)
     return strategy
-
-
-def planned_steps(session: sync.Session) -> int | None:
-    """Return the number of local steps that this member takes in a round, by the plan in force; None if it has none."""
-    return session.plan.steps.get(session.name)
 
 
 def weight_in_mean(work: Workload, samples: float | None) -> float:

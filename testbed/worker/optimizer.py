@@ -7,43 +7,25 @@ number of layers.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
 
-class Optimizer(Protocol):
-    """Changes parameters in place, by their gradient."""
+class Optimizer(ABC):
+    """Changes parameters in place, by their gradient. This base keeps nothing of its steps."""
 
+    def __init__(self, learning_rate: float) -> None:
+        self._learning_rate = learning_rate
+
+    @abstractmethod
     def step(self, parameters: torch.Tensor, gradient: torch.Tensor) -> None:
         """Move the parameters by one step, in place. Both tensors are flat and of the same length."""
 
     def moments(self) -> list[torch.Tensor]:
         """Return the tensors that the optimizer keeps of its steps; their shapes follow from the number of steps."""
-
-    def learn_at(self, learning_rate: float) -> None:
-        """Set the learning rate of later steps."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state that the next step depends on, beside the parameters."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that `state_dict` returned."""
-
-
-class Sgd:
-    """Stochastic gradient descent: x ← x − lr·g."""
-
-    def __init__(self, learning_rate: float) -> None:
-        self._learning_rate = learning_rate
-
-    def step(self, parameters: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Move the parameters against the gradient, in place: x ← x − lr·g."""
-        parameters.add_(gradient, alpha=-self._learning_rate)
-
-    def moments(self) -> list[torch.Tensor]:
-        """Return an empty list: SGD keeps nothing."""
         return []
 
     def learn_at(self, learning_rate: float) -> None:
@@ -51,20 +33,28 @@ class Sgd:
         self._learning_rate = learning_rate
 
     def state_dict(self) -> dict[str, Any]:
-        """Return an empty state: SGD keeps nothing."""
+        """Return the state that the next step depends on, beside the parameters."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore an empty state, which changes nothing."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 (an optimizer may keep nothing)
+        """Restore a state that `state_dict` returned."""
 
 
-class Adam:
+class Sgd(Optimizer):
+    """Stochastic gradient descent: x ← x − lr·g."""
+
+    def step(self, parameters: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Move the parameters against the gradient, in place: x ← x − lr·g."""
+        parameters.add_(gradient, alpha=-self._learning_rate)
+
+
+class Adam(Optimizer):
     """Adam (Kingma and Ba 2015, algorithm 1); with `decay`, AdamW (Loshchilov and Hutter 2019)."""
 
     BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
     def __init__(self, learning_rate: float, decay: float = 0.0) -> None:
-        self._learning_rate = learning_rate
+        super().__init__(learning_rate)
         self._decay = decay
         self._steps = 0
         self._mean = torch.empty(0)
@@ -86,10 +76,6 @@ class Adam:
     def moments(self) -> list[torch.Tensor]:
         """Return the means of the gradients and of their squares; an empty list before the first step."""
         return [self._mean, self._square] if self._steps else []
-
-    def learn_at(self, learning_rate: float) -> None:
-        """Set the learning rate of later steps."""
-        self._learning_rate = learning_rate
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of steps and both moments."""
@@ -117,7 +103,7 @@ class Matrix(NamedTuple):
         return values[self.start : self.start + self.rows * self.columns].view(self.rows, self.columns)
 
 
-class Muon:
+class Muon(Optimizer):
     """torch.optim.Muon (Jordan et al. 2024) for the matrices of hidden layers, and AdamW for the rest.
 
     Muon's steps are scaled to the root mean square of AdamW's (Liu et al. 2025, arXiv 2502.16982, section 2.2), so that
@@ -129,6 +115,7 @@ class Muon:
     """
 
     def __init__(self, learning_rate: float, matrices: Sequence[Matrix]) -> None:
+        super().__init__(learning_rate)
         self._matrices = matrices
         self._adam = Adam(learning_rate, ADAMW_DECAY)
         self._held = [torch.nn.Parameter(torch.empty(its.rows, its.columns)) for its in matrices]

@@ -17,7 +17,7 @@ from testbed.run.assignments import assignment_of, graph_of, policy_options, sit
 from testbed.schemes.adpsgd import ActiveMember, PassiveMember
 from testbed.schemes.assignment import GossipAssignment, steps_of
 from testbed.schemes.hop.member import HopMember
-from testbed.schemes.hop.rules import HopRules
+from testbed.schemes.hop.reception import HopRules
 from testbed.schemes.hop.sites import SiteLeader
 from testbed.schemes.staggered.member import StaggeredMember
 from testbed.spec.errors import SpecError

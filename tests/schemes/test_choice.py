@@ -9,9 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.plan import Plan
+from testbed.schemes import SCHEMES
 from testbed.schemes.choice import SchemeChoice
+from testbed.schemes.options import Misfit
 from testbed.schemes.training import RoundTraining
 from testbed.starts import new_scheme
+from tests.sync.plans import names, star
 
 pytestmark = pytest.mark.pure
 
@@ -40,6 +44,41 @@ def test_a_name_alone_takes_what_its_options_are_by_default() -> None:
 def test_what_says_no_scheme(text: str, name: str) -> None:
     with pytest.raises(ValueError, match=name):
         SchemeChoice.parse(text)
+
+
+MEMBERS = names(2)
+PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m1"),))
+COARSE = Plan(0, MEMBERS, (star(MEMBERS, "m1"),), link_codecs={"m0->m1": "int8"})
+
+
+@pytest.mark.parametrize(
+    ("text", "plan", "name"),
+    [
+        ("sparseloco", PLAN, "clip"),
+        ("diloco:delay=2", PLAN, "delay"),
+        ("gradients:powersgd_rank=1", PLAN, "powersgd_rank"),
+        ("sparta", PLAN, "sparta"),
+        ("hybrid:period=1", PLAN, "hybrid"),
+        ("des_loc", COARSE, "codec"),
+        ("sparseloco:clip=false", COARSE, "codec"),
+    ],
+)
+def test_what_an_elastic_run_or_a_link_s_codec_forbids_is_refused(text: str, plan: Plan, name: str) -> None:
+    with pytest.raises(Misfit) as caught:
+        SchemeChoice.parse(text).check(plan, elastic=True)
+    assert caught.value.name == name
+
+
+@pytest.mark.parametrize("name", [name for name, its in SCHEMES.items() if its.exchange == "all-reduce"])
+def test_without_elasticity_every_scheme_goes_with_a_plan_for_all(name: str) -> None:
+    if not SCHEMES[name].conducted:
+        options = {"period": 1} if "period" in SCHEMES[name].fields else {}
+        SchemeChoice.of(name, options).check(PLAN, elastic=False)
+
+
+@pytest.mark.parametrize("text", ["sparseloco:clip=false", "diloco", "gradients", "local_sgd", "des_loc", "muloco"])
+def test_elastic_schemes_go_with_an_elastic_run(text: str) -> None:
+    SchemeChoice.parse(text).check(PLAN, elastic=True)
 
 
 def scheme_file(folder: Path, name: str = "mine") -> Path:

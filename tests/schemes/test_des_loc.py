@@ -18,7 +18,7 @@ from testbed.schemes.wrapped import moments_of
 from testbed.worker import optimizer as worker_optimizer
 from tests.sync.plans import names, star
 from tests.sync.sessions import run
-from tests.sync.strategies.training import batch, flat, model, step
+from tests.sync.strategies.training import around, batch, flat, model, step
 
 MEMBERS = names(3)
 PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m1"),))
@@ -130,7 +130,7 @@ def test_it_comes_to_the_optimum_of_a_quadratic_if_moments_are_averaged(tmp_path
             place = nn.Parameter(torch.zeros(2))
             optimizer = torch.optim.Adam([place], lr=0.02)
             training = RoundTraining(session, [place], 1.0, moments=lambda: moments_of([place], [optimizer]))
-            with DesLoc(training, DesLocOptions(every=2, first=first, second=second), optimizer):
+            with around(DesLoc(training, DesLocOptions(every=2, first=first, second=second)), optimizer):
                 for _ in range(1200):
                     optimizer.zero_grad()
                     (0.5 * (place - centres[session.name]).square().sum()).backward()

@@ -16,7 +16,7 @@ from testbed.schemes.options import OuterOptions
 from testbed.schemes.training import RoundTraining
 from tests.sync.plans import names, star
 from tests.sync.sessions import run
-from tests.sync.strategies.training import flat, model, step
+from tests.sync.strategies.training import around, flat, model, step
 
 pytestmark = pytest.mark.local
 
@@ -38,9 +38,9 @@ ROUNDS = 4
 MEANS = OuterOptions(learning_rate=1.0, momentum=0.0)
 
 
-def hybrid(session: sync.Session, net: nn.Module, optimizer: torch.optim.Optimizer, due: Due, **options: Any) -> Hybrid:
+def hybrid(session: sync.Session, net: nn.Module, optimizer: torch.optim.Optimizer, due: Due, **options: Any) -> Any:
     training = RoundTraining(session, list(net.parameters()), 1.0)
-    return Hybrid(training, HybridOptions(outer=MEANS, **options), due, optimizer)
+    return around(Hybrid(training, HybridOptions(outer=MEANS, **options), due), optimizer)
 
 
 def in_groups(session: sync.Session, prox: float) -> torch.Tensor:

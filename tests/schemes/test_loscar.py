@@ -12,14 +12,13 @@ from testbed import sync
 from testbed.plan import Plan
 from testbed.schemes.loscar import Loscar, LoscarOptions
 from testbed.schemes.options import Misfit
-from testbed.schemes.random_share import drawn
-from testbed.schemes.sparta import Sparta, SpartaOptions
+from testbed.schemes.sparta import Sparta, SpartaOptions, drawn
 from testbed.schemes.training import RoundTraining
 from testbed.sync.strategies import Strategy
 from tests.sync.controller import job
 from tests.sync.plans import names, star
 from tests.sync.sessions import run
-from tests.sync.strategies.training import batch, flat, model, step
+from tests.sync.strategies.training import around, batch, flat, model, step
 
 pytestmark = pytest.mark.local
 
@@ -38,11 +37,9 @@ def train(
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         training = RoundTraining(session, list(net.parameters()), 1.0)
         strategy: Strategy = (
-            Loscar(training, options, optimizer)
-            if isinstance(options, LoscarOptions)
-            else Sparta(training, options, optimizer)
+            Loscar(training, options) if isinstance(options, LoscarOptions) else Sparta(training, options)
         )
-        with strategy:
+        with around(strategy, optimizer):
             for number in range(STEPS):
                 step(net, optimizer, session.name, number)
             last = flat(net)

@@ -19,7 +19,7 @@ from testbed.schemes.training import RoundTraining
 from tests.sync.controller import job
 from tests.sync.plans import chain, names, star
 from tests.sync.sessions import run
-from tests.sync.strategies.training import batch, flat, model, step
+from tests.sync.strategies.training import around, batch, flat, model, step
 
 MEMBERS = names(3)
 PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m1"),), codec="sparse")
@@ -43,7 +43,7 @@ def train(directory: Path, plan: Plan = PLAN, steps: int = STEPS, **options: Any
         net = model()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         training = RoundTraining(session, list(net.parameters()), 1.0)
-        with SparseLoCo(training, SparseLoCoOptions(**options), optimizer):
+        with around(SparseLoCo(training, SparseLoCoOptions(**options)), optimizer):
             for number in range(steps):
                 step(net, optimizer, session.name, number)
         return flat(net)
@@ -199,7 +199,7 @@ def test_it_comes_to_the_optimum_though_each_round_sends_a_tenth(tmp_path: Path)
             optimizer = torch.optim.SGD(net.parameters(), lr=0.02)
             training = RoundTraining(session, [net.place], 1.0)
             options = SparseLoCoOptions(4, top_k=10, chunk=10, decay=decay, learning_rate=0.7, mean="all", clip=False)
-            with SparseLoCo(training, options, optimizer):
+            with around(SparseLoCo(training, options), optimizer):
                 for _ in range(4 * 250):
                     optimizer.zero_grad()
                     (0.5 * (net.place - centres[session.name]).square().sum()).backward()

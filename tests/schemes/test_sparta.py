@@ -12,12 +12,11 @@ from torch import nn
 from testbed import sync
 from testbed.plan import Plan
 from testbed.schemes.options import OuterOptions
-from testbed.schemes.random_share import drawn
-from testbed.schemes.sparta import Sparta, SpartaOptions
+from testbed.schemes.sparta import Sparta, SpartaOptions, drawn
 from testbed.schemes.training import RoundTraining
 from tests.sync.plans import names, star
 from tests.sync.sessions import run
-from tests.sync.strategies.training import flat, model, step
+from tests.sync.strategies.training import around, flat, model, step
 
 pytestmark = pytest.mark.local
 
@@ -33,7 +32,7 @@ def train(directory: Path, **options: Any) -> dict[str, tuple[torch.Tensor, torc
         net = model()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         training = RoundTraining(session, list(net.parameters()), 1.0)
-        with Sparta(training, SpartaOptions(**options), optimizer):
+        with around(Sparta(training, SpartaOptions(**options)), optimizer):
             for number in range(STEPS):
                 step(net, optimizer, session.name, number)
             last = flat(net)

@@ -22,9 +22,10 @@ from testbed.schemes.training import RoundTraining
 from testbed.schemes.wrapped import OptimizerSteps
 from testbed.sync import Strategy
 from testbed.sync.strategies import Gradients
+from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, star
-from tests.sync.sessions import run
-from tests.sync.strategies.training import batch, flat, model, step
+from tests.sync.sessions import run, run_with
+from tests.sync.strategies.training import around, batch, flat, model, step
 
 MEMBERS = names(2)
 PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m1"),))
@@ -68,8 +69,8 @@ def train(directory: Path, around: Around, loop: Loop = plain) -> torch.Tensor:
     return one
 
 
-def sparta(session: sync.Session, net: nn.Module, optimizer: torch.optim.Optimizer) -> Strategy:
-    return Sparta(RoundTraining(session, list(net.parameters()), 1.0), SpartaOptions(share=0.1), optimizer)
+def sparta(session: sync.Session, net: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+    return around(Sparta(RoundTraining(session, list(net.parameters()), 1.0), SpartaOptions(share=0.1)), optimizer)
 
 
 @pytest.mark.local
@@ -185,6 +186,32 @@ def test_a_plan_that_is_not_for_the_scheme_is_refused(scheme: str, plan: Plan, n
     with pytest.raises(Misfit) as caught:
         run(tmp_path, plan, work)
     assert caught.value.name == name
+
+
+@pytest.mark.local
+def test_an_optimizer_in_place_of_the_scheme_s_own_is_refused(tmp_path: Path) -> None:
+    def work(session: sync.Session) -> None:
+        net = model()
+        with schemes.wrap(net, sgd(net), "muloco", session=session):
+            pass
+
+    with pytest.raises(Misfit, match="Muon") as caught:
+        run(tmp_path, PLAN, work)
+    assert caught.value.name == "optimizer"
+
+
+@pytest.mark.local
+def test_an_elastic_session_is_refused_where_a_step_has_two_rounds(tmp_path: Path) -> None:
+    def work(session: sync.Session) -> None:
+        net = model()
+        with schemes.wrap(net, sgd(net), "sparseloco", session=session):
+            pass
+
+    with Controller(tmp_path, PLAN, job()) as controller:
+        controller.lease_s = 60.0
+        with pytest.raises(Misfit, match="clip: false") as caught:
+            run_with(controller, work)
+    assert caught.value.name == "clip"
 
 
 @pytest.mark.local

@@ -47,6 +47,7 @@ class Controller:
         self.false_rosters: dict[str, dict[str, tuple[str, int]]] = {}  # member → addresses in place of the right ones
         self.messages: list[ControlMessage] = []
         self.in_force: set[int] = set()  # epochs of reported rounds
+        self.lease_s = 0.0  # with one, members' sessions are elastic
         self.confirms_to: Iterable[str] | None = None  # members that get Confirm before the controller dies; None: all
         self.at_goodbye: Callable[[str], None] = lambda member: None  # called before a member's connection is closed
         self.changed = threading.Condition()  # a reentrant lock, because conditions read the messages
@@ -152,5 +153,5 @@ class Controller:
             share = {"shard": shard, "shards": len(self.plan.members)} if self.work.workload else {}
             work = replace(self.work, workload={**self.work.workload, **share})
             roster = self.roster | self.false_rosters.get(member, {})
-            line = encode(Welcome(work, roster, self.plan.to_json(), self.identities.keys(member)))
+            line = encode(Welcome(work, roster, self.plan.to_json(), self.identities.keys(member), self.lease_s))
             self._connections[member].sendall(line)

@@ -15,12 +15,11 @@ from testbed.sync.allreduce.early_swaps import SwapMessage, SwapPeer
 from testbed.sync.allreduce.group import AllReduceGroup
 from testbed.sync.errors import SyncError
 from testbed.sync.transport.frame import Frame, FrameFormat, Greeting
+from testbed.sync.transport.handshake import TransportSettings
 from testbed.sync.transport.listener import Received, dispatch
-from testbed.sync.transport.outbox import Outbox
-from testbed.sync.transport.routes import RouteTable
+from testbed.sync.transport.outbox import Outbox, RouteTable
 from testbed.sync.transport.send_queue import Priority
 from testbed.sync.transport.sender import CLOSE_S, Sender
-from testbed.sync.transport.settings import TransportSettings
 
 #: The connections from each member to each other one. One may be slow while the other delivers later frames.
 CONNECTIONS = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from testbed.controller.model.identity import Identities
-from testbed.sync.transport.settings import TransportSettings
+from testbed.sync.transport.handshake import TransportSettings
 from tests.waiting import PATIENCE_S
 
 #: Members of tests of connections; mallory tries to pass for another one.

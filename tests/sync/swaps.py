@@ -37,7 +37,7 @@ from testbed.plan import Plan
 from testbed.sync.allreduce.group import AllReduceGroup
 from testbed.sync.allreduce.round import RoundResult
 from testbed.sync.executor import AsyncExecutor, Work
-from testbed.sync.transport.settings import TransportSettings
+from testbed.sync.transport.handshake import TransportSettings
 from tests.sync.controller import Controller, job
 from tests.sync.delayed_network import DelayedNetwork
 from tests.sync.plans import names, plan_over_graph, random_groups

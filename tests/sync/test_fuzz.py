@@ -20,8 +20,8 @@ from testbed.sync.allreduce.group import AllReduceGroup
 from testbed.sync.errors import FrameError
 from testbed.sync.transport import handshake
 from testbed.sync.transport.frame import Frame, FrameFormat, Greeting
+from testbed.sync.transport.handshake import TransportSettings
 from testbed.sync.transport.listener import Listener, Received, dispatch
-from testbed.sync.transport.settings import TransportSettings
 from tests.sync.keys import keys
 from tests.sync.plans import names, star
 

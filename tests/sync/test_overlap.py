@@ -19,7 +19,7 @@ from testbed.sync.allreduce.chunk_codec import ChunkHeaderFormat, Kind
 from testbed.sync.allreduce.group import AllReduceGroup
 from testbed.sync.errors import SyncError
 from testbed.sync.transport.frame import FrameFormat
-from testbed.sync.transport.settings import TransportSettings
+from testbed.sync.transport.handshake import TransportSettings
 from tests.sync import sessions
 from tests.sync.delayed_network import DelayedFrame, DelayedNetwork
 from tests.sync.plans import chain, names, star

@@ -339,6 +339,20 @@ def test_a_member_closes_its_line_after_the_controller_did(tmp_path: Path, error
         assert [bool(goodbye.error) for goodbye in controller.goodbyes()] == [error]
 
 
+def test_a_member_that_leaves_waits_for_the_thread_that_prepares_a_plan(tmp_path: Path) -> None:
+    plan = Plan(0, names(1), (chain(names(1)),))
+    with Controller(tmp_path, plan, job()) as controller:
+        with sync.join(controller.address, "m0", "127.0.0.1", timeout=PATIENCE_S) as session:
+            engine, begun, closed = session._engine, threading.Event(), threading.Event()
+            close = engine.close
+            engine.hold = lambda plan: (begun.set(), closed.wait(PATIENCE_S))  # as one whose next hop is far away
+            engine.close = lambda: (close(), closed.set())
+            controller.prepare(replace(plan, epoch=1))
+            assert begun.wait(PATIENCE_S)
+            (holding,) = [thread for thread in threading.enumerate() if thread.name == "hold 1"]
+        assert not holding.is_alive()
+
+
 def test_a_silent_peer_is_named_when_time_is_out(tmp_path: Path) -> None:
     members = names(3)
     over = threading.Barrier(3)

@@ -18,9 +18,9 @@ from testbed.sockets import Tls
 from testbed.sync.errors import ImpostorError
 from testbed.sync.transport import handshake, sockets
 from testbed.sync.transport.frame import Frame, Greeting
+from testbed.sync.transport.handshake import TransportSettings
 from testbed.sync.transport.listener import Listener
 from testbed.sync.transport.sender import Sender
-from testbed.sync.transport.settings import TransportSettings
 from tests.sync.controller import Controller, job
 from tests.sync.keys import keys
 from tests.sync.plans import names, random_plan, random_routes, star

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from testbed.schemes.decoupled_diloco.messages import (
+from testbed.schemes.decoupled_diloco.syncer import (
     FragmentChange,
     FragmentDue,
     FragmentWanted,
@@ -16,8 +16,8 @@ from testbed.schemes.decoupled_diloco.messages import (
     MergedFragment,
     MergedStep,
     MergedWhole,
+    Syncer,
 )
-from testbed.schemes.decoupled_diloco.syncer import Syncer
 from testbed.schemes.staggered.rules import cut
 from testbed.sync.codecs import by_name, rounded
 from testbed.sync.gossip.effects import Advance, LocalCompute, Send, ServedMember, Step, Steps, Until

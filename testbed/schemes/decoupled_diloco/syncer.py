@@ -9,7 +9,8 @@ The window is margin · (τ·step - quorum wait - merge): a fraction of the time
 (arXiv 2604.21428, equation 3). The syncer does not see the way back, which has to fit into the rest. Several fragments
 may be under way at a time, each with one merge. A change that comes after its merge is not in it.
 
-Under a codec for changes the syncer keeps `shown`, the parameters that members hold:
+In messages `round` counts the merges of one fragment. Under a codec for changes the syncer keeps `shown`, the
+parameters that members hold:
 
     Θ - shown       the change since, with all that the codec has left out   --> MergedStep, to members in the merge
     shown ← shown + that change as the codec decodes it                      --> MergedWhole, in fp32, to the others
@@ -33,23 +34,79 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from testbed.schemes.decoupled_diloco.messages import (
-    FragmentChange,
-    FragmentWanted,
-    GraceOver,
-    MergedFragment,
-    MergedStep,
-    MergedWhole,
-)
 from testbed.sync.codecs import by_name, rounded
 from testbed.sync.gossip.effects import Send
+from testbed.sync.gossip.message import CodedElements, Elements, Message, message
 from testbed.sync.gossip.neighbours import WeightedMean
-from testbed.sync.outer import Nesterov
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from testbed.schemes.decoupled_diloco import DecoupledOptions
+
+
+@message(26)
+class FragmentDue(Message):
+    """The sender has taken the steps after which another fragment is to be merged."""
+
+
+@message(27)
+class FragmentWanted(Message):
+    """The syncer asks the receiver for its change of a fragment."""
+
+    fragment: int
+    round: int
+
+
+@message(28)
+class FragmentChange(Message):
+    """The change by the sender's steps since the last merge of the fragment, Θ - θ, and its weight."""
+
+    fragment: int
+    round: int
+    weight: float
+    change: CodedElements
+
+
+@message(29)
+class MergedFragment(Message):
+    """A fragment's parameters after its merge of this round."""
+
+    fragment: int
+    round: int
+    values: CodedElements
+
+
+@message(30)
+class GraceOver(Message):
+    """The syncer's reminder to itself that the grace window of a merge is over."""
+
+    fragment: int
+    round: int
+
+
+@message(31)
+class LearnerCame(Message):
+    """The sender joins while others train, and asks for the model."""
+
+
+@message(40)
+class MergedStep(Message):
+    """The change of a fragment by this merge, for members that hold the result of the merge before."""
+
+    fragment: int
+    round: int
+    step: CodedElements
+
+
+@message(41)
+class MergedWhole(Message):
+    """A fragment's parameters after this merge, for members that may not hold the result of the merge before."""
+
+    fragment: int
+    round: int
+    values: Elements
+
 
 #: The weight of the newest step time of a member in its estimate.
 NEWEST = 0.3
@@ -149,7 +206,7 @@ class Syncer:
         self._rounds = rounds
         self._clock = clock
         self._codec = by_name(options.codec)
-        self._outer = Nesterov(options.outer.learning_rate, options.outer.momentum)
+        self._outer = options.outer.optimizer
         self._learners = {member: _Learner() for member in members}
         self._fragments = [_Fragment(its.clone(), its.new_zeros(its.shape), its.clone()) for its in fragments]
         self._opened = 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from testbed.protocol import NodeConfiguration
 from testbed.schemes.assignment import GossipAssignment, Setting, graph_of, sites_of
 from testbed.schemes.hop.member import HopMember
-from testbed.schemes.hop.rules import HopRules
+from testbed.schemes.hop.reception import HopRules
 from testbed.schemes.hop.sites import SiteLeader, SiteWorker
 from testbed.schemes.options import Checked, InGraph, Misfit, limited
 from testbed.schemes.scheme import Scheme
@@ -153,8 +153,9 @@ def build(options: InGraph, training: GossipTraining) -> Participant:
     if node.protocol == "worker":
         return SiteWorker(training.name, node.rules["leader"], parameters, iterations)
     rules = HopRules(**{name: value for name, value in node.rules.items() if name != "site"})
-    member = HopMember(training.neighbours, rules, parameters, iterations, node.first)
-    return SiteLeader(member, node.rules["site"], iterations) if node.protocol == "leader" else member
+    if node.protocol == "leader":
+        return SiteLeader(training.neighbours, rules, parameters, iterations, node.rules["site"], node.first)
+    return HopMember(training.neighbours, rules, parameters, iterations, node.first)
 
 
 def join(

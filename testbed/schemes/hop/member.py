@@ -17,16 +17,44 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from testbed.schemes.hop.credits import Credits
-from testbed.schemes.hop.messages import Ack, HopUpdate, Skipped, Tokens
 from testbed.schemes.hop.neighbourhood import Neighbourhood
-from testbed.schemes.hop.reception import Backup, Entry, Reception, Stale
-from testbed.schemes.hop.rules import HopRules
+from testbed.schemes.hop.reception import Backup, Entry, HopRules, Reception, Stale
 from testbed.sync.gossip.effects import Advance, LocalCompute, Send, Step, Steps, TrainingMember, Until
-from testbed.sync.gossip.message import Message
+from testbed.sync.gossip.message import Message, message
 from testbed.sync.gossip.neighbours import Neighbours
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@message(1)
+class HopUpdate(Message):
+    """The sender's parameters at the start of `iteration`."""
+
+    iteration: int
+    parameters: Tensor
+
+
+@message(2)
+class Skipped(Message):
+    """The sender will send no update of the iterations `first` to `last`; they count as empty updates."""
+
+    first: int
+    last: int
+
+
+@message(3)
+class Tokens(Message):
+    """`count` tokens, each the right to advance one iteration as far as the sender is concerned."""
+
+    count: int
+
+
+@message(4)
+class Ack(Message):
+    """The sender has averaged the receiver's update of `iteration` (notify-ack)."""
+
+    iteration: int
 
 
 class HopMember(TrainingMember):
@@ -210,7 +238,6 @@ class HopMember(TrainingMember):
         return max(int(end) - now, 1)
 
     def _change_neighbours(self) -> None:
-        """Use the next neighbours from this iteration on."""
         neighbours = self._neighbourhood.change()
         self.reception.change_neighbours(neighbours)
         self._acked = {target: self._acked.get(target, self.iteration - 1) for target in neighbours.targets}

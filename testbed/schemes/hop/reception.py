@@ -1,4 +1,4 @@
-"""A member's update queue, and the rule by which the queue fills and is averaged (Hop, section on queues).
+"""Hop's rules, and a member's update queue, which fills and is averaged by them (Hop, section on queues).
 
 A member waits for all updates of an iteration, for all but some (backup workers), or for updates that are not too old
 (staleness).
@@ -11,12 +11,54 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from testbed.schemes.hop.rules import HopRules
 from testbed.sync.gossip.effects import Steps, Until
 from testbed.sync.gossip.neighbours import Neighbours, WeightedMean
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class HopRules:
+    """Hop's modes as one value, the same for all members: what a member waits for, what bounds its lead, its leaps.
+
+    The defaults are Hop's standard mode. HopOptions refuses combinations without meaning.
+    """
+
+    #: Tokens bound an edge's sender to this many iterations ahead of its receiver; None: no tokens.
+    max_ig: int | None = None
+    #: Updates of an iteration that a member does without (N_buw).
+    backup: int = 0
+    #: Iterations by which a neighbour's newest update may be behind (s).
+    staleness: int = 0
+    #: The most iterations that a member which lags leaps at once; 1: no leaps.
+    max_jump: int = 1
+    #: The lag is this quantile of the out-neighbours' leads: 0 their minimum, 0.5 their median.
+    quantile: float = 0.0
+    #: A member sends only after its out-neighbours have acknowledged the last update.
+    notify_ack: bool = False
+    #: The local step goes on while updates are received and averaged.
+    parallel: bool = False
+
+    @property
+    def skipping(self) -> bool:
+        """True if a member that lags may skip iterations."""
+        return self.max_jump > 1
+
+    @property
+    def slack(self) -> int:
+        """The iterations by which an update can be behind its receiver and still count.
+
+        A member that leaps is already in its new iteration while it averages updates of the one before.
+        """
+        return self.staleness + self.skipping
+
+    def check(self, neighbours: Neighbours) -> None:
+        """Raise ValueError where `neighbours` are too few for these rules."""
+        if self.backup > len(neighbours.sources):
+            raise ValueError(
+                f"backup {self.backup}: {neighbours.member} has {len(neighbours.sources)} in-neighbours; set no more"
+            )
 
 
 class QueueOverflow(RuntimeError):
@@ -50,19 +92,15 @@ class UpdateQueue:
             )
         self._entries.append(entry)
 
-    def dequeue(self, count: int, iteration: int | None = None, sender: str | None = None) -> Steps[list[Entry]]:
-        """Wait for `count` entries that match, and take the first of them out."""
-        yield Until(
-            lambda: self.size(iteration, sender) >= count,
-            f"{count} updates of iteration {iteration} from {sender or 'anyone'}",
-        )
-        taken = self._matching(iteration, sender)[:count]
-        self._entries = [entry for entry in self._entries if entry not in taken]
-        return taken
+    def has(self, iteration: int) -> bool:
+        """Return whether an entry of this iteration has come."""
+        return any(entry.iteration == iteration for entry in self._entries)
 
-    def size(self, iteration: int | None = None, sender: str | None = None) -> int:
-        """Return how many entries match."""
-        return len(self._matching(iteration, sender))
+    def take(self, iteration: int) -> list[Entry]:
+        """Take out the entries of this iteration that have come."""
+        taken = [entry for entry in self._entries if entry.iteration == iteration]
+        self._entries = [entry for entry in self._entries if entry.iteration != iteration]
+        return taken
 
     def drop_from(self, sender: str) -> None:
         """Drop the entries from `sender`."""
@@ -71,11 +109,6 @@ class UpdateQueue:
     def drop_older(self, iteration: int) -> None:
         """Drop the entries that are older than `iteration`."""
         self._entries = [entry for entry in self._entries if entry.iteration >= iteration]
-
-    def _matching(self, iteration: int | None, sender: str | None) -> list[Entry]:
-        return [
-            entry for entry in self._entries if iteration in (None, entry.iteration) and sender in (None, entry.sender)
-        ]
 
 
 class Reception(ABC):
@@ -190,21 +223,21 @@ class Backup(Reception):
             # One by one as they come: the queue's capacity has no room for the iteration before the member's own, for
             # which a member that leaps waits.
             yield self._one_more(counted, iteration)
-            counted |= yield from self._take(average, iteration)
-        yield from self._take(average, iteration)
+            counted |= self._take(average, iteration)
+        self._take(average, iteration)
         return average.value
 
     def _one_more(self, counted: set[str], iteration: int) -> Until:
         """Return the wait for another update, or for the moment when enough are counted."""
         missing = self._missing(counted)
         return Until(
-            lambda: self.queue.size(iteration) > 0 or self._enough(counted),
+            lambda: self.queue.has(iteration) or self._enough(counted),
             f"updates of iteration {iteration} from {len(missing) - self._spare} of {', '.join(missing)}",
         )
 
-    def _take(self, average: WeightedMean, iteration: int) -> Steps[set[str]]:
+    def _take(self, average: WeightedMean, iteration: int) -> set[str]:
         """Add the updates of `iteration` that have come to the average, and return their senders."""
-        entries = yield from self.queue.dequeue(self.queue.size(iteration), iteration)
+        entries = self.queue.take(iteration)
         self._count(average, entries)
         return {entry.sender for entry in entries}
 

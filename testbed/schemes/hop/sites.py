@@ -15,7 +15,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from testbed.schemes.hop.member import HopMember
-from testbed.sync.gossip.effects import Advance, LocalCompute, Participant, Send, Step, Steps, TrainingMember, Until
+from testbed.schemes.hop.reception import HopRules
+from testbed.sync.gossip.effects import Advance, LocalCompute, Send, Step, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message, message
 from testbed.sync.gossip.neighbours import Neighbours, WeightedMean
 
@@ -60,30 +61,28 @@ class _SiteStep(Step):
         return average.value
 
 
-class SiteLeader(Participant):
-    """A site's leader: a member of Hop among the leaders of all sites.
+class SiteLeader(HopMember):
+    """A site's leader: a member of Hop among the leaders of all sites, whose steps are its site's mean steps.
 
-    Attributes:
-        name: The member's name.
-        member: The member of Hop.
+    `workers` are the site's other members; the other arguments are those of HopMember.
     """
 
-    def __init__(self, member: HopMember, workers: Sequence[str], iterations: int) -> None:
-        """Lead the site's other `workers` for `iterations` iterations."""
-        self.name = member.name
-        self.member = member
+    def __init__(
+        self,
+        neighbours: Neighbours,
+        rules: HopRules,
+        parameters: Tensor,
+        iterations: int,
+        workers: Sequence[str],
+        first: int = 0,
+    ) -> None:
+        super().__init__(neighbours, rules, parameters, iterations, first)
         self._workers = list(workers)
-        self._iterations = iterations
         self._changes: dict[int, dict[str, Tensor]] = defaultdict(dict)
 
-    @property
-    def model(self) -> Tensor:
-        """The parameters of the member of Hop."""
-        return self.member.model
-
     def program(self) -> Steps[None]:
-        """Yield the effects of the member of Hop, with the site's steps for its own."""
-        program, answer = self.member.program(), None
+        """Yield the effects of a member of Hop, with the site's steps for its own."""
+        program, answer = super().program(), None
         while True:
             try:
                 effect = program.send(answer)
@@ -93,37 +92,21 @@ class SiteLeader(Participant):
                 answer = yield from self._begin(effect)
             else:
                 answer = yield effect
-        yield from self._tell(SiteTask(self._iterations, self.member.parameters))
+        yield from self._tell(SiteTask(self._iterations, self.parameters))
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
-        """Keep a worker's change; hand another message to the member of Hop."""
+        """Keep a worker's change; take another message as a member of Hop."""
         if not isinstance(message, SiteChange):
-            return self.member.receive(sender, message)
+            return super().receive(sender, message)
         self._changes[message.iteration][sender] = message.change
         return ()
 
     def remove(self, gone: str) -> Iterable[Send]:
         """Go on without a worker of the site, or without another site's leader."""
         if gone not in self._workers:
-            return self.member.remove(gone)
+            return super().remove(gone)
         self._workers.remove(gone)
         return ()
-
-    def promise(self, ahead: int) -> int:
-        """Promise as the leader's member of Hop does: at most `ahead` - 1 more iterations; return the next one."""
-        return self.member.promise(ahead)
-
-    def commit(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
-        """Set other neighbours of the member of Hop."""
-        return self.member.commit(iteration, neighbours)
-
-    def abort(self) -> None:
-        """Cancel the change of neighbours that was prepared."""
-        self.member.abort()
-
-    def stale(self, to: str, message: Message, later: Sequence[Message]) -> bool:
-        """Return True for an update that the member of Hop need not send any more."""
-        return self.member.stale(to, message, later)
 
     def _begin(self, compute: LocalCompute) -> Steps[Step]:
         for iteration in [past for past in self._changes if past < compute.iteration]:

@@ -110,8 +110,7 @@ def graph_of_teams(rules: Mapping[str, Any]) -> Graph:
     """Return the graph of the rules' teams.
 
     A group's members and its owners are neighbours, and so are all owners and the holders of the global model, which
-    are
-    every group's first owner.
+    are every group's first owner.
     """
     from testbed.planning.graphs import Graph
 

@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from testbed.schemes.staggered.messages import Agreed, GroupMove, Local, Merged
 from testbed.schemes.staggered.rules import StaggeredRules, cut
-from testbed.schemes.staggered.shards import GlobalSlice, OwnedShard
+from testbed.schemes.staggered.shards import Agreed, GlobalSlice, GroupMove, Local, Merged, OwnedShard
 from testbed.sync.gossip.effects import Advance, LocalCompute, Send, Step, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message
 

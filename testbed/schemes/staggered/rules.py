@@ -6,14 +6,15 @@ divides each member's change by the work behind it and multiplies by the mean wo
 is
 
     Δ_k = ā · Σ_i p_i Δ_i / a_i       over the group's members, p adding up to 1, in each round
-    x ← x + α_k · Σ Δ_k               α_k = α · (N_k/N) · (1 + s_k)^−decay, over the rounds since its last exchange
+    x ← x + (N_k/N) · Σ Δ_k           over the rounds since the group's last exchange
 
-where a_i is the length of i's local steps under a constant gradient (`accumulated`; h_i for plain SGD), and s_k the
-rounds by which the group is behind. ā is the plain mean of all members' a_i, as in LocalSgd. Any number leads to the
-same point; FedNova's Σ_i p_i a_i is small where slow members have the most data, and an ā for each group would let the
-fast groups go to their own optimum between exchanges (the small GPT then took twice the time to a loss of 2.7). A
-group's move is merged, not its copy [ours]: a copy would undo α_k of what others have merged since, and if the move
-were divided by its τ_k rounds, two equal groups with periods 1 and 4 would settle at 0.20 instead of 0.5.
+where a_i is the length of i's local steps under a constant gradient (`accumulated`; h_i for plain SGD). ā is the plain
+mean of all members' a_i, as in LocalSgd. Any number leads to the same point; FedNova's Σ_i p_i a_i is small where slow
+members have the most data, and an ā for each group would let the fast groups go to their own optimum between exchanges
+(the small GPT then took twice the time to a loss of 2.7). A group's move is merged, not its copy [ours]: a copy would
+undo that part of what others have merged since, and if the move were divided by its τ_k rounds, two equal groups with
+periods 1 and 4 would settle at 0.20 instead of 0.5. Weights do not fall with lateness, as FedAsync's do: groups that
+are always a little later than others would count less for good.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from testbed.schemes.hybrid import accumulated
-from testbed.sync.codecs import PLAIN, Codec, by_name, rounded
-from testbed.sync.outer import Average, Nesterov, Outer
+from testbed.sync.codecs import PLAIN, Codec, by_name
+from testbed.sync.strategies.periodic import Average, Nesterov, Outer
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,6 @@ class StaggeredRules:
     steps: Mapping[str, int]
     #: The weight of each member's data.
     samples: Mapping[str, float]
-    #: The weight of a merge.
-    alpha: float = 1.0
-    #: The exponent by which the weight falls with lateness. Above 0, groups that are always a little later than others
-    #: count less for good, as in FedAsync.
-    decay: float = 0.0
     #: None: an exchange ends when all exchanges due up to its round are merged (synchronous). Otherwise the answer to
     #: an exchange of round r waits only for those due before r - staleness.
     staleness: int | None = None
@@ -80,8 +76,6 @@ class StaggeredRules:
     normalise: bool = True
     #: The fraction by which each local step returns to where the round began: ημ in FedProx (Li et al. 2020).
     prox: float = 0.0
-    #: The momentum of the members' optimizer, which starts at 0 in each round; it makes their steps longer.
-    momentum: float = 0.0
     #: The outer optimizer by which a root merges.
     outer: Outer = field(default_factory=Average)
     #: The codec of groups' moves and of the global model between groups; it rounds the same everywhere.
@@ -94,10 +88,10 @@ class StaggeredRules:
         for what, values in (("steps", self.steps), ("samples", self.samples)):
             if set(values) != set(named) or not all(value > 0 for value in values.values()):
                 raise ValueError(f"{what} must have a value above 0 for each of {sorted(named)}, and for no other")
-        if self.rounds < 1 or not self.alpha > 0 or self.decay < 0 or (self.staleness or 0) < 0:
-            raise ValueError("rounds must be at least 1, alpha above 0, decay and staleness not negative")
-        if not 0 <= self.prox < 1 or not 0 <= self.momentum < 1:
-            raise ValueError(f"prox {self.prox} and momentum {self.momentum} must be at least 0 and below 1")
+        if self.rounds < 1 or (self.staleness or 0) < 0:
+            raise ValueError("rounds must be at least 1, and staleness not negative")
+        if not 0 <= self.prox < 1:
+            raise ValueError(f"prox {self.prox} must be at least 0 and below 1")
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], rounds: int, samples: Mapping[str, float]) -> StaggeredRules:
@@ -124,7 +118,7 @@ class StaggeredRules:
     @cached_property
     def work(self) -> dict[str, float]:
         """The length a_i of each member's local steps under a constant gradient of 1."""
-        return {member: accumulated(count, self.momentum, self.prox) for member, count in self.steps.items()}
+        return {member: accumulated(count, self.prox) for member, count in self.steps.items()}
 
     def team_of(self, member: str) -> int:
         """Return the number of a member's group."""
@@ -136,16 +130,9 @@ class StaggeredRules:
         own = self.samples[member] / sum(self.samples[m] for m in team.members)
         return own * self._mean_work / self.work[member] if self.normalise else own
 
-    def weight(self, number: int, late: int) -> float:
-        """Return the weight α_k of a group's move in the global model when it is `late` rounds behind."""
-        team = self.teams[number]
-        part = sum(self.samples[m] for m in team.members) / sum(self.samples.values())
-        weight: float = self.alpha * part * (1 + late) ** -self.decay
-        return weight
-
-    def rounded(self, values: Tensor) -> Tensor:
-        """Return a copy of the values as the codec decodes them."""
-        return rounded(self.codec, values)
+    def weight(self, number: int) -> float:
+        """Return the weight of a group's move in the global model: its part of all samples."""
+        return sum(self.samples[m] for m in self.teams[number].members) / sum(self.samples.values())
 
     @cached_property
     def roots(self) -> tuple[str, ...]:

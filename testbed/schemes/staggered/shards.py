@@ -1,17 +1,54 @@
-"""The parts of the model that members hold: a shard of their group's parameters, a slice of the global model."""
+"""The parts of the model that members hold: a shard of their group's parameters, a slice of the global model.
+
+And the messages that carry elements of them, in which `start` is the index of the first element in the model.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from testbed.schemes.staggered.messages import GroupMove, Merged
 from testbed.schemes.staggered.rules import StaggeredRules
+from testbed.sync.codecs import rounded
 from testbed.sync.gossip.effects import Send
+from testbed.sync.gossip.message import CodedElements, Elements, Message, message
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@message(20)
+class Local(Message):
+    """To the owner of a shard: the sender's change of the shard in a round, times the sender's weight in its group."""
+
+    round: int
+    values: Elements
+
+
+@message(21)
+class Agreed(Message):
+    """From the owner of a shard, to its group: the group's parameters in the shard at the end of a round."""
+
+    round: int
+    values: Elements
+
+
+@message(22)
+class GroupMove(Message):
+    """To the root that holds these elements: their change by the sender's group since its last exchange."""
+
+    round: int
+    start: int
+    values: CodedElements
+
+
+@message(23)
+class Merged(Message):
+    """From a root, in answer to a GroupMove: these elements of the global model after the merge."""
+
+    round: int
+    start: int
+    values: CodedElements
 
 
 class OwnedShard:
@@ -50,7 +87,7 @@ class OwnedShard:
         The shard then awaits what comes back from the exchange of round `number`.
         """
         exact = self.values - self._anchor + self._residual
-        moved = self._rules.rounded(exact)
+        moved = rounded(self._rules.codec, exact)
         self._residual = exact - moved
         self.values = moved.clone()  # replaced by what comes back
         self._missing, self._round = len(self.values), number
@@ -70,14 +107,6 @@ class OwnedShard:
             self._anchor = self.values
 
 
-@dataclass(slots=True)
-class _Awaiting:
-    """A part of a group's move that this member has not answered yet, and the member that sent it."""
-
-    sender: str
-    message: GroupMove
-
-
 class GlobalSlice:
     """The elements [start, start + len(values)) of the global model, at their root.
 
@@ -91,10 +120,9 @@ class GlobalSlice:
         self._rules = rules
         self._start = start
         self._momentum = values.new_zeros(values.shape)
-        self._awaiting: list[_Awaiting] = []
+        self._awaiting: list[tuple[str, GroupMove]] = []  # parts of moves without an answer yet, with their senders
         self._came: dict[tuple[int, int], int] = {}  # (group, round) → elements merged
         self._done = [0] * len(rules.teams)  # the round of each group's last complete exchange
-        self._newest = 0
 
     def merge(self, sender: str, message: GroupMove) -> Iterable[Send]:
         """Merge a part of a group's move, and return the answers that are due now.
@@ -107,24 +135,22 @@ class GlobalSlice:
             raise ValueError(
                 f"{sender} moved {len(message.values)} elements from {message.start} on, which are not of this slice"
             )
-        late = max(self._newest - message.round, 0)
         here = slice(message.start - self._start, message.start - self._start + len(message.values))
-        change = message.values * -self._rules.weight(group, late)
+        change = message.values * -self._rules.weight(group)
         self._rules.outer.step(self.values[here], change, self._momentum[here])
-        self._awaiting.append(_Awaiting(sender, message))
+        self._awaiting.append((sender, message))
         came = self._came.get((group, message.round), 0) + len(message.values)
         self._came[group, message.round] = came
         if came == len(self.values):
             del self._came[group, message.round]
             self._done[group] = message.round
-            self._newest = max(self._newest, message.round)
         return self._answers()
 
     def _answers(self) -> list[Send]:
-        next_rounds = [self._next_round(group) for group in range(len(self._done))]
-        ready = [one for one in self._awaiting if self._may_go(one.message.round, min(next_rounds))]
-        self._awaiting = [one for one in self._awaiting if one not in ready]
-        return [Send(one.sender, self._answer(one.message)) for one in ready]
+        first = min(self._next_round(group) for group in range(len(self._done)))
+        ready = [its for its in self._awaiting if self._may_go(its[1].round, first)]
+        self._awaiting = [its for its in self._awaiting if not self._may_go(its[1].round, first)]
+        return [Send(sender, self._answer(message)) for sender, message in ready]
 
     def _next_round(self, group: int) -> float:
         """Return the round of a group's next exchange; infinite after the last."""
@@ -139,4 +165,4 @@ class GlobalSlice:
     def _answer(self, message: GroupMove) -> Merged:
         first = message.start - self._start
         values = self.values[first : first + len(message.values)]
-        return Merged(message.round, message.start, self._rules.rounded(values))
+        return Merged(message.round, message.start, rounded(self._rules.codec, values))

@@ -232,7 +232,6 @@ class ChunkReduction:
         return next(left, None)
 
     def _add_early(self) -> None:
-        """Add the early sums that are next in order."""
         early = self._early
         while early and (child := self._next_in_order()) in early:
             assert child is not None

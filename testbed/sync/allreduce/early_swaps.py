@@ -205,8 +205,8 @@ log = logging.getLogger(__name__)
 class EarlySwaps:
     """A member's part in early commits: it promises, and as the root of a plan it commits.
 
-    `connect` reaches another member. Callers of `may_begin`, `epoch`, `follow` and `pending` hold the lock of
-    `progress`; any thread may call the other methods.
+    `connect` reaches another member. Callers of `follow`, `pending` and the agreement hold the lock of `progress`; any
+    thread may call the other methods.
     """
 
     def __init__(
@@ -224,29 +224,21 @@ class EarlySwaps:
         self._plans = plans
         self._rounds = rounds
         self._progress = progress
-        self._agreement = SwapAgreement()
+        self.agreement = SwapAgreement()
         self._closed = threading.Event()
         self._peers: list[SwapPeer] = []
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 
-    def may_begin(self, number: int) -> bool:
-        """Return whether no promise forbids round `number`. Raises SyncError if a promise forbids it for good."""
-        return self._agreement.may_begin(number)
-
-    def epoch(self, number: int, agreed: int) -> int:
-        """Return the epoch that round `number` uses, if earlier rounds used or agreed on `agreed`."""
-        return self._agreement.epoch(number, agreed)
-
     def follow(self) -> None:
         """Make the plan of the next round the one in force, unless a round is running."""
         if self._rounds.number == self._rounds.finished:
-            self._plans.advance(self.epoch(self._rounds.number + 1, self._plans.agreed))
-            self._agreement.forget(self._plans.agreed)
+            self._plans.advance(self.agreement.epoch(self._rounds.number + 1, self._plans.agreed))
+            self.agreement.forget(self._plans.agreed)
 
     def pending(self) -> str:
         """Return the decisions that this member's next round waits for, in words; empty if there are none."""
-        return ", ".join(f"the commit decision on the plan of epoch {epoch}" for epoch in self._agreement.open)
+        return ", ".join(f"the commit decision on the plan of epoch {epoch}" for epoch in self.agreement.open)
 
     # -- as any member -------------------------------------------------------------------------------------------------
 
@@ -265,19 +257,19 @@ class EarlySwaps:
                     rule="unknown-epoch",
                     epoch=epoch,
                 )
-            return self._agreement.promise(epoch, self._rounds.number)
+            return self.agreement.promise(epoch, self._rounds.number)
 
     def commit(self, epoch: int, first: int) -> None:
         """Use a promised plan in rounds from `first` on."""
         with self._progress.changed:
-            self._agreement.commit(epoch, first)
+            self.agreement.commit(epoch, first)
             self.follow()
             self._progress.changed.notify_all()
 
     def abort(self, epoch: int) -> None:
         """Release a promise: the plan does not come into force early."""
         with self._progress.changed:
-            self._agreement.abort(epoch)
+            self.agreement.abort(epoch)
             self._progress.changed.notify_all()
 
     def serve(self, root: SwapPeer) -> None:
@@ -314,7 +306,7 @@ class EarlySwaps:
 
     def _lose(self, epoch: int, why: str) -> None:
         with self._progress.changed:
-            self._agreement.lose(epoch, why)
+            self.agreement.lose(epoch, why)
             self._progress.changed.notify_all()
 
     # -- as the root of a plan -----------------------------------------------------------------------------------------

@@ -15,9 +15,8 @@ import socket
 import struct
 import time
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
@@ -45,8 +44,7 @@ class Wanted(IntEnum):
     STATE = 2
 
 
-@dataclass(frozen=True, slots=True)
-class FetchRequest:
+class FetchRequest(NamedTuple):
     """A request for means, or for the state that a new member starts from."""
 
     what: Wanted
@@ -84,8 +82,7 @@ class Refusal(FetchNote, frozen=True, tag="refusal"):
 _NOTE = msgspec.json.Decoder(MeansNote | StateNote | Refusal)
 
 
-@dataclass(frozen=True, slots=True)
-class FetchAnswer:
+class FetchAnswer(NamedTuple):
     """The data of an answer, and the note that describes them."""
 
     note: MeansNote | StateNote | Refusal
@@ -110,7 +107,7 @@ def fetch(
     try:
         with closing(_connected(peer, address, settings)) as connection:
             connection.settimeout(settings.timeout_s)
-            connection.sendall(_pack(request))
+            connection.sendall(_REQUEST.pack(*request))
             return _receive(connection, most_bytes)
     except OSError as error:
         raise SyncError(
@@ -160,10 +157,6 @@ def send_answer(connection: socket.socket, answer: FetchAnswer) -> None:
     digest = hashlib.sha256(note)
     digest.update(answer.data)
     sockets.send_all(connection, _ANSWER.pack(len(note), len(answer.data), digest.digest()) + note, answer.data)
-
-
-def _pack(request: FetchRequest) -> bytes:
-    return _REQUEST.pack(request.what, request.epoch, request.round, request.start, request.stop)
 
 
 def _receive(connection: socket.socket, most_bytes: int) -> FetchAnswer:

@@ -253,11 +253,11 @@ class AllReduceGroup:
         while True:
             self._progress.check()
             number = rounds.number + 1
-            if self.swaps.may_begin(number):
+            if self.swaps.agreement.may_begin(number):
                 if rounds.number == rounds.finished:
                     return self.plans.agreed
                 plan = rounds.beside(shape)
-                if plan is not None and self.swaps.epoch(number, plan.epoch) == plan.epoch:
+                if plan is not None and self.swaps.agreement.epoch(number, plan.epoch) == plan.epoch:
                     return plan.epoch
             if (left := deadline - time.monotonic()) <= 0:
                 if decisions := self.swaps.pending():
@@ -275,13 +275,8 @@ class AllReduceGroup:
                     missing = current.missing()
                     peer = self._connections.blocking(missing, current.plan, self.settings.member)
                     if peer is not None:
-                        raise SyncError(
-                            f"{current}: {peer} is gone ({self._connections.gone[peer]}) before {missing[peer]} came",
-                            rule="peer-lost",
-                            member=peer,
-                            round=current.number,
-                            epoch=current.epoch,
-                        )
+                        why = self._connections.gone[peer]
+                        raise current.error(f"{peer} is gone ({why}) before {missing[peer]} came", "peer-lost", peer)
                 if (left := deadline - time.monotonic()) <= 0:
                     raise _out_of_time(current)
                 if self._on_lost is not None and time.monotonic() >= suspect_at:
@@ -391,11 +386,6 @@ def _of_all(current: Round) -> tuple[MeanSlice]:
 
 
 def _out_of_time(current: Round) -> SyncError:
-    missing = ", ".join(f"{peer} ({data})" for peer, data in sorted(current.missing().items()))
-    return SyncError(
-        f"{current}: timed out, waiting for {missing}",
-        rule="timeout",
-        member=min(current.missing(), default=None),
-        round=current.number,
-        epoch=current.epoch,
-    )
+    missing = sorted(current.missing().items())
+    text = ", ".join(f"{peer} ({data})" for peer, data in missing)
+    return current.error(f"timed out, waiting for {text}", "timeout", missing[0][0] if missing else None)

@@ -115,7 +115,6 @@ def most_bytes(parts: Mapping[str, Stateful]) -> int:
 
 
 def _tensors(state: Any) -> Iterator[torch.Tensor]:
-    """Yield all tensors in a nested state."""
     if isinstance(state, torch.Tensor):
         yield state
     elif isinstance(state, Mapping):

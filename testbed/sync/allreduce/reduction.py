@@ -149,10 +149,6 @@ class Reduction:
         """Add a child's partial sum; see ChunkReduction.add. Returns the chunks to send."""
         return self._completed(number) if self._chunks[number].add(peer, partial) else ()
 
-    def check_mean(self, number: int, peer: str) -> None:
-        """Check that `peer` may send the mean of a chunk now; see ChunkReduction.check_mean."""
-        self._chunks[number].check_mean(peer)
-
     def accept(self, number: int, part: Part, mean: torch.Tensor) -> Sequence[OutgoingChunk]:
         """Replace the values of a chunk by its mean. The root calls it when it sends the mean.
 

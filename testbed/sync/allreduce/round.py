@@ -19,7 +19,7 @@ from testbed.sync.allreduce.chunk import Part, PartialSum
 from testbed.sync.allreduce.chunk_codec import DTYPES, ChunkHeader, Encoder, Kind, Sums, decode, element_type, fits
 from testbed.sync.allreduce.reduction import Contribution, OutgoingChunk, Reduction
 from testbed.sync.allreduce.sending import OutgoingFrames, SendPacing
-from testbed.sync.errors import FrameError
+from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.transport import Frame, Received
 
 
@@ -36,31 +36,6 @@ class Tally:
     send_s: float = 0.0
     #: The time from the round's begin to the arrival of each peer's last chunk.
     waited: Mapping[str, float] = field(default_factory=dict)
-
-
-class RoundMeter:
-    """Counts a round's tally at a member. The caller holds the round's lock; times are monotonic."""
-
-    def __init__(self) -> None:
-        self._tally = Tally()
-        self._arrived: dict[str, float] = {}
-
-    def received(self, source: str, count: int, seconds: float) -> float:
-        """Count `count` bytes that arrived from `source` within `seconds`. Returns the current time (monotonic)."""
-        now = time.monotonic()
-        self._tally.received_bytes += count
-        self._tally.receive_s += seconds
-        self._arrived[source] = now
-        return now
-
-    def added(self, since: float) -> None:
-        """Count the time since `since` as spent in additions."""
-        self._tally.add_s += time.monotonic() - since
-
-    def tally(self, began: float, sent_bytes: int, send_s: float) -> Tally:
-        """Return the tally of a member that began the round at `began` and sent `sent_bytes`."""
-        waited = {peer: max(at - began, 0.0) for peer, at in self._arrived.items()}
-        return replace(self._tally, sent_bytes=sent_bytes, send_s=send_s, waited=waited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +94,8 @@ class Round:
         self._sums = sums
         self._on_step = on_step
         self._encoder = Encoder(sums, None)
-        self._meter = RoundMeter()
+        self._tally = Tally()
+        self._arrived: dict[str, float] = {}  # when each peer's last chunk came (monotonic)
         self._guard = threading.Lock()
         self._frozen = False
         self._unfinished = len(self.reduction.layout.chunks)
@@ -148,6 +124,10 @@ class Round:
     def __str__(self) -> str:
         return f"round {self.number}, epoch {self.epoch}"
 
+    def error(self, what: str, rule: str | None = None, member: str | None = None) -> SyncError:
+        """Return an error of this round, which names it."""
+        return SyncError(f"{self}: {what}", rule=rule, member=member, round=self.number, epoch=self.epoch)
+
     def missing(self) -> dict[str, str]:
         """Return the peers that this member waits for, each with the missing data in words."""
         with self._guard:
@@ -156,7 +136,8 @@ class Round:
     def tally(self, began: float, send_s: float) -> Tally:
         """Return the traffic and times so far, for a member that began at `began` (monotonic)."""
         with self._guard:
-            return self._meter.tally(began, self.outgoing.sent_bytes, send_s)
+            waited = {peer: max(at - began, 0.0) for peer, at in self._arrived.items()}
+            return replace(self._tally, sent_bytes=self.outgoing.sent_bytes, send_s=send_s, waited=waited)
 
     def freeze(self) -> tuple[MeanSlice, ...]:
         """Accept no more means. Returns the slices that are final here."""
@@ -179,7 +160,7 @@ class Round:
                 began = time.monotonic()
                 residual = self._encoder.take_residual(self.reduction.layout.chunks[number])
                 sends = self.reduction.add_local(number, residual)
-                self._meter.added(began)
+                self._tally.add_s += time.monotonic() - began
             if sends:
                 self._send(sends)
 
@@ -207,9 +188,9 @@ class Round:
 
     def _take_partial(self, number: int, partial: PartialSum, received: Received) -> None:
         with self._guard:
-            began = self._meter.received(received.source, received.bytes, received.seconds)
+            began = self._count(received)
             sends = self.reduction.add(number, received.source, partial)
-            self._meter.added(began)
+            self._tally.add_s += time.monotonic() - began
         if sends:
             self._send(sends)
 
@@ -218,18 +199,26 @@ class Round:
     ) -> None:
         """Take a mean and pass it on: the same bytes all the way down the tree, with the checksum of their sender."""
         with self._guard:
-            self.reduction.check_mean(number, received.source)
-            began = self._meter.received(received.source, received.bytes, received.seconds)
+            self.reduction.chunk(number).check_mean(received.source)
+            began = self._count(received)
             if self._frozen:
                 return
             sends, first = self._accept(number, part, values)
             kept = self._kept(number, header, values, received.payload) if sends and sends[0].peers else None
-            self._meter.added(began)
+            self._tally.add_s += time.monotonic() - began
         if first:
             self._on_step()
         for send in sends:
             frame = received.frame._replace(table=0, route=0, left=0)
             self._broadcast(send, frame, memoryview(b"") if kept is None else kept)
+
+    def _count(self, received: Received) -> float:
+        """Count a chunk that arrived. Returns the current time (monotonic)."""
+        now = time.monotonic()
+        self._tally.received_bytes += received.bytes
+        self._tally.receive_s += received.seconds
+        self._arrived[received.source] = now
+        return now
 
     def _kept(self, number: int, header: ChunkHeader, values: torch.Tensor, data: memoryview) -> memoryview:
         """Return a mean's bytes in memory that lasts until they are sent on."""

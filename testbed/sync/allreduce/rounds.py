@@ -150,7 +150,7 @@ class Rounds:
         """
         before = self._rounds.get(current.number - 1)
         if before is not None and not before.outgoing.await_all_sent(timeout_s):
-            raise SyncError(f"{before}: timed out while its means were sent", rule="timeout", round=before.number)
+            raise before.error("timed out while its means were sent", "timeout")
 
     def begin(self, epoch: int, values: torch.Tensor) -> Round:
         """Begin the next round at this member, under the plan of `epoch`.
@@ -162,8 +162,8 @@ class Rounds:
         begun = self._rounds.get(number) or self._open(number, epoch, (len(values), values.dtype))
         if (begun.epoch, *begun.shape) != (epoch, len(values), values.dtype):
             elements, dtype = begun.shape
-            raise SyncError(
-                f"{begun}: peers began this round with {elements} elements of {dtype}, "
+            raise begun.error(
+                f"peers began this round with {elements} elements of {dtype}, "
                 f"this member has {len(values)} of {values.dtype} and uses epoch {epoch}"
             )
         self.number = number

@@ -145,7 +145,6 @@ def _lead(tree: Tree, chunks: int) -> float:
 
 
 def _path(member: str, parents: Mapping[str, str]) -> list[str]:
-    """Return the members on the path to the root."""
     path = []
     while member in parents:
         member = parents[member]

@@ -21,10 +21,8 @@ from torch.distributed.distributed_c10d import (
 )
 
 from testbed.sync.allreduce import ELEMENT_TYPES
-from testbed.sync.c10d.gloo_work import GlooWork
-from testbed.sync.c10d.group_failure import GroupFailure
 from testbed.sync.c10d.group_rendezvous import GroupRendezvous
-from testbed.sync.c10d.work import RoundWork
+from testbed.sync.c10d.work import GlooWork, GroupFailure, RoundWork
 from testbed.sync.errors import SyncError
 from testbed.sync.session import Session
 

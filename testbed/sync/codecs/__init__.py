@@ -1,4 +1,4 @@
-"""Codecs: encodings of chunks of float32 for slow links. One codec a file; `by_name` and `by_code` find them.
+"""Codecs: encodings of chunks of float32 for slow links. `by_name` and `by_code` find them.
 
     name       bytes per element         what it loses
     fp32       4                         nothing
@@ -19,22 +19,28 @@ directions, as here: DoubleSqueeze, Tang et al. 2019).
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from testbed.sync.codecs.bins import Bins
-from testbed.sync.codecs.codec import Codec, Plain
-from testbed.sync.codecs.half import Half
-from testbed.sync.codecs.int8 import Int8
-from testbed.sync.codecs.residual import Residual
-from testbed.sync.codecs.sparse import Sparse
-from testbed.sync.codecs.topk import TopK
+from testbed.sync.codecs.blocks import Bins, Int8
+from testbed.sync.codecs.codec import Codec, Half, Plain, Residual
+from testbed.sync.codecs.sparse import Sparse, TopK
 
 __all__ = ["PLAIN", "Codec", "Residual", "by_code", "by_name", "rounded"]
 
 #: The codec of float32 unchanged.
 PLAIN = Plain()
 
-_CODECS: tuple[Codec, ...] = (PLAIN, Half.fp16(), Half.bf16(), Int8(), TopK(), Bins.two(), Bins.four(), Sparse())
+_CODECS: tuple[Codec, ...] = (
+    PLAIN,
+    Half("fp16", 3, torch.float16),
+    Half("bf16", 4, torch.bfloat16),
+    Int8(),
+    TopK(),
+    Bins("bins2", 7, 2),
+    Bins("bins4", 8, 4),
+    Sparse(),
+)
 _BY_CODE: dict[int, Codec] = {codec.code: codec for codec in _CODECS}
 _BY_NAME: dict[str, Codec] = {codec.name: codec for codec in _CODECS}
 

@@ -174,15 +174,18 @@ class Driver:
         self._stepping.submit(self._local_step, parameters, iteration).add_done_callback(finish)
         return step
 
+    @property
+    def _where(self) -> str:
+        return f"{self._participant.name}, iteration {self.iteration}"
+
     def _wait(self, condition: Callable[[], bool], awaited: str, patience_s: float) -> Waits:
         began = self._clock.monotonic()
         while not condition():
             event = yield began + patience_s - self._clock.monotonic()
-            where = f"{self._participant.name}, iteration {self.iteration}"
             if event is None:
                 gone = "".join(f"; {peer} is gone ({why})" for peer, why in self._gone.items())
                 raise SyncError(
-                    f"{where}: waited {patience_s:g} s for {awaited}{gone}",
+                    f"{self._where}: waited {patience_s:g} s for {awaited}{gone}",
                     rule="timeout",
                     member=self._participant.name,
                     round=self.iteration,
@@ -191,10 +194,7 @@ class Driver:
                 self._handle(event, awaited)
             except ValueError as error:
                 raise SyncError(
-                    f"{where}: {error}",
-                    rule="participant",
-                    member=self._participant.name,
-                    round=self.iteration,
+                    f"{self._where}: {error}", rule="participant", member=self._participant.name, round=self.iteration
                 ) from error
             if isinstance(event, MessageArrived) and condition():
                 self._observer.waited(max(event.at_s - began, 0.0), event.sender)
@@ -228,9 +228,8 @@ class Driver:
         except SyncError:
             raise
         except Exception as error:
-            where = f"{self._participant.name}, iteration {self.iteration}"
             raise SyncError(
-                f"{where}: {type(message).__name__} from {sender} could not be handled: {error or repr(error)}",
+                f"{self._where}: {type(message).__name__} from {sender} could not be handled: {error or repr(error)}",
                 rule="message",
                 member=sender,
             ) from error
@@ -241,8 +240,9 @@ class Driver:
             return
         self._gone[peer] = why
         if not self._survives:
-            at = f"{self._participant.name}, iteration {self.iteration}"
-            raise SyncError(f"{at}: {peer} is gone ({why}), while waiting for {awaited}", rule="peer-lost", member=peer)
+            raise SyncError(
+                f"{self._where}: {peer} is gone ({why}), while waiting for {awaited}", rule="peer-lost", member=peer
+            )
 
     def _turn(self, iteration: int, neighbours: Neighbours | None, roster: Mapping[str, tuple[str, int]]) -> None:
         if neighbours is None:

@@ -109,10 +109,10 @@ class IterationReporter:
             lost=0,
             duplicated=0,
             waited=waited,
-            peers=self._mailbox.queue.samples() if due else (),
+            peers=self._mailbox.queue.outbox.samples() if due else (),
             metrics=figures.metrics,
         )
 
     def _totals(self) -> tuple[float, float, float]:
-        post, inbox = self._mailbox.queue, self._mailbox.inbox
-        return float(post.sent_bytes.total()), float(inbox.received_bytes.total()), post.sending_s()
+        queue, inbox = self._mailbox.queue, self._mailbox.inbox
+        return float(queue.sent_bytes.total()), float(inbox.received_bytes.total()), queue.outbox.sending_s()

@@ -149,7 +149,7 @@ class Membership(ControlledMember):
         Raises:
             SyncError: A peer did not read all that was sent to it within a round's timeout.
         """
-        self._mailbox.queue.drain(self.job.round_timeout_s)
+        self._mailbox.queue.outbox.drain(self.job.round_timeout_s)
         self._goodbye(Goodbye(self.name, self.job.rounds, digest, checked_metrics(metrics or {})))
 
     def _handle(self, message: ControlMessage) -> None:
@@ -169,7 +169,7 @@ class Membership(ControlledMember):
         self._mailbox.inbox.put(MemberFailed(error))
 
     def _close(self) -> None:
-        self._mailbox.queue.close()
+        self._mailbox.queue.outbox.close()
         self._mailbox.inbox.close()
         self._listener.close()
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
-from testbed.protocol import PeerSample
 from testbed.sync.gossip.inbox import Inbox, ModelSent, PeerLost
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_codec import HEADER_BYTES, PART_BYTES, MessageCodec, PartHeader, WireMessage
@@ -28,10 +26,15 @@ Stale = Callable[[str, Message, Sequence[Message]], bool]
 MakeOutbox = Callable[[TransportSettings, int, Mapping[str, tuple[str, int]], Callable[[str, str], None]], Outbox]
 
 
+def _nothing(peer: str) -> None:
+    """Do nothing: a part was sent, and more of its model follow."""
+
+
 class MessageQueue:
     """Sends messages to peers. One thread calls all methods.
 
     Attributes:
+        outbox: Carries frames to peers.
         sent_bytes: Bytes of messages sent, by peer.
         suppressed: The number of messages that were left out.
     """
@@ -62,7 +65,7 @@ class MessageQueue:
         self.suppressed = 0
         self._codec = codec
         self._roster = dict(roster)
-        self._outbox = make_outbox(settings, HEADER_BYTES, self._roster, on_failure)
+        self.outbox = make_outbox(settings, HEADER_BYTES, self._roster, on_failure)
         self._stale = stale
         self._on_sent = on_sent
         self._dropped: set[str] = set()
@@ -91,7 +94,7 @@ class MessageQueue:
         """Send nothing more to a lost peer."""
         self._dropped.add(peer)
         self._waiting.pop(peer, None)
-        self._outbox.drop(peer)
+        self.outbox.drop(peer)
 
     def admit(self, peer: str, address: tuple[str, int]) -> None:
         """Send to a peer that joins, perhaps not for the first time, at its address."""
@@ -103,26 +106,6 @@ class MessageQueue:
     def idle(self) -> bool:
         """True if no model waits in the queue."""
         return not any(self._waiting.values())
-
-    def samples(self) -> tuple[PeerSample, ...]:
-        """Return measurements of each peer's path since the last call."""
-        return self._outbox.samples()
-
-    def sending_s(self) -> float:
-        """Return the seconds for which all connections have been sending, summed up."""
-        return self._outbox.sending_s()
-
-    def drain(self, timeout_s: float) -> None:
-        """Wait until the peers have read all that was sent, then close the connections to them.
-
-        Raises:
-            SyncError: A peer did not read it within `timeout_s`.
-        """
-        self._outbox.drain(timeout_s, lambda channel, seconds: None)
-
-    def close(self) -> None:
-        """Close the connections at once."""
-        self._outbox.close()
 
     def _send_on(self, to: str) -> None:
         waiting = self._waiting[to]
@@ -143,14 +126,8 @@ class MessageQueue:
         for start in range(0, max(size, 1), PART_BYTES):
             part = packed.body[start : start + PART_BYTES]
             priority: Priority = (1 if packed.large else 0, sequence, start)
-            last = packed.large and start + PART_BYTES >= size
-            sent = partial(self._gone_out, last)
-            self._outbox.put((to,), priority, Frame(header._replace(offset=start).pack(), len(part)), part, sent)
-
-    def _gone_out(self, last: bool, to: str) -> None:
-        """Handle a part that was sent: the `last` one of a model, or another."""
-        if last:
-            self._on_sent(to)
+            sent = self._on_sent if packed.large and start + PART_BYTES >= size else _nothing
+            self.outbox.put((to,), priority, Frame(header._replace(offset=start).pack(), len(part)), part, sent)
 
 
 class Mailbox:

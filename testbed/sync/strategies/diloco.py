@@ -10,28 +10,12 @@ With four steps a period, two fragments and a delay of one step (`=` a reduction
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
-from testbed.sync.outer import Nesterov, Outer
 from testbed.sync.strategies.fragment import Fragment, cut
-from testbed.sync.strategies.periodic import Periodic
+from testbed.sync.strategies.periodic import Nesterov, Outer, Periodic
 from testbed.sync.strategies.strategy import Reducer, Steps
-
-
-@dataclass(frozen=True, slots=True)
-class Streaming:
-    """How a model is streamed: in fragments of about equal size, each synchronized at its own step of the period."""
-
-    #: The number of fragments.
-    fragments: int = 1
-    #: Steps that are taken while a fragment is reduced.
-    delay: int = 0
-
-
-#: The whole model at once; the next step waits for the reduction.
-AT_ONCE = Streaming()
 
 
 class DiLoCo(Periodic):
@@ -43,7 +27,8 @@ class DiLoCo(Periodic):
         optimizer: The inner optimizer, or None if the loop calls `after_step` itself.
         every: Steps in a period, a multiple of the number of fragments.
         outer: The outer optimizer; Nesterov(0.7, 0.9) if None.
-        streaming: The fragments, and the delay in steps, below `every`.
+        fragments: Parts of the model, of about equal size, each synchronized at its own step of the period.
+        delay: Steps taken while a fragment is reduced, below `every`.
         weight: This member's weight in the mean.
     """
 
@@ -54,18 +39,18 @@ class DiLoCo(Periodic):
         optimizer: Steps | None = None,
         every: int = 32,
         outer: Outer | None = None,
-        streaming: Streaming = AT_ONCE,
+        fragments: int = 1,
+        delay: int = 0,
         weight: float = 1.0,
     ) -> None:
-        count, delay = streaming.fragments, streaming.delay
-        if every < 1 or count < 1 or every % count:
+        if every < 1 or fragments < 1 or every % fragments:
             raise ValueError(
-                f"every={every}, fragments={count}: write at least 1 for both, and every as a multiple of fragments"
+                f"every={every}, fragments={fragments}: write at least 1 for both, and every as a multiple of fragments"
             )
         if not 0 <= delay < every:
             raise ValueError(f"delay={delay}: write 0 to every - 1 = {every - 1} steps")
-        fragments = [Fragment(part, onward=False) for part in cut(parameters, count)]
-        super().__init__(reducer, fragments, outer or Nesterov(), optimizer, weight)
+        parts = [Fragment(part, onward=False) for part in cut(parameters, fragments)]
+        super().__init__(reducer, parts, outer or Nesterov(), optimizer, weight)
         self._every = every
         self._delay = delay
 

@@ -9,11 +9,9 @@ from typing import Any
 import torch
 
 from testbed.protocol import FragmentDrift
-from testbed.sync.outer import Average, Outer
-from testbed.sync.strategies.drift import Loss
-from testbed.sync.strategies.fragment import Fragment
+from testbed.sync.strategies.fragment import Fragment, Loss
 from testbed.sync.strategies.gradients import Gradients
-from testbed.sync.strategies.periodic import Periodic
+from testbed.sync.strategies.periodic import Average, Outer, Periodic
 from testbed.sync.strategies.strategy import Reducer, Steps, Strategy
 
 

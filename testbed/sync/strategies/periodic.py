@@ -1,19 +1,62 @@
-"""The base class of algorithms with local steps: in each period of steps every fragment has a round."""
+"""The base class of algorithms with local steps: in each period every fragment has a round; and outer optimizers."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from testbed.protocol import FragmentDrift
-from testbed.sync.outer import Outer
 from testbed.sync.strategies.strategy import Reducer, Steps, Strategy
 
 if TYPE_CHECKING:
-    from testbed.sync.strategies.drift import Loss
-    from testbed.sync.strategies.fragment import Fragment
+    import torch
+
+    from testbed.sync.strategies.fragment import Fragment, Loss
+
+
+class Outer(Protocol):
+    """An outer optimizer: moves the parameters that all members agree on, by the mean of the members' changes."""
+
+    def step(self, values: torch.Tensor, change: torch.Tensor, momentum: torch.Tensor) -> None:
+        """Move `values` by one step, in place.
+
+        Args:
+            values: The agreed values, flat float32.
+            change: The members' mean change, before minus after, so that it points like a gradient; same shape.
+            momentum: The outer optimizer's own state; same shape, zeros before the first step.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """Takes the mean of the members' parameters: local SGD (Stich 2019)."""
+
+    def step(self, values: torch.Tensor, change: torch.Tensor, momentum: torch.Tensor) -> None:
+        """Step by x ← x − Δ."""
+        values.sub_(change)
+
+
+@dataclass(frozen=True, slots=True)
+class Nesterov:
+    """SGD with Nesterov momentum on the mean change: DiLoCo (Douillard et al. 2023, algorithm 1), as in torch.optim."""
+
+    #: Above 0.
+    learning_rate: float = 0.7
+    #: In [0, 1).
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        if self.learning_rate <= 0 or not 0 <= self.momentum < 1:
+            raise ValueError(f"{self}: the learning rate must be above 0, the momentum at least 0 and below 1")
+
+    def step(self, values: torch.Tensor, change: torch.Tensor, momentum: torch.Tensor) -> None:
+        """Step by m ← μm + Δ, x ← x − lr·(Δ + μm)."""
+        momentum.mul_(self.momentum).add_(change)
+        values.sub_(change.add(momentum, alpha=self.momentum), alpha=self.learning_rate)
+
 
 #: The fraction of their current values that a fragment's parameters keep, where steps were taken while it was reduced
 #: (streaming DiLoCo, arXiv 2501.18512, section 2.3).
@@ -86,7 +129,7 @@ class Periodic(Strategy):
 
     def watch(self, loss: Loss, every: int) -> None:
         """Measure the drift of each fragment from now on; see Strategy."""
-        from testbed.sync.strategies.drift import DriftMeter
+        from testbed.sync.strategies.fragment import DriftMeter
 
         for number, fragment in enumerate(self._fragments):
             fragment.drift = DriftMeter(number, loss, every)
@@ -126,7 +169,6 @@ class Periodic(Strategy):
             fragment.load_state_dict(its)
 
     def _begin(self, fragment: Fragment) -> None:
-        """Start reducing a fragment, after its last reduction."""
         if fragment.under_way:
             self._finish(fragment)
         fragment.begin(self._reducer, self.weight, self._steps, self._scale)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from testbed.sync.codecs import Residual
     from testbed.sync.executor import Work
-    from testbed.sync.strategies.drift import Loss
+    from testbed.sync.strategies.fragment import Loss
 
 
 class Reduced(Protocol):

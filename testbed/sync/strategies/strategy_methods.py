@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from testbed.sync.outer import Outer
-from testbed.sync.strategies.diloco import DiLoCo, Streaming
-from testbed.sync.strategies.gradients import Gradients
+from testbed.sync.strategies.diloco import DiLoCo
+from testbed.sync.strategies.gradients import Gradients, PowerSgd
 from testbed.sync.strategies.local_sgd import LocalSgd, PostLocalSgd
-from testbed.sync.strategies.powersgd import PowerSgd
+from testbed.sync.strategies.periodic import Outer
 from testbed.sync.strategies.strategy import Reducer, Steps
 
 
@@ -81,5 +80,4 @@ class StrategyMethods(Reducer):
             delay: Steps taken while a fragment is reduced, below `every`.
             weight: This member's weight in the mean.
         """
-        streaming = Streaming(fragments, delay)
-        return DiLoCo(self, list(model.parameters()), optimizer, every, outer, streaming, weight)
+        return DiLoCo(self, list(model.parameters()), optimizer, every, outer, fragments, delay, weight)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from testbed.sync.buffers import Scratch
 from testbed.sync.transport.frame import DIRECT, Frame, Greeting
+from testbed.sync.transport.handshake import CLOSE_S, TransportSettings
 from testbed.sync.transport.listener import Endpoint, Listener, Received
-from testbed.sync.transport.outbox import Outbox
-from testbed.sync.transport.routes import RouteTable
-from testbed.sync.transport.settings import CLOSE_S, TransportSettings
+from testbed.sync.transport.outbox import Outbox, RouteTable
 
 __all__ = [
     "CLOSE_S",

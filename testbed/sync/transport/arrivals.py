@@ -143,23 +143,34 @@ class Timing:
     def begin(self, head: Frame, head_bytes: int) -> None:
         """Record that a frame's head was read. Its payload comes next."""
         with self._guard:
-            self._begin(head, head_bytes)
-
-    def _begin(self, head: Frame, head_bytes: int) -> None:
-        self._read += head_bytes
-        if not head.follows:
-            self._end()
-            self._first, self._since = None, self._packets()
-        self._newest = head.allowed_bytes_s, head.burst_bytes_s
-        if head.allowed_bytes_s:
-            allowed, burst = self._allowed
-            least = min(allowed or head.allowed_bytes_s, head.allowed_bytes_s)
-            self._allowed = least, max(burst, head.burst_bytes_s)
+            self._read += head_bytes
+            if not head.follows:
+                self._end()
+                self._first, self._since = None, self._packets()
+            self._newest = head.allowed_bytes_s, head.burst_bytes_s
+            if head.allowed_bytes_s:
+                allowed, burst = self._allowed
+                least = min(allowed or head.allowed_bytes_s, head.allowed_bytes_s)
+                self._allowed = least, max(burst, head.burst_bytes_s)
 
     def note(self, at_s: float, count: int, waiting: int) -> None:
         """Record that `count` bytes were read: they, and `waiting` bytes more, had arrived by `at_s` (Unix time)."""
         with self._guard:
-            self._note(at_s, count, waiting)
+            self._read += count
+            now = (at_s, self._read + waiting)
+            if self._since is None:
+                self._since = self._packets()
+            elif at_s - self._since.at_s >= GAPS_S:
+                self._count_with_gaps()
+            if self._first is None or self._paused(now):
+                self._end()
+                self._start(now)
+            elif at_s > self._last[0]:
+                self._last = now
+                long = self._bytes >= LEAST_BYTES and at_s - self._first[0] >= MOST_S
+                if long or self._bytes >= MOST_BYTES:
+                    self._end()
+                    self._start(now)
 
     def end_if_idle(self, now_s: float) -> None:
         """End the train if nothing has come for IDLE_S. Any thread may call."""
@@ -169,23 +180,6 @@ class Timing:
             if not self._count_with_gaps():
                 self._end()
                 self._first, self._since = None, self._packets()
-
-    def _note(self, at_s: float, count: int, waiting: int) -> None:
-        self._read += count
-        now = (at_s, self._read + waiting)
-        if self._since is None:
-            self._since = self._packets()
-        elif at_s - self._since.at_s >= GAPS_S:
-            self._count_with_gaps()
-        if self._first is None or self._paused(now):
-            self._end()
-            self._start(now)
-        elif at_s > self._last[0]:
-            self._last = now
-            long = self._bytes >= LEAST_BYTES and at_s - self._first[0] >= MOST_S
-            if long or self._bytes >= MOST_BYTES:
-                self._end()
-                self._start(now)
 
     @property
     def _bytes(self) -> int:
@@ -203,7 +197,6 @@ class Timing:
         self._allowed = self._newest
 
     def _end(self) -> None:
-        """End the train, if there is one."""
         if self._first is not None and self._bytes >= LEAST_BYTES:
             began_s, seconds = self._first[0], self._last[0] - self._first[0]
             train = Train(round(began_s, 5), round(seconds, 6), self._bytes, *self._allowed)

@@ -1,4 +1,6 @@
-"""The mutual authentication of two members on a new connection: by TLS certificates, if in use, then by their key.
+"""The settings of a member's connections, and how two members authenticate on a new one.
+
+By TLS certificates, if in use, then by the key that both share:
 
     connecting member                                listening member
       greeting with a nonce         ------------->
@@ -20,14 +22,38 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
-from testbed.sockets import peer_name
+from testbed.sockets import Tls, peer_name
 from testbed.sync.errors import FrameError, ImpostorError
 from testbed.sync.transport.frame import GREETING_BYTES, NONCE_BYTES, Greeting
-from testbed.sync.transport.settings import TransportSettings
+
+#: The longest wait in seconds for a thread to end. Threads end at once; this limit is for a machine that is too busy.
+CLOSE_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class TransportSettings:
+    """How one member connects to its peers."""
+
+    #: The member's name.
+    member: str
+    #: The keys that the member shares with each other member, by name. Keys of members that join later are added.
+    keys: Mapping[str, bytes] = field(repr=False)
+    #: Seconds after which a connection is given up.
+    timeout_s: float
+    #: Connections to each peer.
+    streams: int = 1
+    #: The congestion control; empty for the kernel's default.
+    congestion: str = ""
+    #: See Greeting.
+    generation: int = 0
+    #: This member's certificate. With it connections are encrypted, and the peer must show a certificate of its name.
+    tls: Tls | None = field(default=None, repr=False, compare=False)
+
 
 _PROOF_BYTES: Final = 32
 _CONNECTS, _LISTENS = b"connects", b"listens"

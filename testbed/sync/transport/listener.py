@@ -17,9 +17,9 @@ from testbed.sync.executor import start
 from testbed.sync.transport import frame, handshake, sockets, tcpinfo
 from testbed.sync.transport.arrivals import Arrivals, PacketCount
 from testbed.sync.transport.frame import DIRECT, FETCH, Frame, FrameFormat, Greeting
+from testbed.sync.transport.handshake import CLOSE_S, TransportSettings
 from testbed.sync.transport.outbox import Outbox
 from testbed.sync.transport.probe import ProbeListener
-from testbed.sync.transport.settings import CLOSE_S, TransportSettings
 
 #: The most connections at once that are not authenticated yet. Each costs a thread.
 MAX_STRANGERS = 128

@@ -1,4 +1,4 @@
-"""A member's outgoing frames: a sender for each next hop, and channels for auxiliary routes.
+"""A member's outgoing frames: its routes under a plan, a sender for each next hop, channels for auxiliary routes.
 
     put --> queue of b ----------------------> b               channel 0: frames to b itself
               `-spill-> channel 2 of v --> v --forward--> channel 1 of b --> b
@@ -17,18 +17,78 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
+from testbed.plan import Route
 from testbed.protocol import PeerSample, Probe
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.transport import tcpinfo
 from testbed.sync.transport.frame import DIRECT, Frame, FrameFormat
+from testbed.sync.transport.handshake import TransportSettings
 from testbed.sync.transport.probe import ProbeSender
-from testbed.sync.transport.routes import Hop, RouteTable, next_hop
 from testbed.sync.transport.send_queue import Feed, Priority, SendQueue
 from testbed.sync.transport.sender import Sender
-from testbed.sync.transport.settings import TransportSettings
+
+#: A peer and the channel to it.
+Hop = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTable:
+    """One member's routes under one plan: the peers to which it sends directly, and all auxiliary routes."""
+
+    #: The table's number in frames, the same at all members: the plan's epoch.
+    number: int
+    #: The member whose table this is.
+    member: str
+    #: The peers to which the member sends directly.
+    peers: frozenset[str]
+    #: The auxiliary routes among all members.
+    routes: tuple[Route, ...]
+
+    def hops(self) -> set[Hop]:
+        """Return the connections that this member needs, for its own frames and for those that it forwards."""
+        hops: set[Hop] = {(peer, DIRECT) for peer in self.peers}
+        for route in self.routes:
+            path = _path(route)
+            if self.member in path[:-1]:
+                position = path.index(self.member)
+                hops.add((path[position + 1], len(path) - 1 - position))
+        return hops
+
+    def own(self) -> Iterator[tuple[int, Route]]:
+        """Yield the auxiliary routes, with their numbers, that relieve this member's direct connections."""
+        for number, route in enumerate(self.routes, 1):
+            if route.source == self.member and route.target in self.peers:
+                yield number, route
+
+    def route(self, peer: str, frame: Frame) -> Route:
+        """Return the route of a frame that `peer` sent here.
+
+        Raises:
+            FrameError: The table has no such route, or it does not lead from `peer` to this member.
+        """
+        if frame.route > len(self.routes):
+            raise FrameError(f"the plan of epoch {self.number} has no auxiliary route {frame.route}")
+        route = self.routes[frame.route - 1]
+        path = _path(route)
+        here = len(path) - 1 - frame.left
+        if here < 1 or path[here] != self.member or path[here - 1] != peer:
+            raise FrameError(f"auxiliary route {route} has no hop from {peer} with {frame.left} members to go")
+        return route
+
+
+def next_hop(route: Route, left: int) -> Hop:
+    """Return the next hop of a frame that `left` members, this one included, have still to forward."""
+    path = _path(route)
+    return path[len(path) - left], left
+
+
+def _path(route: Route) -> tuple[str, ...]:
+    return (route.source, *route.via, route.target)
+
 
 #: Queued frames that keep a connection busy: the next frame, while one is being sent.
 AT_HAND = 1
@@ -180,7 +240,7 @@ class Outbox:
             sender.abort()
             sender.join(0)
 
-    def drain(self, timeout_s: float, await_channel: Callable[[int, float], None]) -> tuple[str, ...]:
+    def drain(self, timeout_s: float, await_channel: Callable[[int, float], None] | None = None) -> tuple[str, ...]:
         """Wait until the peers have read all that was sent to them, then close the connections.
 
         Channel 0 closes last, because peers take its end for this member's leaving.
@@ -188,7 +248,7 @@ class Outbox:
         Args:
             timeout_s: The longest wait in seconds.
             await_channel: Waits until no peer sends here on channel n any more, because frames from there are forwarded
-                on channel n - 1. Called with n and the seconds left.
+                on channel n - 1. Called with n and the seconds left. None where nobody sends frames to forward.
 
         Returns:
             The peers that did not read everything in time.
@@ -199,7 +259,7 @@ class Outbox:
             self._leaving = True
         self._prober.close()
         for channel in sorted({channel for _, channel in self._hops()}, reverse=True):
-            if channel:
+            if channel and await_channel:
                 await_channel(channel + 1, deadline - time.monotonic())
             with self._guard:
                 senders = [sender for (_, its), sender in self._senders.items() if its == channel]

@@ -33,7 +33,7 @@ from testbed.sync.errors import SyncError
 from testbed.sync.executor import start
 from testbed.sync.transport import sockets
 from testbed.sync.transport.arrivals import Arrivals
-from testbed.sync.transport.settings import CLOSE_S, TransportSettings
+from testbed.sync.transport.handshake import CLOSE_S, TransportSettings
 
 #: The bytes of a datagram. With the headers of UDP and IP it fits through tunnels, too.
 PACKET_BYTES: Final = 1400

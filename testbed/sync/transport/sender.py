@@ -12,8 +12,8 @@ from testbed.sync.errors import SyncError
 from testbed.sync.executor import start
 from testbed.sync.transport import handshake, sockets, tcpinfo
 from testbed.sync.transport.frame import DIRECT, FETCH, TAKEN, WELCOME, FrameFormat, Greeting
+from testbed.sync.transport.handshake import CLOSE_S, TransportSettings
 from testbed.sync.transport.send_queue import SendQueue
-from testbed.sync.transport.settings import CLOSE_S, TransportSettings
 from testbed.sync.transport.tcpinfo import TcpInfo
 
 #: Seconds between two readings of TCP's limits. They at most double in a round trip; a reading costs 10 µs.

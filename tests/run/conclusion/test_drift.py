@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from testbed.run.conclusion.drift import merges, summary
-from testbed.sync.strategies.drift import sketch
+from testbed.sync.strategies.fragment import sketch
 
 pytestmark = pytest.mark.pure
 

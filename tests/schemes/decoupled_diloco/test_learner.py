@@ -14,7 +14,7 @@ from torch import Tensor
 
 from testbed.schemes.decoupled_diloco import DecoupledOptions
 from testbed.schemes.decoupled_diloco.learner import DecoupledLearner, SyncingLearner
-from testbed.schemes.decoupled_diloco.messages import FragmentChange, MergedFragment, MergedStep
+from testbed.schemes.decoupled_diloco.syncer import FragmentChange, MergedFragment, MergedStep
 from testbed.schemes.options import OuterOptions
 from testbed.sync.codecs import by_name, rounded
 from tests.sync.gossip.quadratic import Quadratics

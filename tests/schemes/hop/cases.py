@@ -8,7 +8,7 @@ from random import Random
 
 from testbed.planning.graphs import Graph, double_ring, exponential, ring, ring_based
 from testbed.schemes.hop.member import HopMember
-from testbed.schemes.hop.rules import HopRules
+from testbed.schemes.hop.reception import HopRules
 from tests.schemes.hop.hops import Invariants, hop_members, run_hop
 from tests.sync.gossip.simulation import Conditions
 

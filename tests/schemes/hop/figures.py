@@ -10,7 +10,7 @@ from functools import cache
 from random import Random
 
 from testbed.planning.graphs import Graph, make_graph
-from testbed.schemes.hop.rules import HopRules
+from testbed.schemes.hop.reception import HopRules
 from tests.schemes.hop.hops import hop_members
 from tests.sync.gossip.simulation import Conditions, Simulation
 

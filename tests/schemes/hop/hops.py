@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from testbed.planning.graphs import GapMonitor, Graph, Weights, gap_bounds, uniform
-from testbed.schemes.hop.member import HopMember
-from testbed.schemes.hop.messages import Tokens
-from testbed.schemes.hop.rules import HopRules
+from testbed.schemes.hop.member import HopMember, Tokens
+from testbed.schemes.hop.reception import HopRules
 from testbed.sync.gossip.neighbours import Neighbours
 from tests.sync.gossip.simulation import Conditions, Simulation, Watcher
 

@@ -10,9 +10,8 @@ from random import Random
 import torch
 
 from testbed.planning.graphs import GapMonitor, Graph, GraphError, uniform
-from testbed.schemes.hop.member import HopMember
-from testbed.schemes.hop.messages import Tokens
-from testbed.schemes.hop.rules import HopRules
+from testbed.schemes.hop.member import HopMember, Tokens
+from testbed.schemes.hop.reception import HopRules
 from tests.schemes.hop.cases import Case
 from tests.schemes.hop.hops import bounds_of, hop_members, monitor_of, neighbours
 from tests.sync.gossip.simulation import Simulation, Watcher

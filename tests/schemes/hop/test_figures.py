@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from testbed.planning.graphs import make_graph
-from testbed.schemes.hop.rules import HopRules
+from testbed.schemes.hop.reception import HopRules
 from tests.schemes.hop.figures import (
     BACKUP,
     FOUR_TOGETHER,

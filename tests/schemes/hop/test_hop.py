@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.planning.graphs import Graph, Weights, double_ring, exponential, metropolis, ring, uniform
-from testbed.schemes.hop.member import HopMember
-from testbed.schemes.hop.messages import HopUpdate, Skipped
-from testbed.schemes.hop.rules import HopRules
+from testbed.schemes.hop.member import HopMember, HopUpdate, Skipped
+from testbed.schemes.hop.reception import HopRules
 from testbed.sync.gossip.effects import Send, Steps
 from tests.schemes.hop.campaign import run_cases
 from tests.schemes.hop.cases import Case

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from testbed.planning.graphs import GapMonitor, gap_bounds, metropolis, ring
-from testbed.schemes.hop.rules import HopRules
+from testbed.schemes.hop.reception import HopRules
 from testbed.schemes.hop.sites import SiteLeader, SiteWorker
 from testbed.sync.gossip.effects import Participant
 from testbed.sync.gossip.inbox import PeerCut
-from tests.schemes.hop.hops import hop_members
+from tests.schemes.hop.hops import neighbours
 from tests.sync.gossip.loopback import start
 from tests.sync.gossip.quadratic import Quadratics
 from tests.sync.gossip.simulation import Conditions, Simulation, Watcher
@@ -27,11 +27,10 @@ GRAPH = ring(tuple(SITES))
 
 
 def parties(rules: HopRules, iterations: int, problem: Quadratics) -> dict[str, Participant]:
-    begin = {leader: problem.start[leader] for leader in SITES}
-    leaders = hop_members(GRAPH, rules, iterations, begin, metropolis(GRAPH))
+    begin, weights = {leader: problem.start[leader] for leader in SITES}, metropolis(GRAPH)
     made: dict[str, Participant] = {}
     for leader, others in SITES.items():
-        made[leader] = SiteLeader(leaders[leader], others, iterations)
+        made[leader] = SiteLeader(neighbours(GRAPH, leader, weights), rules, begin[leader], iterations, others)
         made |= {name: SiteWorker(name, leader, begin[leader], iterations) for name in others}
     return made
 
@@ -63,9 +62,9 @@ def test_a_sites_step_is_the_mean_of_its_members(rules: HopRules) -> None:
     )
     Simulation(made, conditions).run()
     for leader, parameters in expected(problem, 20).items():
-        assert torch.allclose(made[leader].member.parameters, parameters, atol=1e-5)
+        assert torch.allclose(made[leader].parameters, parameters, atol=1e-5)
         for name in SITES[leader]:
-            assert torch.equal(made[name].parameters, made[leader].member.parameters)
+            assert torch.equal(made[name].parameters, made[leader].parameters)
 
 
 class Gaps(Watcher):
@@ -106,6 +105,6 @@ def test_over_sockets_a_worker_that_dies_is_done_without_and_a_leader_is_not() -
             node.inbox.put(PeerCut("s2-w1"))
     del nodes["s2-w1"]
     run(nodes)
-    assert torch.equal(made["s2-w2"].parameters, made["s2-w0"].member.parameters)
+    assert torch.equal(made["s2-w2"].parameters, made["s2-w0"].parameters)
     with pytest.raises(ValueError, match="s0-w0"):
         made["s0-w1"].remove("s0-w0")

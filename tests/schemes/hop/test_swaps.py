@@ -12,7 +12,7 @@ from torch import Tensor
 from testbed.planning.graphs import complete, double_ring, metropolis, ring, uniform
 from testbed.schemes.hop.member import HopMember
 from testbed.schemes.hop.neighbourhood import Neighbourhood
-from testbed.schemes.hop.rules import HopRules
+from testbed.schemes.hop.reception import HopRules
 from tests.schemes.hop.hops import hop_members, neighbours
 from tests.schemes.hop.swapper import Era, Swapper, run_swaps
 from tests.sync.gossip.quadratic import Quadratics

@@ -16,7 +16,7 @@ from torch import Tensor
 from testbed.schemes.hybrid import accumulated
 from testbed.schemes.staggered.member import StaggeredMember
 from testbed.schemes.staggered.rules import StaggeredRules, Team
-from testbed.sync.outer import Nesterov
+from testbed.sync.strategies.periodic import Nesterov
 from tests.sync.gossip.simulation import Conditions, Simulation, Watcher
 
 pytestmark = pytest.mark.pure
@@ -64,14 +64,9 @@ def settles_at(rules: StaggeredRules, stretch: int = STRETCH, slower: Mapping[st
 
     Rounds take equally long for all members, except those in `slower`, which are slower by a factor.
     """
-    speed: dict[str, Tensor] = {}
 
     def change(member: str, iteration: int, parameters: Tensor) -> Tensor:
-        if iteration % rules.steps[member] == 0:
-            speed[member] = torch.zeros(2).double()
-        gradient = CURVES[member] * (parameters - CENTRES[member])
-        speed[member] = rules.momentum * speed[member] + gradient
-        return -RATE * (1 - rules.momentum) * speed[member]
+        return -RATE * CURVES[member] * (parameters - CENTRES[member])
 
     start = torch.tensor([2.0, 2.0], dtype=torch.float64)
     members = {name: StaggeredMember(name, rules, start) for name in MEMBERS}
@@ -89,10 +84,8 @@ def settles_at(rules: StaggeredRules, stretch: int = STRETCH, slower: Mapping[st
     [
         {},
         {"staleness": 0},
-        {"momentum": 0.9},
-        {"momentum": 0.5, "prox": 0.05},
+        {"prox": 0.05},
         {"samples": {"a": 100.0, "b": 300.0, "c": 50.0, "d": 200.0, "e": 20.0}},
-        {"alpha": 0.5},
         {"teams": tuple(replace(team, owners=team.members) for team in TEAMS)},
         {"teams": (Team(("a", "b"), ("a",), 2, 1), Team(("c", "d", "e"), ("c", "e"), 3, 0))},
     ],
@@ -112,7 +105,6 @@ def test_a_member_that_is_always_a_little_later_counts_as_much(slower: dict[str,
     stretch = 6 * STRETCH
     rules = replace(RULES, staleness=staleness, rounds=4 * stretch + 2)
     assert (settles_at(rules, stretch, slower) - optimum(EQUAL)).abs().max() < 5e-3
-    assert (settles_at(replace(rules, decay=0.5), stretch, slower) - optimum(EQUAL)).abs().max() > 0.1
 
 
 def test_an_outer_momentum_leads_to_the_same_point() -> None:
@@ -142,12 +134,11 @@ def test_periods_are_made_up_for(factor: bool, share: float, monkeypatch: pytest
     rules = StaggeredRules(teams, ROUNDS, {"a": 2, "b": 2}, {"a": 1.0, "b": 1.0})
     if not factor:
         plain = StaggeredRules.weight
-        monkeypatch.setattr(StaggeredRules, "weight", lambda self, k, late: plain(self, k, late) / self.teams[k].period)
+        monkeypatch.setattr(StaggeredRules, "weight", lambda self, k: plain(self, k) / self.teams[k].period)
     monkeypatch.setattr("tests.schemes.staggered.test_fixed_point.MEMBERS", ("a", "b"))
     assert settles_at(rules).tolist() == pytest.approx([share, share], abs=1e-3)
 
 
 def test_the_length_of_local_steps() -> None:
     assert accumulated(5) == 5
-    assert accumulated(3, momentum=0.5) == pytest.approx(1 + 1.5 + 1.75)
     assert accumulated(2, prox=0.1) == pytest.approx((0.9 + 1) * 0.9)

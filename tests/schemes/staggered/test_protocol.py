@@ -96,13 +96,6 @@ def test_with_one_group_and_equal_steps_it_is_an_average() -> None:
     assert members["a"].parameters.tolist() == [4.0] * 4
 
 
-def test_a_late_move_counts_less() -> None:
-    rules = StaggeredRules(
-        (Team(("a",), ("a",)), Team(("b",), ("b",))), 4, {"a": 1, "b": 1}, {"a": 1.0, "b": 1.0}, decay=1.0, staleness=3
-    )
-    assert rules.weight(0, late=3) == pytest.approx(rules.weight(0, late=0) / 4) == pytest.approx(0.125)
-
-
 @pytest.mark.parametrize(
     ("period", "phase", "after", "due"),
     [(1, 0, 0, 1), (4, 1, 0, 1), (4, 1, 1, 5), (4, 0, 0, 4), (4, 0, 9, 10), (3, 2, 10, None)],
@@ -117,7 +110,6 @@ def test_when_exchanges_are_due(period: int, phase: int, after: int, due: int | 
     [
         ({"steps": {"a": 1}}, "steps"),
         ({"samples": {"a": 1.0, "b": 0.0}}, "samples"),
-        ({"alpha": 0.0}, "alpha"),
         ({"prox": 1.0}, "prox 1.0"),
         ({"teams": (Team(("a",), ("a",)), Team(("a", "b"), ("b",)))}, "teams"),
     ],

@@ -10,8 +10,8 @@ import torch
 
 from testbed.schemes.staggered import graph_of_teams
 from testbed.schemes.staggered.member import StaggeredMember
-from testbed.schemes.staggered.messages import Agreed, GroupMove, Local, Merged
 from testbed.schemes.staggered.rules import StaggeredRules, Team
+from testbed.schemes.staggered.shards import Agreed, GroupMove, Local, Merged
 from testbed.sync.codecs import by_name
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.gossip.driver import LocalStep

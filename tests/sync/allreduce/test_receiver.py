@@ -12,8 +12,8 @@ from testbed.sync.allreduce.chunk_codec import ChunkHeader, ChunkHeaderFormat, K
 from testbed.sync.allreduce.group import AllReduceGroup
 from testbed.sync.errors import FrameError
 from testbed.sync.transport.frame import Frame, Greeting
+from testbed.sync.transport.handshake import TransportSettings
 from testbed.sync.transport.listener import Received
-from testbed.sync.transport.settings import TransportSettings
 from tests.sync.keys import keys
 from tests.sync.plans import names, star
 

@@ -19,7 +19,7 @@ from testbed.sync.allreduce.recovery import Attempt, RecoveryOrders, joined, ord
 from testbed.sync.allreduce.reduction import Contribution
 from testbed.sync.allreduce.role import Chunk
 from testbed.sync.codecs import Residual
-from testbed.sync.codecs.half import Half
+from testbed.sync.codecs.codec import Half
 from testbed.sync.transport import Scratch
 from tests.sync.allreduce.test_reduction import Wire
 from tests.sync.plans import names, random_plan

@@ -34,7 +34,7 @@ def reduction(
 
 def give(state: Reduction, number: int, peer: str, values: torch.Tensor, part: Part) -> bool:
     """Deliver a mean. Returns whether it is the first of its chunk."""
-    state.check_mean(number, peer)
+    state.chunk(number).check_mean(peer)
     return bool(state.accept(number, part, values))
 
 
@@ -85,7 +85,7 @@ class Wire:
             scale = self.draw.choice([1.0, 0.5])
             self.send(member, state.add(number, peer, PartialSum(values / scale, scale, part)))
         else:
-            state.check_mean(number, peer)
+            state.chunk(number).check_mean(peer)
             sends = state.accept(number, part, values)
             assert sends
             self.deliver(member, sends[0], values)
@@ -201,7 +201,7 @@ def test_a_mean_that_leaves_a_member_out_is_counted() -> None:
 def test_a_mean_before_the_sum_is_refused() -> None:
     """The mean would replace values that were not sent yet."""
     with pytest.raises(FrameError) as caught:
-        reduction(STAR, "m1", 5).check_mean(0, "m0")
+        reduction(STAR, "m1", 5).chunk(0).check_mean("m0")
     assert (caught.value.rule, caught.value.member) == ("mean-early", "m0")
 
 
@@ -255,7 +255,7 @@ def test_updates_from_where_they_do_not_belong_are_refused(peer: str, contributo
 
 def test_a_mean_from_another_than_the_parent_is_refused() -> None:
     with pytest.raises(FrameError) as caught:
-        entered(STAR, "m1").check_mean(0, "m2")
+        entered(STAR, "m1").chunk(0).check_mean("m2")
     assert (caught.value.rule, caught.value.member) == ("unexpected-sender", "m2")
 
 

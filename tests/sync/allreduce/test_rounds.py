@@ -12,7 +12,7 @@ from testbed.sync.allreduce.held_plans import HeldPlans
 from testbed.sync.allreduce.round import Round
 from testbed.sync.allreduce.rounds import Rounds
 from testbed.sync.transport import Outbox
-from testbed.sync.transport.settings import TransportSettings
+from testbed.sync.transport.handshake import TransportSettings
 from tests.sync.plans import names, star
 
 pytestmark = pytest.mark.pure

@@ -1,16 +1,21 @@
-"""The wait of ranks for each other at their first sum."""
+"""The wait of ranks for each other at their first sum, and the life of the controller that rank 0 starts."""
 
 from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from testbed import sync, torch_backend
 from testbed.sync.c10d import group_rendezvous, make_group
-from testbed.sync.c10d.group_rendezvous import GroupRendezvous
+from testbed.sync.c10d.group_rendezvous import GroupRendezvous, OwnController
 from testbed.sync.errors import SyncError
 
 pytestmark = pytest.mark.local
+
+MEMBERS = ("rank0", "rank1")
 
 
 def test_ranks_wait_for_each_other_as_long_as_the_group_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +35,24 @@ def test_an_older_pytorch_is_refused_with_what_works_there(monkeypatch: pytest.M
     monkeypatch.setattr(torch, "__version__", "2.12.1+cpu")
     with pytest.raises(dist.DistBackendError, match=r"2\.13.*2\.12\.1"):
         make_group(None, ())
+
+
+def test_members_that_are_not_done_when_it_ends_go_on_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_rendezvous, "END_S", 0.1)
+    controller = OwnController(torch_backend.CONTROLLER, MEMBERS, "127.0.0.1", 60.0)
+
+    def join(name: str) -> sync.Session:
+        return sync.join(controller.address, name, "127.0.0.1", token=controller.tokens[name])
+
+    def add(session: sync.Session) -> float:
+        with session:
+            values = torch.ones(100_000)
+            session.allreduce(values)
+            return float(values.sum())
+
+    with ThreadPoolExecutor(len(MEMBERS)) as pool:
+        sessions = list(pool.map(join, MEMBERS))
+        controller.close()
+        for session in sessions:
+            session._control.join()  # it has heard all that the controller said
+        assert list(pool.map(add, sessions)) == [100_000, 100_000]

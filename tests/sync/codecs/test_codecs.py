@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.sync.codecs import PLAIN, Codec, by_code, by_name
-from testbed.sync.codecs.bins import BLOCK as BINS_BLOCK
-from testbed.sync.codecs.bins import RANGE
+from testbed.sync.codecs.blocks import BLOCK, RANGE
+from testbed.sync.codecs.blocks import BLOCK as BINS_BLOCK
 from testbed.sync.codecs.codec import bytes_of
-from testbed.sync.codecs.int8 import BLOCK
 
 pytestmark = pytest.mark.pure
 

@@ -178,7 +178,7 @@ class SimulatedOutbox(Outbox):
         if connection := self._connections.pop(peer, None):
             connection.abort()
 
-    def drain(self, timeout_s: float, await_channel: Callable[[int, float], None]) -> tuple[str, ...]:
+    def drain(self, timeout_s: float, await_channel: Callable[[int, float], None] | None = None) -> tuple[str, ...]:
         for connection in self._connections.values():
             connection.finish()
         return ()
@@ -303,9 +303,9 @@ class DrivenMember:
     def _end(self, error: BaseException | None) -> None:
         self.over, self.error, self.ended_s = True, error, self._world.time.now_s
         if error is None:
-            self.queue.drain(PATIENCE_S)
+            self.queue.outbox.drain(PATIENCE_S)
         else:
-            self.queue.close()
+            self.queue.outbox.close()
 
 
 @dataclass

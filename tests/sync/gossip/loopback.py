@@ -16,8 +16,8 @@ from testbed.sync.gossip.effects import Participant
 from testbed.sync.gossip.inbox import Inbox, MemberFailed
 from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.gossip.message_queue import Mailbox
+from testbed.sync.transport.handshake import TransportSettings
 from testbed.sync.transport.listener import Listener
-from testbed.sync.transport.settings import TransportSettings
 from testbed.sync.transport.sockets import listen
 from tests.sync.keys import keys
 from tests.waiting import PATIENCE_S
@@ -101,11 +101,11 @@ class Node:
     def _run(self) -> None:
         try:
             self._driver.run()
-            self.queue.drain(PATIENCE_S)
+            self.queue.outbox.drain(PATIENCE_S)
         except BaseException as error:
             self.error = error
         finally:
-            self.queue.close()
+            self.queue.outbox.close()
             self.inbox.close()
             self._listener.close()
 

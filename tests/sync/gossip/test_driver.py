@@ -11,9 +11,8 @@ import torch
 
 from testbed.planning.graphs import Graph, Violation, complete, double_ring, ring, uniform
 from testbed.protocol import NodeConfiguration
-from testbed.schemes.hop.member import HopMember
-from testbed.schemes.hop.messages import Tokens
-from testbed.schemes.hop.rules import HopRules
+from testbed.schemes.hop.member import HopMember, Tokens
+from testbed.schemes.hop.reception import HopRules
 from testbed.sync.errors import SyncError
 from testbed.sync.gossip.effects import Participant, Send, Steps, TrainingMember, Until
 from testbed.sync.gossip.inbox import GraphCommitted, GraphPrepared

@@ -8,7 +8,7 @@ from testbed.protocol import ControlMessage, Report
 from testbed.sync.gossip.iteration_reporter import IterationReporter, StepFigures
 from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.gossip.message_queue import Mailbox
-from testbed.sync.transport.settings import TransportSettings
+from testbed.sync.transport.handshake import TransportSettings
 from tests.sync.simulated_time import SimulatedTime
 
 pytestmark = pytest.mark.pure

@@ -23,7 +23,7 @@ from testbed.planning.graphs import (
 )
 from testbed.protocol import NodeConfiguration
 from testbed.schemes.hop.member import HopMember
-from testbed.schemes.hop.rules import HopRules
+from testbed.schemes.hop.reception import HopRules
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.gossip.driver import LocalStep
 from testbed.sync.gossip.effects import Participant

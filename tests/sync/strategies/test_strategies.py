@@ -15,7 +15,7 @@ from torch import nn
 from testbed import sync
 from testbed.plan import Group, Plan, Tree
 from testbed.sync import Average, Nesterov, PowerSgd
-from testbed.sync.strategies.diloco import DiLoCo, Streaming
+from testbed.sync.strategies.diloco import DiLoCo
 from testbed.sync.strategies.fragment import cut
 from testbed.sync.strategies.local_sgd import LocalSgd
 from testbed.sync.strategies.strategy import Strategy
@@ -150,8 +150,7 @@ def test_a_delayed_fragment_is_mixed_in_at_its_step(tmp_path: Path) -> None:
     def work(session: sync.Session) -> torch.Tensor:
         net = model()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        streaming = Streaming(delay=2)
-        with DiLoCo(session, list(net.parameters()), optimizer, 4, Average(), streaming):
+        with DiLoCo(session, list(net.parameters()), optimizer, 4, Average(), delay=2):
             for number in range(6):
                 step(net, optimizer, session.name, number)
             return flat(net)
@@ -260,7 +259,7 @@ def test_fragments_are_of_about_equal_size_and_in_order(seed: int) -> None:
 def test_options_that_make_no_sense(every: int, streaming: dict[str, Any], said: str) -> None:
     parameters: Any = list(model().parameters())
     with pytest.raises(ValueError, match=said):
-        DiLoCo(None, parameters, every=every, streaming=Streaming(**streaming))  # type: ignore[arg-type]
+        DiLoCo(None, parameters, every=every, **streaming)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="every="):
         LocalSgd(None, parameters, every=0)  # type: ignore[arg-type]
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
+
+from testbed.schemes.wrapped import OptimizerSteps
+from testbed.sync import Strategy
 
 FEATURES = 12
 
@@ -31,6 +36,14 @@ def step(net: nn.Module, optimizer: torch.optim.Optimizer, member: str, number: 
     optimizer.zero_grad()
     (net(inputs) - targets).square().mean().backward()
     optimizer.step()
+
+
+@contextmanager
+def around(strategy: Strategy, optimizer: torch.optim.Optimizer) -> Iterator[Strategy]:
+    """Call a strategy around an optimizer's steps, and let members agree at the end, as `schemes.wrap` does."""
+    with OptimizerSteps(strategy, [optimizer]).counted():
+        yield strategy
+        strategy.settle()
 
 
 def flat(net: nn.Module) -> torch.Tensor:

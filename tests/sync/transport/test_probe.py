@@ -22,6 +22,7 @@ from testbed.plan import Plan
 from testbed.protocol import PROBE_TRAINS, Probe, Train
 from testbed.sync.transport import probe, sockets
 from testbed.sync.transport.arrivals import Arrivals
+from testbed.sync.transport.handshake import TransportSettings
 from testbed.sync.transport.probe import (
     COUNTED_BYTES,
     LEAST_PACKETS,
@@ -30,7 +31,6 @@ from testbed.sync.transport.probe import (
     ProbeSender,
     ProbeTrain,
 )
-from testbed.sync.transport.settings import TransportSettings
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names
 from tests.waiting import PATIENCE_S, until

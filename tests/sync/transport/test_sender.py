@@ -19,10 +19,9 @@ from testbed.protocol import Probe
 from testbed.sync.errors import SyncError
 from testbed.sync.transport import handshake, sockets, tcpinfo
 from testbed.sync.transport.frame import TAKEN, WELCOME, Frame, FrameFormat
-from testbed.sync.transport.outbox import Outbox
-from testbed.sync.transport.routes import RouteTable
+from testbed.sync.transport.handshake import TransportSettings
+from testbed.sync.transport.outbox import Outbox, RouteTable
 from testbed.sync.transport.sender import Sender
-from testbed.sync.transport.settings import TransportSettings
 from tests.sync.keys import keys
 from tests.waiting import PATIENCE_S, until
 

@@ -14,8 +14,8 @@ from testbed.plan import Plan
 from testbed.protocol import FragmentDrift
 from testbed.schemes.sparta import Sparta, SpartaOptions
 from testbed.schemes.training import RoundTraining
-from testbed.sync.strategies.diloco import DiLoCo, Streaming
-from testbed.sync.strategies.drift import SUMS, sketch
+from testbed.sync.strategies.diloco import DiLoCo
+from testbed.sync.strategies.fragment import SUMS, sketch
 from testbed.sync.strategies.local_sgd import LocalSgd
 from tests.sync.plans import names, star
 from tests.sync.sessions import run
@@ -43,13 +43,13 @@ def loss_of(net: torch.nn.Module, member: str) -> float:
         return float((net(inputs) - targets).square().mean())
 
 
-def measured(directory: Path, streaming: Streaming | None = None, rounds: int = 1) -> dict[str, list[FragmentDrift]]:
+def measured(directory: Path, fragments: int = 0, rounds: int = 1) -> dict[str, list[FragmentDrift]]:
     def work(session: sync.Session) -> list[FragmentDrift]:
         net = model()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         weight = float(MEMBERS.index(session.name) + 1)
-        if streaming:
-            strategy = DiLoCo(session, list(net.parameters()), None, EVERY, streaming=streaming, weight=weight)
+        if fragments:
+            strategy = DiLoCo(session, list(net.parameters()), None, EVERY, fragments=fragments, weight=weight)
         else:
             strategy = LocalSgd(session, list(net.parameters()), None, EVERY, weight=weight)
         strategy.watch(lambda: loss_of(net, session.name), every=2)
@@ -82,7 +82,7 @@ def test_members_say_how_far_they_stand_from_the_weighted_mean(tmp_path: Path) -
 
 
 def test_each_fragment_has_its_own(tmp_path: Path) -> None:
-    found = measured(tmp_path, Streaming(fragments=2), rounds=2)
+    found = measured(tmp_path, 2, rounds=2)
     for drifts in found.values():
         assert [drift.fragment for drift in drifts] == [0, 1, 0, 1]
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from testbed.sync.c10d.gloo_work import GlooWork
-from testbed.sync.c10d.group_failure import GroupFailure
+from testbed.sync.c10d.work import GlooWork, GroupFailure
 
 pytestmark = pytest.mark.pure
 

@@ -1,6 +1,10 @@
-"""Codecs of two or four bits a value: uniform bins over six standard deviations; a value becomes the mean of its bin.
+"""Codecs that quantize values in blocks, each with a scale or a table of its own.
 
-They follow hivemind's 8-bit quantization by quantiles of a normal distribution; MuLoCo (arXiv 2505.23725) has 4 levels.
+int8    linear block-wise 8-bit (Dettmers et al. 2022, section 2.1): a byte a value and a scale a block
+bins    two or four bits a value: uniform bins over six standard deviations; a value becomes the mean of its bin
+
+The bins follow hivemind's 8-bit quantization by quantiles of a normal distribution; MuLoCo (arXiv 2505.23725) has 4
+levels:
 
     2 bits, σ = root of the mean square of a block        -∞ ··· -1.5 σ ··· 0 ··· 1.5 σ ··· ∞
                                                           bin 0      1      2        3
@@ -14,17 +18,52 @@ from torch.nn import functional
 from testbed.sync.codecs import bits
 from testbed.sync.codecs.codec import Codec
 
+#: Values that share a scale in int8: one outlier spoils the precision of its block. At 256 the scales add 1.6 %.
+SCALE_BLOCK = 256
+#: The largest code of int8. −128 stays unused, so that the codes are symmetric.
+LEVELS = 127
 #: Values that share a table of means, which adds 1.6 % to two bits and 3.1 % to four.
 BLOCK = 4096
 #: The range of the bins in standard deviations. The bins at both ends also hold the values beyond.
 RANGE = 6
 
 
+class Int8(Codec):
+    """Divides each block of 256 values by a 127th of its largest magnitude, and rounds to whole codes.
+
+    The error is at most half a step, 1/254 of that magnitude. Bytes: the scales as float32, then the codes.
+    """
+
+    name = "int8"
+    code = 5
+
+    def encode(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the bytes of each block's scale, then of each value's nearest code."""
+        padded = _in_blocks(values, SCALE_BLOCK)
+        scales = padded.abs().amax(1).div_(LEVELS)
+        # A block of zeros has no scale to divide by.
+        codes = padded.div(scales.clamp_min(torch.finfo(torch.float32).tiny).unsqueeze(1)).round_()
+        codes = codes.clamp_(-LEVELS, LEVELS).to(torch.int8).view(-1)[: len(values)]
+        return torch.cat([scales.view(torch.uint8), codes.view(torch.uint8)])
+
+    def decode(self, data: torch.Tensor, elements: int) -> torch.Tensor:
+        """Return each code times its block's scale."""
+        end = 4 * -(-elements // SCALE_BLOCK)
+        scales = data[:end].clone().view(torch.float32)
+        codes = _in_blocks(data[end:].view(torch.int8), SCALE_BLOCK).to(torch.float32)
+        return codes.mul_(scales.unsqueeze(1)).view(-1)[:elements]
+
+    def size(self, elements: int) -> int:
+        """Return a byte for each value and four for each block."""
+        return elements + 4 * -(-elements // SCALE_BLOCK)
+
+
 class Bins(Codec):
     """`width` bits for each value and a table of 2^width means (float32) for each block of 4,096.
 
     The errors in a bin add up to 0, but for rounding, so a block's mean does not change. The error of a value in a bin
-    between the ends is less than the bin's width, 6 σ / 2^width. Bytes: the tables, then the bins' numbers.
+    between the ends is less than the bin's width, 6 σ / 2^width: 1.5 σ with two bits, which are the sign and whether a
+    value is large, and 0.375 σ with four. Bytes: the tables, then the bins' numbers.
     """
 
     def __init__(self, name: str, code: int, width: int) -> None:
@@ -32,41 +71,28 @@ class Bins(Codec):
         self.code = code
         self._width = width
 
-    @classmethod
-    def two(cls) -> Bins:
-        """Return the codec with four bins, 1.5 σ wide: the sign, and whether a value is large."""
-        return cls("bins2", 7, 2)
-
-    @classmethod
-    def four(cls) -> Bins:
-        """Return the codec with sixteen bins, 0.375 σ wide."""
-        return cls("bins4", 8, 4)
-
     def encode(self, values: torch.Tensor) -> torch.Tensor:
         """Return the bytes of the tables of means, then of each value's bin."""
-        blocks = _blocks(len(values))
-        padded = functional.pad(values, (0, blocks * BLOCK - len(values))).view(blocks, BLOCK)
-        count = torch.full((blocks, 1), BLOCK)
-        count[-1] = len(values) - (blocks - 1) * BLOCK
+        padded = _in_blocks(values, BLOCK)
+        count = torch.full((len(padded), 1), BLOCK)
+        count[-1] = len(values) - (len(padded) - 1) * BLOCK
         chosen, means = binned(padded, count, self._width)
         packed = bits.pack(chosen.view(-1)[: len(values)], self._width)
         return torch.cat([means.view(-1).view(torch.uint8), packed])
 
     def decode(self, data: torch.Tensor, elements: int) -> torch.Tensor:
         """Return the mean of each value's bin."""
-        blocks, tables = _blocks(elements), self._tables(elements)
-        means = data[:tables].clone().view(torch.float32).view(blocks, -1)
-        chosen = bits.unpack(data[tables:], self._width, elements)
-        return means.gather(1, functional.pad(chosen, (0, blocks * BLOCK - elements)).view(blocks, BLOCK)).view(-1)[
-            :elements
-        ]
+        tables = self._tables(elements)
+        means = data[:tables].clone().view(torch.float32).view(-1, 2**self._width)
+        chosen = _in_blocks(bits.unpack(data[tables:], self._width, elements), BLOCK)
+        return means.gather(1, chosen).view(-1)[:elements]
 
     def size(self, elements: int) -> int:
         """Return two or four bits for each value, and 16 or 64 bytes for each block."""
         return self._tables(elements) + bits.room(self._width, elements)
 
     def _tables(self, elements: int) -> int:
-        return (4 << self._width) * _blocks(elements)
+        return (4 << self._width) * -(-elements // BLOCK)
 
 
 def binned(values: torch.Tensor, count: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -94,5 +120,6 @@ def binned(values: torch.Tensor, count: torch.Tensor, width: int) -> tuple[torch
     return chosen.to(torch.uint8), means
 
 
-def _blocks(elements: int) -> int:
-    return -(-elements // BLOCK)
+def _in_blocks(values: torch.Tensor, block: int) -> torch.Tensor:
+    """Return flat values in rows of `block`, the last one filled up with zeros."""
+    return functional.pad(values, (0, -len(values) % block)).view(-1, block)

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from testbed.sync.progress_reporter import EACH_S, ProgressReporter
+from testbed.sync.reports import EACH_S, ProgressReporter
 from tests.sync.simulated_time import SimulatedTime
 from tests.waiting import PATIENCE_S
 
