@@ -1,4 +1,4 @@
-"""A client of a controller's owner socket, for the run that owns the controller."""
+"""A client of a controller's owner socket, for the run that owns the controller, and the requests of that run."""
 
 from __future__ import annotations
 
@@ -9,14 +9,51 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from testbed.api.requests import Request
+from testbed.api.requests import REQUESTS, Request
 from testbed.controller.model.spec import Newcomer
-from testbed.controller.owner_requests import AddMember, ChangeNetwork, ReadRounds, ReadStatus
 from testbed.plan import Plan
 from testbed.planning.view import Member, Pair, PhysicalLink, links_to_json, routes_to_json
 from testbed.sockets import unix_address
 
 PIECE_BYTES = 1 << 20
+
+
+class ReadStatus(Request):
+    """Read the controller's state, members, round, plan and swaps: see `outcome.status`."""
+
+
+class ReadRounds(Request):
+    """Read the complete rounds from number `since` on."""
+
+    since: int = 0
+
+
+class ChangeNetwork(Request):
+    """Change the network: the whole current one, after a swap or after a link went down or up.
+
+    Attributes:
+        links: `{name: {rate_bps, delay_s, up}}`.
+        routes: `[[from, to, [link]]]`.
+    """
+
+    links: dict[str, dict[str, Any]]
+    routes: list[Any]
+
+
+class AddMember(ChangeNetwork):
+    """Add a member to the run, which joins as soon as it connects.
+
+    Attributes:
+        newcomer: The member and its job.
+        members: All members, the new one included, in the form of a view.
+    """
+
+    newcomer: Newcomer
+    members: list[dict[str, Any]]
+
+
+#: The requests that an owner may make: its own, and those of users (`testbed.api.requests`).
+OWNER_REQUESTS: tuple[type[Request], ...] = (ReadStatus, ReadRounds, ChangeNetwork, AddMember, *REQUESTS)
 
 
 class ControllerError(RuntimeError):
