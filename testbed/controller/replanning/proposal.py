@@ -14,8 +14,7 @@ from testbed.controller.replanning.decision import (
     decide_by_measure,
     missing_edge,
 )
-from testbed.controller.replanning.plan_judge import Doubts, PlanJudge
-from testbed.controller.replanning.prediction import PlanMeasurement, RoundPredictor
+from testbed.controller.replanning.prediction import Doubts, PlanJudge, PlanMeasurement, RoundPredictor
 from testbed.controller.replanning.training import TrainingAnswer, TrainingQuestion, choose_training
 from testbed.plan import Plan
 from testbed.planning import Policy, PolicyError, View

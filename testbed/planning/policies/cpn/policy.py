@@ -11,14 +11,13 @@ from typing import Any, Literal, get_args
 from testbed.plan import Group, Plan, Tree
 from testbed.planning.cost import best_tree
 from testbed.planning.fastest import fastest_tree, graph
-from testbed.planning.policies.blueconnect import nested_rings
 from testbed.planning.policies.cpn.plan_cost import CODECS, PlanCost, exchange_s, strongest_codec, with_codecs
 from testbed.planning.policies.cpn.schedule import PERIODS, Prices, schedule
 from testbed.planning.policies.cpn.search import Grouping, search
 from testbed.planning.policies.cpn.terms import Costs, Problem, Ring, Spatial, Terms
 from testbed.planning.policies.cpn.tour import bettered, nearest
 from testbed.planning.policies.packing import Packing
-from testbed.planning.policies.ring import ring_trees
+from testbed.planning.policies.ring import nested_rings, ring_trees
 from testbed.planning.policy import (
     Policy,
     PolicyError,
