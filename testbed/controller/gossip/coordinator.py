@@ -23,7 +23,8 @@ from testbed.controller.model.contradiction import Contradiction
 from testbed.controller.model.coordinator import Coordinator, NotForMembers, Progress
 from testbed.controller.model.spec import ControllerSpec, GossipGraph
 from testbed.planning import Pair, PhysicalLink
-from testbed.planning.graphs import GraphError, Violation
+from testbed.planning.gaps import Violation
+from testbed.planning.graphs import GraphError
 from testbed.protocol import (
     ControlMessage,
     Died,

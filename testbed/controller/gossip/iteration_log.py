@@ -14,7 +14,7 @@ from testbed.controller.model.contradiction import Contradiction
 from testbed.controller.model.round_log import means
 from testbed.controller.model.spec import GossipGraph
 from testbed.planning import Pair
-from testbed.planning.graphs import GapMonitor, Violation
+from testbed.planning.gaps import GapMonitor, Violation
 from testbed.protocol import Report
 
 #: The monitor needs reports in the order of their times, and reports over different connections may be read out of

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidat
 from testbed.plan import PLAIN_CODEC, Plan
 from testbed.planning import Pair, Policy, View
 from testbed.planning.fastest import with_site_groups
-from testbed.planning.graphs import Graph, GraphError, Weighing, Weights, gap_bounds, weigh
+from testbed.planning.gaps import gap_bounds
+from testbed.planning.graphs import Graph, GraphError, Weighing, Weights, weigh
 from testbed.plugins import policy_named
 from testbed.protocol import Job
 from testbed.schema import check_name

@@ -9,7 +9,8 @@ from random import Random
 
 import torch
 
-from testbed.planning.graphs import GapMonitor, Graph, GraphError, uniform
+from testbed.planning.gaps import GapMonitor
+from testbed.planning.graphs import Graph, GraphError, uniform
 from testbed.schemes.hop.member import HopMember
 from testbed.schemes.hop.messages import Tokens
 from testbed.schemes.hop.rules import HopRules
