@@ -10,21 +10,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from testbed.api.requests import Request, Stop
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
 from testbed.controller.gossip.coordinator import GossipCoordinator
-from testbed.controller.model.actions import Action, After, Announce, Background, Fail, Tell, TellAll
+from testbed.controller.model.actions import (
+    Action,
+    After,
+    Announce,
+    Background,
+    Contradiction,
+    Fail,
+    JoinRefused,
+    Tell,
+    TellAll,
+)
 from testbed.controller.model.clocks import SYSTEM, Clocks
-from testbed.controller.model.contradiction import JoinRefused, own_errors
 from testbed.controller.model.coordinator import Coordinator
 from testbed.controller.model.spec import ControllerSpec
 from testbed.controller.outcome import State, status, write_final
 from testbed.controller.report_log import ReportLog
 from testbed.controller.server.member_server import MemberServer, TcpEndpoint
+from testbed.errors import ending_of
 from testbed.planning import Pair, PhysicalLink
 from testbed.protocol import ControlMessage, Hello, Rejoin
 
@@ -170,7 +181,7 @@ class ControllerService:
             raise JoinRefused(
                 f"{hello.member!r} reconnected to a training that is over; start it again for the next one"
             )
-        with own_errors(f"{hello.member}'s hello", self.fail):
+        with self._handling(f"{hello.member}'s hello"):
             if rejoin is not None:
                 self._rejoin(hello, rejoin)
             elif self.state == "running":
@@ -184,20 +195,20 @@ class ControllerService:
 
     def received(self, message: ControlMessage) -> None:
         """Pass a member's message to the coordinator. Raises Contradiction if it is impossible."""
-        with own_errors(f"a {message.kind} of {getattr(message, 'member', 'nobody')}", self.fail):
+        with self._handling(f"a {message.kind} of {getattr(message, 'member', 'nobody')}"):
             self._carry_out(self.coordinator.receive(message))
             self._reports.add(message)
 
     def died(self, member: str, why: str) -> None:
         """Pass the end of a member's connection to the coordinator."""
         log.warning("lost the connection to %s: %s", member, why)
-        with own_errors(f"the end of {member}, {why}", self.fail):
+        with self._handling(f"the end of {member}, {why}"):
             self._carry_out(self.coordinator.died(member, why))
 
     def excluded(self, member: str, why: str) -> None:
         """Tell the coordinator that a member is excluded: it sent an impossible message or does not read."""
         log.warning("%s is excluded: %s", member, why)
-        with own_errors(f"the exclusion of {member}, {why}", self.fail):
+        with self._handling(f"the exclusion of {member}, {why}"):
             self._carry_out(self.coordinator.died(member, why, for_good=True))
 
     def _rejoin(self, hello: Hello, rejoin: Rejoin) -> None:
@@ -280,11 +291,30 @@ class ControllerService:
         self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
+        self._fail_by(error, "an action")
+
+    # Errors of the controller itself
+
+    @contextmanager
+    def _handling(self, event: str) -> Iterator[None]:
+        """End the run on any error but a Contradiction; `event` is for the text of the failure.
+
+        The member that is connected at the moment must not be cut off for a fault of the controller, and the other
+        members must not wait for work that was not done.
+        """
+        try:
+            yield
+        except Contradiction:
+            raise
+        except Exception as error:
+            self._fail_by(error, event)
+
+    def _fail_by(self, error: BaseException, event: str) -> None:
         if isinstance(error, OSError):  # the disk that records are written to
-            self.fail(f"the run can't be recorded: {error}")
+            self.fail(f"the run can't be recorded: {ending_of(error)[1]}")
             return
-        log.error("internal error of the controller", exc_info=error)
-        self.fail(f"internal error of the controller: {error!r}; its log has the traceback")
+        log.error("internal error of the controller while it handled %s", event, exc_info=error)
+        self.fail(f"internal error of the controller while it handled {event}: {error!r}; its log has the traceback")
 
     # The end
 

@@ -21,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from testbed.api.server import PortTaken
 from testbed.certificates import AUTHORITY_KEY, make_certificates
 from testbed.controller.model.clocks import SYSTEM
@@ -30,8 +32,8 @@ from testbed.controller.serve import Endpoints, serve_attached, serve_trainings
 from testbed.controller.server.member_server import TcpEndpoint
 from testbed.controller.server.secret_file import read_secret, write_secret
 from testbed.controller.service import ControllerService
-from testbed.errors import BAD_INPUT, NOT_HERE, ending_of
-from testbed.planning import Edge, Member, PolicyError, View
+from testbed.errors import BAD_INPUT, ending_of
+from testbed.planning import Edge, Member, View
 from testbed.planning.events import load as load_simulator
 from testbed.plugins import is_file
 from testbed.protocol import Job
@@ -114,20 +116,21 @@ def _run(args: argparse.Namespace) -> int:
             outcome = _OutcomePrinter(waits=not args.once)
             asyncio.run(serve_trainings(_trainings(args, names, secret), endpoints, outcome, args.once))
             return 1 if args.once and outcome.failed else 0
-    except (ValueError, PolicyError) as error:
-        print(f"testbed-controller: {error}", file=sys.stderr)
-        return BAD_INPUT
     except PortTaken:
-        print(
-            f"testbed-controller: --http {args.http}: another program uses this port; choose another", file=sys.stderr
-        )
+        print(f"testbed-controller: --http {args.http}: this port can't be used; choose another", file=sys.stderr)
         return BAD_INPUT
-    except OSError as error:
-        if error.errno in NOT_HERE:
-            raise
-        print(f"testbed-controller: {error}", file=sys.stderr)  # an address that is in use, and the like
+    except ValueError as error:
+        print(f"testbed-controller: {_text_of(error)}", file=sys.stderr)
         return BAD_INPUT
     return 0
+
+
+def _text_of(error: ValueError) -> str:
+    """Return the text of an error; of pydantic's errors the fields and sentences alone."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    faults = ((its["loc"], its["msg"].removeprefix("Value error, ")) for its in error.errors(include_url=False))
+    return "; ".join(": ".join((*map(str, place[-1:]), said)) for place, said in faults)
 
 
 def _spec(args: argparse.Namespace, names: Sequence[str], secret: str) -> ControllerSpec:
@@ -188,7 +191,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quorum", type=int, metavar="N", help="let members leave and join while N are present")
     once_help = "end after the first training: with 0 if it is done, with 1 if it failed"
     parser.add_argument("--once", action="store_true", help=once_help)
-    parser.add_argument("--http", type=int, metavar="PORT", help="the API and its page on 127.0.0.1")
+    parser.add_argument("--http", type=_port, metavar="PORT", help="the API and its page on 127.0.0.1")
     attached_help = "end at the end of standard input, after the training that is on, and remove this folder"
     parser.add_argument("--attached", type=Path, metavar="DIR", help=attached_help)
     parser.add_argument("--out", type=Path, default=Path("run"), metavar="DIR", help="folder of the records")
@@ -249,9 +252,19 @@ def _inherited(descriptor: int | None) -> socket.socket | None:
 
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
-        raise ValueError(f"--listen {text}: write HOST:PORT, such as 0.0.0.0:7000")
+    if not host or not _is_port(port):
+        raise ValueError(f"--listen {text}: write HOST:PORT, such as 0.0.0.0:7000; a port is at most 65535")
     return host.strip("[]"), int(port)
+
+
+def _port(text: str) -> int:
+    if not _is_port(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; write a number from 0 to 65535")
+    return int(text)
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and int(text) < 2**16
 
 
 if __name__ == "__main__":

@@ -16,9 +16,8 @@ from typing import Any
 from testbed.api.requests import ForcePlan, ForcePolicy, Request
 from testbed.controller.allreduce.plan_swaps import PlanSwaps
 from testbed.controller.allreduce.recovery import Recovery
-from testbed.controller.model.actions import Actions, After, Announce, Fail, TellAll
+from testbed.controller.model.actions import Actions, After, Announce, Contradiction, Fail, TellAll
 from testbed.controller.model.clocks import SYSTEM, Clocks
-from testbed.controller.model.contradiction import Contradiction
 from testbed.controller.model.coordinator import Coordinator, NotForMembers, Progress
 from testbed.controller.model.group_state import GroupState
 from testbed.controller.model.round_log import ReportedRound

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from testbed.controller.model.actions import Actions, Announce, Background, Fail
-from testbed.controller.model.contradiction import Contradiction
+from testbed.controller.model.actions import Actions, Announce, Background, Contradiction, Fail
 from testbed.controller.model.group_state import GroupState
 from testbed.controller.model.membership import Reconfiguration
 from testbed.controller.replanning.plan_maker import PlanMaker

@@ -17,9 +17,8 @@ from msgspec.structs import asdict, replace
 from testbed.api.requests import ChangeGraph, Request
 from testbed.controller.gossip.iteration_log import IterationLog
 from testbed.controller.gossip.topology_changes import TopologyChanges
-from testbed.controller.model.actions import Actions, Announce, Fail, Tell, TellAll
+from testbed.controller.model.actions import Actions, Announce, Contradiction, Fail, Tell, TellAll
 from testbed.controller.model.clocks import SYSTEM, Clocks
-from testbed.controller.model.contradiction import Contradiction
 from testbed.controller.model.coordinator import Coordinator, NotForMembers, Progress
 from testbed.controller.model.spec import ControllerSpec, GossipGraph
 from testbed.planning import Pair, PhysicalLink

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from testbed.controller.model.contradiction import Contradiction
+from testbed.controller.model.actions import Contradiction
 from testbed.controller.model.round_log import means
 from testbed.controller.model.spec import GossipGraph
 from testbed.planning import Pair

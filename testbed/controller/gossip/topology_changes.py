@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from testbed.controller.gossip.iteration_log import IterationLog
-from testbed.controller.model.actions import Action, Actions, Tell
+from testbed.controller.model.actions import Action, Actions, Contradiction, Tell
 from testbed.controller.model.clocks import Clocks
-from testbed.controller.model.contradiction import Contradiction
 from testbed.controller.model.spec import GossipGraph
 from testbed.planning.graphs import Graph, GraphError, make_graph
 from testbed.protocol import AbortGraph, CommitGraph, Job, NodeConfiguration, PrepareGraph, PromiseGraph

@@ -3,6 +3,7 @@
     event --> coordinator --> Tell, TellAll       send messages to members
                               After, Background   call the coordinator back after a time, or after some work
                               Announce, Fail      notify observers; end the run
+                              Contradiction       raised: the message is impossible
 
 So a coordinator never blocks, and needs neither sockets nor threads.
 """
@@ -13,7 +14,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from testbed.errors import DetailedError
 from testbed.protocol import ControlMessage
+
+
+class Contradiction(DetailedError, ValueError):
+    """A member's message contradicts its earlier messages or the state of the run; the member is excluded.
+
+    Any other error while a message is handled is a fault of the controller, not of a member.
+    """
+
+
+class JoinRefused(Contradiction):
+    """A member is refused; the text is sent to the member."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from testbed.api.requests import Request
-from testbed.controller.model.actions import Actions
+from testbed.controller.model.actions import Actions, Contradiction
 from testbed.controller.model.clocks import SYSTEM, Clocks, UnixClock
-from testbed.controller.model.contradiction import Contradiction
 from testbed.controller.model.identity import Identities
 from testbed.controller.model.membership import MembershipEvent
 from testbed.controller.model.spec import ControllerSpec

@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from testbed.controller.model.actions import Contradiction
 from testbed.controller.model.clocks import Clocks
-from testbed.controller.model.contradiction import Contradiction
 from testbed.controller.model.round_log import RoundSummary
 from testbed.plan import Plan, PlanError
 from testbed.protocol import Rejoin

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from testbed.controller.model.contradiction import Contradiction
+from testbed.controller.model.actions import Contradiction
 from testbed.planning import Pair
 from testbed.protocol import PeerSample, Report, Train
 from testbed.telemetry.averages import mean_of_known

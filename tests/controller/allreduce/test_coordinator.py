@@ -16,8 +16,7 @@ from msgspec.structs import replace
 
 from testbed.api.requests import ForcePolicy
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
-from testbed.controller.model.actions import Action, Actions, After, Background, Fail, Tell, TellAll
-from testbed.controller.model.contradiction import Contradiction
+from testbed.controller.model.actions import Action, Actions, After, Background, Contradiction, Fail, Tell, TellAll
 from testbed.controller.model.spec import Elasticity
 from testbed.plan import Plan
 from testbed.protocol import (

@@ -9,8 +9,7 @@ from msgspec.structs import asdict
 
 from testbed.controller.gossip.iteration_log import IterationLog
 from testbed.controller.gossip.topology_changes import AHEAD, TopologyChanges
-from testbed.controller.model.actions import Actions, Tell
-from testbed.controller.model.contradiction import Contradiction
+from testbed.controller.model.actions import Actions, Contradiction, Tell
 from testbed.controller.model.spec import GossipGraph
 from testbed.planning.gaps import Violation
 from testbed.planning.graphs import GraphError, ring
