@@ -42,7 +42,7 @@ def status(controller: Controller) -> dict[str, Any]:
         "left": sorted(controller.coordinator.goodbyes),
         "membership_events": _events(controller),
         "rounds": controller.spec.rounds,
-        **controller.coordinator.progress.status(),
+        **controller.coordinator.status(),
     }
 
 
@@ -74,7 +74,7 @@ def final(controller: Controller) -> dict[str, Any]:
             }
             for member, goodbye in goodbyes.items()
         },
-        **controller.coordinator.progress.final(),
+        **controller.coordinator.final(),
     }
 
 

@@ -160,7 +160,7 @@ async def _carry_out(controller: ControllerService, request: Request) -> Any:
         case ReadStatus():
             return finite(controller.status())
         case ReadRounds(since=since):
-            return finite(controller.coordinator.progress.rounds(since))
+            return finite(controller.coordinator.rounds(since))
         case AddMember():
             members, links = members_from_json(request.members), links_from_json(request.links)
             await enrol(controller, request.newcomer, members, links, routes_from_json(request.routes))

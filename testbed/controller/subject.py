@@ -87,7 +87,7 @@ class ControllerSubject(Subject):
 
     def rounds(self, since: int) -> list[dict[str, Any]]:
         """Return the complete rounds from number `since` on that the controller still keeps."""
-        return list(finite(self.executor.submit(self._controller.coordinator.progress.rounds, since).result()))
+        return list(finite(self.executor.submit(self._controller.coordinator.rounds, since).result()))
 
     def state(self) -> State:
         """Return the training's state. Never called on the event loop, which would wait for itself."""

@@ -129,7 +129,7 @@ class SimulatedController:
             last, plan = group.rounds.last, group.plans.plan
             left = self.coordinator.maker.rounds_left if self.coordinator.maker.training else None
             return LatestRound(last.metrics, last.seconds, plan, left) if last else LatestRound({}, None, plan, left)
-        status = self.coordinator.progress.status()
+        status = self.coordinator.status()
         return LatestRound(status["metrics"], status["round_seconds"], None)
 
     def receive(self, message: ControlMessage) -> None:

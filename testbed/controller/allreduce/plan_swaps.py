@@ -54,7 +54,7 @@ class PlanSwaps:
             The plan with its epoch.
         """
         plans, running = self._group.plans, self._group.phase == "running"
-        plan = plan.with_epoch(plans.next_epoch() if running else plans.plan.epoch)
+        plan = plan.with_epoch(plans.epochs.next() if running else plans.plan.epoch)
         if running:
             yield from self._prepare(plan, reason, joins)
         else:
@@ -130,7 +130,7 @@ class PlanSwaps:
         log.warning("swap to the plan of epoch %d (%s) dropped: %s", swap.plan.epoch, swap.plan.policy, why)
         self._group.plans.drop(swap)
         if swap.joins:
-            self._group.membership.end_lease(swap.joins)
+            self._group.membership.leases.end(swap.joins)
             yield Tell(swap.joins, Stop(brief(f"this member could not join: {why}"), again=True))
         self._requests.add(PlanRequest("dropped", why=f"epoch {swap.plan.epoch} was dropped: {why}"))
         self._requests.restore_deferred()

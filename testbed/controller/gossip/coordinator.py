@@ -19,7 +19,7 @@ from testbed.controller.gossip.iteration_log import IterationLog
 from testbed.controller.gossip.topology_changes import TopologyChanges
 from testbed.controller.model.actions import Actions, Announce, Contradiction, Fail, Tell, TellAll
 from testbed.controller.model.clocks import SYSTEM, Clocks
-from testbed.controller.model.coordinator import Coordinator, NotForMembers, Progress
+from testbed.controller.model.coordinator import Coordinator, NotForMembers
 from testbed.controller.model.spec import ControllerSpec, GossipGraph
 from testbed.planning import Pair, PhysicalLink
 from testbed.planning.gaps import Violation
@@ -54,7 +54,6 @@ class GossipCoordinator(Coordinator):
         super().__init__(spec, clocks)
         self.iterations = IterationLog(spec.members, graph)
         self._topology = TopologyChanges(graph, spec.jobs, self.iterations, clocks)
-        self.progress = GossipProgress(self.iterations, self._topology)
         self._survives = graph.survives
         self._roster: dict[str, tuple[str, int]] = {}
         self._joining: dict[str, tuple[str, int]] = {}
@@ -215,13 +214,7 @@ class GossipCoordinator(Coordinator):
         if broken:
             yield Fail(f"the bound on the iteration gap is broken: {broken[0]}")
 
-
-class GossipProgress(Progress):
-    """The progress of members that gossip, each in its own iteration."""
-
-    def __init__(self, iterations: IterationLog, topology: TopologyChanges) -> None:
-        self._iterations = iterations
-        self._topology = topology
+    # Progress
 
     def rounds(self, since: int) -> list[dict[str, Any]]:
         """Return nothing: members that gossip have no common rounds."""
@@ -230,13 +223,13 @@ class GossipProgress(Progress):
     def status(self) -> dict[str, Any]:
         """Return the newest iteration that all members have entered, and the newest metrics."""
         return {
-            "round": self._iterations.lowest,
+            "round": self.iterations.lowest,
             "epoch": 0,
             "pending_epoch": None,
             "policy": None,
             "plan": None,
-            "round_seconds": self._iterations.seconds,
-            "metrics": self._iterations.metrics(),
+            "round_seconds": self.iterations.seconds,
+            "metrics": self.iterations.metrics(),
             "estimates": {},
             "swaps": [],
         }
@@ -244,8 +237,8 @@ class GossipProgress(Progress):
     def final(self) -> dict[str, Any]:
         """Return the iterations, the gaps between members, and the swaps of the graph."""
         return {
-            "rounds": self._iterations.lowest,
-            "gaps": self._iterations.to_json(),
+            "rounds": self.iterations.lowest,
+            "gaps": self.iterations.to_json(),
             "graph_swaps": [fields_of(swap) for swap in self._topology.swaps],
             "epoch": 0,
             "lost_updates": 0,

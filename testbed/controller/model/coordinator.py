@@ -17,22 +17,6 @@ from testbed.planning import Pair, PhysicalLink
 from testbed.protocol import Arrived, ControlMessage, Goodbye, Hello, Rejoin, Report
 
 
-class Progress(ABC):
-    """A coordinator's part of a run's status, in plain values. Times are Unix seconds, rates are bit/s of frames."""
-
-    @abstractmethod
-    def rounds(self, since: int) -> list[dict[str, Any]]:
-        """Return summaries of the complete rounds from number `since` on, as far as they are kept."""
-
-    @abstractmethod
-    def status(self) -> dict[str, Any]:
-        """Return the members' current progress."""
-
-    @abstractmethod
-    def final(self) -> dict[str, Any]:
-        """Return the members' final progress."""
-
-
 class NotForMembers(DetailedError, ValueError):
     """The request does not fit this run's members: it is for all-reduce and they gossip, or the other way around."""
 
@@ -44,7 +28,6 @@ class NotForMembers(DetailedError, ValueError):
 class Coordinator(ABC):
     """Decides, event by event, what members do together. Its decisions are actions (see actions.py)."""
 
-    progress: Progress
     #: Makes the members' identities from the run's secret.
     identify: ClassVar[type[Identities]] = Identities
 
@@ -157,6 +140,20 @@ class Coordinator(ABC):
     def end(self) -> None:
         """Stop watching the members: the run is done or has failed."""
         self.running = False
+
+    # The members' progress, in plain values. Times are Unix seconds, rates are bit/s of frames.
+
+    @abstractmethod
+    def rounds(self, since: int) -> list[dict[str, Any]]:
+        """Return summaries of the complete rounds from number `since` on, as far as they are kept."""
+
+    @abstractmethod
+    def status(self) -> dict[str, Any]:
+        """Return the members' current progress."""
+
+    @abstractmethod
+    def final(self) -> dict[str, Any]:
+        """Return the members' final progress."""
 
     # The run and people
 

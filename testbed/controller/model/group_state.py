@@ -47,7 +47,7 @@ class GroupState:
 
     def abort(self, why: str) -> Actions:
         """Abort the current round: the present members report their state, and continue under another plan."""
-        yield from self.membership.abort(self.plans.next_epoch(), why, self.clocks.monotonic())
+        yield from self.membership.abort(self.plans.epochs.next(), why, self.clocks.monotonic())
 
     def _expected(self, epoch: int) -> frozenset[str]:
         """Return the members that report the rounds of an epoch."""

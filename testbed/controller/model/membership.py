@@ -45,7 +45,7 @@ class Leases:
 
     @property
     def check_interval_s(self) -> float:
-        """The interval of checks, in seconds."""
+        """The interval of checks, in seconds; 0 without leases."""
         return self._lease_s / CHECKS
 
     def begin(self, members: Iterable[str], now: float) -> None:
@@ -56,7 +56,7 @@ class Leases:
             self._renewed_s[member] = now
 
     def end(self, member: str) -> None:
-        """End a member's lease."""
+        """End the lease of a member that said goodbye, is gone, or will not join. Its connections may end."""
         self._renewed_s.pop(member, None)
         self._disconnected.discard(member)
         self._advanced.pop(member, None)
@@ -186,32 +186,11 @@ class AllReduceMembership:
         self._generation = 0
 
     @property
-    def check_interval_s(self) -> float:
-        """The interval of checks, in seconds; 0 without leases."""
-        return self.leases.check_interval_s
-
-    @property
     def abort_unfinished(self) -> bool:
         """True if all members have reconnected, and some still wait after an abort by the previous controller."""
         return self._aborted and not self.not_reconnected and self.reconfiguration is None
 
-    def begin(self, now: float) -> None:
-        """Give the present members leases."""
-        self.leases.begin(self.present, now)
-
-    def end(self) -> None:
-        """Drop the reconfiguration under way: the run is over."""
-        self.reconfiguration = None
-
     # Reports about members
-
-    def renew(self, member: str, now: float) -> None:
-        """Renew a member's lease."""
-        self.leases.renew(member, now)
-
-    def end_lease(self, member: str) -> None:
-        """End the lease of a member that said goodbye or will not join. Its connections may end."""
-        self.leases.end(member)
 
     def report_loss(self, lost: Lost, now: float) -> None:
         """Record that a member lost a peer, unless the report is of an earlier generation.
@@ -257,7 +236,7 @@ class AllReduceMembership:
         self.not_reconnected.discard(rejoin.member)
         self.roster[hello.member] = hello.address  # another member may have reported a wrong address
         self._aborted |= rejoin.aborted
-        self.renew(rejoin.member, now)
+        self.leases.renew(rejoin.member, now)
         if self.reconfiguration is not None:
             yield Tell(rejoin.member, Abort(self.reconfiguration.epoch, self.reconfiguration.why))
 

@@ -45,25 +45,6 @@ class Epochs:
         write_json(self._file, {"newest": self.newest})
 
 
-class PlanRecord:
-    """One file in `folder` for each plan, named by its epoch, and written before any member hears of the plan."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def store(self, plan: Plan) -> None:
-        """Write a plan to its own file, named by the plan's epoch."""
-        write_json(self._file(plan.epoch), plan.to_json())
-
-    def find(self, epoch: int) -> Plan | None:
-        """Return the plan of an epoch, or None if there was none."""
-        file = self._file(epoch)
-        return Plan.from_json(json.loads(file.read_text())) if file.exists() else None
-
-    def _file(self, epoch: int) -> Path:
-        return self._folder / f"{epoch:04d}.json"
-
-
 #: Rounds that the first round of a swap is compared with. They are few, because a plan is often swapped after the
 #: network became slow, at the earliest two rounds before, and without the swap the round would have been slow too.
 COMPARED = 3
@@ -159,12 +140,13 @@ class PlanHistory:
     """The plan in force, the pending swap, and all swaps. Times are Unix seconds.
 
     A dropped plan can still come into force if the members had agreed on it, and so can a plan that members prepared
-    under the controller before this one. All epochs and plans are recorded in the run's directory `out`.
+    under the controller before this one. All epochs and plans are recorded in the run's directory `out`, each plan in a
+    file named by its epoch, before any member hears of it.
     """
 
     def __init__(self, out: Path, clocks: Clocks) -> None:
         self.epochs = Epochs(out / "epochs.json")
-        self._record = PlanRecord(out / "plans")
+        self._folder = out / "plans"
         self._clocks = clocks
         self.plan: Plan
         #: The swap under way.
@@ -179,32 +161,21 @@ class PlanHistory:
         """The plan in force; None before the first."""
         return getattr(self, "plan", None)
 
-    @property
-    def newest(self) -> int:
-        """The newest epoch that was handed out."""
-        return self.epochs.newest
-
-    def next_epoch(self) -> int:
-        """Return an epoch that no plan has yet."""
-        return self.epochs.next()
-
     def members(self, epoch: int) -> frozenset[str] | None:
         """Return the members of an epoch's plan that are still present, or None if there was no such plan."""
         return self._members.get(epoch)
 
     def begin(self, plan: Plan) -> None:
         """Put the first plan in force, with which the members begin."""
-        self._record.store(plan)
+        self._record(plan)
         self.plan = plan
-        self._set_members(plan)
 
     def prepare(self, plan: Plan, reason: str, after_round: int, joins: str) -> Swap:
         """Begin a swap to another plan, with which the member `joins` joins unless that is empty."""
-        self._record.store(plan)
+        self._record(plan)
         swap = Swap(plan, reason, self._clocks.unix(), after_round, joins=joins)
         self.pending = self._prepared[plan.epoch] = swap
         self.swaps.append(swap)
-        self._set_members(plan)
         return swap
 
     def drop(self, swap: Swap) -> None:
@@ -243,13 +214,12 @@ class PlanHistory:
 
     def resume(self, plan: Plan, why: str, after_round: int) -> None:
         """Put the plan of a reconfiguration in force at once, without the members' agreement."""
-        self._record.store(plan)
+        self._record(plan)
         now_s = self._clocks.unix()
         swap = Swap(plan, why, now_s, after_round, set(plan.members), now_s)
         self._prepared = {plan.epoch: swap}
         self.plan = plan
         self.swaps.append(swap)
-        self._set_members(plan)
         log.info("plan of epoch %d (%s) in force after a reconfiguration: %s", plan.epoch, plan.policy, why)
 
     @staticmethod
@@ -301,9 +271,9 @@ class PlanHistory:
         Raises:
             Contradiction: No controller of this run can have made the plan.
         """
-        if plan.epoch > self.newest:
+        if plan.epoch > self.epochs.newest:
             raise Contradiction(
-                f"the plan's epoch {plan.epoch} was never handed out; the newest is {self.newest}",
+                f"the plan's epoch {plan.epoch} was never handed out; the newest is {self.epochs.newest}",
                 rule="unknown-epoch",
                 epoch=plan.epoch,
             )
@@ -323,11 +293,16 @@ class PlanHistory:
         """Return the swap to a round's plan if the controller before this one prepared it, else None."""
         if not self.epochs.resumed or done.epoch <= self.plan.epoch:
             return None
-        plan = self._record.find(done.epoch)
+        file = self._file(done.epoch)
+        plan = Plan.from_json(json.loads(file.read_text())) if file.exists() else None
         if plan is None or set(plan.members) != set(self.plan.members):
             return None  # if it takes in a member, that member reports it when it reconnects
-        self._set_members(plan)
+        self._members[plan.epoch] = frozenset(plan.members)
         return Swap(plan, "prepared under the previous controller", done.began_s, done.number, set(plan.members))
 
-    def _set_members(self, plan: Plan) -> None:
+    def _record(self, plan: Plan) -> None:
+        write_json(self._file(plan.epoch), plan.to_json())
         self._members[plan.epoch] = frozenset(plan.members)
+
+    def _file(self, epoch: int) -> Path:
+        return self._folder / f"{epoch:04d}.json"
