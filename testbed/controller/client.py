@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from testbed.api.requests import REQUESTS, Request
 from testbed.controller.model.spec import Newcomer
 from testbed.plan import Plan
-from testbed.planning.view import Member, Pair, PhysicalLink, links_to_json, routes_to_json
+from testbed.planning.view import Member, Pair, PhysicalLink
 from testbed.sockets import unix_address
 
 PIECE_BYTES = 1 << 20
@@ -32,12 +31,12 @@ class ChangeNetwork(Request):
     """Change the network: the whole current one, after a swap or after a link went down or up.
 
     Attributes:
-        links: `{name: {rate_bps, delay_s, up}}`.
-        routes: `[[from, to, [link]]]`.
+        links: The links by name.
+        routes: The links on the route from each member to each other: the sender, the receiver, and the links' names.
     """
 
-    links: dict[str, dict[str, Any]]
-    routes: list[Any]
+    links: dict[str, PhysicalLink]
+    routes: list[tuple[str, str, tuple[str, ...]]]
 
 
 class AddMember(ChangeNetwork):
@@ -45,11 +44,11 @@ class AddMember(ChangeNetwork):
 
     Attributes:
         newcomer: The member and its job.
-        members: All members, the new one included, in the form of a view.
+        members: All members, the new one included.
     """
 
     newcomer: Newcomer
-    members: list[dict[str, Any]]
+    members: tuple[Member, ...]
 
 
 #: The requests that an owner may make: its own, and those of users (`testbed.api.requests`).
@@ -88,7 +87,7 @@ class ControllerClient:
 
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
         """Tell the controller the whole current network, after a swap or after a link went down or up."""
-        self._ask(ChangeNetwork(links=links_to_json(links), routes=routes_to_json(routes)))
+        self._ask(ChangeNetwork(links=dict(links), routes=_listed(routes)))
 
     def add_member(
         self,
@@ -105,8 +104,7 @@ class ControllerClient:
             links: The network's links, those of the new member included.
             routes: The links on the route from each member to each other.
         """
-        network = {"links": links_to_json(links), "routes": routes_to_json(routes)}
-        self._ask(AddMember(newcomer=newcomer, members=[asdict(member) for member in members], **network))
+        self._ask(AddMember(links=dict(links), routes=_listed(routes), newcomer=newcomer, members=tuple(members)))
 
     def do(self, request: Request) -> None:
         """Carry out a user's request."""
@@ -129,3 +127,8 @@ class ControllerClient:
             connection.sendall(request_json)
             connection.shutdown(socket.SHUT_WR)
             return b"".join(iter(lambda: connection.recv(PIECE_BYTES), b""))
+
+
+def _listed(routes: Mapping[Pair, tuple[str, ...]]) -> list[tuple[str, str, tuple[str, ...]]]:
+    """Return routes as a list: JSON has no pairs as keys."""
+    return [(source, target, route) for (source, target), route in routes.items()]

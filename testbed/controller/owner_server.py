@@ -30,7 +30,6 @@ from testbed.controller.model.spec import Newcomer
 from testbed.controller.service import ControllerService
 from testbed.errors import DetailedError
 from testbed.planning import Member, Pair, PhysicalLink, View
-from testbed.planning.view import links_from_json, members_from_json, routes_from_json
 from testbed.telemetry.store import finite
 
 log = logging.getLogger(__name__)
@@ -162,10 +161,13 @@ async def _carry_out(controller: ControllerService, request: Request) -> Any:
         case ReadRounds(since=since):
             return finite(controller.coordinator.rounds(since))
         case AddMember():
-            members, links = members_from_json(request.members), links_from_json(request.links)
-            await enrol(controller, request.newcomer, members, links, routes_from_json(request.routes))
+            await enrol(controller, request.newcomer, request.members, request.links, _by_pair(request))
         case ChangeNetwork():
-            controller.change_network(links_from_json(request.links), routes_from_json(request.routes))
+            controller.change_network(request.links, _by_pair(request))
         case _:
             controller.do(request)
     return {}
+
+
+def _by_pair(request: ChangeNetwork) -> dict[Pair, tuple[str, ...]]:
+    return {(source, target): route for source, target, route in request.routes}
