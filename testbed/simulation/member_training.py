@@ -17,7 +17,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from threading import Thread
-from typing import Literal, cast, overload
+from typing import Any, cast
 
 import torch
 
@@ -100,23 +100,18 @@ class SimulatedSession:
         """All members."""
         return self.plan.members
 
-    @overload
-    def allreduce(
-        self,
-        tensor: torch.Tensor,
-        weight: float = 1.0,
-        residual: Residual | None = None,
-        async_op: Literal[False] = False,
-    ) -> CompletedRound: ...
-    @overload
-    def allreduce(
-        self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None, *, async_op: Literal[True]
-    ) -> Work[CompletedRound]: ...
     def allreduce(
         self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None, async_op: bool = False
-    ) -> CompletedRound | Work[CompletedRound]:
+    ) -> Any:
         """Request the weighted mean of a tensor over all members, and wait for it unless `async_op` is set."""
-        work = self._request(tensor, weight, residual, asynchronous=async_op)
+        self._compute()
+        self.input = RoundInput(tensor.detach().view(-1), weight, residual)
+        activity, self._operations = Activity(tuple(self._operations), asynchronous=async_op), []
+        self.activities.put(activity)
+        completed = self._completed.get()
+        if completed is None:
+            raise TrainingEnded
+        work = SimulatedWork(self, completed)
         return work if async_op else work.wait()
 
     def share(self, **parts: Stateful) -> int:
@@ -156,18 +151,6 @@ class SimulatedSession:
         if not self._stepping:
             self._operations.append(ComputeStep())
             self._stepping = True
-
-    def _request(
-        self, tensor: torch.Tensor, weight: float, residual: Residual | None, asynchronous: bool
-    ) -> SimulatedWork:
-        self._compute()
-        self.input = RoundInput(tensor.detach().view(-1), weight, residual)
-        activity, self._operations = Activity(tuple(self._operations), asynchronous=asynchronous), []
-        self.activities.put(activity)
-        completed = self._completed.get()
-        if completed is None:
-            raise TrainingEnded
-        return SimulatedWork(self, completed)
 
 
 class SimulatedWork(Work[CompletedRound]):
