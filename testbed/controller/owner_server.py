@@ -51,12 +51,7 @@ async def enrol(
 ) -> None:
     """Let a new member join from now on.
 
-    Args:
-        controller: The controller.
-        newcomer: The member and its job.
-        members: All members, the new one included.
-        links: The network's links, those of the new member included.
-        routes: The links on the route from each member to each other.
+    See `ControllerClient.add_member` for the arguments.
 
     Raises:
         NotEnrolled: The run can't take the member.
@@ -111,9 +106,7 @@ def _coordinator_for_newcomers(controller: ControllerService) -> AllReduceCoordi
 class OwnerServer:
     """Serves the owner of a controller, on the controller's event loop.
 
-    Args:
-        controller: The controller.
-        path: The Unix socket, for its owner's user alone.
+    The Unix socket at `path` is for its owner's user alone.
     """
 
     def __init__(self, controller: ControllerService, path: Path) -> None:

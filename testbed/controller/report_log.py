@@ -24,11 +24,6 @@ class ReportLog:
     """Writes `rounds.jsonl`, the reports of rounds, and `arrivals.jsonl`, the trains that arrived during long rounds.
 
     After half of a member's limit its trains are left out, and after the whole limit all its reports.
-
-    Args:
-        out: The run's directory.
-        rounds: The number of rounds of the run.
-        clocks: The clocks.
     """
 
     def __init__(self, out: Path, rounds: int, clocks: Clocks = SYSTEM) -> None:

@@ -42,12 +42,6 @@ class Endpoints:
 async def serve_owner(spec: ControllerSpec, members: Path, owner: Path, out: Path) -> None:
     """Serve the run that owns the controller, until SIGTERM or SIGINT.
 
-    Args:
-        spec: The training.
-        members: The folder of the members' Unix sockets.
-        owner: The owner's Unix socket.
-        out: The run's directory.
-
     Raises:
         OSError: A socket can't be made.
         PolicyError: The first view has no plan.

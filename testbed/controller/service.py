@@ -82,11 +82,8 @@ class ControllerService:
     """The controller of one training. Everything happens on one event loop.
 
     Args:
-        spec: The training.
         sockets: The folder of the members' folders, each with a Unix socket.
-        out: The run's directory.
         tcp: The address for members of other machines, or None.
-        clocks: The clocks.
         takes_next: Another training may follow, with the same server.
         before: The training before this one, or None.
     """
@@ -142,8 +139,7 @@ class ControllerService:
     async def close(self, keep_server: bool = False) -> None:
         """Stop the connected members, and complete the run's directory.
 
-        Args:
-            keep_server: The server goes on listening, for the next training.
+        With `keep_server` the server goes on listening, for the next training.
         """
         if self.state in ("waiting", "running"):
             self.fail("the controller was stopped")

@@ -73,9 +73,7 @@ class _Snapshot:
 class ControllerSubject(Subject):
     """Shows one training of a controller, and passes requests to the controller.
 
-    Args:
-        controller: The controller, on the running event loop.
-        directory: The directory of the training's records.
+    To be made on the running event loop.
     """
 
     def __init__(self, controller: ControllerService, directory: Path) -> None:

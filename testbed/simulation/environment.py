@@ -78,11 +78,6 @@ class SimulatedController:
     def __init__(self, spec: ControllerSpec, out: Path, queue: EventQueue) -> None:
         """Make the controller of a simulated run, with its first plan.
 
-        Args:
-            spec: The controller's own part of the experiment.
-            out: The run's directory.
-            queue: The events of the simulation.
-
         Raises:
             PolicyError: the first view has no plan.
         """
@@ -191,13 +186,7 @@ class Environment:
 
     @classmethod
     def of(cls, experiment: Experiment, out: Path, routes: Routes) -> Environment:
-        """Return the environment of an experiment whose training begins in this second.
-
-        Args:
-            experiment: The experiment.
-            out: The run's directory, for the controller's records.
-            routes: The network's routes at the start.
-        """
+        """Return the environment of an experiment whose training begins in this second."""
         queue = EventQueue(SimulatedClocks(time.time()))
         spec = Jobs(experiment, in_containers=False).controller_spec(routes, queue.clocks.unix())
         return cls(SimulatedNetwork(experiment, routes), queue, SimulatedController(spec, out, queue))

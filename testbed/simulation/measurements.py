@@ -41,10 +41,7 @@ class Measurements:
     def __init__(self, environment: Environment, names: Sequence[str], measure: bool) -> None:
         """Prepare to simulate the measurements of these members.
 
-        Args:
-            environment: The environment of the simulation.
-            names: The members.
-            measure: Whether members measure paths, or only report rounds.
+        Without `measure` members only report rounds, and measure no paths.
         """
         self._environment = environment
         self._measure = measure

@@ -149,12 +149,8 @@ class AllReduceCoordinator(Coordinator):
     def died(self, member: str, why: str, for_good: bool = False) -> Actions:
         """Handle the end of a member's connection before its goodbye.
 
-        A member of an elastic run may reconnect within its lease. In other runs the run fails.
-
-        Args:
-            member: The member.
-            why: The reason.
-            for_good: The member is excluded, and lost at once.
+        A member of an elastic run may reconnect within its lease. In other runs the run fails. A member that is
+        excluded (`for_good`) is lost at once.
         """
         if not (self.spec.elastic and self.running):
             yield Fail(f"{member}: {why}")

@@ -32,7 +32,6 @@ class PlanSwaps:
     """Runs the swaps of a group's plans.
 
     Args:
-        group: The group.
         knowledge: The known network, by which a member that joins gets the nearest member's state.
         requests: The plan requests. Those that were deferred by a swap are made again after it.
     """

@@ -23,14 +23,7 @@ LAST_RESORT = "mst"
 
 
 class Recovery:
-    """Runs the recovery of a group after `GroupState.abort`, up to the plan with which its members go on.
-
-    Args:
-        group: The group.
-        maker: Makes the plan.
-        planner: Has the run's policy, and requests that wait for the recovery.
-        remove_members: Removes lost members, each with the reason.
-    """
+    """Runs the recovery of a group after `GroupState.abort`, up to the plan with which its members go on."""
 
     def __init__(
         self,

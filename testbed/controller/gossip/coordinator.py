@@ -42,13 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class GossipCoordinator(Coordinator):
-    """Follows the members' iterations, fails the run when their gap breaks a bound, and changes their graph.
-
-    Args:
-        spec: The run.
-        graph: The first graph.
-        clocks: The clocks.
-    """
+    """Follows the members' iterations, fails the run when their gap breaks a bound, and changes their graph."""
 
     def __init__(self, spec: ControllerSpec, graph: GossipGraph, clocks: Clocks = SYSTEM) -> None:
         super().__init__(spec, clocks)

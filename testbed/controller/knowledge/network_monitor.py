@@ -136,14 +136,10 @@ USED_FRESH_S = 1.0
 class NetworkMonitor:
     """Measures links after each round and during long rounds, and has members probe links that no transfer measures.
 
+    Members and rounds are only read. `estimated` is called with the time and the estimates after each measurement.
+
     Attributes:
         measured_s: When links were last measured during a round (Unix time in seconds).
-
-    Args:
-        knowledge: The knowledge of the network, which the measurements go into.
-        rounds: The members' rounds, which are only read.
-        membership: The present members, which are only read.
-        estimated: Called with the time and the estimates after each measurement.
     """
 
     def __init__(
@@ -168,13 +164,8 @@ class NetworkMonitor:
     def round_over(self, done: ReportedRound, speeds: Mapping[str, float], now: float) -> bool:
         """Measure links by a completed round.
 
-        Args:
-            done: The round.
-            speeds: The members' samples per second as parts of their declared ones.
-            now: Unix time in seconds.
-
-        Returns:
-            Whether a link fell during the round.
+        Returns whether a link fell during the round. `speeds` are the members' samples per second as parts of their
+        declared ones, and `now` is Unix time in seconds.
         """
         self._knowledge.observe(done.samples(), done.arrivals(), now)
         fell = bool(self._knowledge.fell(now))
@@ -186,12 +177,7 @@ class NetworkMonitor:
     def arrived(self, arrived: Arrived, now: float) -> bool:
         """Take a member's trains so far in a long round, and measure links once all present members sent theirs.
 
-        Args:
-            arrived: The member's message.
-            now: Unix time in seconds.
-
-        Returns:
-            Whether links were measured now.
+        Returns whether links were measured now (Unix time in seconds).
         """
         self._heard_s[arrived.member] = now
         self._knowledge.add_trains({(peer, arrived.member): trains for peer, trains in arrived.arrivals.items()})

@@ -123,10 +123,7 @@ class Coordinator(ABC):
     def died(self, member: str, why: str, for_good: bool = False) -> Actions:
         """Handle the end of a member's connection before its goodbye.
 
-        Args:
-            member: The member.
-            why: The reason.
-            for_good: The member is excluded: it sent an impossible message, or does not read.
+        A member is excluded `for_good` if it sent an impossible message, or does not read.
         """
 
     @abstractmethod

@@ -24,12 +24,6 @@ class GroupState:
         membership: The present members.
         plans: The plan in force, a pending one, and earlier ones.
         rounds: The rounds that members reported.
-
-    Args:
-        spec: The run.
-        identities: The identities of members.
-        out: The run's directory.
-        clocks: The run's clocks.
     """
 
     def __init__(self, spec: ControllerSpec, identities: Identities, out: Path, clocks: Clocks) -> None:

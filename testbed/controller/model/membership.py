@@ -286,12 +286,7 @@ class AllReduceMembership:
     def prepare(self, plan: Plan, joins: str, job: Job, rates: Mapping[str, float], now: float) -> Actions:
         """Have the members prepare a plan with a new member, which copies its state from the nearest present member.
 
-        Args:
-            plan: The plan, with the new member.
-            joins: The new member.
-            job: Its job.
-            rates: The rate from each member to the new one, in bit/s; the highest one decides which is nearest.
-            now: Monotonic seconds.
+        The nearest one is that with the highest of `rates` (bit/s) to the new member. `now` is in monotonic seconds.
         """
         source = max(sorted(self.present), key=lambda member: rates.get(member, 0.0))
         self.leases.begin([joins], now)

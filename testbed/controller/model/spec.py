@@ -234,9 +234,7 @@ class ControllerSpec(BaseModel):
     def with_member(self, newcomer: Newcomer, view: View) -> ControllerSpec:
         """Return this spec with one more member.
 
-        Args:
-            newcomer: The member.
-            view: The current view of the network, with the member in it.
+        `view` is the current view of the network, with the member in it.
 
         Raises:
             ValueError: This run gossips, or (pydantic's ValidationError) the member does not fit the spec.

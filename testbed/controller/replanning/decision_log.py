@@ -49,9 +49,6 @@ class DecisionLog:
     Each decision can be repeated from its record. The policy with its options makes its proposals from the view and
     the plan of epoch `last` (null at the start). The adopted plan is number `choice` of them, counted from 0, or an
     earlier plan if `choice` is null.
-
-    Args:
-        out: The run's directory.
     """
 
     def __init__(self, out: Path) -> None:

@@ -76,12 +76,8 @@ class Planner:
         monitor: Measures the network for the planner.
 
     Args:
-        group: The members, plans and rounds of the run, which are only read.
-        maker: The known network, and what else plans are made from.
-        requests: The open requests to consider a plan.
         adopt: Starts a swap to a plan; given the plan, the reason, and the member that joins with it or "". Returns the
             plan with its epoch.
-        out: The run's directory.
     """
 
     def __init__(
@@ -132,10 +128,6 @@ class Planner:
 
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
         """Use another declared network, and request a plan for it at once.
-
-        Args:
-            links: The links of the network.
-            routes: The links of each edge.
 
         Raises:
             ViewError: the declaration contradicts itself.
@@ -258,11 +250,7 @@ class Planner:
     def _decided(self, request: PlanRequest, last: Plan, declarations: int, proposal: Proposal) -> Actions:
         """Adopt a proposal if its decision says so and the run has not changed meanwhile.
 
-        Args:
-            request: The request.
-            last: The plan in force when the proposal was begun.
-            declarations: The number of declared networks at that time.
-            proposal: The proposal.
+        `last` and `declarations` are the plan in force and the number of declared networks when the proposal was begun.
         """
         group = self._group
         if declarations != self._declarations:  # the proposal is for an earlier network

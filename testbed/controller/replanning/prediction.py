@@ -157,12 +157,8 @@ def _key(plan: Plan) -> str:
 class PlanJudge:
     """Judges plans under one view, and under networks drawn around it.
 
-    All plans are judged under the same networks, so that a rate that is drawn high or low favours no plan.
-
-    Args:
-        view: The network as it is known.
-        doubts: The uncertainty of its links; any other link has the rate in the view.
-        predictor: Predicts the rounds of plans.
+    All plans are judged under the same networks, so that a rate that is drawn high or low favours no plan. A link
+    without `doubts` has the rate in the view.
     """
 
     def __init__(self, view: View, doubts: Doubts, predictor: RoundPredictor) -> None:

@@ -76,12 +76,7 @@ def propose(
 ) -> Proposal:
     """Propose the best of the policy's plans and of earlier plans, and decide on it.
 
-    Args:
-        policy: The policy that makes the plans.
-        dress: Completes a policy's plan for the run.
-        rules: The run's rules for swaps.
-        question: The state of the run.
-        processor: Returns the processor time of this thread in seconds.
+    `processor` returns the processor time of this thread in seconds.
     """
     began_s = processor()
     proposal = _propose(policy, dress, rules, question)
