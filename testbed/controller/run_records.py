@@ -96,7 +96,6 @@ class RunRecords:
             return dict(self._spent)
 
     def _trim(self, records: dict[str, dict[str, Any]]) -> None:
-        """Drop the oldest records beyond the number to keep."""
         while self._keep is not None and len(records) > self._keep:
             del records[next(iter(records))]
 

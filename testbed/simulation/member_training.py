@@ -291,7 +291,6 @@ class PlaceholderMembers(TrainingMembers):
 
 
 def _without_metrics(activity: Activity) -> Activity:
-    """Return the activity without metrics of the small model."""
     operations = (EndStep({}) if isinstance(its, EndStep) else its for its in activity.operations)
     return replace(activity, operations=tuple(operations))
 

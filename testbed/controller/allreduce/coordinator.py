@@ -178,7 +178,6 @@ class AllReduceCoordinator(Coordinator):
         self.group.membership.reconfiguration = None
 
     def _start_training(self) -> Actions:
-        """Enter the phase in which members train and their leases are checked."""
         self.running, self.group.phase = True, "running"
         if self.spec.elastic:
             leases = self.group.membership.leases

@@ -301,5 +301,4 @@ class AllReduceMembership:
 
 
 def _roster_of(roster: Roster, plan: Plan) -> Roster:
-    """Return the addresses of a plan's members."""
     return {member: roster[member] for member in plan.members}

@@ -303,7 +303,6 @@ class MemberServer:
         return hello.member
 
     async def _rejoin(self, hello: Hello, connection: Connection) -> Rejoin:
-        """Receive the state of a member that reconnects."""
         async with asyncio.timeout(HELLO_S):
             rejoin = await connection.receive()
         if not isinstance(rejoin, Rejoin) or rejoin.member != hello.member:

@@ -163,7 +163,6 @@ class Cpn(Policy):
         return Prices(self.skew, self.stale, self.drift, self.overlap)
 
     def _terms(self, problem: Problem, plan: Plan) -> list[Terms]:
-        """Return the costs of a plan's groups."""
         number = {name: i for i, name in enumerate(problem.names)}
         costs = Costs(problem, self.spatial)
         groups = plan.groups or (plan.whole,)

@@ -219,7 +219,6 @@ class _GroupingSearch:
             yield [*_with(rings, {k: halves[0]}), halves[1]]
 
     def _better(self, rings: Sequence[Ring]) -> list[Ring]:
-        """Return each ring in its best order."""
         return [self._bettered(ring) for ring in rings]
 
     def _shuffled(self, ring: Ring) -> list[int]:
