@@ -60,15 +60,16 @@ class Overlay:
         return costs
 
     def directed_tree(self, root: int, outward: bool, parents: Sequence[int]) -> DirectedTree:
-        """Return the tree of these parents, whose edges must all be in the overlay (`has`)."""
+        """Return the tree of these parents, whose edges must all be in the overlay."""
         edges = self._edges(root, outward, parents)
         uses = np.bincount(self._draws(edges))
         names = np.flatnonzero(uses)
         return DirectedTree(root, outward, tuple(parents), names, uses[names].astype(np.float64))
 
-    def has(self, root: int, outward: bool, parents: Sequence[int]) -> bool:
-        """Return whether the overlay has every edge of a tree."""
-        return bool((self._edges(root, outward, parents) >= 0).all())
+    def tree_if_there(self, root: int, outward: bool, parents: Sequence[int]) -> DirectedTree | None:
+        """Return the tree of these parents, or None if the overlay lacks one of its edges."""
+        there = (self._edges(root, outward, parents) >= 0).all()
+        return self.directed_tree(root, outward, parents) if there else None
 
     def _edges(self, root: int, outward: bool, parents: Sequence[int]) -> Ints:
         child = np.array([v for v in range(len(parents)) if v != root], dtype=np.int64)
