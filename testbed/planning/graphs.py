@@ -10,7 +10,6 @@ from math import isqrt
 from typing import Literal
 
 import networkx as nx
-import numpy as np
 
 from testbed.errors import DetailedError
 from testbed.planning.view import Pair, View
@@ -164,14 +163,6 @@ def metropolis(graph: Graph) -> Weights:
         row = {other: 1 / (1 + max(degree[member], degree[other])) for other in graph.sources(member)}
         rows[member] = {member: 1 - sum(row.values()), **row}
     return rows
-
-
-def spectral_gap(weights: Weights) -> float:
-    """Return 1 - |second largest eigenvalue|, in [0, 1]: the part by which disagreement shrinks in about a round."""
-    members = list(weights)
-    matrix = np.array([[weights[receiver].get(sender, 0.0) for sender in members] for receiver in members])
-    sizes = sorted(np.abs(np.linalg.eigvals(matrix)), reverse=True)
-    return float(1 - sizes[1]) if len(sizes) > 1 else 1.0
 
 
 def ring(members: Sequence[str]) -> Graph:

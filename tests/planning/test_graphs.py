@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import permutations
-from math import cos, pi
 from random import Random
 
 import pytest
@@ -24,7 +23,6 @@ from testbed.planning.graphs import (
     metropolis,
     ring,
     ring_based,
-    spectral_gap,
     torus,
     uniform,
 )
@@ -111,12 +109,6 @@ def test_metropolis_refuses_an_edge_without_its_reverse() -> None:
     with pytest.raises(GraphError) as caught:
         metropolis(exponential(MEMBERS))
     assert (caught.value.rule, caught.value.link) == ("one-way-edge", "w1->w0")
-
-
-def test_the_spectral_gap_is_that_of_the_formula() -> None:
-    assert spectral_gap(uniform(complete(MEMBERS))) == pytest.approx(1)
-    assert spectral_gap(uniform(ring(MEMBERS))) == pytest.approx(1 - (1 + 2 * cos(2 * pi / 16)) / 3)
-    assert spectral_gap(uniform(ring(MEMBERS))) < spectral_gap(uniform(ring_based(MEMBERS)))
 
 
 def view_of(rates: dict[tuple[str, str], float]) -> View:

@@ -88,18 +88,11 @@ class AllReduceCoordinator(Coordinator):
         """
         restarted = not self.running
         if self.spec.elastic is None or (restarted and not self.group.plans.epochs.resumed):
-            raise Contradiction(
-                f"{hello.member!r} reconnected to a run that it can't have been in; start the member again",
-                rule="not-begun",
-                member=hello.member,
-            )
+            text = f"{hello.member!r} reconnected to a run that it can't have been in; start the member again"
+            raise Contradiction.of(hello, "not-begun", text)
         if rejoin.newest > (made := self.group.plans.epochs.newest):
-            raise Contradiction(
-                f"{hello.member!r} reports plan epoch {rejoin.newest}, and the newest that was handed out is {made}",
-                rule="unknown-epoch",
-                member=hello.member,
-                epoch=rejoin.newest,
-            )
+            text = f"{hello.member!r} reports plan epoch {rejoin.newest}, and the newest that was handed out is {made}"
+            raise Contradiction.of(hello, "unknown-epoch", text, epoch=rejoin.newest)
         plan = self.group.plans.reported_plan(rejoin, self.spec.members)
         membership = self.group.membership
         if restarted or membership.not_reconnected:
@@ -208,12 +201,8 @@ class AllReduceCoordinator(Coordinator):
     def _reported(self, report: Report) -> Actions:
         newest = self.group.plans.epochs.newest
         if report.epoch > newest:
-            raise Contradiction(
-                f"its report of round {report.round} names plan epoch {report.epoch}, and the newest is {newest}",
-                rule="unknown-epoch",
-                member=report.member,
-                epoch=report.epoch,
-            )
+            text = f"its report of round {report.round} names plan epoch {report.epoch}, and the newest is {newest}"
+            raise Contradiction.of(report, "unknown-epoch", text)
         self.group.membership.leases.advance(report.member, self.clocks.monotonic())
         if (done := self.group.rounds.add(report)) is not None:
             yield from self._round_over(done)

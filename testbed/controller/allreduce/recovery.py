@@ -45,12 +45,8 @@ class Recovery:
         """
         membership, newest = self._group.membership, self._group.rounds.newest
         if holding.round < newest:
-            raise Contradiction(
-                f"it reports that it is in round {holding.round}, and it contributed to round {newest} already",
-                rule="round-over",
-                member=holding.member,
-                round=holding.round,
-            )
+            text = f"it reports that it is in round {holding.round}, and it contributed to round {newest} already"
+            raise Contradiction.of(holding, "round-over", text)
         if not membership.add_holding(holding) or (change := membership.reconfiguration) is None:
             return
         if odd := disagreeing(change.holdings.values()):

@@ -147,12 +147,8 @@ class GossipCoordinator(Coordinator):
         """
         self.check_names(report)
         if report.round > self.spec.rounds:
-            raise Contradiction(
-                f"it reported iteration {report.round}, and the run has {self.spec.rounds}",
-                rule="beyond-end",
-                member=report.member,
-                round=report.round,
-            )
+            text = f"it reported iteration {report.round}, and the run has {self.spec.rounds}"
+            raise Contradiction.of(report, "beyond-end", text)
 
     def _handle_goodbye(self, goodbye: Goodbye) -> Actions:
         member = goodbye.member

@@ -95,12 +95,7 @@ class IterationLog:
         """
         before = self._entered.get(report.member)
         if before is not None and report.round <= before:
-            raise Contradiction(
-                f"it reported iteration {report.round} after {before}",
-                rule="order",
-                member=report.member,
-                round=report.round,
-            )
+            raise Contradiction.of(report, "order", f"it reported iteration {report.round} after {before}")
         self._entered[report.member] = report.round
         self._newest[report.member] = replace(report, arrivals={}, slices=())
         self._entered_s[report.member] = entered_s

@@ -84,12 +84,8 @@ class Coordinator(ABC):
             Contradiction: It names another.
         """
         if strangers := sorted(report.named.difference(self.spec.members)):
-            raise Contradiction(
-                f"its {report.kind} names {strangers[0]!r}, which is not a member of this run",
-                rule="unknown-member",
-                member=report.member,
-                given=strangers[0],
-            )
+            text = f"its {report.kind} names {strangers[0]!r}, which is not a member of this run"
+            raise Contradiction.of(report, "unknown-member", text, given=strangers[0])
 
     @abstractmethod
     def begin(self, hellos: Mapping[str, Hello]) -> Actions:
@@ -105,11 +101,8 @@ class Coordinator(ABC):
         Raises:
             Contradiction: The member's state is impossible, or this run takes no members back.
         """
-        raise Contradiction(
-            f"{hello.member!r} reconnected, and a gossip run takes no member back; start the member again",
-            rule="no-return",
-            member=hello.member,
-        )
+        text = f"{hello.member!r} reconnected, and a gossip run takes no member back; start the member again"
+        raise Contradiction.of(hello, "no-return", text)
 
     @abstractmethod
     def receive(self, message: ControlMessage) -> Actions:

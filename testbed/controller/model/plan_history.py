@@ -226,39 +226,23 @@ class PlanHistory:
     def reported_plan(rejoin: Rejoin, members: Collection[str]) -> Plan:
         """Return the plan that a reconnected member says it goes by, after checking it.
 
-        Args:
-            rejoin: The member's state.
-            members: The members of the run.
-
         Raises:
             Contradiction: There can be no such plan in this run.
         """
         who = f"the state that {rejoin.member!r} reports after its reconnection is impossible"
         if strangers := sorted({*rejoin.roster, *map(str, rejoin.plan.get("members", ()))} - {*members}):
-            raise Contradiction(
-                f"{who}: {strangers[0]!r:.80} is not a member of this run",
-                rule="unknown-member",
-                member=rejoin.member,
-                given=strangers[0],
-            )
+            text = f"{who}: {strangers[0]!r:.80} is not a member of this run"
+            raise Contradiction.of(rejoin, "unknown-member", text, given=strangers[0])
         try:
             plan = Plan.from_json(rejoin.plan)
         except PlanError as error:
             raise Contradiction(f"{who}: {error}", **{**error.details, "member": rejoin.member}) from error
         if missing := sorted(set(plan.members) - set(rejoin.roster)):
-            raise Contradiction(
-                f"{who}: its plan includes {missing[0]!r}, and its roster has no address of that member",
-                rule="roster",
-                member=rejoin.member,
-                given=missing[0],
-            )
+            text = f"{who}: its plan includes {missing[0]!r}, and its roster has no address of that member"
+            raise Contradiction.of(rejoin, "roster", text, given=missing[0])
         if plan.epoch > rejoin.newest:
-            raise Contradiction(
-                f"{who}: its plan has epoch {plan.epoch}, and the newest epoch that it knows of is {rejoin.newest}",
-                rule="unknown-epoch",
-                member=rejoin.member,
-                epoch=plan.epoch,
-            )
+            text = f"{who}: its plan has epoch {plan.epoch}, and the newest epoch that it knows of is {rejoin.newest}"
+            raise Contradiction.of(rejoin, "unknown-epoch", text, epoch=plan.epoch)
         return plan
 
     def recover(self, plan: Plan, begins: bool) -> None:
@@ -272,11 +256,8 @@ class PlanHistory:
             Contradiction: No controller of this run can have made the plan.
         """
         if plan.epoch > self.epochs.newest:
-            raise Contradiction(
-                f"the plan's epoch {plan.epoch} was never handed out; the newest is {self.epochs.newest}",
-                rule="unknown-epoch",
-                epoch=plan.epoch,
-            )
+            text = f"the plan's epoch {plan.epoch} was never handed out; the newest is {self.epochs.newest}"
+            raise Contradiction(text, rule="unknown-epoch", epoch=plan.epoch)
         if (prepared := self._prepared.get(plan.epoch)) is not None:
             plan = prepared.plan
         elif not begins and plan.epoch > self.plan.epoch and not self.epochs.resumed:
