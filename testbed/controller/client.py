@@ -18,7 +18,7 @@ PIECE_BYTES = 1 << 20
 
 
 class ReadStatus(Request):
-    """Read the controller's state, members, round, plan and swaps: see `outcome.status`."""
+    """Read the controller's state, members, round, plan and swaps: see `ControlledRun.status`."""
 
 
 class ReadRounds(Request):
@@ -74,7 +74,7 @@ class ControllerClient:
         self._timeout_s = timeout_s
 
     def status(self) -> dict[str, Any]:
-        """Return the controller's state, members, round, plan and swaps: see `outcome.status`."""
+        """Return the controller's state, members, round, plan and swaps: see `ControlledRun.status`."""
         return dict(self._ask(ReadStatus()))
 
     def plan(self) -> Plan:

@@ -32,7 +32,7 @@ from testbed.controller.model.actions import (
 from testbed.controller.model.clocks import SYSTEM, Clocks
 from testbed.controller.model.coordinator import Coordinator
 from testbed.controller.model.spec import ControllerSpec
-from testbed.controller.outcome import State, status, write_final
+from testbed.controller.outcome import ControlledRun
 from testbed.controller.report_log import ReportLog
 from testbed.controller.server.member_server import MemberServer, TcpEndpoint
 from testbed.errors import ending_of
@@ -78,7 +78,7 @@ def coordinator_of(spec: ControllerSpec, out: Path, clocks: Clocks) -> Coordinat
     raise ValueError("the spec has neither `planning` nor `graph`: give one of them")
 
 
-class ControllerService:
+class ControllerService(ControlledRun):
     """The controller of one training. Everything happens on one event loop.
 
     Args:
@@ -98,13 +98,7 @@ class ControllerService:
         takes_next: bool = False,
         before: ControllerService | None = None,
     ) -> None:
-        self.spec = spec
-        self.coordinator = coordinator_of(spec, out, clocks)
-        self.state: State = "waiting"
-        #: Why the run failed, or empty.
-        self.failure = ""
-        #: The last hello of each member that has joined.
-        self.hellos: dict[str, Hello] = {}
+        super().__init__(spec, coordinator_of(spec, out, clocks))
         self.changes = ChangeSignal()
         self.finished = asyncio.Event()
         self.closed = False
@@ -236,10 +230,6 @@ class ControllerService:
             case _:
                 self._carry_out(self.coordinator.do(request))
 
-    def status(self) -> dict[str, Any]:
-        """Return the run's status."""
-        return status(self)
-
     # Actions of the coordinator
 
     def _carry_out(self, actions: Iterable[Action]) -> None:
@@ -318,6 +308,6 @@ class ControllerService:
         self.state = state
         self.server.over = True
         self.coordinator.end()
-        write_final(self._out / "final.json", self)
+        self.write_final(self._out / "final.json")
         self.finished.set()
         self.changes.announce()

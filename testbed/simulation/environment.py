@@ -20,7 +20,7 @@ from testbed.controller.model.actions import Action, After, Background, Fail, Te
 from testbed.controller.model.coordinator import Coordinator
 from testbed.controller.model.identity import Identities
 from testbed.controller.model.spec import ControllerSpec
-from testbed.controller.outcome import State, write_final
+from testbed.controller.outcome import ControlledRun
 from testbed.controller.report_log import ReportLog
 from testbed.emulation.network.difference import Difference
 from testbed.emulation.network.routing import Routes
@@ -72,7 +72,7 @@ class SimulatedCoordinator(AllReduceCoordinator):
     identify = KeylessIdentities
 
 
-class SimulatedController:
+class SimulatedController(ControlledRun):
     """The controller on simulated time. Its decisions and its messages take no time and do not use the network."""
 
     def __init__(self, spec: ControllerSpec, out: Path, queue: EventQueue) -> None:
@@ -81,16 +81,13 @@ class SimulatedController:
         Raises:
             PolicyError: the first view has no plan.
         """
-        self.spec = spec
-        self.state: State = "waiting"
-        self.failure = ""
-        self.hellos: dict[str, Hello] = {}
-        self.coordinator: Coordinator
+        coordinator: Coordinator
         if spec.planning is not None:
-            self.coordinator = SimulatedCoordinator(spec, spec.planning, out, queue.clocks)
+            coordinator = SimulatedCoordinator(spec, spec.planning, out, queue.clocks)
         else:
             assert spec.graph is not None
-            self.coordinator = GossipCoordinator(spec, spec.graph, queue.clocks)
+            coordinator = GossipCoordinator(spec, spec.graph, queue.clocks)
+        super().__init__(spec, coordinator)
         self._out = out
         self._reports = ReportLog(out, spec.rounds, queue.clocks)
         self._queue = queue
@@ -141,7 +138,7 @@ class SimulatedController:
         self._carry_out(self.coordinator.finish())
         self.state = "done"
         self.coordinator.end()
-        write_final(self._out / "final.json", self)
+        self.write_final(self._out / "final.json")
 
     def close(self) -> None:
         """Close the records."""

@@ -21,7 +21,6 @@ from testbed.controller.model.actions import Actions, Announce, Contradiction, F
 from testbed.controller.model.clocks import SYSTEM, Clocks
 from testbed.controller.model.coordinator import Coordinator, NotForMembers
 from testbed.controller.model.spec import ControllerSpec, GossipGraph
-from testbed.planning import Pair, PhysicalLink
 from testbed.planning.gaps import Violation
 from testbed.planning.graphs import GraphError
 from testbed.protocol import (
@@ -56,12 +55,6 @@ class GossipCoordinator(Coordinator):
     def present(self) -> frozenset[str]:
         """The members in the graph."""
         return frozenset(self.iterations.members)
-
-    def start(self) -> None:
-        """Do nothing: there are no plans to make."""
-
-    def close(self) -> None:
-        """Do nothing: there are no records to close."""
 
     # Members
 
@@ -125,9 +118,6 @@ class GossipCoordinator(Coordinator):
             yield from self._check(broken)
         elif self.spec.elastic:
             yield TellAll(Stop("done"))
-
-    def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
-        """Do nothing: members gossip over their graph, whatever the network is."""
 
     def do(self, request: Request) -> Actions:
         """Carry out a ChangeGraph request. Raises NotForMembers for other requests, GraphError."""
@@ -205,10 +195,6 @@ class GossipCoordinator(Coordinator):
             yield Fail(f"the bound on the iteration gap is broken: {broken[0]}")
 
     # Progress
-
-    def rounds(self, since: int) -> list[dict[str, Any]]:
-        """Return nothing: members that gossip have no common rounds."""
-        return []
 
     def status(self) -> dict[str, Any]:
         """Return the newest iteration that all members have entered, and the newest metrics."""

@@ -53,16 +53,14 @@ class Coordinator(ABC):
         """True once all members that take part have said goodbye."""
         return self.running and bool(self.present) and self.goodbyes.keys() >= self.present
 
-    @abstractmethod
-    def start(self) -> None:
+    def start(self) -> None:  # noqa: B027 - members that gossip get nothing that must be prepared
         """Prepare what members get when they join, such as the first plan.
 
         Raises:
             PolicyError: The policy finds no first plan.
         """
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - gossip has no such records
         """Close the files of the coordinator's records, such as the decision log."""
 
     def record_event(
@@ -133,9 +131,9 @@ class Coordinator(ABC):
 
     # The members' progress, in plain values. Times are Unix seconds, rates are bit/s of frames.
 
-    @abstractmethod
     def rounds(self, since: int) -> list[dict[str, Any]]:
-        """Return summaries of the complete rounds from number `since` on, as far as they are kept."""
+        """Return summaries of the complete rounds from number `since` on, as far as they are kept: none of gossip."""
+        return []
 
     @abstractmethod
     def status(self) -> dict[str, Any]:
@@ -147,8 +145,9 @@ class Coordinator(ABC):
 
     # The run and people
 
-    @abstractmethod
-    def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
+    def change_network(  # noqa: B027 - members gossip over their graph, whatever the network is
+        self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]
+    ) -> None:
         """Use another emulated network from now on.
 
         Raises:

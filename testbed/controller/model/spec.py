@@ -29,8 +29,7 @@ def _job(value: Any) -> Job:
     return value if isinstance(value, Job) else Job.from_json(value)
 
 
-def _job_json(job: Job) -> dict[str, Any]:
-    return asdict(job)
+JobField = Annotated[Job, PlainValidator(_job), PlainSerializer(asdict)]
 
 
 class Elasticity(BaseModel):
@@ -171,7 +170,7 @@ class Newcomer(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
-    job: Annotated[Job, PlainValidator(_job), PlainSerializer(_job_json)]
+    job: JobField
     #: The codecs of overlay edges to and from the member that differ from the plan's codec.
     link_codecs: dict[str, str] = {}
 
@@ -185,7 +184,7 @@ class ControllerSpec(BaseModel):
     members: tuple[str, ...] = Field(min_length=1)
     #: The members' tokens and keys are derived from it (see Identities). It never leaves the controller.
     secret: str = Field(min_length=1, repr=False)
-    jobs: dict[str, Annotated[Job, PlainValidator(_job), PlainSerializer(_job_json)]]
+    jobs: dict[str, JobField]
     planning: PlanningSpec | None = None
     graph: GossipGraph | None = None
     #: Without it, the death of a member ends the run; a graph that survives the death goes on without the member.
