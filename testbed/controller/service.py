@@ -33,7 +33,7 @@ from testbed.controller.model.clocks import SYSTEM, Clocks
 from testbed.controller.model.coordinator import Coordinator
 from testbed.controller.model.spec import ControllerSpec
 from testbed.controller.outcome import ControlledRun
-from testbed.controller.report_log import ReportLog
+from testbed.controller.run_records import ReportLog
 from testbed.controller.server.member_server import MemberServer, TcpEndpoint
 from testbed.errors import ending_of
 from testbed.planning import Pair, PhysicalLink

@@ -21,7 +21,7 @@ from testbed.controller.model.coordinator import Coordinator
 from testbed.controller.model.identity import Identities
 from testbed.controller.model.spec import ControllerSpec
 from testbed.controller.outcome import ControlledRun
-from testbed.controller.report_log import ReportLog
+from testbed.controller.run_records import ReportLog
 from testbed.emulation.network.difference import Difference
 from testbed.emulation.network.routing import Routes
 from testbed.link import pair_name
