@@ -92,10 +92,8 @@ def _coordinator_for_newcomers(controller: ControllerService) -> AllReduceCoordi
             "only an elastic run takes a new member; write `elastic: {quorum: 2}` in its file", rule="not-elastic"
         )
     if not controller.server.local:
-        raise NotEnrolled(
-            "members that come over TCP can't be added during a run; start the controller with the name in --members",
-            rule="secrets",
-        )
+        text = "members that come over TCP can't be added during a run; start the controller with the name in --members"
+        raise NotEnrolled(text, rule="secrets")
     if controller.state != "running":
         raise NotEnrolled(
             f"the run is {controller.state}; a new member can join only while it is running", rule="not-running"

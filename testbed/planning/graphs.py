@@ -43,19 +43,11 @@ class Graph:
                 "a graph's members must be at least one, each named once", field="members", given=self.members
             )
         if unknown := sorted({end for edge in self.edges for end in edge} - set(self.members)):
-            raise GraphError(
-                f"edges name {', '.join(unknown)}, not among the members; list them, or drop the edges",
-                rule="unknown-member",
-                field="edges",
-                given=unknown,
-            )
+            text = f"edges name {', '.join(unknown)}, not among the members; list them, or drop the edges"
+            raise GraphError(text, rule="unknown-member", field="edges", given=unknown)
         if loops := sorted(source for source, target in self.edges if source == target):
-            raise GraphError(
-                f"{', '.join(loops)}: drop the edge from the member to itself, which averaging implies",
-                rule="loop",
-                field="edges",
-                given=loops,
-            )
+            text = f"{', '.join(loops)}: drop the edge from the member to itself, which averaging implies"
+            raise GraphError(text, rule="loop", field="edges", given=loops)
         self._check_connected()
 
     @classmethod
@@ -152,11 +144,8 @@ def metropolis(graph: Graph) -> Weights:
     """
     if not graph.symmetric:
         u, v = next(edge for edge in sorted(graph.edges) if edge[::-1] not in graph.edges)
-        raise GraphError(
-            f"Metropolis weights need both directions of each edge: add an edge {v} to {u}, or take uniform weights",
-            rule="one-way-edge",
-            link=f"{v}->{u}",
-        )
+        text = f"Metropolis weights need both directions of each edge: add an edge {v} to {u}, or take uniform weights"
+        raise GraphError(text, rule="one-way-edge", link=f"{v}->{u}")
     degree = {member: len(graph.sources(member)) for member in graph.members}
     rows = {}
     for member in graph.members:
@@ -181,11 +170,8 @@ def double_ring(members: Sequence[str]) -> Graph:
     Raises GraphError unless the number of members is a multiple of 4.
     """
     if len(members) % 4:
-        raise GraphError(
-            f"double-ring needs a multiple of 4 members, not {len(members)}: two halves of an even number each",
-            field="members",
-            given=len(members),
-        )
+        text = f"double-ring needs a multiple of 4 members, not {len(members)}: two halves of an even number each"
+        raise GraphError(text, field="members", given=len(members))
     half = len(members) // 2
     left, right = members[:half], members[half:]
     pairs = [*_ring_based_pairs(left), *_ring_based_pairs(right), *zip(left, right, strict=True)]
@@ -205,11 +191,8 @@ def torus(members: Sequence[str]) -> Graph:
     n = len(members)
     rows = next(rows for rows in range(isqrt(n), 0, -1) if n % rows == 0)
     if rows == 1:
-        raise GraphError(
-            f"torus: {n} members do not fill a grid of two rows or more; take another number of members, or a ring",
-            field="members",
-            given=n,
-        )
+        text = f"torus: {n} members do not fill a grid of two rows or more; take another number of members, or a ring"
+        raise GraphError(text, field="members", given=n)
     columns = n // rows
     grid = [list(members[row * columns : (row + 1) * columns]) for row in range(rows)]
     across = [pair for row in grid for pair in _ring_pairs(row)]
@@ -294,10 +277,7 @@ def _ring_pairs(members: Sequence[str]) -> list[Pair]:
 
 def _ring_based_pairs(members: Sequence[str]) -> list[Pair]:
     if len(members) % 2:
-        raise GraphError(
-            f"ring-based needs an even number of members, not {len(members)}: each needs an opposite one",
-            field="members",
-            given=len(members),
-        )
+        text = f"ring-based needs an even number of members, not {len(members)}: each needs an opposite one"
+        raise GraphError(text, field="members", given=len(members))
     half = len(members) // 2
     return [*_ring_pairs(members), *zip(members[:half], members[half:], strict=True)]

@@ -103,11 +103,8 @@ class View:
         if self.model_bytes <= 0:
             raise ViewError(f"model_bytes {self.model_bytes} must be > 0", field="model_bytes", given=self.model_bytes)
         if self.knowledge not in get_args(Knowledge):
-            raise ViewError(
-                f"knowledge {self.knowledge!r} must be one of {', '.join(get_args(Knowledge))}",
-                field="knowledge",
-                given=self.knowledge,
-            )
+            text = f"knowledge {self.knowledge!r} must be one of {', '.join(get_args(Knowledge))}"
+            raise ViewError(text, field="knowledge", given=self.knowledge)
         for name, link in self.links.items():
             if not link.rate_bps > 0 or not link.delay_s >= 0:
                 raise ViewError(
@@ -122,12 +119,8 @@ class View:
                 )
         for pair, route in self.routes.items():
             if missing := [name for name in route if name not in self.links]:
-                raise ViewError(
-                    f"route {pair[0]} to {pair[1]} uses {', '.join(missing)}; list them under links",
-                    rule="unknown-link",
-                    field="routes",
-                    given=missing,
-                )
+                text = f"route {pair[0]} to {pair[1]} uses {', '.join(missing)}; list them under links"
+                raise ViewError(text, rule="unknown-link", field="routes", given=missing)
         for pair, edge in self.edges.items():
             if not edge.rate_bps > 0 or not edge.rtt_s >= 0:
                 raise ViewError(
@@ -138,12 +131,8 @@ class View:
                     link=f"{pair[0]}->{pair[1]}",
                 )
             if pair in self.routes and not self.passable(*pair):
-                raise ViewError(
-                    f"edge {pair[0]} to {pair[1]}: a link of its route is down; leave the edge out",
-                    rule="down",
-                    field="edges",
-                    link=f"{pair[0]}->{pair[1]}",
-                )
+                text = f"edge {pair[0]} to {pair[1]}: a link of its route is down; leave the edge out"
+                raise ViewError(text, rule="down", field="edges", link=f"{pair[0]}->{pair[1]}")
 
     @classmethod
     def of_network(

@@ -177,11 +177,8 @@ class TopologyChanges:
     def _check(self, graph: Graph) -> None:
         fewest = min(len(graph.sources(member)) for member in graph.members)
         if self._in_force.backup > fewest:
-            raise GraphError(
-                f"`backup` is {self._in_force.backup}, and a member of this graph has only {fewest} in-neighbours",
-                rule="backup",
-                given=fewest,
-            )
+            text = f"`backup` is {self._in_force.backup}, and a member of this graph has only {fewest} in-neighbours"
+            raise GraphError(text, rule="backup", given=fewest)
         self._in_force.weigh(graph)
 
     def _configuration(self, member: str, graph: Graph) -> NodeConfiguration:

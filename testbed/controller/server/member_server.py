@@ -175,11 +175,8 @@ class MemberServer:
                 raise OSError(error.errno, os.strerror(error.errno), place) from error
             of_the_kernel = error.errno is not None and error.errno > 0  # the resolver's numbers are below 0
             why = os.strerror(error.errno) if of_the_kernel else error.strerror or error
-            raise AddressError(
-                f"{place}: {why}. Write an address of this machine (0.0.0.0 stands for all) and a port that is free",
-                host=tcp.host,
-                rule="listen",
-            ) from error
+            text = f"{place}: {why}. Write an address of this machine (0.0.0.0 stands for all) and a port that is free"
+            raise AddressError(text, host=tcp.host, rule="listen") from error
 
     def begin_next(self, identities: Identities, listener: MemberListener) -> None:
         """Close the connections of this training, and serve the next one, first the members that wait for it."""

@@ -171,11 +171,8 @@ class Cpn(Policy):
     def _problem(self, view: View, steps: Mapping[str, int] | None = None) -> Problem:
         if self.labels and set(self.labels) != set(view.names):
             odd = sorted(set(self.labels) ^ set(view.names))
-            raise PolicyError(
-                f"cpn: labels must name every member of the view and no other; compare {', '.join(odd)}",
-                field="labels",
-                given=odd,
-            )
+            text = f"cpn: labels must name every member of the view and no other; compare {', '.join(odd)}"
+            raise PolicyError(text, field="labels", given=odd)
         if len({len(counts) for counts in self.labels.values()}) > 1:
             raise PolicyError(
                 "cpn: labels must have one count for each label, equally many for each member", field="labels"
