@@ -116,8 +116,8 @@ class Planner:
         view = self._maker.view(self._clocks.unix())
         plan = self._maker.plan(self.policy, view)
         decision = Decision(True, "the first plan", None, predict(plan, view).seconds)
-        first = DecisionRecord(view, self.policy, decision, "period", adopted=plan)
-        self._log.record(first, self._log.bound(view))
+        first = Proposal(view, plan, decision, self._track.predictor, None)
+        self._log.record(DecisionRecord(first, self.policy, "period", adopted=plan), self._log.bound(view))
         return plan
 
     def close(self) -> None:
@@ -279,22 +279,16 @@ class Planner:
     def _record(self, request: PlanRequest, proposal: Proposal, last: Plan, adopted: Plan | None = None) -> Actions:
         """Write a decision and the bound of its view, which is solved in the background, into the decision log."""
         self._busy = True
-        view, policy = proposal.view, request.policy or self.policy
-        correction, spread = proposal.predictor.correction(last)
+        view = proposal.view
         changes = adopted is not None and (adopted.training, adopted.codec) != (last.training, last.codec)
         record = DecisionRecord(
-            view=view,
-            policy=policy,
-            decision=proposal.decision,
+            proposal,
+            request.policy or self.policy,
             reason="training" if changes else request.reason,
             after_round=self._group.last_round,
             last=last,
             adopted=adopted,
-            choice=proposal.choice,
             estimates=self._maker.knowledge.estimates(view.at_s),
-            correction=(math.exp(correction), spread),
-            training=proposal.training,
-            seconds=proposal.seconds,
         )
         yield Background(partial(self._log.bound, view), partial(self._recorded, record))
 

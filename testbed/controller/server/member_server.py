@@ -241,11 +241,13 @@ class MemberServer:
             log.warning("a member did not read its last messages within %s s", timeout_s)
 
     async def _serve(self, owner: str | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a connection at the socket of the member `owner`, or over TCP (None)."""
         await self._serve_connection(owner, Connection(reader, writer))
 
     async def _serve_connection(self, owner: str | None, connection: Connection, hello: Hello | None = None) -> None:
-        """Serve a connection to its end. A connection that waited for this training has sent its `hello` already."""
+        """Serve a connection to its end, at the socket of the member `owner` or over TCP (None).
+
+        A connection that waited for this training has sent its `hello` already.
+        """
         member = None
         try:
             member = await self._admit(owner, connection, hello)
