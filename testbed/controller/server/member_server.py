@@ -173,8 +173,8 @@ class MemberServer:
             place = f"{tcp.host}:{tcp.port}"
             if error.errno in NOT_HERE:  # asyncio names no place
                 raise OSError(error.errno, os.strerror(error.errno), place) from error
-            of_the_kernel = error.errno is not None and error.errno > 0  # the resolver's numbers are below 0
-            why = os.strerror(error.errno) if of_the_kernel else error.strerror or error
+            number = error.errno or 0  # below 0: the resolver's
+            why = os.strerror(number) if number > 0 else error.strerror or error
             text = f"{place}: {why}. Write an address of this machine (0.0.0.0 stands for all) and a port that is free"
             raise AddressError(text, host=tcp.host, rule="listen") from error
 
