@@ -21,7 +21,7 @@ from typing import Any
 from msgspec.structs import replace as with_fields
 
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
-from testbed.controller.model.group_state import GroupState
+from testbed.controller.model.membership import GroupState
 from testbed.emulation.network.routing import Routes
 from testbed.plan import Plan
 from testbed.protocol import Arrived, Probe, Report

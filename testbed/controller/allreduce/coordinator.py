@@ -19,7 +19,7 @@ from testbed.controller.allreduce.recovery import Recovery
 from testbed.controller.model.actions import Actions, After, Announce, Contradiction, Fail, TellAll
 from testbed.controller.model.clocks import SYSTEM, Clocks
 from testbed.controller.model.coordinator import Coordinator, NotForMembers
-from testbed.controller.model.group_state import GroupState
+from testbed.controller.model.membership import GroupState
 from testbed.controller.model.round_log import ReportedRound
 from testbed.controller.model.spec import ControllerSpec, PlanningSpec
 from testbed.controller.replanning.plan_maker import PlanMaker

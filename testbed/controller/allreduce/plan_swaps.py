@@ -15,7 +15,7 @@ from functools import partial
 
 from testbed.controller.knowledge.knowledge import Knowledge
 from testbed.controller.model.actions import Action, Actions, After, Announce, Tell, TellAll
-from testbed.controller.model.group_state import GroupState
+from testbed.controller.model.membership import GroupState
 from testbed.controller.model.plan_history import Swap
 from testbed.controller.replanning.plan_requests import PlanRequest, PlanRequests
 from testbed.plan import Plan

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from testbed.controller.model.actions import Actions, Announce, Background, Contradiction, Fail
-from testbed.controller.model.group_state import GroupState
-from testbed.controller.model.membership import Reconfiguration
+from testbed.controller.model.membership import GroupState, Reconfiguration
 from testbed.controller.replanning.plan_maker import PlanMaker
 from testbed.controller.replanning.planner import Planner
 from testbed.plan import Plan

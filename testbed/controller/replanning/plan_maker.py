@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from testbed.controller.knowledge.knowledge import Knowledge
-from testbed.controller.model.group_state import GroupState
+from testbed.controller.model.membership import GroupState
 from testbed.controller.model.spec import ControllerSpec, PlanningSpec
 from testbed.controller.replanning.training import TrainingMonitor, TrainingQuestion, through_codec
 from testbed.plan import Plan

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from testbed.controller.knowledge.network_monitor import NetworkMonitor
 from testbed.controller.model.actions import Action, Actions, Background
-from testbed.controller.model.group_state import GroupState
+from testbed.controller.model.membership import GroupState
 from testbed.controller.model.round_log import ReportedRound
 from testbed.controller.replanning.decision import Decision, SwapRules
 from testbed.controller.replanning.decision_log import DecisionLog, DecisionRecord

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import NamedTuple
 
-from testbed.controller.model.group_state import GroupState
+from testbed.controller.model.membership import GroupState
 from testbed.controller.model.round_log import RoundLog
 from testbed.controller.replanning.decision import NEWEST, Decision, PlanPerformance, missing_edge
 from testbed.controller.replanning.plan_maker import PlanMaker

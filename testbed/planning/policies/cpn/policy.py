@@ -13,9 +13,8 @@ from testbed.planning.cost import best_tree
 from testbed.planning.fastest import fastest_tree, graph
 from testbed.planning.policies.cpn.plan_cost import CODECS, PlanCost, exchange_s, strongest_codec, with_codecs
 from testbed.planning.policies.cpn.schedule import PERIODS, Prices, schedule
-from testbed.planning.policies.cpn.search import Grouping, search
+from testbed.planning.policies.cpn.search import Grouping, bettered, nearest, search
 from testbed.planning.policies.cpn.terms import Costs, Problem, Ring, Spatial, Terms
-from testbed.planning.policies.cpn.tour import bettered, nearest
 from testbed.planning.policies.packing import Packing
 from testbed.planning.policies.ring import nested_rings, ring_trees
 from testbed.planning.policy import (
