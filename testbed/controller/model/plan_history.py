@@ -45,6 +45,15 @@ class Epochs:
         write_json(self._file, {"newest": self.newest})
 
 
+def store_plan(folder: Path, plan: Plan) -> None:
+    """Write a plan to its own file in `folder`, named by the plan's epoch."""
+    write_json(_plan_file(folder, plan.epoch), plan.to_json())
+
+
+def _plan_file(folder: Path, epoch: int) -> Path:
+    return folder / f"{epoch:04d}.json"
+
+
 #: Rounds that the first round of a swap is compared with. They are few, because a plan is often swapped after the
 #: network became slow, at the earliest two rounds before, and without the swap the round would have been slow too.
 COMPARED = 3
@@ -274,7 +283,7 @@ class PlanHistory:
         """Return the swap to a round's plan if the controller before this one prepared it, else None."""
         if not self.epochs.resumed or done.epoch <= self.plan.epoch:
             return None
-        file = self._file(done.epoch)
+        file = _plan_file(self._folder, done.epoch)
         plan = Plan.from_json(json.loads(file.read_text())) if file.exists() else None
         if plan is None or set(plan.members) != set(self.plan.members):
             return None  # if it takes in a member, that member reports it when it reconnects
@@ -282,8 +291,5 @@ class PlanHistory:
         return Swap(plan, "prepared under the previous controller", done.began_s, done.number, set(plan.members))
 
     def _record(self, plan: Plan) -> None:
-        write_json(self._file(plan.epoch), plan.to_json())
+        store_plan(self._folder, plan)
         self._members[plan.epoch] = frozenset(plan.members)
-
-    def _file(self, epoch: int) -> Path:
-        return self._folder / f"{epoch:04d}.json"
