@@ -25,7 +25,7 @@ class Contradiction(DetailedError, ValueError):
     """
 
     @classmethod
-    def of(cls, message: ControlMessage, rule: str, text: str, **details: Unpack[Details]) -> Self:
+    def of(cls, message: ControlMessage, rule: str, text: str, /, **details: Unpack[Details]) -> Self:
         """Return the error with the member, the round and the epoch that the message names, and these details."""
         named = {name: getattr(message, name) for name in ("member", "round", "epoch") if hasattr(message, name)}
         return cls(text, **{**named, "rule": rule, **details})
