@@ -16,7 +16,7 @@ import msgspec
 import networkx as nx
 import yaml
 
-from testbed.controller.model.plan_history import PlanRecord
+from testbed.controller.model.plan_history import store_plan
 from testbed.plan import Plan, Tree
 
 ZERO_S = 1_790_000_000.0
@@ -60,9 +60,9 @@ class MadeRun:
         _write_lines(path / "rounds.jsonl", self._reports())
         _write_lines(path / "decisions.jsonl", self._decisions())
         _write_lines(path / "events.jsonl", self._events())
-        swaps, record = [], PlanRecord(path / "plans")
+        swaps = []
         for epoch, at_s in enumerate(_every(PLAN_S, self.seconds)):
-            record.store(self._plan(epoch))
+            store_plan(path / "plans", self._plan(epoch))
             swaps.append(_swap(epoch, at_s))
         summary = {"verdict": "trusted", "reasons": [], "swaps": swaps[1:]}
         (path / "summary.json").write_text(json.dumps(summary))

@@ -21,7 +21,7 @@ from typing import Any
 from msgspec.structs import replace as with_fields
 
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
-from testbed.controller.model.group_state import GroupState
+from testbed.controller.model.membership import GroupState
 from testbed.emulation.network.routing import Routes
 from testbed.plan import Plan
 from testbed.protocol import Arrived, Probe, Report
@@ -31,7 +31,7 @@ from testbed.schema import convert_to
 from testbed.simulation.environment import Environment, EventSchedule, SimulatedController
 from testbed.simulation.event_queue import EventQueue, SimulatedClocks
 from testbed.simulation.measurements import Measurements
-from testbed.simulation.members import NO_STEPS, FinishedRound
+from testbed.simulation.members import NO_STEPS, DueReport, FinishedRound
 from testbed.simulation.network import SimulatedNetwork
 from testbed.simulation.round_model import coded_payload
 from testbed.simulation.round_simulation import hold_s, model_of
@@ -264,7 +264,7 @@ class _Replay:
     def _over(self, name: str, told: FinishedRound) -> None:
         assert self._measurements is not None
         before = self._group.rounds.count
-        self._measurements.report(name, told, NO_STEPS, arrivals=True)
+        self._measurements.report(name, DueReport(0.0, (told,), NO_STEPS))
         self._note(before)
 
     def _hear(self, message: Report | Arrived) -> None:

@@ -1,22 +1,58 @@
-"""A client of a controller's owner socket, for the run that owns the controller."""
+"""A client of a controller's owner socket, for the run that owns the controller, and the requests of that run."""
 
 from __future__ import annotations
 
 import json
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from testbed.api.requests import Request
+from testbed.api.requests import REQUESTS, Request
 from testbed.controller.model.spec import Newcomer
-from testbed.controller.owner_requests import AddMember, ChangeNetwork, ReadRounds, ReadStatus
 from testbed.plan import Plan
-from testbed.planning.view import Member, Pair, PhysicalLink, links_to_json, routes_to_json
+from testbed.planning.view import Member, Pair, PhysicalLink
 from testbed.sockets import unix_address
 
 PIECE_BYTES = 1 << 20
+
+
+class ReadStatus(Request):
+    """Read the controller's state, members, round, plan and swaps: see `ControlledRun.status`."""
+
+
+class ReadRounds(Request):
+    """Read the complete rounds from number `since` on."""
+
+    since: int = 0
+
+
+class ChangeNetwork(Request):
+    """Change the network: the whole current one, after a swap or after a link went down or up.
+
+    Attributes:
+        links: The links by name.
+        routes: The links on the route from each member to each other: the sender, the receiver, and the links' names.
+    """
+
+    links: dict[str, PhysicalLink]
+    routes: list[tuple[str, str, tuple[str, ...]]]
+
+
+class AddMember(ChangeNetwork):
+    """Add a member to the run, which joins as soon as it connects.
+
+    Attributes:
+        newcomer: The member and its job.
+        members: All members, the new one included.
+    """
+
+    newcomer: Newcomer
+    members: tuple[Member, ...]
+
+
+#: The requests that an owner may make: its own, and those of users (`testbed.api.requests`).
+OWNER_REQUESTS: tuple[type[Request], ...] = (ReadStatus, ReadRounds, ChangeNetwork, AddMember, *REQUESTS)
 
 
 class ControllerError(RuntimeError):
@@ -38,7 +74,7 @@ class ControllerClient:
         self._timeout_s = timeout_s
 
     def status(self) -> dict[str, Any]:
-        """Return the controller's state, members, round, plan and swaps: see `outcome.status`."""
+        """Return the controller's state, members, round, plan and swaps: see `ControlledRun.status`."""
         return dict(self._ask(ReadStatus()))
 
     def plan(self) -> Plan:
@@ -51,7 +87,7 @@ class ControllerClient:
 
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
         """Tell the controller the whole current network, after a swap or after a link went down or up."""
-        self._ask(ChangeNetwork(links=links_to_json(links), routes=routes_to_json(routes)))
+        self._ask(ChangeNetwork(links=dict(links), routes=_listed(routes)))
 
     def add_member(
         self,
@@ -68,8 +104,7 @@ class ControllerClient:
             links: The network's links, those of the new member included.
             routes: The links on the route from each member to each other.
         """
-        network = {"links": links_to_json(links), "routes": routes_to_json(routes)}
-        self._ask(AddMember(newcomer=newcomer, members=[asdict(member) for member in members], **network))
+        self._ask(AddMember(links=dict(links), routes=_listed(routes), newcomer=newcomer, members=tuple(members)))
 
     def do(self, request: Request) -> None:
         """Carry out a user's request."""
@@ -92,3 +127,8 @@ class ControllerClient:
             connection.sendall(request_json)
             connection.shutdown(socket.SHUT_WR)
             return b"".join(iter(lambda: connection.recv(PIECE_BYTES), b""))
+
+
+def _listed(routes: Mapping[Pair, tuple[str, ...]]) -> list[tuple[str, str, tuple[str, ...]]]:
+    """Return routes as a list: JSON has no pairs as keys."""
+    return [(source, target, route) for (source, target), route in routes.items()]

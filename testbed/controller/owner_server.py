@@ -4,6 +4,12 @@ A connection carries one request and its answer. Each is a JSON value that ends 
 
     {"request": "ForcePolicy", "policy": "mst"}   ->   {"answer": {}}
                                                   or   {"refused": "why"}
+
+A member comes to an elastic run in three steps:
+
+1. The run makes the request AddMember: the member's name and job, and the network that includes it.
+2. The controller adds the member's socket, token, job and links. The other members are not told yet.
+3. The member joins as a lost member does: by a plan that includes it, with which the others get its keys.
 """
 
 from __future__ import annotations
@@ -11,16 +17,19 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from testbed.api.requests import Request, request_from_json
 from testbed.api.server import unix_socket
-from testbed.controller.enrolment import enrol
-from testbed.controller.owner_requests import OWNER_REQUESTS, AddMember, ChangeNetwork, ReadRounds, ReadStatus
+from testbed.controller.allreduce.coordinator import AllReduceCoordinator
+from testbed.controller.client import OWNER_REQUESTS, AddMember, ChangeNetwork, ReadRounds, ReadStatus
+from testbed.controller.model.spec import Newcomer
 from testbed.controller.service import ControllerService
-from testbed.planning.view import links_from_json, members_from_json, routes_from_json
+from testbed.errors import DetailedError
+from testbed.planning import Member, Pair, PhysicalLink, View
 from testbed.telemetry.store import finite
 
 log = logging.getLogger(__name__)
@@ -29,12 +38,73 @@ log = logging.getLogger(__name__)
 OWN_FAULT = "the controller failed"
 
 
+class NotEnrolled(DetailedError, ValueError):
+    """The run can't take the member. The text says why, and what to do instead."""
+
+
+async def enrol(
+    controller: ControllerService,
+    newcomer: Newcomer,
+    members: tuple[Member, ...],
+    links: Mapping[str, PhysicalLink],
+    routes: Mapping[Pair, tuple[str, ...]],
+) -> None:
+    """Let a new member join from now on.
+
+    See `ControllerClient.add_member` for the arguments.
+
+    Raises:
+        NotEnrolled: The run can't take the member.
+    """
+    coordinator = _coordinator_for_newcomers(controller)
+    if newcomer.name in coordinator.spec.members:
+        raise NotEnrolled(
+            f"{newcomer.name!r} is a member of this run already; use another name", rule="member", member=newcomer.name
+        )
+    known = coordinator.maker.options.view
+    try:
+        at_s = coordinator.clocks.unix()
+        view = View.of_network(members, links, routes, known.model_bytes, at_s, known.knowledge)
+        spec = coordinator.spec.with_member(newcomer, view)
+    except ValueError as error:  # pydantic's ValidationError, ViewError
+        raise NotEnrolled(str(error), rule="spec", member=newcomer.name) from error
+    coordinator.identities.add(newcomer.name)
+    await controller.server.listen_for(newcomer.name)
+    controller.spec = spec
+    coordinator.follow(spec)
+    controller.changes.announce()
+
+
+def _coordinator_for_newcomers(controller: ControllerService) -> AllReduceCoordinator:
+    """Return the coordinator of a run that takes new members now.
+
+    Raises:
+        NotEnrolled: The run takes none.
+    """
+    coordinator = controller.coordinator
+    if not isinstance(coordinator, AllReduceCoordinator):
+        raise NotEnrolled(
+            "a gossip run takes no new member: its graph is made at the start. Write the worker into the topology file",
+            rule="gossip",
+        )
+    if coordinator.spec.elastic is None:
+        raise NotEnrolled(
+            "only an elastic run takes a new member; write `elastic: {quorum: 2}` in its file", rule="not-elastic"
+        )
+    if not controller.server.local:
+        text = "members that come over TCP can't be added during a run; start the controller with the name in --members"
+        raise NotEnrolled(text, rule="secrets")
+    if controller.state != "running":
+        raise NotEnrolled(
+            f"the run is {controller.state}; a new member can join only while it is running", rule="not-running"
+        )
+    return coordinator
+
+
 class OwnerServer:
     """Serves the owner of a controller, on the controller's event loop.
 
-    Args:
-        controller: The controller.
-        path: The Unix socket, for its owner's user alone.
+    The Unix socket at `path` is for its owner's user alone.
     """
 
     def __init__(self, controller: ControllerService, path: Path) -> None:
@@ -80,12 +150,15 @@ async def _carry_out(controller: ControllerService, request: Request) -> Any:
         case ReadStatus():
             return finite(controller.status())
         case ReadRounds(since=since):
-            return finite(controller.coordinator.progress.rounds(since))
+            return finite(controller.coordinator.rounds(since))
         case AddMember():
-            members, links = members_from_json(request.members), links_from_json(request.links)
-            await enrol(controller, request.newcomer, members, links, routes_from_json(request.routes))
+            await enrol(controller, request.newcomer, request.members, request.links, _by_pair(request))
         case ChangeNetwork():
-            controller.change_network(links_from_json(request.links), routes_from_json(request.routes))
+            controller.change_network(request.links, _by_pair(request))
         case _:
             controller.do(request)
     return {}
+
+
+def _by_pair(request: ChangeNetwork) -> dict[Pair, tuple[str, ...]]:
+    return {(source, target): route for source, target, route in request.routes}

@@ -1,4 +1,4 @@
-"""The rounds and decisions of a run in progress, for the API. Each is requested, or read from its file, once.
+"""The records of a run in progress: members' reports, written unchanged, and rounds and decisions, read for the API.
 
 Reading takes as long as the disk takes, so that the controller's event loop never does it.
 """
@@ -6,14 +6,68 @@ Reading takes as long as the disk takes, so that the controller's event loop nev
 from __future__ import annotations
 
 import json
+import logging
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
+
 from testbed.controller.client import ControllerError
+from testbed.controller.model.clocks import SYSTEM, Clocks
+from testbed.protocol import Arrived, ControlMessage, Report
 from testbed.telemetry.round_span import time_spent
+from testbed.telemetry.store import Records
+
+#: The limit of each member's records: ROUND_BYTES for each of the run's rounds, within LEAST_BYTES and MOST_BYTES. A
+#: report among 8 peers with 25 trains of each takes 12 KB, one without trains 1 KB, and one of a large model 200 KB.
+#: The limit protects the disk. An honest member with a large model can reach it in a long run, and stays in the run.
+ROUND_BYTES, LEAST_BYTES, MOST_BYTES = 64 * 1024, 64 * 1024**2, 4 * 1024**3
+
+log = logging.getLogger(__name__)
+
+
+class ReportLog:
+    """Writes `rounds.jsonl`, the reports of rounds, and `arrivals.jsonl`, the trains that arrived during long rounds.
+
+    After half of a member's limit its trains are left out, and after the whole limit all its reports.
+    """
+
+    def __init__(self, out: Path, rounds: int, clocks: Clocks = SYSTEM) -> None:
+        self._clocks = clocks
+        self._files = {Report: Records(out / "rounds.jsonl"), Arrived: Records(out / "arrivals.jsonl")}
+        self._most_bytes = min(max(LEAST_BYTES, ROUND_BYTES * rounds), MOST_BYTES)
+        self._written: Counter[str] = Counter()
+
+    def add(self, message: ControlMessage) -> None:
+        """Record a message if it is a report, within its member's limit."""
+        if not isinstance(message, Report | Arrived):
+            return
+        written = self._written[message.member]
+        if written >= self._most_bytes:
+            return
+        record = {"at_s": self._clocks.unix(), **msgspec.to_builtins(message)}
+        del record["kind"]
+        if written >= self._most_bytes / 2:
+            if isinstance(message, Arrived):
+                return  # it has nothing but trains
+            del record["arrivals"]
+        written += self._files[type(message)].append(record)
+        self._written[message.member] = written
+        if written >= self._most_bytes:
+            log.warning(
+                "%s has reached the limit of %d bytes: its further reports are not recorded",
+                message.member,
+                self._most_bytes,
+            )
+
+    def close(self) -> None:
+        """Close `rounds.jsonl` and `arrivals.jsonl`."""
+        for file in self._files.values():
+            file.close()
 
 
 class Controller(Protocol):
@@ -43,7 +97,7 @@ class NewLines:
 
 
 class RunRecords:
-    """The rounds and decisions of one run. Any thread may use it.
+    """The rounds and decisions of one run, each requested, or read from its file, once. Any thread may use it.
 
     Args:
         directory: The run's directory.
@@ -96,7 +150,6 @@ class RunRecords:
             return dict(self._spent)
 
     def _trim(self, records: dict[str, dict[str, Any]]) -> None:
-        """Drop the oldest records beyond the number to keep."""
         while self._keep is not None and len(records) > self._keep:
             del records[next(iter(records))]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import signal
 import sys
 from collections.abc import Callable, Iterable
@@ -15,7 +14,7 @@ from testbed.api.server import ApiServer
 from testbed.controller.model.spec import ControllerSpec
 from testbed.controller.owner_server import OwnerServer
 from testbed.controller.server.member_server import TcpEndpoint
-from testbed.controller.server.secret_file import read_secret, write_secret
+from testbed.controller.server.secret_file import own_secret
 from testbed.controller.service import ControllerService
 from testbed.controller.subject import ControllerSubject
 
@@ -41,12 +40,6 @@ class Endpoints:
 
 async def serve_owner(spec: ControllerSpec, members: Path, owner: Path, out: Path) -> None:
     """Serve the run that owns the controller, until SIGTERM or SIGINT.
-
-    Args:
-        spec: The training.
-        members: The folder of the members' Unix sockets.
-        owner: The owner's Unix socket.
-        out: The run's directory.
 
     Raises:
         OSError: A socket can't be made.
@@ -83,7 +76,7 @@ async def serve_trainings(
     endpoints: Endpoints,
     tell: Callable[[ControllerService, Path], None],
     once: bool = False,
-) -> None:
+) -> bool:
     """Serve one training after the other until SIGTERM or SIGINT.
 
     Args:
@@ -91,6 +84,9 @@ async def serve_trainings(
         endpoints: Where to listen.
         tell: Called when a training is over.
         once: Serve only the first training.
+
+    Returns:
+        Whether the training failed, with `once`; else False, after a signal.
 
     Raises:
         OSError: An endpoint is taken, or others can read the token.
@@ -102,11 +98,12 @@ async def serve_trainings(
         controller = ControllerService(spec, endpoints.members, out, endpoints.tcp, takes_next=not once, before=before)
         await _serve(controller, endpoints, out, ended, until_over=True, keep_server=not once)
         if ended.is_set():
-            return
+            break
         tell(controller, out)
         if once:
-            return
+            return controller.state == "failed"
         before = controller
+    return False
 
 
 def _signalled() -> asyncio.Event:
@@ -126,7 +123,7 @@ async def _serve(
     keep_server: bool = False,
 ) -> None:
     """Serve until `ended`, or with `until_over` until the training's end. `keep_server` keeps the members' server."""
-    token = None if endpoints.port is None else _token(endpoints.token)
+    token = None if endpoints.port is None else own_secret(endpoints.token)
     api = ApiServer(ControllerSubject(controller, out), endpoints.api, endpoints.port, token)
     try:
         if endpoints.port is not None and token is not None:
@@ -169,12 +166,6 @@ async def _follow_input(controller: ControllerService, ended: asyncio.Event) -> 
     if controller.state == "running":
         await controller.finished.wait()
     ended.set()
-
-
-def _token(path: Path) -> str:
-    if not path.exists():
-        write_secret(path, secrets.token_urlsafe(32) + "\n")
-    return read_secret(path)
 
 
 def _print_page_link(port: int, token: str, file: Path) -> None:

@@ -10,21 +10,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from testbed.api.requests import Request, Stop
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
 from testbed.controller.gossip.coordinator import GossipCoordinator
-from testbed.controller.model.actions import Action, After, Announce, Background, Fail, Tell, TellAll
+from testbed.controller.model.actions import (
+    Action,
+    After,
+    Announce,
+    Background,
+    Contradiction,
+    Fail,
+    JoinRefused,
+    Tell,
+    TellAll,
+)
 from testbed.controller.model.clocks import SYSTEM, Clocks
-from testbed.controller.model.contradiction import JoinRefused, own_errors
 from testbed.controller.model.coordinator import Coordinator
 from testbed.controller.model.spec import ControllerSpec
-from testbed.controller.outcome import State, status, write_final
-from testbed.controller.report_log import ReportLog
+from testbed.controller.outcome import ControlledRun
+from testbed.controller.run_records import ReportLog
 from testbed.controller.server.member_server import MemberServer, TcpEndpoint
+from testbed.errors import ending_of
 from testbed.planning import Pair, PhysicalLink
 from testbed.protocol import ControlMessage, Hello, Rejoin
 
@@ -67,15 +78,12 @@ def coordinator_of(spec: ControllerSpec, out: Path, clocks: Clocks) -> Coordinat
     raise ValueError("the spec has neither `planning` nor `graph`: give one of them")
 
 
-class ControllerService:
+class ControllerService(ControlledRun):
     """The controller of one training. Everything happens on one event loop.
 
     Args:
-        spec: The training.
         sockets: The folder of the members' folders, each with a Unix socket.
-        out: The run's directory.
         tcp: The address for members of other machines, or None.
-        clocks: The clocks.
         takes_next: Another training may follow, with the same server.
         before: The training before this one, or None.
     """
@@ -90,13 +98,7 @@ class ControllerService:
         takes_next: bool = False,
         before: ControllerService | None = None,
     ) -> None:
-        self.spec = spec
-        self.coordinator = coordinator_of(spec, out, clocks)
-        self.state: State = "waiting"
-        #: Why the run failed, or empty.
-        self.failure = ""
-        #: The last hello of each member that has joined.
-        self.hellos: dict[str, Hello] = {}
+        super().__init__(spec, coordinator_of(spec, out, clocks))
         self.changes = ChangeSignal()
         self.finished = asyncio.Event()
         self.closed = False
@@ -131,8 +133,7 @@ class ControllerService:
     async def close(self, keep_server: bool = False) -> None:
         """Stop the connected members, and complete the run's directory.
 
-        Args:
-            keep_server: The server goes on listening, for the next training.
+        With `keep_server` the server goes on listening, for the next training.
         """
         if self.state in ("waiting", "running"):
             self.fail("the controller was stopped")
@@ -170,7 +171,7 @@ class ControllerService:
             raise JoinRefused(
                 f"{hello.member!r} reconnected to a training that is over; start it again for the next one"
             )
-        with own_errors(f"{hello.member}'s hello", self.fail):
+        with self._handling(f"{hello.member}'s hello"):
             if rejoin is not None:
                 self._rejoin(hello, rejoin)
             elif self.state == "running":
@@ -184,20 +185,20 @@ class ControllerService:
 
     def received(self, message: ControlMessage) -> None:
         """Pass a member's message to the coordinator. Raises Contradiction if it is impossible."""
-        with own_errors(f"a {message.kind} of {getattr(message, 'member', 'nobody')}", self.fail):
+        with self._handling(f"a {message.kind} of {getattr(message, 'member', 'nobody')}"):
             self._carry_out(self.coordinator.receive(message))
             self._reports.add(message)
 
     def died(self, member: str, why: str) -> None:
         """Pass the end of a member's connection to the coordinator."""
         log.warning("lost the connection to %s: %s", member, why)
-        with own_errors(f"the end of {member}, {why}", self.fail):
+        with self._handling(f"the end of {member}, {why}"):
             self._carry_out(self.coordinator.died(member, why))
 
     def excluded(self, member: str, why: str) -> None:
         """Tell the coordinator that a member is excluded: it sent an impossible message or does not read."""
         log.warning("%s is excluded: %s", member, why)
-        with own_errors(f"the exclusion of {member}, {why}", self.fail):
+        with self._handling(f"the exclusion of {member}, {why}"):
             self._carry_out(self.coordinator.died(member, why, for_good=True))
 
     def _rejoin(self, hello: Hello, rejoin: Rejoin) -> None:
@@ -228,10 +229,6 @@ class ControllerService:
                 self.fail(request.reason)
             case _:
                 self._carry_out(self.coordinator.do(request))
-
-    def status(self) -> dict[str, Any]:
-        """Return the run's status."""
-        return status(self)
 
     # Actions of the coordinator
 
@@ -280,11 +277,30 @@ class ControllerService:
         self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
+        self._fail_by(error, "an action")
+
+    # Errors of the controller itself
+
+    @contextmanager
+    def _handling(self, event: str) -> Iterator[None]:
+        """End the run on any error but a Contradiction; `event` is for the text of the failure.
+
+        The member that is connected at the moment must not be cut off for a fault of the controller, and the other
+        members must not wait for work that was not done.
+        """
+        try:
+            yield
+        except Contradiction:
+            raise
+        except Exception as error:
+            self._fail_by(error, event)
+
+    def _fail_by(self, error: BaseException, event: str) -> None:
         if isinstance(error, OSError):  # the disk that records are written to
-            self.fail(f"the run can't be recorded: {error}")
+            self.fail(f"the run can't be recorded: {ending_of(error)[1]}")
             return
-        log.error("internal error of the controller", exc_info=error)
-        self.fail(f"internal error of the controller: {error!r}; its log has the traceback")
+        log.error("internal error of the controller while it handled %s", event, exc_info=error)
+        self.fail(f"internal error of the controller while it handled {event}: {error!r}; its log has the traceback")
 
     # The end
 
@@ -292,6 +308,6 @@ class ControllerService:
         self.state = state
         self.server.over = True
         self.coordinator.end()
-        write_final(self._out / "final.json", self)
+        self.write_final(self._out / "final.json")
         self.finished.set()
         self.changes.announce()

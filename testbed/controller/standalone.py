@@ -13,13 +13,15 @@ import argparse
 import asyncio
 import ipaddress
 import logging
-import secrets
 import shutil
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import count
+from functools import partial
+from itertools import count, permutations
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from testbed.api.server import PortTaken
 from testbed.certificates import AUTHORITY_KEY, make_certificates
@@ -28,10 +30,10 @@ from testbed.controller.model.identity import Identities
 from testbed.controller.model.spec import ControllerSpec, Elasticity, PlanningSpec
 from testbed.controller.serve import Endpoints, serve_attached, serve_trainings
 from testbed.controller.server.member_server import TcpEndpoint
-from testbed.controller.server.secret_file import read_secret, write_secret
+from testbed.controller.server.secret_file import own_secret, write_secret
 from testbed.controller.service import ControllerService
-from testbed.errors import BAD_INPUT, NOT_HERE, ending_of
-from testbed.planning import Edge, Member, PolicyError, View
+from testbed.errors import BAD_INPUT, ending_of
+from testbed.planning import Edge, Member, View
 from testbed.planning.events import load as load_simulator
 from testbed.plugins import is_file
 from testbed.protocol import Job
@@ -41,35 +43,6 @@ from testbed.sockets import CONTROLLER, Tls
 UNKNOWN = Edge(rate_bps=100e6, rtt_s=0.05)
 #: The assumed number of rounds. The members decide it; the controller needs it only to judge whether a swap pays off.
 ENDLESS = 1_000_000_000
-
-
-def spec_of(
-    members: Sequence[str],
-    secret: str,
-    model_bytes: int,
-    policy: str,
-    codec: str,
-    timeout_s: float,
-    quorum: int | None = None,
-) -> ControllerSpec:
-    """Return the spec of a run with one member a site and any training.
-
-    Raises:
-        ValueError: The members or the numbers are wrong.
-        PolicyError: There is no such policy.
-    """
-    names = tuple(members)
-    edges = {(a, b): UNKNOWN for a in names for b in names if a != b}
-    known = tuple(Member(name, site=name, speed=1.0, uplink="", downlink="") for name in names)
-    return ControllerSpec(
-        members=names,
-        secret=secret,
-        jobs={name: Job(ENDLESS, round_timeout_s=timeout_s) for name in names},
-        planning=PlanningSpec(
-            view=View(known, {}, {}, edges, model_bytes, SYSTEM.unix(), "measured"), policy=policy, codec=codec
-        ),
-        elastic=None if quorum is None else Elasticity(quorum=quorum),
-    )
 
 
 def main() -> int:
@@ -111,27 +84,38 @@ def _run(args: argparse.Namespace) -> int:
         if args.attached is not None:
             asyncio.run(serve_attached(spec, endpoints, args.out))
         else:
-            outcome = _OutcomePrinter(waits=not args.once)
-            asyncio.run(serve_trainings(_trainings(args, names, secret), endpoints, outcome, args.once))
-            return 1 if args.once and outcome.failed else 0
-    except (ValueError, PolicyError) as error:
-        print(f"testbed-controller: {error}", file=sys.stderr)
-        return BAD_INPUT
+            tell = partial(_print_outcome, not args.once)
+            failed = asyncio.run(serve_trainings(_trainings(args, names, secret), endpoints, tell, args.once))
+            return 1 if failed else 0
     except PortTaken:
-        print(
-            f"testbed-controller: --http {args.http}: another program uses this port; choose another", file=sys.stderr
-        )
+        print(f"testbed-controller: --http {args.http}: this port can't be used; choose another", file=sys.stderr)
         return BAD_INPUT
-    except OSError as error:
-        if error.errno in NOT_HERE:
-            raise
-        print(f"testbed-controller: {error}", file=sys.stderr)  # an address that is in use, and the like
+    except ValueError as error:
+        print(f"testbed-controller: {_text_of(error)}", file=sys.stderr)
         return BAD_INPUT
     return 0
 
 
+def _text_of(error: ValueError) -> str:
+    """Return the text of an error; of pydantic's errors the fields and sentences alone."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    faults = ((its["loc"], its["msg"].removeprefix("Value error, ")) for its in error.errors(include_url=False))
+    return "; ".join(": ".join((*map(str, place[-1:]), said)) for place, said in faults)
+
+
 def _spec(args: argparse.Namespace, names: Sequence[str], secret: str) -> ControllerSpec:
-    return spec_of(names, secret, args.model_bytes, _policy(args.policy), args.codec, args.round_timeout, args.quorum)
+    """Return the spec of a run with one member a site and any training. Raises ValueError for a wrong option."""
+    edges = dict.fromkeys(permutations(names, 2), UNKNOWN)
+    members = tuple(Member(name, site=name, speed=1.0, uplink="", downlink="") for name in names)
+    view = View(members, {}, {}, edges, args.model_bytes, SYSTEM.unix(), "measured")
+    return ControllerSpec(
+        members=tuple(names),
+        secret=secret,
+        jobs={name: Job(ENDLESS, round_timeout_s=args.round_timeout) for name in names},
+        planning=PlanningSpec(view=view, policy=_policy(args.policy), codec=args.codec),
+        elastic=None if args.quorum is None else Elasticity(quorum=args.quorum),
+    )
 
 
 def _policy(name: str) -> str:
@@ -148,19 +132,11 @@ def _trainings(args: argparse.Namespace, names: Sequence[str], secret: str) -> I
             yield _spec(args, names, secret), out
 
 
-class _OutcomePrinter:
-    """Prints to standard error that a training is over, and with `waits` that another one may begin."""
-
-    def __init__(self, waits: bool) -> None:
-        self.failed = False
-        self._waits = waits
-
-    def __call__(self, controller: ControllerService, out: Path) -> None:
-        """Print a training's outcome, and where its records are."""
-        self.failed = controller.state == "failed"
-        how = f"failed: {controller.failure}" if self.failed else "is done"
-        more = ". Members that come now begin the next one" if self._waits else ""
-        print(f"testbed-controller: the training in {out} {how}{more}", file=sys.stderr, flush=True)
+def _print_outcome(waits: bool, controller: ControllerService, out: Path) -> None:
+    """Print a training's outcome, where its records are, and with `waits` that another training may begin."""
+    how = f"failed: {controller.failure}" if controller.state == "failed" else "is done"
+    more = ". Members that come now begin the next one" if waits else ""
+    print(f"testbed-controller: the training in {out} {how}{more}", file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -188,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quorum", type=int, metavar="N", help="let members leave and join while N are present")
     once_help = "end after the first training: with 0 if it is done, with 1 if it failed"
     parser.add_argument("--once", action="store_true", help=once_help)
-    parser.add_argument("--http", type=int, metavar="PORT", help="the API and its page on 127.0.0.1")
+    parser.add_argument("--http", type=_port, metavar="PORT", help="the API and its page on 127.0.0.1")
     attached_help = "end at the end of standard input, after the training that is on, and remove this folder"
     parser.add_argument("--attached", type=Path, metavar="DIR", help=attached_help)
     parser.add_argument("--out", type=Path, default=Path("run"), metavar="DIR", help="folder of the records")
@@ -203,7 +179,6 @@ def _certificates(folder: Path, names: Sequence[str]) -> Path:
 
 
 def _print_keys(encrypted: str, kept: Path, folder: Path, own: str, names: Sequence[str]) -> None:
-    """Print which file or folder goes to which machine."""
     copies = "".join(f"\n    {folder / own.format(name)}   to the machine of {name}" for name in names)
     print(f"testbed-controller: {encrypted}. Copy{copies}\nand {kept} to none.", file=sys.stderr)
 
@@ -231,10 +206,7 @@ def _secret(folder: Path, shared: str | None) -> str:
             "member. Write --secrets DIR, copy DIR/NAME.token to the machine of each member, and remove the old file"
         )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    own = folder / "controller.key"
-    if not own.exists():
-        write_secret(own, secrets.token_hex(32) + "\n")
-    return read_secret(own)
+    return own_secret(folder / "controller.key")
 
 
 def write_tokens(folder: Path, identities: Identities) -> None:
@@ -249,9 +221,19 @@ def _inherited(descriptor: int | None) -> socket.socket | None:
 
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
-        raise ValueError(f"--listen {text}: write HOST:PORT, such as 0.0.0.0:7000")
+    if not host or not _is_port(port):
+        raise ValueError(f"--listen {text}: write HOST:PORT, such as 0.0.0.0:7000; a port is at most 65535")
     return host.strip("[]"), int(port)
+
+
+def _port(text: str) -> int:
+    if not _is_port(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; write a number from 0 to 65535")
+    return int(text)
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and int(text) < 2**16
 
 
 if __name__ == "__main__":

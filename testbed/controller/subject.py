@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -52,30 +51,14 @@ class EventLoopExecutor(Executor):
         return future
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """Plain values of a controller at one moment."""
-
-    #: `ControllerService.status`.
-    status: dict[str, Any]
-    failure: str
-    #: Each member's address for its peers; empty before the member has joined.
-    addresses: dict[str, str]
-
-    @classmethod
-    def of(cls, controller: ControllerService) -> _Snapshot:
-        """Read a controller. To be called on its event loop."""
-        hellos = controller.hellos
-        addresses = {name: hellos[name].address[0] if name in hellos else "" for name in controller.spec.members}
-        return cls(controller.status(), controller.failure, addresses)
+#: A controller's status (`ControllerService.status`), and each member's address for its peers; empty before it joins.
+Snapshot = tuple[dict[str, Any], dict[str, str]]
 
 
 class ControllerSubject(Subject):
     """Shows one training of a controller, and passes requests to the controller.
 
-    Args:
-        controller: The controller, on the running event loop.
-        directory: The directory of the training's records.
+    To be made on the running event loop.
     """
 
     def __init__(self, controller: ControllerService, directory: Path) -> None:
@@ -87,20 +70,21 @@ class ControllerSubject(Subject):
 
     def rounds(self, since: int) -> list[dict[str, Any]]:
         """Return the complete rounds from number `since` on that the controller still keeps."""
-        return list(finite(self.executor.submit(self._controller.coordinator.progress.rounds, since).result()))
+        return list(finite(self.executor.submit(self._controller.coordinator.rounds, since).result()))
 
     def state(self) -> State:
         """Return the training's state. Never called on the event loop, which would wait for itself."""
-        snapshot = self._snapshot()
-        training = finite(snapshot.status)
+        status, addresses = self._snapshot()
+        training = finite(status)
         plan, events, newest = training.pop("plan", None), training.pop("membership_events"), training["round"]
         training.pop("swaps")
         if plan:
             self._plans[str(plan["epoch"])] = plan
         return {
-            "network": self._overview(snapshot),
-            "sites": _sites(snapshot),
-            "hosts": _hosts(snapshot),
+            "network": self._overview(status),
+            # Without positions: the controller does not know where the machines are.
+            "sites": {name: {"label": None, "position": None, "workers": [name]} for name in addresses},
+            "hosts": _hosts(status, addresses),
             "links": {},
             "traffic": {},
             "events": {
@@ -115,8 +99,8 @@ class ControllerSubject(Subject):
 
     def status(self) -> NetworkStatus:
         """Return the members as hosts; there are no links."""
-        snapshot = self._snapshot()
-        return NetworkStatus(**self._overview(snapshot), hosts=_hosts(snapshot), links={})
+        status, addresses = self._snapshot()
+        return NetworkStatus(**self._overview(status), hosts=_hosts(status, addresses), links={})
 
     def history(self, since: int | None) -> LinkHistory:
         """Refuse: there is no emulated network."""
@@ -136,10 +120,10 @@ class ControllerSubject(Subject):
             raise ApiProblem(WRONG, str(error)) from error
         return {}
 
-    def _snapshot(self) -> _Snapshot:
-        return self.executor.submit(_Snapshot.of, self._controller).result()
+    def _snapshot(self) -> Snapshot:
+        return self.executor.submit(_read, self._controller).result()
 
-    def _overview(self, snapshot: _Snapshot) -> dict[str, Any]:
+    def _overview(self, status: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "kind": "controller",
             "name": self._directory.name,
@@ -149,18 +133,20 @@ class ControllerSubject(Subject):
             "switch": "none",
             "transport": {},
             "pid": os.getpid(),
-            "failure": snapshot.failure or None,
+            "failure": status["failure"] or None,
             "replay": {"elapsed_s": 0.0, "links": 0, "late_ms_p99": None, "paused": False},
         }
 
 
-def _sites(snapshot: _Snapshot) -> dict[str, Any]:
-    """Return a site for each member, without a position: the controller does not know where the machine is."""
-    return {name: {"label": None, "position": None, "workers": [name]} for name in snapshot.addresses}
+def _read(controller: ControllerService) -> Snapshot:
+    """Read a controller. To be called on its event loop."""
+    hellos = controller.hellos
+    addresses = {name: hellos[name].address[0] if name in hellos else "" for name in controller.spec.members}
+    return controller.status(), addresses
 
 
-def _hosts(snapshot: _Snapshot) -> dict[str, Any]:
-    there = set(snapshot.status["joined"]) - set(snapshot.status["left"])
+def _hosts(status: Mapping[str, Any], addresses: Mapping[str, str]) -> dict[str, Any]:
+    there = set(status["joined"]) - set(status["left"])
     return {
         name: {
             "kind": "worker",
@@ -170,5 +156,5 @@ def _hosts(snapshot: _Snapshot) -> dict[str, Any]:
             "start_ticks": None,
             "running": name in there,
         }
-        for name, address in snapshot.addresses.items()
+        for name, address in addresses.items()
     }

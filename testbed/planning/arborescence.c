@@ -1,4 +1,4 @@
-/* Edmonds' contraction of a graph to one node, and the expansion of that node into the tree of a root. `arborescence.py`
+/* Edmonds' contraction of a graph to one node, and the expansion of that node into the tree of a root. `overlay.py`
  * calls both and explains their use.
  *
  * Nodes 0 to n - 1 are the graph's; each contracted cycle becomes another node. A path grows backward: its head takes its

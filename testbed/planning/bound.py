@@ -100,11 +100,8 @@ def _reusable(packed: Packed, overlay: Overlay) -> list[DirectedTree]:
     if packed.overlay.members != overlay.members:
         return []
     carrying = [tree for tree, rate in zip(packed.trees, packed.rates_bps, strict=True) if rate > 0]
-    return [
-        overlay.directed_tree(tree.root, tree.outward, tree.parents)
-        for tree in carrying
-        if overlay.has(tree.root, tree.outward, tree.parents)
-    ]
+    found = (overlay.tree_if_there(tree.root, tree.outward, tree.parents) for tree in carrying)
+    return [tree for tree in found if tree is not None]
 
 
 def least_period(view: View, compute_s: Mapping[str, float] | None = None, known: Bound | None = None) -> float:

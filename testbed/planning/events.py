@@ -3,6 +3,8 @@
 Members, flows, items and capacities are numbers. The slices of a plan's trees stand one after the other, cut into
 chunks; a chunk's number in that order is its position. A flow (a connection) carries items in a fixed order, the one in
 which its sender prefers them: items `first[f]` to `first[f + 1]` belong to flow f, and every round carries them again.
+
+Connections under BBR (`bbr.h`) are rows of an array. Their estimates live on from simulation to simulation.
 """
 
 from __future__ import annotations
@@ -11,13 +13,14 @@ import ctypes
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
+from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.compiler import library
-from testbed.planning.bbr import Connections
+from testbed.link import TCP_PAYLOAD_BYTES
 from testbed.planning.constraints import Floats, Ints
 
 #: No item, flow or route.
@@ -25,6 +28,26 @@ NONE = -1
 
 Flow = TypeVar("Flow", bound=Hashable)
 Capacity = TypeVar("Capacity", bound=Hashable)
+
+#: The fields of a connection, in the names and the order of `struct bbr`; `bbr.h` explains each.
+CONNECTION = np.dtype(
+    [
+        ("trip_s", "f8"),
+        ("estimate", "f8"),
+        ("samples", "f8", 10),
+        *((name, "f8") for name in ("trips", "startup", "phase", "held", "held_trips")),
+        *((name, "f8") for name in ("lossy_trips", "lossy_bytes", "lossy_s", "lossy_rate")),
+        *((name, "f8") for name in ("stopped_s", "began_s", "ends_s", "bytes", "last", "paused", "first", "stretched")),
+    ]
+)
+
+#: An array of CONNECTION, one row for each flow; a row whose `trip_s` is 0 is not a connection.
+Connections = NDArray[Any]
+
+#: Bytes of a new connection's first round trip: ten packets.
+INITIAL_BYTES = 10 * TCP_PAYLOAD_BYTES
+#: Round trips without growth after which a connection leaves STARTUP.
+STARTUP_TRIPS = 3
 
 
 class FlowNetwork(NamedTuple):
@@ -97,6 +120,14 @@ class Found(NamedTuple):
     came_s: Floats
     #: [round, item] → bytes/s that the flow's connection allowed as sending began; 0 without a connection.
     pace: Floats
+
+
+def opened(trip_s: float) -> Connections:
+    """Return one row: a new connection that has sent nothing, with a round trip of `trip_s` seconds."""
+    row = np.zeros(1, CONNECTION)
+    row["trip_s"], row["estimate"] = trip_s, INITIAL_BYTES / trip_s
+    row["startup"], row["ends_s"] = STARTUP_TRIPS, inf
+    return row
 
 
 def run(

@@ -1,12 +1,15 @@
-"""The overlay as arrays, for tree packing: members, edges and capacities are numbers."""
+"""The overlay as arrays, for tree packing, and its cheapest trees: members, edges and capacities are numbers."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
+from testbed.compiler import library
 from testbed.planning.constraints import Constraints, Floats, Ints
 
 
@@ -57,15 +60,16 @@ class Overlay:
         return costs
 
     def directed_tree(self, root: int, outward: bool, parents: Sequence[int]) -> DirectedTree:
-        """Return the tree of these parents, whose edges must all be in the overlay (`has`)."""
+        """Return the tree of these parents, whose edges must all be in the overlay."""
         edges = self._edges(root, outward, parents)
         uses = np.bincount(self._draws(edges))
         names = np.flatnonzero(uses)
         return DirectedTree(root, outward, tuple(parents), names, uses[names].astype(np.float64))
 
-    def has(self, root: int, outward: bool, parents: Sequence[int]) -> bool:
-        """Return whether the overlay has every edge of a tree."""
-        return bool((self._edges(root, outward, parents) >= 0).all())
+    def tree_if_there(self, root: int, outward: bool, parents: Sequence[int]) -> DirectedTree | None:
+        """Return the tree of these parents, or None if the overlay lacks one of its edges."""
+        there = (self._edges(root, outward, parents) >= 0).all()
+        return self.directed_tree(root, outward, parents) if there else None
 
     def _edges(self, root: int, outward: bool, parents: Sequence[int]) -> Ints:
         child = np.array([v for v in range(len(parents)) if v != root], dtype=np.int64)
@@ -79,3 +83,52 @@ class Overlay:
         first = np.repeat(self._start[edges] - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
         draws: Ints = self._drawn[first + np.arange(lengths.sum())]
         return draws
+
+
+class Arborescences:
+    """The cheapest spanning tree out of each node (minimum-cost arborescences; Chu and Liu 1965, Edmonds 1967).
+
+    Trees into a root are those out of it under `costs.T`. Edmonds' contraction does not depend on the root if it
+    continues until a single node is left. Expanding that node gives the tree of any root in O(n) (Camerini, Fratta and
+    Maffioli 1979), and the contraction alone gives the cost of every root's tree. So the trees of n roots are priced by
+    one contraction of O(n²), not by n of them. The contraction is in C (`arborescence.c`), because packing needs
+    hundreds, of a dozen nodes each.
+
+    Args:
+        costs: The cost of the edge u→v at [u, v], shape (n, n), at least 0; infinite where there is no edge.
+
+    Attributes:
+        totals: The cost of the cheapest tree out of each node, shape (n,); infinite for a node that does not reach
+            all others.
+    """
+
+    def __init__(self, costs: Floats) -> None:
+        self._n = len(costs)
+        present = np.isfinite(costs)
+        scale = float(costs[present].max(initial=0.0)) or 1.0
+        # A missing edge costs more than any tree, so that every graph contracts to one node.
+        absent = 2.0 * self._n * scale
+        finite = np.ascontiguousarray(np.where(present, costs, absent))
+        self._hierarchy = np.empty(8 * self._n, dtype=np.int64)  # `struct hierarchy`
+        self.totals = np.empty(self._n)
+        addresses = (array.ctypes.data for array in (finite, self._hierarchy, self.totals))
+        if not _contraction().contract(self._n, *addresses):
+            raise MemoryError(f"out of memory while contracting {self._n} nodes")
+        self.totals[self.totals >= absent / 2] = np.inf
+
+    def parents(self, root: int) -> list[int]:
+        """Return each node's parent in the cheapest tree out of `root`; the root is its own parent. O(n)."""
+        parents = np.empty(self._n, dtype=np.int64)
+        if not _contraction().parents(self._n, self._hierarchy.ctypes.data, root, parents.ctypes.data):
+            raise MemoryError(f"out of memory while expanding a tree of {self._n} nodes")
+        return parents.tolist()
+
+
+@cache
+def _contraction() -> ctypes.CDLL:
+    """Return the functions of `arborescence.c`, compiled first if needed. Raises CompilerError."""
+    functions = library("planning")
+    size, address = ctypes.c_int64, ctypes.c_void_p
+    functions.contract.argtypes, functions.contract.restype = [size, address, address, address], ctypes.c_bool
+    functions.parents.argtypes, functions.parents.restype = [size, address, size, address], ctypes.c_bool
+    return functions

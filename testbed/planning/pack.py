@@ -35,9 +35,8 @@ import highspy
 import numpy as np
 from scipy.sparse import csc_array
 
-from testbed.planning.arborescence import Arborescences
 from testbed.planning.constraints import Floats
-from testbed.planning.overlay import DirectedTree, Overlay
+from testbed.planning.overlay import Arborescences, DirectedTree, Overlay
 
 #: HiGHS's number of the primal simplex, for which a basis stays feasible when columns are added.
 PRIMAL_SIMPLEX = 4

@@ -105,11 +105,8 @@ def check_edges(policy: str, view: View, group: Group) -> None:
     """Raise PolicyError unless the view has every edge that the group's trees use."""
     for source, target, _ in group.edges():
         if (source, target) not in view.edges:
-            raise PolicyError(
-                f"{policy}: the plan needs an edge from {source} to {target}, and the view has none",
-                rule="no-edge",
-                link=f"{source}->{target}",
-            )
+            text = f"{policy}: the plan needs an edge from {source} to {target}, and the view has none"
+            raise PolicyError(text, rule="no-edge", link=f"{source}->{target}")
 
 
 def check_whole(policy: Policy, option: str, value: object, least: int) -> None:
@@ -190,9 +187,6 @@ def make_policy(name: str, options: Mapping[str, Any] | None = None) -> Policy:
         raise PolicyError(f"no policy {name!r}; there are: {', '.join(policy_names())}", field="policy", given=name)
     known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
     if unknown := sorted(set(options or {}) - known):
-        raise PolicyError(
-            f"policy {name}: no option {', '.join(unknown)}; it takes: {', '.join(sorted(known)) or 'none'}",
-            rule="unknown-option",
-            given=tuple(unknown),
-        )
+        text = f"policy {name}: no option {', '.join(unknown)}; it takes: {', '.join(sorted(known)) or 'none'}"
+        raise PolicyError(text, rule="unknown-option", given=tuple(unknown))
     return cls(**(options or {}))

@@ -25,10 +25,9 @@ import numpy as np
 
 from testbed.plan import Plan, cut
 from testbed.planning import events
-from testbed.planning.bbr import Connections
 from testbed.planning.constraints import Constraints, Ints
 from testbed.planning.cost import predict
-from testbed.planning.events import NONE, AuxiliaryRoutes, FlowNetwork, Items, MemberWork, starts
+from testbed.planning.events import NONE, AuxiliaryRoutes, Connections, FlowNetwork, Items, MemberWork, starts
 from testbed.planning.view import Pair, View
 
 #: Bytes of an element of the model.

@@ -22,10 +22,9 @@ import numpy as np
 from scipy.sparse import csc_array, csgraph, csr_array
 
 from testbed.plan import Tree
-from testbed.planning.arborescence import Arborescences
 from testbed.planning.constraints import Constraints, Floats, Ints
 from testbed.planning.cost import SIZES
-from testbed.planning.overlay import DirectedTree
+from testbed.planning.overlay import Arborescences, DirectedTree
 from testbed.planning.pack import Packed, greatest_rates
 from testbed.planning.view import View
 

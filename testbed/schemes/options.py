@@ -149,7 +149,7 @@ class Options(Checked):
 
     @property
     def gap(self) -> Mapping[str, Any]:
-        """The arguments of `planning.graphs.gap_bounds` that bound how many iterations members get apart."""
+        """The arguments of `planning.gaps.gap_bounds` that bound how many iterations members get apart."""
         return {}
 
     def check_graph(self, fewest: int) -> None:

@@ -20,8 +20,8 @@ from testbed.controller.model.actions import Action, After, Background, Fail, Te
 from testbed.controller.model.coordinator import Coordinator
 from testbed.controller.model.identity import Identities
 from testbed.controller.model.spec import ControllerSpec
-from testbed.controller.outcome import State, write_final
-from testbed.controller.report_log import ReportLog
+from testbed.controller.outcome import ControlledRun
+from testbed.controller.run_records import ReportLog
 from testbed.emulation.network.difference import Difference
 from testbed.emulation.network.routing import Routes
 from testbed.link import pair_name
@@ -72,30 +72,22 @@ class SimulatedCoordinator(AllReduceCoordinator):
     identify = KeylessIdentities
 
 
-class SimulatedController:
+class SimulatedController(ControlledRun):
     """The controller on simulated time. Its decisions and its messages take no time and do not use the network."""
 
     def __init__(self, spec: ControllerSpec, out: Path, queue: EventQueue) -> None:
         """Make the controller of a simulated run, with its first plan.
 
-        Args:
-            spec: The controller's own part of the experiment.
-            out: The run's directory.
-            queue: The events of the simulation.
-
         Raises:
             PolicyError: the first view has no plan.
         """
-        self.spec = spec
-        self.state: State = "waiting"
-        self.failure = ""
-        self.hellos: dict[str, Hello] = {}
-        self.coordinator: Coordinator
+        coordinator: Coordinator
         if spec.planning is not None:
-            self.coordinator = SimulatedCoordinator(spec, spec.planning, out, queue.clocks)
+            coordinator = SimulatedCoordinator(spec, spec.planning, out, queue.clocks)
         else:
             assert spec.graph is not None
-            self.coordinator = GossipCoordinator(spec, spec.graph, queue.clocks)
+            coordinator = GossipCoordinator(spec, spec.graph, queue.clocks)
+        super().__init__(spec, coordinator)
         self._out = out
         self._reports = ReportLog(out, spec.rounds, queue.clocks)
         self._queue = queue
@@ -129,7 +121,7 @@ class SimulatedController:
             last, plan = group.rounds.last, group.plans.plan
             left = self.coordinator.maker.rounds_left if self.coordinator.maker.training else None
             return LatestRound(last.metrics, last.seconds, plan, left) if last else LatestRound({}, None, plan, left)
-        status = self.coordinator.progress.status()
+        status = self.coordinator.status()
         return LatestRound(status["metrics"], status["round_seconds"], None)
 
     def receive(self, message: ControlMessage) -> None:
@@ -146,7 +138,7 @@ class SimulatedController:
         self._carry_out(self.coordinator.finish())
         self.state = "done"
         self.coordinator.end()
-        write_final(self._out / "final.json", self)
+        self.write_final(self._out / "final.json")
 
     def close(self) -> None:
         """Close the records."""
@@ -191,13 +183,7 @@ class Environment:
 
     @classmethod
     def of(cls, experiment: Experiment, out: Path, routes: Routes) -> Environment:
-        """Return the environment of an experiment whose training begins in this second.
-
-        Args:
-            experiment: The experiment.
-            out: The run's directory, for the controller's records.
-            routes: The network's routes at the start.
-        """
+        """Return the environment of an experiment whose training begins in this second."""
         queue = EventQueue(SimulatedClocks(time.time()))
         spec = Jobs(experiment, in_containers=False).controller_spec(routes, queue.clocks.unix())
         return cls(SimulatedNetwork(experiment, routes), queue, SimulatedController(spec, out, queue))

@@ -15,7 +15,7 @@ from testbed.planning.constraints import GOODPUT
 from testbed.protocol import PROBE_TRAINS, Arrived, PeerSample, Probe, Report, Train
 from testbed.simulation.environment import Environment
 from testbed.simulation.event_queue import SimulatedClocks
-from testbed.simulation.members import FinishedRound, StepTotals
+from testbed.simulation.members import NO_STEPS, DueReport, FinishedRound, StepTotals
 from testbed.simulation.network import Floats, NetworkState, SimulatedNetwork
 from testbed.simulation.round_model import SimulatedRound, Transfer
 from testbed.sync.transport.arrivals import LEAST_BYTES, MOST_BYTES, MOST_S
@@ -41,10 +41,7 @@ class Measurements:
     def __init__(self, environment: Environment, names: Sequence[str], measure: bool) -> None:
         """Prepare to simulate the measurements of these members.
 
-        Args:
-            environment: The environment of the simulation.
-            names: The members.
-            measure: Whether members measure paths, or only report rounds.
+        Without `measure` members only report rounds, and measure no paths.
         """
         self._environment = environment
         self._measure = measure
@@ -77,9 +74,12 @@ class Measurements:
     def _report_arrivals(self, member: MemberMeasurements) -> None:
         self._environment.controller.receive(member.arrived())
 
-    def report(self, name: str, finished: FinishedRound, steps: StepTotals, arrivals: bool) -> None:
-        """Report a member's round and the steps before it, with the `arrivals` until now if asked for."""
-        self._environment.controller.receive(self._members[name].report(finished, steps, arrivals))
+    def report(self, name: str, due: DueReport) -> None:
+        """Report a member's rounds, the last one with the steps before it and the arrivals until now."""
+        for finished in due.rounds:
+            last = finished is due.rounds[-1]
+            report = self._members[name].report(finished, due.steps if last else NO_STEPS, last)
+            self._environment.controller.receive(report)
 
 
 class MemberMeasurements:

@@ -17,7 +17,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from threading import Thread
-from typing import Literal, cast, overload
+from typing import Any, cast
 
 import torch
 
@@ -73,22 +73,31 @@ class TrainingEnded(Exception):
 
 
 class SimulatedSession:
-    """The session of a member whose rounds are simulated, with what its loop and its strategy need of one."""
+    """The session of a member whose rounds are simulated, and the thread on which the member trains.
 
-    def __init__(self, name: str, job: Job, plan: Callable[[], Plan]) -> None:
-        """Initialize the session; `plan` returns the plan of the next round."""
+    It has what the member's loop and strategy need of a session. The thread waits for each of its rounds.
+    """
+
+    def __init__(self, name: str, job: Job, plan: Callable[[], Plan], model: Learner) -> None:
+        """Start to train the model; `plan` returns the plan of the next round."""
         self.name = name
         self.job = job
+        #: The SHA-256 of the parameters, at the end.
+        self.digest = ""
         #: The number of the last round whose mean the member has.
         self.rounds = 0
-        #: The member's activities, one for each round and the last; or the error that the training ended with.
-        self.activities: SimpleQueue[Activity | BaseException] = SimpleQueue()
         #: The member's part in the round that it requested last.
-        self.input: RoundInput | None = None
+        self.input: RoundInput
         self._plan = plan
+        # The member's activities, one for each round and the last; or the error that the training ended with.
+        self._activities: SimpleQueue[Activity | BaseException] = SimpleQueue()
         self._completed: SimpleQueue[CompletedRound | None] = SimpleQueue()
         self._operations: list[Operation] = []
         self._stepping = False
+        # The simulation decides how long steps take.
+        work = replace(Workload.from_json(job.workload), step_seconds=0.0)
+        self._thread = Thread(target=self._train, args=(work, model), name=f"{name} trains", daemon=True)
+        self._thread.start()
 
     @property
     def plan(self) -> Plan:
@@ -100,23 +109,18 @@ class SimulatedSession:
         """All members."""
         return self.plan.members
 
-    @overload
-    def allreduce(
-        self,
-        tensor: torch.Tensor,
-        weight: float = 1.0,
-        residual: Residual | None = None,
-        async_op: Literal[False] = False,
-    ) -> CompletedRound: ...
-    @overload
-    def allreduce(
-        self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None, *, async_op: Literal[True]
-    ) -> Work[CompletedRound]: ...
     def allreduce(
         self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None, async_op: bool = False
-    ) -> CompletedRound | Work[CompletedRound]:
+    ) -> Any:
         """Request the weighted mean of a tensor over all members, and wait for it unless `async_op` is set."""
-        work = self._request(tensor, weight, residual, asynchronous=async_op)
+        self._compute()
+        self.input = RoundInput(tensor.detach().view(-1), weight, residual)
+        activity, self._operations = Activity(tuple(self._operations), asynchronous=async_op), []
+        self._activities.put(activity)
+        completed = self._completed.get()
+        if completed is None:
+            raise TrainingEnded
+        work = SimulatedWork(self, completed)
         return work if async_op else work.wait()
 
     def share(self, **parts: Stateful) -> int:
@@ -144,30 +148,37 @@ class SimulatedSession:
         self._compute()
         self._operations.append(operation)
 
-    def resume(self, completed: CompletedRound | None) -> None:
-        """Let the member go on after its round, or end it if there is none. Called by the simulation's thread."""
+    def next_activity(self) -> Activity:
+        """Wait for the activity up to the next round. Re-raises the error that the training ended with."""
+        activity = self._activities.get()
+        if isinstance(activity, BaseException):
+            raise activity
+        return activity
+
+    def resume(self, completed: CompletedRound) -> None:
+        """Let the training go on: the input holds the mean of the round. Called by the simulation's thread."""
         self._completed.put(completed)
 
-    def end(self) -> None:
-        """End the member's part: hand its activity since the last round to the simulation."""
-        self.activities.put(Activity(tuple(self._operations), requests_round=False))
+    def close(self) -> None:
+        """End the thread."""
+        self._completed.put(None)
+        self._thread.join()
+
+    def _train(self, work: Workload, model: Learner) -> None:
+        try:
+            train(cast(sync.Session, self), work, model)
+            self.digest = model.digest()
+        except TrainingEnded:
+            return
+        except BaseException as error:
+            self._activities.put(error)
+            return
+        self._activities.put(Activity(tuple(self._operations), requests_round=False))
 
     def _compute(self) -> None:
         if not self._stepping:
             self._operations.append(ComputeStep())
             self._stepping = True
-
-    def _request(
-        self, tensor: torch.Tensor, weight: float, residual: Residual | None, asynchronous: bool
-    ) -> SimulatedWork:
-        self._compute()
-        self.input = RoundInput(tensor.detach().view(-1), weight, residual)
-        activity, self._operations = Activity(tuple(self._operations), asynchronous=asynchronous), []
-        self.activities.put(activity)
-        completed = self._completed.get()
-        if completed is None:
-            raise TrainingEnded
-        return SimulatedWork(self, completed)
 
 
 class SimulatedWork(Work[CompletedRound]):
@@ -187,58 +198,10 @@ class SimulatedWork(Work[CompletedRound]):
         return completed
 
 
-class TrainingThread:
-    """Trains a member's model on a thread that waits for each of its rounds."""
-
-    def __init__(self, name: str, job: Job, plan: Callable[[], Plan], model: Learner) -> None:
-        """Start the thread; `plan` returns the plan of the next round."""
-        #: The SHA-256 of the parameters, at the end.
-        self.digest = ""
-        self._session = SimulatedSession(name, job, plan)
-        # The simulation decides how long steps take.
-        self._work = replace(Workload.from_json(job.workload), step_seconds=0.0)
-        self._model = model
-        self._thread = Thread(target=self._train, name=f"{name} trains", daemon=True)
-        self._thread.start()
-
-    def _train(self) -> None:
-        try:
-            train(cast(sync.Session, self._session), self._work, self._model)
-            self.digest = self._model.digest()
-        except TrainingEnded:
-            return
-        except BaseException as error:
-            self._session.activities.put(error)
-            return
-        self._session.end()
-
-    def next_activity(self) -> Activity:
-        """Wait for the activity up to the next round. Re-raises the error that the training ended with."""
-        activity = self._session.activities.get()
-        if isinstance(activity, BaseException):
-            raise activity
-        return activity
-
-    @property
-    def input(self) -> RoundInput:
-        """The member's part in the round that it requested."""
-        assert self._session.input is not None
-        return self._session.input
-
-    def resume(self, completed: CompletedRound) -> None:
-        """Let the training go on: the input holds the mean of the round."""
-        self._session.resume(completed)
-
-    def close(self) -> None:
-        """End the thread."""
-        self._session.resume(None)
-        self._thread.join()
-
-
 class TrainingMembers:
     """The members of a run, each of which trains on a thread of its own."""
 
-    def __init__(self, threads: Mapping[str, TrainingThread]) -> None:
+    def __init__(self, threads: Mapping[str, SimulatedSession]) -> None:
         self._threads = threads
 
     def resume(self, completed: CompletedRound) -> None:
@@ -257,7 +220,7 @@ class RealMembers(TrainingMembers):
 
     def __init__(self, jobs: Mapping[str, Job], make: MakeLearner, plan: Callable[[], Plan]) -> None:
         models = {name: make(Workload.from_json(job.workload)) for name, job in jobs.items()}
-        super().__init__({name: TrainingThread(name, job, plan, models[name]) for name, job in jobs.items()})
+        super().__init__({name: SimulatedSession(name, job, plan, models[name]) for name, job in jobs.items()})
 
     def next_activities(self) -> dict[str, Activity]:
         """Return each member's activity up to the next round that its thread requests."""
@@ -279,13 +242,13 @@ class PlaceholderMembers(TrainingMembers):
     """
 
     def __init__(self, jobs: Mapping[str, Job], elements: int, plan: Callable[[], Plan]) -> None:
-        threads: dict[str, TrainingThread] = {}
+        threads: dict[str, SimulatedSession] = {}
         self._larger = elements / min(elements, MOST_ELEMENTS)
         self._kinds = {name: json.dumps(job.assignment, default=list) for name, job in jobs.items()}
         for name, kind in self._kinds.items():
             if kind not in threads:
                 model = small_learner(Workload.from_json(jobs[name].workload), elements)
-                threads[kind] = TrainingThread(name, jobs[name], plan, model)
+                threads[kind] = SimulatedSession(name, jobs[name], plan, model)
         super().__init__(threads)
 
     def next_activities(self) -> dict[str, Activity]:
@@ -308,7 +271,6 @@ class PlaceholderMembers(TrainingMembers):
 
 
 def _without_metrics(activity: Activity) -> Activity:
-    """Return the activity without metrics of the small model."""
     operations = (EndStep({}) if isinstance(its, EndStep) else its for its in activity.operations)
     return replace(activity, operations=tuple(operations))
 

@@ -105,7 +105,6 @@ class MessageNetwork:
                 models.under_way.append(queued)
 
     def _begin(self, pair: Pair, models: PairQueue) -> None:
-        """Begin with the first model under way."""
         models.remaining = max(models.under_way[0].bytes, 1.0)
         models.began_s = self._queue.clocks.now_s
         self._leaving[pair] = models

@@ -136,7 +136,6 @@ class RunRecorder:
         )
 
     def _record_links(self, until_s: float) -> None:
-        """Record how links changed since the last call."""
         if len(self._environment.controller.spec.members) > MOST_RECORDED:
             return
         for state in self._environment.network.since(max(self._recorded_s, 0.0)):

@@ -19,9 +19,8 @@ import numpy as np
 
 from testbed.plan import PLAIN_CODEC, Plan
 from testbed.planning import Pair
-from testbed.planning.bbr import CONNECTION, Connections, opened
 from testbed.planning.constraints import Constraints
-from testbed.planning.events import FlowNetwork, Found
+from testbed.planning.events import CONNECTION, Connections, FlowNetwork, Found, opened
 from testbed.planning.simulate import PlanRounds
 from testbed.run.errors import RunFailed
 from testbed.simulation.network import NOWHERE, NetworkState, SimulatedNetwork

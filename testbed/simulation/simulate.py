@@ -9,7 +9,6 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from testbed.controller.outcome import status
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.interrupt import Interrupted
 from testbed.emulation.network.routing import Routes
@@ -152,7 +151,7 @@ def train(
         training_ended_s=began_s + ended_s,
         lateness={},
         rate_errors={},
-        status=status(environment.controller),
+        status=environment.controller.status(),
         network_swaps=schedule.swaps,
         missed_events=list(schedule.pending),
     )

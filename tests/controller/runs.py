@@ -10,7 +10,7 @@ from typing import Any
 
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
 from testbed.controller.model.clocks import SYSTEM, Clocks, SystemClocks
-from testbed.controller.model.group_state import GroupState
+from testbed.controller.model.membership import GroupState
 from testbed.controller.model.plan_history import Swap
 from testbed.controller.model.spec import ControllerSpec, PlanningSpec
 from testbed.controller.replanning.planner import Planner

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
 from testbed.controller.model.actions import Action, Background, Tell, TellAll
-from testbed.controller.model.group_state import GroupState
+from testbed.controller.model.membership import GroupState
 from testbed.controller.model.plan_history import Swap
 from testbed.controller.model.spec import ControllerSpec
 from testbed.controller.replanning.plan_maker import PlanMaker

@@ -1,4 +1,4 @@
-"""The rounds and decisions of a run in progress: each is requested or read once, and only the newest are kept."""
+"""The records of a run in progress: only so much of a member is written, and each record is read once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 
+from testbed.controller import run_records
 from testbed.controller.client import ControllerError
-from testbed.controller.run_records import RunRecords
+from testbed.controller.run_records import ReportLog, RunRecords
+from testbed.protocol import Arrived, Renew, Report, Train
+from testbed.simulation.event_queue import SimulatedClocks
+from testbed.telemetry.store import read_records
 
 pytestmark = pytest.mark.pure
+
+TRAINS = {"b": (Train(1.0, 0.1, 65536),)}
 
 
 class Rounds:
@@ -61,3 +67,32 @@ def test_only_the_newest_decisions_are_kept_with_their_numbers(tmp_path: Path) -
     assert records.decisions() == {"2": {"why": "b"}, "3": {"why": "c"}}
     append(file, '"d"}\n')
     assert records.decisions() == {"3": {"why": "c"}, "4": {"why": "d"}}
+
+
+def report(member: str, number: int) -> Report:
+    metrics = {"loss": float("nan")}
+    return Report(member, number, 0, 1.0, 2.0, 0.1, 0.0, 10, 10, 0, 0, metrics=metrics, arrivals=TRAINS)
+
+
+def test_each_member_has_its_share_of_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(run_records, "LEAST_BYTES", 8192)
+    monkeypatch.setattr(run_records, "ROUND_BYTES", 1)
+    log = ReportLog(tmp_path, rounds=10, clocks=SimulatedClocks(0.0))
+    for number in range(1000):
+        log.add(report("a", number))
+        log.add(Arrived("a", TRAINS))
+    log.add(report("b", 1))
+    log.add(Renew("a"))
+    log.close()
+    *of_a, of_b = read_records(tmp_path / "rounds.jsonl")
+    assert of_b["member"] == "b" and of_b["metrics"] == {"loss": None}
+    assert [one["round"] for one in of_a] == list(range(len(of_a)))
+    whole = [one for one in of_a if "arrivals" in one]
+    assert of_a[: len(whole)] == whole and 2 < len(whole) < len(of_a) - 2
+    assert len(list(read_records(tmp_path / "arrivals.jsonl"))) in (len(whole), len(whole) - 1)
+    size = sum((tmp_path / name).stat().st_size for name in ("rounds.jsonl", "arrivals.jsonl"))
+    assert size < 8192 + 2 * 512
+    (record,) = caplog.records
+    assert record.getMessage().startswith("a ") and "8192 bytes" in record.getMessage()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import stat
 import time
 from collections.abc import Callable
@@ -168,12 +169,12 @@ def test_a_controller_that_is_started_again_gives_out_the_same_tokens(tmp_path: 
     assert told() == told()
 
 
-def refused(*changed: str, start: Callable[..., Popen[str] | ForkedProgram] = ForkedProgram) -> str:
-    """Return the errors of a controller that ends with 2."""
+def refused(*changed: str, start: Callable[..., Popen[str] | ForkedProgram] = ForkedProgram, code: int = 2) -> str:
+    """Return the errors of a controller that ends with `code`."""
     words = ["--members", "a,b", "--listen", "127.0.0.1:7000", "--model-bytes", "1", "--out", "/nonexistent", *changed]
     with start("-m", "testbed.controller.standalone", *words) as program:
         _, errors = program.communicate(60)
-        assert program.wait() == 2 and "Traceback" not in errors, errors
+        assert program.wait() == code and "raceback" not in errors, errors
     return errors
 
 
@@ -189,6 +190,39 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "controller.key").write_text("hush\n")
     (tmp_path / "controller.key").chmod(0o644)
     assert f"chmod 600 {tmp_path}/controller.key" in refused("--secrets", str(tmp_path), start=spawn)
+
+
+@pytest.mark.parametrize(
+    ("code", "changed", "said"),
+    [
+        (2, "--listen 127.0.0.1:TAKEN", "127.0.0.1:TAKEN: Address already in use"),
+        (2, "--listen 203.0.113.7:0", "203.0.113.7:0: Cannot assign requested address"),
+        (2, "--listen nowhere.invalid:0", "nowhere.invalid:0: "),
+        (2, "--listen 127.0.0.1:70000", "65535"),
+        (2, "--http TAKEN", "--http TAKEN"),
+        (2, "--http 70000", "65535"),
+        (2, "--secrets FILE", "FILE: a file or folder of that name is there already"),
+        (2, "--secrets FOLDERS", "chmod 600 FOLDERS/controller.key"),
+        (2, "--out FILE", "FILE: a file or folder of that name is there already"),
+        (2, "--out FOLDERS", "FOLDERS/rounds.jsonl: it is a folder"),
+        (2, "--quorum 3", "the quorum 3 is above the number of members, 2"),
+        (2, "--policy none", "no policy 'none'"),
+        (3, "--out /proc/sys/here", "/proc/sys/here: "),
+    ],
+)
+def test_what_a_controller_can_t_use_ends_it_with_a_sentence(
+    tmp_path: Path, code: int, changed: str, said: str
+) -> None:
+    (tmp_path / "file").touch()
+    for name in ("controller.key", "rounds.jsonl"):
+        (tmp_path / "folders" / name).mkdir(parents=True)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        names = {"TAKEN": str(taken.getsockname()[1]), "FILE": f"{tmp_path}/file", "FOLDERS": f"{tmp_path}/folders"}
+        for name, its in names.items():
+            changed, said = changed.replace(name, its), said.replace(name, its)
+        usual = ["--listen", "127.0.0.1:0", "--secrets", f"{tmp_path}/secrets", "--out", f"{tmp_path}/out"]
+        errors = refused(*usual, *changed.split(), code=code)
+    assert said in errors and "pydantic" not in errors, errors
 
 
 @pytest.mark.parametrize("address", ["tcp:host", "tcp::7000", "tcp:host:port", "unix:", "host:7000", "tcp:h:99999"])

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from testbed.controller.model.plan_history import PlanRecord
+from testbed.controller.model.plan_history import store_plan
 from testbed.plan import Plan, Tree
 from testbed.protocol import PeerSample, Report, encode
 
@@ -77,7 +77,7 @@ def build_run(path: Path, rounds: int = 160, seed: int = 1, policy: str = "mst",
     _write_lines(path / "decisions.jsonl", _decisions(swaps, end))
     for plan in PLANS:
         if plan.epoch == 0 or any(swap["epoch"] == plan.epoch for swap in swaps):
-            PlanRecord(path / "plans").store(plan)
+            store_plan(path / "plans", plan)
     times = sorted(report["finished_s"] - report["started_s"] for report in reports)
     middle, high = times[len(times) // 2], times[int(len(times) * 0.95)]
     summary = {

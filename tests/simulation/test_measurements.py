@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.controller.knowledge.probing import probe_of
+from testbed.controller.knowledge.network_monitor import probe_of
 from testbed.emulation.network.routing import Routes
 from testbed.planning.constraints import GOODPUT
 from testbed.protocol import Train

@@ -53,7 +53,7 @@ def test_a_member_that_freezes_for_a_lease_loses_it_and_is_told_so_when_it_wakes
 ) -> None:
     time, draw = SimulatedTime(), Random(seed)
     membership = AllReduceMembership(Identities(MEMBERS, "hush"), Elasticity(quorum=2, lease_s=LEASE_S))
-    membership.begin(0.0)
+    membership.leases.begin(membership.present, 0.0)
     freezes_s, end_s = draw.uniform(1.0, 40.0), 150.0
     gone: dict[str, str] = {}
     frozen = False
@@ -65,7 +65,7 @@ def test_a_member_that_freezes_for_a_lease_loses_it_and_is_told_so_when_it_wakes
             with connection._changed:  # like a stopped process, while time goes on
                 time.wait_for(connection._changed, lambda: False, frozen_s)
         assert isinstance(message, Renew)
-        membership.renew(message.member, time.now_s)
+        membership.leases.renew(message.member, time.now_s)
 
     def look() -> None:
         for member in membership.lost_members(time.now_s).keys() & membership.present:
@@ -73,10 +73,10 @@ def test_a_member_that_freezes_for_a_lease_loses_it_and_is_told_so_when_it_wakes
             for action in membership.remove({member: gone[member]}):
                 assert isinstance(action, Tell) and action.member == member == "c"
                 channel.coming.append(action.message)
-        time.call_later(membership.check_interval_s, look)
+        time.call_later(membership.leases.check_interval_s, look)
 
     def renew(member: str) -> None:
-        membership.renew(member, time.now_s)
+        membership.leases.renew(member, time.now_s)
         time.call_later(draw.uniform(0.8, 1.2) * LEASE_S / RENEWALS, lambda: renew(member))
 
     channel = Channel(on_message)

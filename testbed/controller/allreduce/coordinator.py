@@ -16,11 +16,10 @@ from typing import Any
 from testbed.api.requests import ForcePlan, ForcePolicy, Request
 from testbed.controller.allreduce.plan_swaps import PlanSwaps
 from testbed.controller.allreduce.recovery import Recovery
-from testbed.controller.model.actions import Actions, After, Announce, Fail, TellAll
+from testbed.controller.model.actions import Actions, After, Announce, Contradiction, Fail, TellAll
 from testbed.controller.model.clocks import SYSTEM, Clocks
-from testbed.controller.model.contradiction import Contradiction
-from testbed.controller.model.coordinator import Coordinator, NotForMembers, Progress
-from testbed.controller.model.group_state import GroupState
+from testbed.controller.model.coordinator import Coordinator, NotForMembers
+from testbed.controller.model.membership import GroupState
 from testbed.controller.model.round_log import ReportedRound
 from testbed.controller.model.spec import ControllerSpec, PlanningSpec
 from testbed.controller.replanning.plan_maker import PlanMaker
@@ -49,7 +48,6 @@ class AllReduceCoordinator(Coordinator):
         super().__init__(spec, clocks)
         self.group = GroupState(spec, self.identities, out, clocks)
         self.maker = PlanMaker(spec, planning, self.group)
-        self.progress = GroupProgress(self.group, self.maker)
         requests = PlanRequests()
         self.swaps = PlanSwaps(self.group, self.maker.knowledge, requests)
         self.planner = Planner(self.group, self.maker, requests, self.swaps.adopt, out)
@@ -90,18 +88,11 @@ class AllReduceCoordinator(Coordinator):
         """
         restarted = not self.running
         if self.spec.elastic is None or (restarted and not self.group.plans.epochs.resumed):
-            raise Contradiction(
-                f"{hello.member!r} reconnected to a run that it can't have been in; start the member again",
-                rule="not-begun",
-                member=hello.member,
-            )
+            text = f"{hello.member!r} reconnected to a run that it can't have been in; start the member again"
+            raise Contradiction.of(hello, "not-begun", text)
         if rejoin.newest > (made := self.group.plans.epochs.newest):
-            raise Contradiction(
-                f"{hello.member!r} reports plan epoch {rejoin.newest}, and the newest that was handed out is {made}",
-                rule="unknown-epoch",
-                member=hello.member,
-                epoch=rejoin.newest,
-            )
+            text = f"{hello.member!r} reports plan epoch {rejoin.newest}, and the newest that was handed out is {made}"
+            raise Contradiction.of(hello, "unknown-epoch", text, epoch=rejoin.newest)
         plan = self.group.plans.reported_plan(rejoin, self.spec.members)
         membership = self.group.membership
         if restarted or membership.not_reconnected:
@@ -129,7 +120,7 @@ class AllReduceCoordinator(Coordinator):
             Contradiction: The message contradicts earlier ones or the state of the run.
         """
         membership, now = self.group.membership, self.clocks.monotonic()
-        membership.renew(getattr(message, "member", ""), now)  # any message proves that the member is alive
+        membership.leases.renew(getattr(message, "member", ""), now)  # any message proves that the member is alive
         match message:
             case Report():
                 self.check_names(message)
@@ -151,12 +142,8 @@ class AllReduceCoordinator(Coordinator):
     def died(self, member: str, why: str, for_good: bool = False) -> Actions:
         """Handle the end of a member's connection before its goodbye.
 
-        A member of an elastic run may reconnect within its lease. In other runs the run fails.
-
-        Args:
-            member: The member.
-            why: The reason.
-            for_good: The member is excluded, and lost at once.
+        A member of an elastic run may reconnect within its lease. In other runs the run fails. A member that is
+        excluded (`for_good`) is lost at once.
         """
         if not (self.spec.elastic and self.running):
             yield Fail(f"{member}: {why}")
@@ -181,14 +168,14 @@ class AllReduceCoordinator(Coordinator):
         """Stop checking leases, and give up a recovery from a lost member that is under way."""
         super().end()
         self.group.phase = "over"
-        self.group.membership.end()
+        self.group.membership.reconfiguration = None
 
     def _start_training(self) -> Actions:
-        """Enter the phase in which members train and their leases are checked."""
         self.running, self.group.phase = True, "running"
         if self.spec.elastic:
-            self.group.membership.begin(self.clocks.monotonic())
-            yield After(self.group.membership.check_interval_s, self._check_leases)
+            leases = self.group.membership.leases
+            leases.begin(self.present, self.clocks.monotonic())
+            yield After(leases.check_interval_s, self._check_leases)
 
     def _check_leases(self) -> Actions:
         now = self.clocks.monotonic()
@@ -196,7 +183,7 @@ class AllReduceCoordinator(Coordinator):
         if self.running and (why := self.group.membership.broken_connection(now)):
             log.warning("%s", why)
             yield from self.group.abort(why)
-        yield After(self.group.membership.check_interval_s, self._check_leases)
+        yield After(self.group.membership.leases.check_interval_s, self._check_leases)
 
     def _handle_goodbye(self, goodbye: Goodbye) -> Actions:
         member = goodbye.member
@@ -204,7 +191,7 @@ class AllReduceCoordinator(Coordinator):
             yield from self._remove_members({member: goodbye.error})
         else:
             self.goodbyes[member] = goodbye
-            self.group.membership.end_lease(member)
+            self.group.membership.leases.end(member)
             if goodbye.error:
                 yield Fail(f"{member}: {goodbye.error}")
         yield Announce()
@@ -212,14 +199,10 @@ class AllReduceCoordinator(Coordinator):
     # Rounds
 
     def _reported(self, report: Report) -> Actions:
-        newest = self.group.plans.newest
+        newest = self.group.plans.epochs.newest
         if report.epoch > newest:
-            raise Contradiction(
-                f"its report of round {report.round} names plan epoch {report.epoch}, and the newest is {newest}",
-                rule="unknown-epoch",
-                member=report.member,
-                epoch=report.epoch,
-            )
+            text = f"its report of round {report.round} names plan epoch {report.epoch}, and the newest is {newest}"
+            raise Contradiction.of(report, "unknown-epoch", text)
         self.group.membership.leases.advance(report.member, self.clocks.monotonic())
         if (done := self.group.rounds.add(report)) is not None:
             yield from self._round_over(done)
@@ -239,7 +222,7 @@ class AllReduceCoordinator(Coordinator):
         """Remove lost members, each with the reason. The others go on if they still make a quorum."""
         group = self.group
         for member in gone.keys() - self.present:
-            group.membership.end_lease(member)
+            group.membership.leases.end(member)
             yield from self.swaps.abandon_join(member, gone[member])
         gone = {member: why for member, why in gone.items() if member in self.present}
         if not gone:
@@ -253,7 +236,7 @@ class AllReduceCoordinator(Coordinator):
         group.plans.remove_members(gone)
         for done in group.rounds.recheck():
             yield from self._round_over(done)
-        epoch = group.plans.next_epoch()
+        epoch = group.plans.epochs.next()
         for member, why in gone.items():
             self.record_event("left", member, group.last_round, epoch, why)
         if self.over:
@@ -288,24 +271,18 @@ class AllReduceCoordinator(Coordinator):
                 raise NotForMembers("this run's members reduce by plans; it takes ForcePolicy and ForcePlan", request)
         return iter(())
 
-
-class GroupProgress(Progress):
-    """The progress of an all-reduce group."""
-
-    def __init__(self, group: GroupState, maker: PlanMaker) -> None:
-        self._group = group
-        self._maker = maker
+    # Progress
 
     def rounds(self, since: int) -> list[dict[str, Any]]:
         """Return summaries of the kept complete rounds from number `since` on."""
-        return [done.to_json() for done in self._group.rounds.complete if done.number >= since]
+        return [done.to_json() for done in self.group.rounds.complete if done.number >= since]
 
     def status(self) -> dict[str, Any]:
         """Return the last round, the plan in force, the newest metrics, the estimates of links, and the swaps."""
-        last, pending, plan = self._group.rounds.last, self._group.plans.pending, self._group.plans.plan
-        estimates = self._maker.knowledge.estimates(self._group.clocks.unix())
+        last, pending, plan = self.group.rounds.last, self.group.plans.pending, self.group.plans.plan
+        estimates = self.maker.knowledge.estimates(self.group.clocks.unix())
         metrics: dict[str, float | None] = {}
-        for done in self._group.rounds.complete[-NEWEST_ROUNDS:]:
+        for done in self.group.rounds.complete[-NEWEST_ROUNDS:]:
             metrics.update(done.metrics)
         return {
             "round": last.number if last else None,
@@ -316,13 +293,13 @@ class GroupProgress(Progress):
             "round_seconds": last.seconds if last else None,
             "metrics": metrics,
             "estimates": {name: estimate.to_json() for name, estimate in estimates.items()},
-            "swaps": [swap.to_json() for swap in self._group.plans.swaps],
-            **({"rounds": self._group.rounds.count + self._maker.rounds_left} if self._maker.training else {}),
+            "swaps": [swap.to_json() for swap in self.group.plans.swaps],
+            **({"rounds": self.group.rounds.count + self.maker.rounds_left} if self.maker.training else {}),
         }
 
     def final(self) -> dict[str, Any]:
         """Return the counts of rounds and of lost and duplicated updates, and the swaps."""
-        rounds, plans = self._group.rounds, self._group.plans
+        rounds, plans = self.group.rounds, self.group.plans
         return {
             "rounds": rounds.count,
             "gaps": None,

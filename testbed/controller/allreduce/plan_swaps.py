@@ -15,7 +15,7 @@ from functools import partial
 
 from testbed.controller.knowledge.knowledge import Knowledge
 from testbed.controller.model.actions import Action, Actions, After, Announce, Tell, TellAll
-from testbed.controller.model.group_state import GroupState
+from testbed.controller.model.membership import GroupState
 from testbed.controller.model.plan_history import Swap
 from testbed.controller.replanning.plan_requests import PlanRequest, PlanRequests
 from testbed.plan import Plan
@@ -32,7 +32,6 @@ class PlanSwaps:
     """Runs the swaps of a group's plans.
 
     Args:
-        group: The group.
         knowledge: The known network, by which a member that joins gets the nearest member's state.
         requests: The plan requests. Those that were deferred by a swap are made again after it.
     """
@@ -54,7 +53,7 @@ class PlanSwaps:
             The plan with its epoch.
         """
         plans, running = self._group.plans, self._group.phase == "running"
-        plan = plan.with_epoch(plans.next_epoch() if running else plans.plan.epoch)
+        plan = plan.with_epoch(plans.epochs.next() if running else plans.plan.epoch)
         if running:
             yield from self._prepare(plan, reason, joins)
         else:
@@ -130,7 +129,7 @@ class PlanSwaps:
         log.warning("swap to the plan of epoch %d (%s) dropped: %s", swap.plan.epoch, swap.plan.policy, why)
         self._group.plans.drop(swap)
         if swap.joins:
-            self._group.membership.end_lease(swap.joins)
+            self._group.membership.leases.end(swap.joins)
             yield Tell(swap.joins, Stop(brief(f"this member could not join: {why}"), again=True))
         self._requests.add(PlanRequest("dropped", why=f"epoch {swap.plan.epoch} was dropped: {why}"))
         self._requests.restore_deferred()

@@ -7,10 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from testbed.controller.model.actions import Actions, Announce, Background, Fail
-from testbed.controller.model.contradiction import Contradiction
-from testbed.controller.model.group_state import GroupState
-from testbed.controller.model.membership import Reconfiguration
+from testbed.controller.model.actions import Actions, Announce, Background, Contradiction, Fail
+from testbed.controller.model.membership import GroupState, Reconfiguration
 from testbed.controller.replanning.plan_maker import PlanMaker
 from testbed.controller.replanning.planner import Planner
 from testbed.plan import Plan
@@ -24,14 +22,7 @@ LAST_RESORT = "mst"
 
 
 class Recovery:
-    """Runs the recovery of a group after `GroupState.abort`, up to the plan with which its members go on.
-
-    Args:
-        group: The group.
-        maker: Makes the plan.
-        planner: Has the run's policy, and requests that wait for the recovery.
-        remove_members: Removes lost members, each with the reason.
-    """
+    """Runs the recovery of a group after `GroupState.abort`, up to the plan with which its members go on."""
 
     def __init__(
         self,
@@ -53,12 +44,8 @@ class Recovery:
         """
         membership, newest = self._group.membership, self._group.rounds.newest
         if holding.round < newest:
-            raise Contradiction(
-                f"it reports that it is in round {holding.round}, and it contributed to round {newest} already",
-                rule="round-over",
-                member=holding.member,
-                round=holding.round,
-            )
+            text = f"it reports that it is in round {holding.round}, and it contributed to round {newest} already"
+            raise Contradiction.of(holding, "round-over", text)
         if not membership.add_holding(holding) or (change := membership.reconfiguration) is None:
             return
         if odd := disagreeing(change.holdings.values()):

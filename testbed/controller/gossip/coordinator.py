@@ -17,13 +17,12 @@ from msgspec.structs import asdict, replace
 from testbed.api.requests import ChangeGraph, Request
 from testbed.controller.gossip.iteration_log import IterationLog
 from testbed.controller.gossip.topology_changes import TopologyChanges
-from testbed.controller.model.actions import Actions, Announce, Fail, Tell, TellAll
+from testbed.controller.model.actions import Actions, Announce, Contradiction, Fail, Tell, TellAll
 from testbed.controller.model.clocks import SYSTEM, Clocks
-from testbed.controller.model.contradiction import Contradiction
-from testbed.controller.model.coordinator import Coordinator, NotForMembers, Progress
+from testbed.controller.model.coordinator import Coordinator, NotForMembers
 from testbed.controller.model.spec import ControllerSpec, GossipGraph
-from testbed.planning import Pair, PhysicalLink
-from testbed.planning.graphs import GraphError, Violation
+from testbed.planning.gaps import Violation
+from testbed.planning.graphs import GraphError
 from testbed.protocol import (
     ControlMessage,
     Died,
@@ -42,19 +41,12 @@ log = logging.getLogger(__name__)
 
 
 class GossipCoordinator(Coordinator):
-    """Follows the members' iterations, fails the run when their gap breaks a bound, and changes their graph.
-
-    Args:
-        spec: The run.
-        graph: The first graph.
-        clocks: The clocks.
-    """
+    """Follows the members' iterations, fails the run when their gap breaks a bound, and changes their graph."""
 
     def __init__(self, spec: ControllerSpec, graph: GossipGraph, clocks: Clocks = SYSTEM) -> None:
         super().__init__(spec, clocks)
         self.iterations = IterationLog(spec.members, graph)
         self._topology = TopologyChanges(graph, spec.jobs, self.iterations, clocks)
-        self.progress = GossipProgress(self.iterations, self._topology)
         self._survives = graph.survives
         self._roster: dict[str, tuple[str, int]] = {}
         self._joining: dict[str, tuple[str, int]] = {}
@@ -63,12 +55,6 @@ class GossipCoordinator(Coordinator):
     def present(self) -> frozenset[str]:
         """The members in the graph."""
         return frozenset(self.iterations.members)
-
-    def start(self) -> None:
-        """Do nothing: there are no plans to make."""
-
-    def close(self) -> None:
-        """Do nothing: there are no records to close."""
 
     # Members
 
@@ -133,9 +119,6 @@ class GossipCoordinator(Coordinator):
         elif self.spec.elastic:
             yield TellAll(Stop("done"))
 
-    def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
-        """Do nothing: members gossip over their graph, whatever the network is."""
-
     def do(self, request: Request) -> Actions:
         """Carry out a ChangeGraph request. Raises NotForMembers for other requests, GraphError."""
         if not isinstance(request, ChangeGraph):
@@ -154,12 +137,8 @@ class GossipCoordinator(Coordinator):
         """
         self.check_names(report)
         if report.round > self.spec.rounds:
-            raise Contradiction(
-                f"it reported iteration {report.round}, and the run has {self.spec.rounds}",
-                rule="beyond-end",
-                member=report.member,
-                round=report.round,
-            )
+            text = f"it reported iteration {report.round}, and the run has {self.spec.rounds}"
+            raise Contradiction.of(report, "beyond-end", text)
 
     def _handle_goodbye(self, goodbye: Goodbye) -> Actions:
         member = goodbye.member
@@ -215,28 +194,18 @@ class GossipCoordinator(Coordinator):
         if broken:
             yield Fail(f"the bound on the iteration gap is broken: {broken[0]}")
 
-
-class GossipProgress(Progress):
-    """The progress of members that gossip, each in its own iteration."""
-
-    def __init__(self, iterations: IterationLog, topology: TopologyChanges) -> None:
-        self._iterations = iterations
-        self._topology = topology
-
-    def rounds(self, since: int) -> list[dict[str, Any]]:
-        """Return nothing: members that gossip have no common rounds."""
-        return []
+    # Progress
 
     def status(self) -> dict[str, Any]:
         """Return the newest iteration that all members have entered, and the newest metrics."""
         return {
-            "round": self._iterations.lowest,
+            "round": self.iterations.lowest,
             "epoch": 0,
             "pending_epoch": None,
             "policy": None,
             "plan": None,
-            "round_seconds": self._iterations.seconds,
-            "metrics": self._iterations.metrics(),
+            "round_seconds": self.iterations.seconds,
+            "metrics": self.iterations.metrics(),
             "estimates": {},
             "swaps": [],
         }
@@ -244,8 +213,8 @@ class GossipProgress(Progress):
     def final(self) -> dict[str, Any]:
         """Return the iterations, the gaps between members, and the swaps of the graph."""
         return {
-            "rounds": self._iterations.lowest,
-            "gaps": self._iterations.to_json(),
+            "rounds": self.iterations.lowest,
+            "gaps": self.iterations.to_json(),
             "graph_swaps": [fields_of(swap) for swap in self._topology.swaps],
             "epoch": 0,
             "lost_updates": 0,

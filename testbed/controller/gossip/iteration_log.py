@@ -10,11 +10,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from testbed.controller.model.contradiction import Contradiction
+from testbed.controller.model.actions import Contradiction
 from testbed.controller.model.round_log import means
 from testbed.controller.model.spec import GossipGraph
 from testbed.planning import Pair
-from testbed.planning.graphs import GapMonitor, Violation
+from testbed.planning.gaps import GapMonitor, Violation
 from testbed.protocol import Report
 
 #: The monitor needs reports in the order of their times, and reports over different connections may be read out of
@@ -95,12 +95,7 @@ class IterationLog:
         """
         before = self._entered.get(report.member)
         if before is not None and report.round <= before:
-            raise Contradiction(
-                f"it reported iteration {report.round} after {before}",
-                rule="order",
-                member=report.member,
-                round=report.round,
-            )
+            raise Contradiction.of(report, "order", f"it reported iteration {report.round} after {before}")
         self._entered[report.member] = report.round
         self._newest[report.member] = replace(report, arrivals={}, slices=())
         self._entered_s[report.member] = entered_s

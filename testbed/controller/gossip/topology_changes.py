@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from testbed.controller.gossip.iteration_log import IterationLog
-from testbed.controller.model.actions import Action, Actions, Tell
+from testbed.controller.model.actions import Action, Actions, Contradiction, Tell
 from testbed.controller.model.clocks import Clocks
-from testbed.controller.model.contradiction import Contradiction
 from testbed.controller.model.spec import GossipGraph
 from testbed.planning.graphs import Graph, GraphError, make_graph
 from testbed.protocol import AbortGraph, CommitGraph, Job, NodeConfiguration, PrepareGraph, PromiseGraph
@@ -118,11 +117,7 @@ class TopologyChanges:
             Contradiction: The member has no PrepareGraph to answer.
         """
         if self._unanswered[promised.member] < 1:
-            raise Contradiction(
-                "it sent a promise without a PrepareGraph before it",
-                rule="not-asked",
-                member=promised.member,
-            )
+            raise Contradiction.of(promised, "not-asked", "it sent a promise without a PrepareGraph before it")
         self._unanswered[promised.member] -= 1
         if self._prepared is None or self._unanswered[promised.member] > 0:
             return None  # the swap was aborted meanwhile; if another was prepared, that answer is still to come
@@ -182,11 +177,8 @@ class TopologyChanges:
     def _check(self, graph: Graph) -> None:
         fewest = min(len(graph.sources(member)) for member in graph.members)
         if self._in_force.backup > fewest:
-            raise GraphError(
-                f"`backup` is {self._in_force.backup}, and a member of this graph has only {fewest} in-neighbours",
-                rule="backup",
-                given=fewest,
-            )
+            text = f"`backup` is {self._in_force.backup}, and a member of this graph has only {fewest} in-neighbours"
+            raise GraphError(text, rule="backup", given=fewest)
         self._in_force.weigh(graph)
 
     def _configuration(self, member: str, graph: Graph) -> NodeConfiguration:

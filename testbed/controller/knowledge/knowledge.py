@@ -170,11 +170,8 @@ class Knowledge:
         self._declared = View.of_network(there, links, routes, old.model_bytes, now_s, old.knowledge)
         self._access = _access_links(there)
         for name in changed:
-            self._rates.pop(name, None)
-            self._history.pop(name, None)
-            self._at_round_end.pop(name, None)
-            self._variation.pop(name, None)
-            self._suspected.pop(name, None)
+            for known in (self._rates, self._history, self._at_round_end, self._variation, self._suspected):
+                known.pop(name, None)
         for pair in {*old.routes, *routes}:
             route = routes.get(pair, ())
             if route != old.routes.get(pair, ()) or changed.intersection(route):
@@ -298,7 +295,8 @@ class Knowledge:
         """
         if self._declared.knowledge != "measured":
             return {}
-        sure = {name for name, its in self.estimates(now_s).items() if its.age_s <= fresh_s and _is_sure(its)}
+        fresh = {name: its for name, its in self.estimates(now_s).items() if its.age_s <= fresh_s}
+        sure = {name for name, its in fresh.items() if its.high_bps <= SURE * its.low_bps}
         known = sure - self._suspects(now_s).keys()
         users: dict[str, list[Pair]] = {}
         for pair in self._declared.edges:
@@ -331,19 +329,14 @@ class Knowledge:
 
     def _expected(self, now_s: float) -> dict[str, Estimate]:
         """Return the estimates with the rates to expect for the next rounds."""
-        estimates = self._with_suspects(self.estimates(now_s), now_s)
-        return {
-            name: replace(its, rate_bps=self._variation[name].expected_bps(its)) if name in self._variation else its
-            for name, its in estimates.items()
-        }
-
-    def _with_suspects(self, estimates: dict[str, Estimate], now_s: float) -> dict[str, Estimate]:
-        """Return the estimates with the lower rates of suspected links."""
-        suspected = self._suspects(now_s)
-        return {
-            name: replace(its, rate_bps=suspected[name][0]) if name in suspected else its
-            for name, its in estimates.items()
-        }
+        expected, suspected = self.estimates(now_s), self._suspects(now_s)
+        for name, its in expected.items():
+            if name in suspected:
+                its = replace(its, rate_bps=suspected[name][0])
+            if name in self._variation:
+                its = replace(its, rate_bps=self._variation[name].expected_bps(its))
+            expected[name] = its
+        return expected
 
     def _suspects(self, now_s: float) -> dict[str, tuple[float, float]]:
         """Return the links that are assumed to have fallen because the opposite direction of their path fell.
@@ -414,10 +407,6 @@ def _split(
         for train in its:
             found[not chosen(train)].setdefault(pair, []).append(train)
     return found
-
-
-def _is_sure(estimate: Estimate) -> bool:
-    return estimate.high_bps <= SURE * estimate.low_bps
 
 
 def _rate(estimate: Estimate | None, declared_bps: float) -> float:

@@ -3,6 +3,7 @@
     event --> coordinator --> Tell, TellAll       send messages to members
                               After, Background   call the coordinator back after a time, or after some work
                               Announce, Fail      notify observers; end the run
+                              Contradiction       raised: the message is impossible
 
 So a coordinator never blocks, and needs neither sockets nor threads.
 """
@@ -11,9 +12,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self, Unpack
 
+from testbed.errors import DetailedError, Details
 from testbed.protocol import ControlMessage
+
+
+class Contradiction(DetailedError, ValueError):
+    """A member's message contradicts its earlier messages or the state of the run; the member is excluded.
+
+    Any other error while a message is handled is a fault of the controller, not of a member.
+    """
+
+    @classmethod
+    def of(cls, message: ControlMessage, rule: str, text: str, /, **details: Unpack[Details]) -> Self:
+        """Return the error with the member, the round and the epoch that the message names, and these details."""
+        named = {name: getattr(message, name) for name in ("member", "round", "epoch") if hasattr(message, name)}
+        return cls(text, **{**named, "rule": rule, **details})
+
+
+class JoinRefused(Contradiction):
+    """A member is refused; the text is sent to the member."""
 
 
 @dataclass(frozen=True, slots=True)

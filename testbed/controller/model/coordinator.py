@@ -7,31 +7,14 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from testbed.api.requests import Request
-from testbed.controller.model.actions import Actions
+from testbed.controller.model.actions import Actions, Contradiction
 from testbed.controller.model.clocks import SYSTEM, Clocks, UnixClock
-from testbed.controller.model.contradiction import Contradiction
 from testbed.controller.model.identity import Identities
 from testbed.controller.model.membership import MembershipEvent
 from testbed.controller.model.spec import ControllerSpec
 from testbed.errors import DetailedError
 from testbed.planning import Pair, PhysicalLink
 from testbed.protocol import Arrived, ControlMessage, Goodbye, Hello, Rejoin, Report
-
-
-class Progress(ABC):
-    """A coordinator's part of a run's status, in plain values. Times are Unix seconds, rates are bit/s of frames."""
-
-    @abstractmethod
-    def rounds(self, since: int) -> list[dict[str, Any]]:
-        """Return summaries of the complete rounds from number `since` on, as far as they are kept."""
-
-    @abstractmethod
-    def status(self) -> dict[str, Any]:
-        """Return the members' current progress."""
-
-    @abstractmethod
-    def final(self) -> dict[str, Any]:
-        """Return the members' final progress."""
 
 
 class NotForMembers(DetailedError, ValueError):
@@ -45,7 +28,6 @@ class NotForMembers(DetailedError, ValueError):
 class Coordinator(ABC):
     """Decides, event by event, what members do together. Its decisions are actions (see actions.py)."""
 
-    progress: Progress
     #: Makes the members' identities from the run's secret.
     identify: ClassVar[type[Identities]] = Identities
 
@@ -71,16 +53,14 @@ class Coordinator(ABC):
         """True once all members that take part have said goodbye."""
         return self.running and bool(self.present) and self.goodbyes.keys() >= self.present
 
-    @abstractmethod
-    def start(self) -> None:
+    def start(self) -> None:  # noqa: B027 - members that gossip get nothing that must be prepared
         """Prepare what members get when they join, such as the first plan.
 
         Raises:
             PolicyError: The policy finds no first plan.
         """
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - gossip has no such records
         """Close the files of the coordinator's records, such as the decision log."""
 
     def record_event(
@@ -102,12 +82,8 @@ class Coordinator(ABC):
             Contradiction: It names another.
         """
         if strangers := sorted(report.named.difference(self.spec.members)):
-            raise Contradiction(
-                f"its {report.kind} names {strangers[0]!r}, which is not a member of this run",
-                rule="unknown-member",
-                member=report.member,
-                given=strangers[0],
-            )
+            text = f"its {report.kind} names {strangers[0]!r}, which is not a member of this run"
+            raise Contradiction.of(report, "unknown-member", text, given=strangers[0])
 
     @abstractmethod
     def begin(self, hellos: Mapping[str, Hello]) -> Actions:
@@ -123,11 +99,8 @@ class Coordinator(ABC):
         Raises:
             Contradiction: The member's state is impossible, or this run takes no members back.
         """
-        raise Contradiction(
-            f"{hello.member!r} reconnected, and a gossip run takes no member back; start the member again",
-            rule="no-return",
-            member=hello.member,
-        )
+        text = f"{hello.member!r} reconnected, and a gossip run takes no member back; start the member again"
+        raise Contradiction.of(hello, "no-return", text)
 
     @abstractmethod
     def receive(self, message: ControlMessage) -> Actions:
@@ -141,10 +114,7 @@ class Coordinator(ABC):
     def died(self, member: str, why: str, for_good: bool = False) -> Actions:
         """Handle the end of a member's connection before its goodbye.
 
-        Args:
-            member: The member.
-            why: The reason.
-            for_good: The member is excluded: it sent an impossible message, or does not read.
+        A member is excluded `for_good` if it sent an impossible message, or does not read.
         """
 
     @abstractmethod
@@ -159,10 +129,25 @@ class Coordinator(ABC):
         """Stop watching the members: the run is done or has failed."""
         self.running = False
 
-    # The run and people
+    # The members' progress, in plain values. Times are Unix seconds, rates are bit/s of frames.
+
+    def rounds(self, since: int) -> list[dict[str, Any]]:
+        """Return summaries of the complete rounds from number `since` on, as far as they are kept: none of gossip."""
+        return []
 
     @abstractmethod
-    def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
+    def status(self) -> dict[str, Any]:
+        """Return the members' current progress."""
+
+    @abstractmethod
+    def final(self) -> dict[str, Any]:
+        """Return the members' final progress."""
+
+    # The run and people
+
+    def change_network(  # noqa: B027 - members gossip over their graph, whatever the network is
+        self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]
+    ) -> None:
         """Use another emulated network from now on.
 
         Raises:

@@ -31,7 +31,7 @@ class Identities:
 
     def keys(self, member: str) -> dict[str, str]:
         """Return the key that the member shares with each other member, 32 bytes in hexadecimal."""
-        return {other: self.key(member, other) for other in self._others(member)}
+        return {other: self.key(member, other) for other in self.members if other != member}
 
     def key(self, member: str, other: str) -> str:
         """Return the key that two members share, 32 bytes in hexadecimal."""
@@ -58,9 +58,6 @@ class Identities:
                 "folder of secrets to this machine"
             )
         return ""
-
-    def _others(self, member: str) -> list[str]:
-        return [other for other in self.members if other != member]
 
     def _derive(self, purpose: str, *names: str) -> str:
         return hmac.digest(self._secret, json.dumps([purpose, *names]).encode(), "sha256").hex()

@@ -1,4 +1,4 @@
-"""Membership of an all-reduce group: leases, and members that come and go. No I/O; times are monotonic.
+"""An all-reduce group: leases, members that come and go, and the whole of its state. Times are monotonic.
 
     a member is gone    Abort to all others --all Holdings are in--> Reconfigure, under a plan without the member
     a connection broke  the same with all members, which make new connections under the plan
@@ -11,10 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
 
 from testbed.controller.model.actions import Actions, Tell
+from testbed.controller.model.clocks import Clocks
 from testbed.controller.model.identity import Identities
-from testbed.controller.model.spec import Elasticity
+from testbed.controller.model.plan_history import PlanHistory
+from testbed.controller.model.round_log import RoundLog
+from testbed.controller.model.spec import ControllerSpec, Elasticity
 from testbed.plan import Plan
 from testbed.protocol import Abort, Hello, Holding, Job, Lost, Prepare, Reconfigure, Rejoin, Stop, Welcome
 from testbed.schema import brief
@@ -45,7 +50,7 @@ class Leases:
 
     @property
     def check_interval_s(self) -> float:
-        """The interval of checks, in seconds."""
+        """The interval of checks, in seconds; 0 without leases."""
         return self._lease_s / CHECKS
 
     def begin(self, members: Iterable[str], now: float) -> None:
@@ -56,7 +61,7 @@ class Leases:
             self._renewed_s[member] = now
 
     def end(self, member: str) -> None:
-        """End a member's lease."""
+        """End the lease of a member that said goodbye, is gone, or will not join. Its connections may end."""
         self._renewed_s.pop(member, None)
         self._disconnected.discard(member)
         self._advanced.pop(member, None)
@@ -186,32 +191,11 @@ class AllReduceMembership:
         self._generation = 0
 
     @property
-    def check_interval_s(self) -> float:
-        """The interval of checks, in seconds; 0 without leases."""
-        return self.leases.check_interval_s
-
-    @property
     def abort_unfinished(self) -> bool:
         """True if all members have reconnected, and some still wait after an abort by the previous controller."""
         return self._aborted and not self.not_reconnected and self.reconfiguration is None
 
-    def begin(self, now: float) -> None:
-        """Give the present members leases."""
-        self.leases.begin(self.present, now)
-
-    def end(self) -> None:
-        """Drop the reconfiguration under way: the run is over."""
-        self.reconfiguration = None
-
     # Reports about members
-
-    def renew(self, member: str, now: float) -> None:
-        """Renew a member's lease."""
-        self.leases.renew(member, now)
-
-    def end_lease(self, member: str) -> None:
-        """End the lease of a member that said goodbye or will not join. Its connections may end."""
-        self.leases.end(member)
 
     def report_loss(self, lost: Lost, now: float) -> None:
         """Record that a member lost a peer, unless the report is of an earlier generation.
@@ -257,7 +241,7 @@ class AllReduceMembership:
         self.not_reconnected.discard(rejoin.member)
         self.roster[hello.member] = hello.address  # another member may have reported a wrong address
         self._aborted |= rejoin.aborted
-        self.renew(rejoin.member, now)
+        self.leases.renew(rejoin.member, now)
         if self.reconfiguration is not None:
             yield Tell(rejoin.member, Abort(self.reconfiguration.epoch, self.reconfiguration.why))
 
@@ -307,12 +291,7 @@ class AllReduceMembership:
     def prepare(self, plan: Plan, joins: str, job: Job, rates: Mapping[str, float], now: float) -> Actions:
         """Have the members prepare a plan with a new member, which copies its state from the nearest present member.
 
-        Args:
-            plan: The plan, with the new member.
-            joins: The new member.
-            job: Its job.
-            rates: The rate from each member to the new one, in bit/s; the highest one decides which is nearest.
-            now: Monotonic seconds.
+        The nearest one is that with the highest of `rates` (bit/s) to the new member. `now` is in monotonic seconds.
         """
         source = max(sorted(self.present), key=lambda member: rates.get(member, 0.0))
         self.leases.begin([joins], now)
@@ -327,5 +306,39 @@ class AllReduceMembership:
 
 
 def _roster_of(roster: Roster, plan: Plan) -> Roster:
-    """Return the addresses of a plan's members."""
     return {member: roster[member] for member in plan.members}
+
+
+class GroupState:
+    """The members, plans and rounds of one run. The coordinator writes them; replanning reads them.
+
+    Attributes:
+        clocks: The run's clocks.
+        phase: "waiting" until all members are present, "running", or "over".
+        jobs: Each member's job.
+        membership: The present members.
+        plans: The plan in force, a pending one, and earlier ones.
+        rounds: The rounds that members reported.
+    """
+
+    def __init__(self, spec: ControllerSpec, identities: Identities, out: Path, clocks: Clocks) -> None:
+        self.clocks = clocks
+        self.phase: Literal["waiting", "running", "over"] = "waiting"
+        self.jobs = spec.jobs
+        self.membership = AllReduceMembership(identities, spec.elastic)
+        self.plans = PlanHistory(out, clocks)
+        self.rounds = RoundLog(self._expected)
+
+    @property
+    def last_round(self) -> int | None:
+        """The number of the last completed round, or None before the first."""
+        return self.rounds.last.number if self.rounds.last else None
+
+    def abort(self, why: str) -> Actions:
+        """Abort the current round: the present members report their state, and continue under another plan."""
+        yield from self.membership.abort(self.plans.epochs.next(), why, self.clocks.monotonic())
+
+    def _expected(self, epoch: int) -> frozenset[str]:
+        """Return the members that report the rounds of an epoch."""
+        found = self.plans.members(epoch)
+        return self.membership.present if found is None else found

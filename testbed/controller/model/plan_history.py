@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from testbed.controller.model.actions import Contradiction
 from testbed.controller.model.clocks import Clocks
-from testbed.controller.model.contradiction import Contradiction
 from testbed.controller.model.round_log import RoundSummary
 from testbed.plan import Plan, PlanError
 from testbed.protocol import Rejoin
@@ -45,23 +45,13 @@ class Epochs:
         write_json(self._file, {"newest": self.newest})
 
 
-class PlanRecord:
-    """One file in `folder` for each plan, named by its epoch, and written before any member hears of the plan."""
+def store_plan(folder: Path, plan: Plan) -> None:
+    """Write a plan to its own file in `folder`, named by the plan's epoch."""
+    write_json(_plan_file(folder, plan.epoch), plan.to_json())
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
 
-    def store(self, plan: Plan) -> None:
-        """Write a plan to its own file, named by the plan's epoch."""
-        write_json(self._file(plan.epoch), plan.to_json())
-
-    def find(self, epoch: int) -> Plan | None:
-        """Return the plan of an epoch, or None if there was none."""
-        file = self._file(epoch)
-        return Plan.from_json(json.loads(file.read_text())) if file.exists() else None
-
-    def _file(self, epoch: int) -> Path:
-        return self._folder / f"{epoch:04d}.json"
+def _plan_file(folder: Path, epoch: int) -> Path:
+    return folder / f"{epoch:04d}.json"
 
 
 #: Rounds that the first round of a swap is compared with. They are few, because a plan is often swapped after the
@@ -159,12 +149,13 @@ class PlanHistory:
     """The plan in force, the pending swap, and all swaps. Times are Unix seconds.
 
     A dropped plan can still come into force if the members had agreed on it, and so can a plan that members prepared
-    under the controller before this one. All epochs and plans are recorded in the run's directory `out`.
+    under the controller before this one. All epochs and plans are recorded in the run's directory `out`, each plan in a
+    file named by its epoch, before any member hears of it.
     """
 
     def __init__(self, out: Path, clocks: Clocks) -> None:
         self.epochs = Epochs(out / "epochs.json")
-        self._record = PlanRecord(out / "plans")
+        self._folder = out / "plans"
         self._clocks = clocks
         self.plan: Plan
         #: The swap under way.
@@ -179,32 +170,21 @@ class PlanHistory:
         """The plan in force; None before the first."""
         return getattr(self, "plan", None)
 
-    @property
-    def newest(self) -> int:
-        """The newest epoch that was handed out."""
-        return self.epochs.newest
-
-    def next_epoch(self) -> int:
-        """Return an epoch that no plan has yet."""
-        return self.epochs.next()
-
     def members(self, epoch: int) -> frozenset[str] | None:
         """Return the members of an epoch's plan that are still present, or None if there was no such plan."""
         return self._members.get(epoch)
 
     def begin(self, plan: Plan) -> None:
         """Put the first plan in force, with which the members begin."""
-        self._record.store(plan)
+        self._record(plan)
         self.plan = plan
-        self._set_members(plan)
 
     def prepare(self, plan: Plan, reason: str, after_round: int, joins: str) -> Swap:
         """Begin a swap to another plan, with which the member `joins` joins unless that is empty."""
-        self._record.store(plan)
+        self._record(plan)
         swap = Swap(plan, reason, self._clocks.unix(), after_round, joins=joins)
         self.pending = self._prepared[plan.epoch] = swap
         self.swaps.append(swap)
-        self._set_members(plan)
         return swap
 
     def drop(self, swap: Swap) -> None:
@@ -243,52 +223,35 @@ class PlanHistory:
 
     def resume(self, plan: Plan, why: str, after_round: int) -> None:
         """Put the plan of a reconfiguration in force at once, without the members' agreement."""
-        self._record.store(plan)
+        self._record(plan)
         now_s = self._clocks.unix()
         swap = Swap(plan, why, now_s, after_round, set(plan.members), now_s)
         self._prepared = {plan.epoch: swap}
         self.plan = plan
         self.swaps.append(swap)
-        self._set_members(plan)
         log.info("plan of epoch %d (%s) in force after a reconfiguration: %s", plan.epoch, plan.policy, why)
 
     @staticmethod
     def reported_plan(rejoin: Rejoin, members: Collection[str]) -> Plan:
         """Return the plan that a reconnected member says it goes by, after checking it.
 
-        Args:
-            rejoin: The member's state.
-            members: The members of the run.
-
         Raises:
             Contradiction: There can be no such plan in this run.
         """
         who = f"the state that {rejoin.member!r} reports after its reconnection is impossible"
         if strangers := sorted({*rejoin.roster, *map(str, rejoin.plan.get("members", ()))} - {*members}):
-            raise Contradiction(
-                f"{who}: {strangers[0]!r:.80} is not a member of this run",
-                rule="unknown-member",
-                member=rejoin.member,
-                given=strangers[0],
-            )
+            text = f"{who}: {strangers[0]!r:.80} is not a member of this run"
+            raise Contradiction.of(rejoin, "unknown-member", text, given=strangers[0])
         try:
             plan = Plan.from_json(rejoin.plan)
         except PlanError as error:
             raise Contradiction(f"{who}: {error}", **{**error.details, "member": rejoin.member}) from error
         if missing := sorted(set(plan.members) - set(rejoin.roster)):
-            raise Contradiction(
-                f"{who}: its plan includes {missing[0]!r}, and its roster has no address of that member",
-                rule="roster",
-                member=rejoin.member,
-                given=missing[0],
-            )
+            text = f"{who}: its plan includes {missing[0]!r}, and its roster has no address of that member"
+            raise Contradiction.of(rejoin, "roster", text, given=missing[0])
         if plan.epoch > rejoin.newest:
-            raise Contradiction(
-                f"{who}: its plan has epoch {plan.epoch}, and the newest epoch that it knows of is {rejoin.newest}",
-                rule="unknown-epoch",
-                member=rejoin.member,
-                epoch=plan.epoch,
-            )
+            text = f"{who}: its plan has epoch {plan.epoch}, and the newest epoch that it knows of is {rejoin.newest}"
+            raise Contradiction.of(rejoin, "unknown-epoch", text, epoch=plan.epoch)
         return plan
 
     def recover(self, plan: Plan, begins: bool) -> None:
@@ -301,12 +264,9 @@ class PlanHistory:
         Raises:
             Contradiction: No controller of this run can have made the plan.
         """
-        if plan.epoch > self.newest:
-            raise Contradiction(
-                f"the plan's epoch {plan.epoch} was never handed out; the newest is {self.newest}",
-                rule="unknown-epoch",
-                epoch=plan.epoch,
-            )
+        if plan.epoch > self.epochs.newest:
+            text = f"the plan's epoch {plan.epoch} was never handed out; the newest is {self.epochs.newest}"
+            raise Contradiction(text, rule="unknown-epoch", epoch=plan.epoch)
         if (prepared := self._prepared.get(plan.epoch)) is not None:
             plan = prepared.plan
         elif not begins and plan.epoch > self.plan.epoch and not self.epochs.resumed:
@@ -323,11 +283,13 @@ class PlanHistory:
         """Return the swap to a round's plan if the controller before this one prepared it, else None."""
         if not self.epochs.resumed or done.epoch <= self.plan.epoch:
             return None
-        plan = self._record.find(done.epoch)
+        file = _plan_file(self._folder, done.epoch)
+        plan = Plan.from_json(json.loads(file.read_text())) if file.exists() else None
         if plan is None or set(plan.members) != set(self.plan.members):
             return None  # if it takes in a member, that member reports it when it reconnects
-        self._set_members(plan)
+        self._members[plan.epoch] = frozenset(plan.members)
         return Swap(plan, "prepared under the previous controller", done.began_s, done.number, set(plan.members))
 
-    def _set_members(self, plan: Plan) -> None:
+    def _record(self, plan: Plan) -> None:
+        store_plan(self._folder, plan)
         self._members[plan.epoch] = frozenset(plan.members)

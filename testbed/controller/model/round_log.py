@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from testbed.controller.model.contradiction import Contradiction
+from testbed.controller.model.actions import Contradiction
 from testbed.planning import Pair
 from testbed.protocol import PeerSample, Report, Train
 from testbed.telemetry.averages import mean_of_known
@@ -184,28 +184,17 @@ class RoundLog:
     def _check(self, report: Report) -> None:
         before = self._newest_reported.get(report.member)
         if before == report.round:
-            raise Contradiction(
-                f"it reported round {report.round} twice", rule="twice", member=report.member, round=report.round
-            )
+            raise Contradiction.of(report, "twice", f"it reported round {report.round} twice")
         if before is not None and report.round < before:
-            raise Contradiction(
-                f"it reported round {report.round} after round {before}",
-                rule="order",
-                member=report.member,
-                round=report.round,
-            )
+            raise Contradiction.of(report, "order", f"it reported round {report.round} after round {before}")
         if report.round <= MOST_AHEAD:
             return
         others = max(
             (number for member, number in self._newest_reported.items() if member != report.member), default=None
         )
         if others is not None and report.round > others + MOST_AHEAD:
-            raise Contradiction(
-                f"it reported round {report.round} while the other members are in round {others}",
-                rule="ahead",
-                member=report.member,
-                round=report.round,
-            )
+            text = f"it reported round {report.round} while the other members are in round {others}"
+            raise Contradiction.of(report, "ahead", text)
 
     def _completed(self, number: int) -> ReportedRound | None:
         """Return the round if all members have reported it. Drops older rounds then: some of their reports are lost."""

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidat
 from testbed.plan import PLAIN_CODEC, Plan
 from testbed.planning import Pair, Policy, View
 from testbed.planning.fastest import with_site_groups
-from testbed.planning.graphs import Graph, GraphError, Weighing, Weights, gap_bounds, weigh
+from testbed.planning.gaps import gap_bounds
+from testbed.planning.graphs import Graph, GraphError, Weighing, Weights, weigh
 from testbed.plugins import policy_named
 from testbed.protocol import Job
 from testbed.schema import check_name
@@ -28,8 +29,7 @@ def _job(value: Any) -> Job:
     return value if isinstance(value, Job) else Job.from_json(value)
 
 
-def _job_json(job: Job) -> dict[str, Any]:
-    return asdict(job)
+JobField = Annotated[Job, PlainValidator(_job), PlainSerializer(asdict)]
 
 
 class Elasticity(BaseModel):
@@ -170,7 +170,7 @@ class Newcomer(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
-    job: Annotated[Job, PlainValidator(_job), PlainSerializer(_job_json)]
+    job: JobField
     #: The codecs of overlay edges to and from the member that differ from the plan's codec.
     link_codecs: dict[str, str] = {}
 
@@ -184,7 +184,7 @@ class ControllerSpec(BaseModel):
     members: tuple[str, ...] = Field(min_length=1)
     #: The members' tokens and keys are derived from it (see Identities). It never leaves the controller.
     secret: str = Field(min_length=1, repr=False)
-    jobs: dict[str, Annotated[Job, PlainValidator(_job), PlainSerializer(_job_json)]]
+    jobs: dict[str, JobField]
     planning: PlanningSpec | None = None
     graph: GossipGraph | None = None
     #: Without it, the death of a member ends the run; a graph that survives the death goes on without the member.
@@ -233,9 +233,7 @@ class ControllerSpec(BaseModel):
     def with_member(self, newcomer: Newcomer, view: View) -> ControllerSpec:
         """Return this spec with one more member.
 
-        Args:
-            newcomer: The member.
-            view: The current view of the network, with the member in it.
+        `view` is the current view of the network, with the member in it.
 
         Raises:
             ValueError: This run gossips, or (pydantic's ValidationError) the member does not fit the spec.

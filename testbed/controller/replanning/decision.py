@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from testbed.controller.replanning.plan_judge import PlanJudge
+from testbed.controller.replanning.prediction import PlanJudge
 from testbed.plan import Plan
 from testbed.planning import View, predict
 

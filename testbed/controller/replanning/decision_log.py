@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import exp
 from pathlib import Path
 
-from testbed.controller.replanning.decision import Decision
-from testbed.controller.replanning.training import TrainingAnswer
+from testbed.controller.replanning.proposal import Proposal
 from testbed.plan import Plan
 from testbed.planning import BoundError, Policy, View
 from testbed.planning.bound import MOST_BOUNDED, Bound, bound
@@ -18,11 +18,10 @@ from testbed.telemetry.store import Records, write_json
 
 @dataclass(frozen=True, slots=True)
 class DecisionRecord:
-    """A decision and its inputs."""
+    """A decision on a proposal, and its circumstances."""
 
-    view: View
+    proposal: Proposal
     policy: Policy
-    decision: Decision
     #: The request's reason, or "training" if the adopted plan changes how members train.
     reason: str
     #: The last completed round; None before the first.
@@ -31,16 +30,16 @@ class DecisionRecord:
     last: Plan | None = None
     #: The plan that follows, or None.
     adopted: Plan | None = None
-    #: The index of `adopted` among the policy's proposals; None for an earlier plan.
-    choice: int | None = None
     #: The estimates of the view's links.
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
-    #: The factor on simulated rounds of `last`, and the standard deviation of its logarithm.
-    correction: tuple[float, float] | None = None
-    #: The choice of how members train, in runs whose plans say it.
-    training: TrainingAnswer | None = None
-    #: The processor time of the decision in seconds.
-    seconds: float = 0.0
+
+    @property
+    def correction(self) -> tuple[float, float] | None:
+        """The factor on simulated rounds of `last`, and the standard deviation of its logarithm."""
+        if self.last is None:
+            return None
+        correction, spread = self.proposal.predictor.correction(self.last)
+        return exp(correction), spread
 
 
 class DecisionLog:
@@ -49,9 +48,6 @@ class DecisionLog:
     Each decision can be repeated from its record. The policy with its options makes its proposals from the view and
     the plan of epoch `last` (null at the start). The adopted plan is number `choice` of them, counted from 0, or an
     earlier plan if `choice` is null.
-
-    Args:
-        out: The run's directory.
     """
 
     def __init__(self, out: Path) -> None:
@@ -83,7 +79,8 @@ class DecisionLog:
         """Write a decision, its view, and the bound of the view."""
         name = f"views/{self._views:04d}.json"
         self._views += 1
-        view, policy, decision = record.view, record.policy, record.decision
+        proposal, policy = record.proposal, record.policy
+        view, decision = proposal.view, proposal.decision
         write_json(self._out / name, view.to_json())
         self._file.append(
             {
@@ -97,14 +94,14 @@ class DecisionLog:
                 "adopted": decision.adopt,
                 "why": decision.why,
                 "epoch": record.adopted.epoch if record.adopted else None,
-                "choice": record.choice,
+                "choice": proposal.choice,
                 "current_s": decision.current_s,
                 "proposed_s": decision.proposed_s if decision.proposed_s != float("inf") else None,
                 "bound_s": bound_s,
-                "correction": list(record.correction) if record.correction else None,
-                "considered_s": record.seconds,
+                "correction": record.correction,
+                "considered_s": proposal.seconds,
                 "estimates": _json(record.estimates),
-                **({"training": record.training.to_json()} if record.training else {}),
+                **({"training": proposal.training.to_json()} if proposal.training else {}),
             }
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from testbed.controller.knowledge.knowledge import Knowledge
-from testbed.controller.model.group_state import GroupState
+from testbed.controller.model.membership import GroupState
 from testbed.controller.model.spec import ControllerSpec, PlanningSpec
 from testbed.controller.replanning.training import TrainingMonitor, TrainingQuestion, through_codec
 from testbed.plan import Plan
@@ -21,11 +21,6 @@ class PlanMaker:
         options: The run's options for planning.
         knowledge: The knowledge of the network.
         training: The monitor of training in runs whose plans say how members train; None in other runs.
-
-    Args:
-        spec: The run.
-        options: The run's options for planning.
-        group: The members, plans and rounds, which are only read.
     """
 
     def __init__(self, spec: ControllerSpec, options: PlanningSpec, group: GroupState) -> None:

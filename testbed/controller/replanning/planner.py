@@ -15,7 +15,7 @@ from pathlib import Path
 
 from testbed.controller.knowledge.network_monitor import NetworkMonitor
 from testbed.controller.model.actions import Action, Actions, Background
-from testbed.controller.model.group_state import GroupState
+from testbed.controller.model.membership import GroupState
 from testbed.controller.model.round_log import ReportedRound
 from testbed.controller.replanning.decision import Decision, SwapRules
 from testbed.controller.replanning.decision_log import DecisionLog, DecisionRecord
@@ -76,12 +76,8 @@ class Planner:
         monitor: Measures the network for the planner.
 
     Args:
-        group: The members, plans and rounds of the run, which are only read.
-        maker: The known network, and what else plans are made from.
-        requests: The open requests to consider a plan.
         adopt: Starts a swap to a plan; given the plan, the reason, and the member that joins with it or "". Returns the
             plan with its epoch.
-        out: The run's directory.
     """
 
     def __init__(
@@ -120,8 +116,8 @@ class Planner:
         view = self._maker.view(self._clocks.unix())
         plan = self._maker.plan(self.policy, view)
         decision = Decision(True, "the first plan", None, predict(plan, view).seconds)
-        first = DecisionRecord(view, self.policy, decision, "period", adopted=plan)
-        self._log.record(first, self._log.bound(view))
+        first = Proposal(view, plan, decision, self._track.predictor, None)
+        self._log.record(DecisionRecord(first, self.policy, "period", adopted=plan), self._log.bound(view))
         return plan
 
     def close(self) -> None:
@@ -132,10 +128,6 @@ class Planner:
 
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
         """Use another declared network, and request a plan for it at once.
-
-        Args:
-            links: The links of the network.
-            routes: The links of each edge.
 
         Raises:
             ViewError: the declaration contradicts itself.
@@ -258,11 +250,7 @@ class Planner:
     def _decided(self, request: PlanRequest, last: Plan, declarations: int, proposal: Proposal) -> Actions:
         """Adopt a proposal if its decision says so and the run has not changed meanwhile.
 
-        Args:
-            request: The request.
-            last: The plan in force when the proposal was begun.
-            declarations: The number of declared networks at that time.
-            proposal: The proposal.
+        `last` and `declarations` are the plan in force and the number of declared networks when the proposal was begun.
         """
         group = self._group
         if declarations != self._declarations:  # the proposal is for an earlier network
@@ -291,22 +279,16 @@ class Planner:
     def _record(self, request: PlanRequest, proposal: Proposal, last: Plan, adopted: Plan | None = None) -> Actions:
         """Write a decision and the bound of its view, which is solved in the background, into the decision log."""
         self._busy = True
-        view, policy = proposal.view, request.policy or self.policy
-        correction, spread = proposal.predictor.correction(last)
+        view = proposal.view
         changes = adopted is not None and (adopted.training, adopted.codec) != (last.training, last.codec)
         record = DecisionRecord(
-            view=view,
-            policy=policy,
-            decision=proposal.decision,
+            proposal,
+            request.policy or self.policy,
             reason="training" if changes else request.reason,
             after_round=self._group.last_round,
             last=last,
             adopted=adopted,
-            choice=proposal.choice,
             estimates=self._maker.knowledge.estimates(view.at_s),
-            correction=(math.exp(correction), spread),
-            training=proposal.training,
-            seconds=proposal.seconds,
         )
         yield Background(partial(self._log.bound, view), partial(self._recorded, record))
 

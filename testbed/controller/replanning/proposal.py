@@ -14,8 +14,7 @@ from testbed.controller.replanning.decision import (
     decide_by_measure,
     missing_edge,
 )
-from testbed.controller.replanning.plan_judge import Doubts, PlanJudge
-from testbed.controller.replanning.prediction import PlanMeasurement, RoundPredictor
+from testbed.controller.replanning.prediction import Doubts, PlanJudge, PlanMeasurement, RoundPredictor
 from testbed.controller.replanning.training import TrainingAnswer, TrainingQuestion, choose_training
 from testbed.plan import Plan
 from testbed.planning import Policy, PolicyError, View
@@ -77,12 +76,7 @@ def propose(
 ) -> Proposal:
     """Propose the best of the policy's plans and of earlier plans, and decide on it.
 
-    Args:
-        policy: The policy that makes the plans.
-        dress: Completes a policy's plan for the run.
-        rules: The run's rules for swaps.
-        question: The state of the run.
-        processor: Returns the processor time of this thread in seconds.
+    `processor` returns the processor time of this thread in seconds.
     """
     began_s = processor()
     proposal = _propose(policy, dress, rules, question)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import NamedTuple
 
-from testbed.controller.model.group_state import GroupState
+from testbed.controller.model.membership import GroupState
 from testbed.controller.model.round_log import RoundLog
 from testbed.controller.replanning.decision import NEWEST, Decision, PlanPerformance, missing_edge
 from testbed.controller.replanning.plan_maker import PlanMaker
@@ -103,10 +103,6 @@ class TrackRecord:
     Attributes:
         earlier_plans: Earlier plans that may return, the newest first.
         predictor: Predicts rounds, with all that measured rounds taught so far.
-
-    Args:
-        group: The members, plans and rounds of the run, which are only read.
-        maker: The known network, and what else plans are made from.
     """
 
     def __init__(self, group: GroupState, maker: PlanMaker) -> None:
@@ -146,11 +142,7 @@ class TrackRecord:
         self._fell_by = self._group.rounds.count
 
     def keep(self, compute_s: Mapping[str, float]) -> None:
-        """Keep the newest rounds of the plan in force, to learn from them once the rates of their time are known.
-
-        Args:
-            compute_s: The seconds that each member computes between two rounds.
-        """
+        """Keep the newest rounds of the plan in force, to learn from them once the rates of their time are known."""
         rounds, plan = self._group.rounds, self._group.plans.plan
         if whole := rounds.newest_whole(STRETCH, self._kept, plan.epoch):
             whole_s = median(ended_s - began_s for began_s, ended_s in whole)
@@ -200,14 +192,8 @@ class TrackRecord:
     def adopted(self, plan: Plan, last: Plan, decision: Decision, request: PlanRequest, of_rounds: bool) -> None:
         """Record that a plan was adopted.
 
-        After a forced plan no earlier plan may return. Only swaps that nobody asked for count as promises.
-
-        Args:
-            plan: The adopted plan.
-            last: The plan before it.
-            decision: The decision.
-            request: The request behind it.
-            of_rounds: Whether the decision's seconds are whole rounds.
+        After a forced plan no earlier plan may return. Only swaps that nobody asked for count as promises. `of_rounds`
+        says whether the decision's seconds are whole rounds.
         """
         past = () if request.policy else (last, *self.earlier_plans)
         self.earlier_plans = tuple(other for other in past if other.shape() != plan.shape())[:REMEMBERED]

@@ -168,9 +168,7 @@ class TrainingMonitor:
     def question(self, exchanges_s: Sequence[float], rounds: int) -> TrainingQuestion:
         """Return the inputs of the next choice.
 
-        Args:
-            exchanges_s: Seconds of the newest exchanges under the plan in force.
-            rounds: Rounds under the plan in force.
+        `exchanges_s` are the seconds of the newest exchanges under the plan in force, and `rounds` its rounds.
         """
         return TrainingQuestion(
             schemes=self._schemes,
@@ -198,15 +196,8 @@ def choose_training(
     """Choose how members train from now on.
 
     The exchange through each codec is simulated over the trees of `plan`, and corrected by the measured exchanges. For
-    another codec the policy makes a plan for that codec's bytes.
-
-    Args:
-        question: The run's training so far.
-        policy: The policy that makes the plans.
-        dress: Completes a policy's plan for the run.
-        plan: The plan that members follow otherwise.
-        view: The network, with the bytes of the codec in force.
-        predictor: Predicts rounds.
+    another codec the policy makes a plan for that codec's bytes. `plan` is the one that members follow otherwise;
+    `view` has the bytes of the codec in force.
 
     Returns:
         The choice, or None if nothing is known of the training yet.

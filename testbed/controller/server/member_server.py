@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from testbed.controller.model.contradiction import Contradiction, JoinRefused
+from testbed.controller.model.actions import Contradiction, JoinRefused
 from testbed.controller.model.identity import Identities
 from testbed.controller.server.connection import HELLO_S, PIECE_BYTES, Connection, UnauthenticatedConnections
+from testbed.errors import BAD_INPUT, NOT_HERE, DetailedError
 from testbed.protocol import (
     PROTOCOL_VERSION,
     Arrived,
@@ -51,6 +53,12 @@ class TcpEndpoint:
     tls: Tls | None = None
     #: A socket that listens at the address already, or None if the server must make it.
     listening: socket.socket | None = None
+
+
+class AddressError(DetailedError, ValueError):
+    """Members of other machines can't connect at an address: it is taken, or is no address of this machine."""
+
+    exit_code = BAD_INPUT
 
 
 class MemberListener(Protocol):
@@ -137,23 +145,38 @@ class MemberServer:
         self._servers: list[asyncio.Server] = []
 
     async def start(self) -> None:
-        """Listen at the members' Unix sockets, and at the TCP endpoint if there is one."""
+        """Listen at the members' Unix sockets, and at the TCP endpoint if there is one.
+
+        Raises:
+            AddressError: The endpoint's address is taken, or is none of this machine's.
+            OSError: The kernel refuses a socket.
+        """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder.chmod(0o700)
         for member in self._identities.members:
             await self.listen_for(member)
         if self._tcp is not None:
-            over_tcp = partial(self._serve, None)
-            if self._tcp.listening is not None:
-                server = await asyncio.start_server(over_tcp, sock=self._tcp.listening, limit=PIECE_BYTES)
-            else:
-                server = await asyncio.start_server(over_tcp, self._tcp.host, self._tcp.port, limit=PIECE_BYTES)
-            self._servers.append(server)
+            self._servers.append(await self._listen_over_tcp(self._tcp))
 
     async def listen_for(self, member: str) -> None:
         """Listen at a member's own socket."""
         at_socket, listening = partial(self._serve, member), _member_socket(self._folder / member)
         self._servers.append(await asyncio.start_unix_server(at_socket, sock=listening, limit=PIECE_BYTES))
+
+    async def _listen_over_tcp(self, tcp: TcpEndpoint) -> asyncio.Server:
+        serve = partial(self._serve, None)
+        if tcp.listening is not None:
+            return await asyncio.start_server(serve, sock=tcp.listening, limit=PIECE_BYTES)
+        try:
+            return await asyncio.start_server(serve, tcp.host, tcp.port, limit=PIECE_BYTES)
+        except OSError as error:
+            place = f"{tcp.host}:{tcp.port}"
+            if error.errno in NOT_HERE:  # asyncio names no place
+                raise OSError(error.errno, os.strerror(error.errno), place) from error
+            number = error.errno or 0  # below 0: the resolver's
+            why = os.strerror(number) if number > 0 else error.strerror or error
+            text = f"{place}: {why}. Write an address of this machine (0.0.0.0 stands for all) and a port that is free"
+            raise AddressError(text, host=tcp.host, rule="listen") from error
 
     def begin_next(self, identities: Identities, listener: MemberListener) -> None:
         """Close the connections of this training, and serve the next one, first the members that wait for it."""
@@ -218,11 +241,13 @@ class MemberServer:
             log.warning("a member did not read its last messages within %s s", timeout_s)
 
     async def _serve(self, owner: str | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a connection at the socket of the member `owner`, or over TCP (None)."""
         await self._serve_connection(owner, Connection(reader, writer))
 
     async def _serve_connection(self, owner: str | None, connection: Connection, hello: Hello | None = None) -> None:
-        """Serve a connection to its end. A connection that waited for this training has sent its `hello` already."""
+        """Serve a connection to its end, at the socket of the member `owner` or over TCP (None).
+
+        A connection that waited for this training has sent its `hello` already.
+        """
         member = None
         try:
             member = await self._admit(owner, connection, hello)
@@ -277,7 +302,6 @@ class MemberServer:
         return hello.member
 
     async def _rejoin(self, hello: Hello, connection: Connection) -> Rejoin:
-        """Receive the state of a member that reconnects."""
         async with asyncio.timeout(HELLO_S):
             rejoin = await connection.receive()
         if not isinstance(rejoin, Rejoin) or rejoin.member != hello.member:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 
 from testbed.atomic_file import write_text
@@ -20,6 +21,13 @@ class SecretError(OSError):
 def write_secret(path: Path, secret: str) -> None:
     """Write a secret, replacing the file, so that nobody else can read it at any time."""
     write_text(path, secret, mode=0o600)
+
+
+def own_secret(path: Path) -> str:
+    """Return the secret in a file, made if the file is missing. Raises SecretError as `read_secret` does."""
+    if not path.exists():
+        write_secret(path, secrets.token_urlsafe(32) + "\n")
+    return read_secret(path)
 
 
 def read_secret(path: Path) -> str:

@@ -1,12 +1,10 @@
-"""The project's policies, one file each. Importing a policy's module registers it: a new policy is one line here."""
+"""The project's policies. Importing a policy's module registers it: a new policy is a file, and one line here."""
 
 from testbed.planning.policies import (  # noqa: F401
     auto,
-    blueconnect,
     cpn,
     given,
     hierarchical,
-    hips,
     mlnet,
     mst,
     netstorm,

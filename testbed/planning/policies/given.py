@@ -56,7 +56,5 @@ class GivenPlan(Policy):
         try:
             return Plan.from_json(self.document)
         except PlanError as error:
-            raise PolicyError(
-                f"given: {error}; write a plan as a run keeps it in plans/, or as GET /api/v1/plans returns it",
-                **{"field": "document", **error.details},
-            ) from None
+            text = f"given: {error}; write a plan as a run keeps it in plans/, or as GET /api/v1/plans returns it"
+            raise PolicyError(text, **{"field": "document", **error.details}) from None

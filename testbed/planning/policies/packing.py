@@ -79,6 +79,5 @@ def _reusable(overlay: Overlay, last: Plan | None) -> list[DirectedTree]:
     for tree in last.trees:
         for outward, of in ((False, tree.reduce), (True, tree.broadcast)):
             parents = [number[of.get(member, member)] for member in overlay.members]
-            if overlay.has(number[tree.root], outward, parents):
-                known.append(overlay.directed_tree(number[tree.root], outward, parents))
-    return known
+            known.append(overlay.tree_if_there(number[tree.root], outward, parents))
+    return [tree for tree in known if tree is not None]

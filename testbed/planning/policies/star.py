@@ -63,17 +63,11 @@ class Star(Policy):
         if isinstance(self.keys, str):
             check_choice(self, "keys", self.keys, KEYS)
         elif not self.keys or not all(isinstance(size, int) and size > 0 for size in self.keys):
-            raise PolicyError(
-                f"star: keys {self.keys!r} must list the elements of each array: whole numbers above 0",
-                field="keys",
-                given=self.keys,
-            )
+            text = f"star: keys {self.keys!r} must list the elements of each array: whole numbers above 0"
+            raise PolicyError(text, field="keys", given=self.keys)
         if self.server is not None and self.servers != 1:
-            raise PolicyError(
-                "star: `server` names the only server; leave out `servers`, or `server`",
-                field="servers",
-                given=self.servers,
-            )
+            text = "star: `server` names the only server; leave out `servers`, or `server`"
+            raise PolicyError(text, field="servers", given=self.servers)
 
     def plan(self, view: View) -> Plan:
         """Return a star around each server, with the share of the arrays that the server holds."""

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 
 from testbed.api.requests import ForcePolicy
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
-from testbed.controller.model.actions import Action, Actions, After, Background, Fail, Tell, TellAll
-from testbed.controller.model.contradiction import Contradiction
+from testbed.controller.model.actions import Action, Actions, After, Background, Contradiction, Fail, Tell, TellAll
 from testbed.controller.model.spec import Elasticity
 from testbed.plan import Plan
 from testbed.protocol import (
@@ -237,7 +236,7 @@ def test_a_member_that_comes_takes_part_from_the_first_round_under_its_plan(told
 def test_a_comer_that_goes_before_it_was_admitted_leaves_others_that_may_have_agreed_on_it(told: Told) -> None:
     told.lose(LOST)
     for name in OTHERS:
-        told.hear(holding(name, told.coordinator.group.plans.newest))
+        told.hear(holding(name, told.coordinator.group.plans.epochs.newest))
     told.do(told.coordinator.join(hello(LOST)))
     assert told.take(Prepare).keys() == set(OTHERS)
     told.do(told.coordinator.died(LOST, "killed"))
@@ -309,7 +308,7 @@ def test_whatever_members_report_within_bounds_breaks_nothing(tmp_path: Path, da
             with suppress(Contradiction):
                 told.hear(data.draw(reports_of(name, number)))
     assert told.failure == ""
-    json.dumps(finite([told.coordinator.progress.status(), told.coordinator.progress.final()]), allow_nan=False)
+    json.dumps(finite([told.coordinator.status(), told.coordinator.final()]), allow_nan=False)
     told.coordinator.close()
 
 

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from testbed.api.requests import ForcePolicy
 from testbed.controller.gossip.coordinator import GossipCoordinator
-from testbed.controller.model.actions import Actions, Announce, Tell
-from testbed.controller.model.contradiction import Contradiction
+from testbed.controller.model.actions import Actions, Announce, Contradiction, Tell
 from testbed.controller.model.coordinator import NotForMembers
 from testbed.controller.model.spec import ControllerSpec, Elasticity, GossipGraph
 from testbed.planning import View

@@ -10,7 +10,8 @@ import pytest
 
 from testbed.controller.gossip.iteration_log import REORDERED_S, IterationLog
 from testbed.controller.model.spec import GossipGraph
-from testbed.planning.graphs import GraphError, Violation, ring
+from testbed.planning.gaps import Violation
+from testbed.planning.graphs import GraphError, ring
 from testbed.protocol import Goodbye, Report, Welcome
 from tests.controller.fleet import connect
 from tests.controller.runs import mesh, running, spec_of

@@ -28,7 +28,7 @@ def plan_of(members: str, epoch: int = 0) -> Plan:
 def begun(members: str = "abc") -> AllReduceMembership:
     membership = AllReduceMembership(Identities(members, "hush"), Elasticity(quorum=2, lease_s=LEASE_S))
     membership.roster = dict(ADDRESSES)
-    membership.begin(0.0)
+    membership.leases.begin(membership.present, 0.0)
     return membership
 
 
@@ -46,10 +46,10 @@ def holding(member: str, epoch: int = 5) -> Holding:
 
 def all_there(membership: AllReduceMembership, since: float, until: float, renewing: str) -> None:
     """Nobody is gone in this time, in which these renew; it is looked as often as the controller does."""
-    for number in range(1, round((until - since) / membership.check_interval_s) + 1):
-        now = since + number * membership.check_interval_s
+    for number in range(1, round((until - since) / membership.leases.check_interval_s) + 1):
+        now = since + number * membership.leases.check_interval_s
         for member in renewing:
-            membership.renew(member, now)
+            membership.leases.renew(member, now)
         assert membership.lost_members(now) == {}
 
 
@@ -169,7 +169,7 @@ def test_a_member_that_comes_back_after_the_others_went_on_is_sent_away() -> Non
 def test_a_restarted_controller_knows_once_all_are_back_whether_one_before_it_aborted(halted: bool) -> None:
     membership = AllReduceMembership(Identities("abc", "hush"), Elasticity(quorum=2))
     membership.recover(plan_of("ac", epoch=2), ADDRESSES)
-    membership.begin(0.0)
+    membership.leases.begin(membership.present, 0.0)
     assert membership.present == frozenset("ac") and membership.roster == ADDRESSES
     list(membership.rejoin(hello("a"), rejoin("a", halted), 0.1))
     assert not membership.abort_unfinished

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from testbed.controller.model.contradiction import Contradiction
+from testbed.controller.model.actions import Contradiction
 from testbed.controller.model.round_log import KEPT_REPORTS, KEPT_ROUNDS, KEPT_TRAINS, MOST_AHEAD, RoundLog
 from testbed.protocol import MeanSlice, Report, Train
 

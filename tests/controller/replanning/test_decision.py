@@ -16,8 +16,7 @@ from testbed.controller.replanning.decision import (
     decide_by_measure,
     missing_edge,
 )
-from testbed.controller.replanning.plan_judge import PlanJudge
-from testbed.controller.replanning.prediction import RoundPredictor
+from testbed.controller.replanning.prediction import PlanJudge, RoundPredictor
 from testbed.plan import Plan
 from testbed.planning import View
 from tests.controller.plans import triangle

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from testbed.planning.graphs import GapMonitor, Graph, Weights, gap_bounds, uniform
+from testbed.planning.gaps import GapMonitor, gap_bounds
+from testbed.planning.graphs import Graph, Weights, uniform
 from testbed.schemes.hop.member import HopMember, Tokens
 from testbed.schemes.hop.reception import HopRules
 from testbed.sync.gossip.neighbours import Neighbours

@@ -9,7 +9,8 @@ from random import Random
 
 import torch
 
-from testbed.planning.graphs import GapMonitor, Graph, GraphError, uniform
+from testbed.planning.gaps import GapMonitor
+from testbed.planning.graphs import Graph, GraphError, uniform
 from testbed.schemes.hop.member import HopMember, Tokens
 from testbed.schemes.hop.reception import HopRules
 from tests.schemes.hop.cases import Case

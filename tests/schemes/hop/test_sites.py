@@ -8,7 +8,8 @@ from random import Random
 import pytest
 import torch
 
-from testbed.planning.graphs import GapMonitor, gap_bounds, metropolis, ring
+from testbed.planning.gaps import GapMonitor, gap_bounds
+from testbed.planning.graphs import metropolis, ring
 from testbed.schemes.hop.reception import HopRules
 from testbed.schemes.hop.sites import SiteLeader, SiteWorker
 from testbed.sync.gossip.effects import Participant

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from testbed.planning.graphs import Graph, Violation, complete, double_ring, ring, uniform
+from testbed.planning.gaps import Violation
+from testbed.planning.graphs import Graph, complete, double_ring, ring, uniform
 from testbed.protocol import NodeConfiguration
 from testbed.schemes.hop.member import HopMember, Tokens
 from testbed.schemes.hop.reception import HopRules

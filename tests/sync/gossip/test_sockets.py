@@ -10,17 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from testbed.planning.graphs import (
-    GapMonitor,
-    Graph,
-    Violation,
-    complete,
-    double_ring,
-    gap_bounds,
-    metropolis,
-    ring,
-    uniform,
-)
+from testbed.planning.gaps import GapMonitor, Violation, gap_bounds
+from testbed.planning.graphs import Graph, complete, double_ring, metropolis, ring, uniform
 from testbed.protocol import NodeConfiguration
 from testbed.schemes.hop.member import HopMember
 from testbed.schemes.hop.reception import HopRules

@@ -11,14 +11,12 @@ from typing import Any, Literal, get_args
 from testbed.plan import Group, Plan, Tree
 from testbed.planning.cost import best_tree
 from testbed.planning.fastest import fastest_tree, graph
-from testbed.planning.policies.blueconnect import nested_rings
 from testbed.planning.policies.cpn.plan_cost import CODECS, PlanCost, exchange_s, strongest_codec, with_codecs
 from testbed.planning.policies.cpn.schedule import PERIODS, Prices, schedule
-from testbed.planning.policies.cpn.search import Grouping, search
+from testbed.planning.policies.cpn.search import Grouping, bettered, nearest, search
 from testbed.planning.policies.cpn.terms import Costs, Problem, Ring, Spatial, Terms
-from testbed.planning.policies.cpn.tour import bettered, nearest
 from testbed.planning.policies.packing import Packing
-from testbed.planning.policies.ring import ring_trees
+from testbed.planning.policies.ring import nested_rings, ring_trees
 from testbed.planning.policy import (
     Policy,
     PolicyError,
@@ -164,7 +162,6 @@ class Cpn(Policy):
         return Prices(self.skew, self.stale, self.drift, self.overlap)
 
     def _terms(self, problem: Problem, plan: Plan) -> list[Terms]:
-        """Return the costs of a plan's groups."""
         number = {name: i for i, name in enumerate(problem.names)}
         costs = Costs(problem, self.spatial)
         groups = plan.groups or (plan.whole,)
@@ -173,11 +170,8 @@ class Cpn(Policy):
     def _problem(self, view: View, steps: Mapping[str, int] | None = None) -> Problem:
         if self.labels and set(self.labels) != set(view.names):
             odd = sorted(set(self.labels) ^ set(view.names))
-            raise PolicyError(
-                f"cpn: labels must name every member of the view and no other; compare {', '.join(odd)}",
-                field="labels",
-                given=odd,
-            )
+            text = f"cpn: labels must name every member of the view and no other; compare {', '.join(odd)}"
+            raise PolicyError(text, field="labels", given=odd)
         if len({len(counts) for counts in self.labels.values()}) > 1:
             raise PolicyError(
                 "cpn: labels must have one count for each label, equally many for each member", field="labels"

@@ -175,7 +175,6 @@ class _GroupArrays:
         return waits
 
     def _step_s(self, periods: Ints, waits: Floats | float) -> Floats:
-        """Return the seconds per local step of every group."""
         exchange_s = self._rtt_s + self._transfer_s * (1 + waits)
         if self._overlap:
             exchange_s = np.maximum(beside(self._compute_s, exchange_s) - self._round_s, 0.0)

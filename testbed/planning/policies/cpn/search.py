@@ -2,7 +2,8 @@
 
 For each number of groups, seeds are chosen farthest-first on the round trip, from the member that computes fastest (and
 from random members, where members are few enough to begin several times). The other members join by falling computing
-power, each where J rises least. Groups are kept as rings; a member joins a ring where its bottleneck suffers least.
+power, each where J rises least. Groups are kept as rings, whose slowest edge and longest round trip set the time of a
+reduction; a member joins a ring where its bottleneck suffers least.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from random import Random
 
 import numpy as np
 
+from testbed.planning.constraints import Floats
 from testbed.planning.policies.cpn.schedule import Prices, Schedule, least_cost, schedule
-from testbed.planning.policies.cpn.terms import Costs, Problem, Ring, Spatial, Terms
-from testbed.planning.policies.cpn.tour import NOTHING, bettered, inserted
+from testbed.planning.policies.cpn.terms import Costs, Problem, Ring, Spatial, Terms, ring_edges, ring_seconds
+
+#: Gains below this part are rounding errors.
+NOTHING = 1e-9
 
 #: Up to FEW members, every number of groups is tried, each from STARTS first seeds.
 FEW = 12
@@ -219,7 +223,6 @@ class _GroupingSearch:
             yield [*_with(rings, {k: halves[0]}), halves[1]]
 
     def _better(self, rings: Sequence[Ring]) -> list[Ring]:
-        """Return each ring in its best order."""
         return [self._bettered(ring) for ring in rings]
 
     def _shuffled(self, ring: Ring) -> list[int]:
@@ -248,3 +251,77 @@ def _with(rings: Sequence[Ring], changed: dict[int, Ring]) -> list[Ring]:
 
 def _without(ring: Ring, member: int) -> Ring:
     return tuple(other for other in ring if other != member)
+
+
+def nearest(problem: Problem, members: Ring) -> Ring:
+    """Return a ring that begins at the first of `members` and always takes the shortest hop to a remaining member."""
+    costs = _hops(problem, len(members))
+    left = list(members[1:])
+    tour = [members[0]]
+    while left:
+        onward = left[int(costs[tour[-1], left].argmin())]
+        tour.append(onward)
+        left.remove(onward)
+    return tuple(tour)
+
+
+def inserted(problem: Problem, ring: Ring, member: int) -> Ring:
+    """Return the ring with `member` inserted where its slowest hops get least slow, then where all hops do. O(m)."""
+    if len(ring) < 2:
+        return (*ring, member)
+    here, there = ring_edges(ring)
+    size = len(ring) + 1
+    slowest = np.zeros(len(ring))
+    added = np.zeros(len(ring))
+    for costs, worth in ((problem.rtt_s, 0.5), (problem.s_per_byte, problem.model_bytes / size)):
+        edges, to, onward = costs[here, there], costs[here, member], costs[member, there]
+        slowest += worth * np.maximum(np.maximum(_others_most(edges), to), onward)
+        added += worth * (to + onward - np.where(np.isfinite(edges), edges, 0.0))
+    ties = np.flatnonzero(slowest <= slowest.min() * (1 + NOTHING))
+    after = int(ties[added[ties].argmin()])
+    return (*ring[: after + 1], member, *ring[after + 1 :])
+
+
+def bettered(problem: Problem, ring: Ring) -> Ring:
+    """Return the ring after 2-opt on its bottlenecks: parts are reversed, and members moved, while it gets faster.
+
+    Only a change that removes the slowest edge or the longest round trip can help, so a pass tries O(m) rings.
+    """
+    best = ring_seconds(problem, ring)
+    while len(ring) > 3:
+        others = _turned(problem, ring)
+        seconds = [ring_seconds(problem, other) for other in others]
+        least = min(range(len(others)), key=seconds.__getitem__)
+        if not seconds[least] < best * (1 - NOTHING):
+            break
+        ring, best = others[least], seconds[least]
+    return min(ring, ring[::-1], key=lambda one: ring_seconds(problem, one))
+
+
+def _turned(problem: Problem, ring: Ring) -> list[Ring]:
+    """Return rings without one of the bottlenecks: with a part behind it reversed, or one of its ends moved."""
+    here, there = ring_edges(ring)
+    worst = {int(costs[here, there].argmax()) for costs in (problem.s_per_byte, problem.rtt_s)}
+    others = []
+    for edge in sorted(worst):
+        turned = (*ring[edge + 1 :], *ring[: edge + 1])  # the bottleneck closes the ring
+        others += [(*turned[:cut][::-1], *turned[cut:]) for cut in range(2, len(turned))]
+        for end in (turned[0], turned[-1]):
+            others.append(inserted(problem, tuple(m for m in turned if m != end), end))
+    return others
+
+
+def _hops(problem: Problem, size: int) -> Floats:
+    """Return the seconds of one step along each edge, in a ring of `size` members."""
+    hops: Floats = problem.rtt_s / 2 + problem.model_bytes / size * problem.s_per_byte
+    return hops
+
+
+def _others_most(values: Floats) -> Floats:
+    """Return for each value the largest of the other values."""
+    largest = int(values.argmax())
+    rest = values.copy()
+    rest[largest] = -np.inf
+    most = np.full(len(values), values[largest])
+    most[largest] = rest.max()
+    return most

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from math import inf
 
-from testbed.planning.graphs.graph import Graph
+from testbed.planning.graphs import Graph
 from testbed.planning.view import Pair
 
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from testbed import sync
-from testbed.controller.enrolment import NotEnrolled, enrol
 from testbed.controller.model.spec import Elasticity, Newcomer
+from testbed.controller.owner_server import NotEnrolled, enrol
 from testbed.controller.server.member_server import TcpEndpoint
 from testbed.controller.service import ControllerService
 from testbed.planning import View

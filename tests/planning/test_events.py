@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.plan import Plan
-from testbed.planning.bbr import CONNECTION, INITIAL_BYTES, Connections, opened
 from testbed.planning.constraints import Constraints, Floats
+from testbed.planning.events import CONNECTION, INITIAL_BYTES, Connections, opened
 from testbed.planning.policies.star import star
 from testbed.planning.simulate import PlanRounds
 

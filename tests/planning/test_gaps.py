@@ -6,7 +6,8 @@ from math import inf
 
 import pytest
 
-from testbed.planning.graphs import GapMonitor, Graph, Violation, gap_bounds, ring
+from testbed.planning.gaps import GapMonitor, Violation, gap_bounds
+from testbed.planning.graphs import Graph, ring
 
 pytestmark = pytest.mark.pure
 

@@ -8,16 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.controller.knowledge.knowledge import FORGOTTEN_S
-from testbed.controller.knowledge.probing import (
-    AGAIN_S,
+from testbed.controller.knowledge.network_monitor import (
     FASTER,
     LEAST_BYTES,
     MOST_BYTES,
-    SHARE,
-    SPACING_S,
     TRAIN_S,
-    USED_AGAIN_S,
-    USED_SHARE,
+    USED,
+    USUAL,
     ProbeScheduler,
     probe_of,
 )
@@ -46,8 +43,8 @@ def test_each_link_is_probed_by_the_shortest_edge_over_it_and_a_member_probes_on
     scheduler, declared = ProbeScheduler(), network()
     found = scheduler.probes(UNKNOWN, declared, 0.0)
     assert {source: probe.peer for source, probe in found.items()} == {A: B, C: D}
-    assert scheduler.probes(UNKNOWN, declared, SPACING_S / 2) == {}
-    assert scheduler.probes(UNKNOWN, declared, SPACING_S).keys() == {A}
+    assert scheduler.probes(UNKNOWN, declared, USUAL.spacing_s / 2) == {}
+    assert scheduler.probes(UNKNOWN, declared, USUAL.spacing_s).keys() == {A}
 
 
 def test_all_edges_take_turns_and_rest_between_probes() -> None:
@@ -59,7 +56,7 @@ def test_all_edges_take_turns_and_rest_between_probes() -> None:
     assert asked.keys() == {(A, B), (A, C), (C, D)}
     assert all(times[0] < 30 for times in asked.values())
     gaps = [after - before for times in asked.values() for before, after in pairwise(times)]
-    assert gaps and min(gaps) >= AGAIN_S
+    assert gaps and min(gaps) >= USUAL.again_s
 
 
 def test_links_of_the_plan_in_force_are_probed_more_often() -> None:
@@ -69,8 +66,8 @@ def test_links_of_the_plan_in_force_are_probed_more_often() -> None:
         for probe in scheduler.probes(UNKNOWN, declared, i / 4, used=("a->b",)).values():
             asked.setdefault(probe.peer, []).append(i / 4)
     least_s = {peer: min(after - before for before, after in pairwise(times)) for peer, times in asked.items()}
-    assert USED_AGAIN_S <= least_s[B] < AGAIN_S <= min(least_s[C], least_s[D])
-    assert 8 * len(asked[B]) * probe_of(B, 20e6).bytes <= USED_SHARE * 20e6 * 100 + 8 * probe_of(B, 20e6).bytes
+    assert USED.again_s <= least_s[B] < USUAL.again_s <= min(least_s[C], least_s[D])
+    assert 8 * len(asked[B]) * probe_of(B, 20e6).bytes <= USED.share * 20e6 * 100 + 8 * probe_of(B, 20e6).bytes
 
 
 def test_probes_of_the_plan_s_links_take_a_small_part_of_a_link_that_their_paths_share() -> None:
@@ -80,7 +77,7 @@ def test_probes_of_the_plan_s_links_take_a_small_part_of_a_link_that_their_paths
     scheduler = ProbeScheduler()
     found = [scheduler.probes(unknown, view, i / 4, used=unknown) for i in range(4 * seconds)]
     sizes = [8 * probe.bytes for probes in found for probe in probes.values()]
-    assert 0 < sum(sizes) <= USED_SHARE * mbps * 1e6 * seconds + sizes[0]
+    assert 0 < sum(sizes) <= USED.share * mbps * 1e6 * seconds + sizes[0]
 
 
 @pytest.mark.parametrize("mbps", [2, 5, 20, 40, 400])
@@ -90,7 +87,7 @@ def test_probes_take_a_small_part_of_what_their_path_could_carry(mbps: float) ->
     for i in range(seconds):
         probe = scheduler.probes(UNKNOWN, declared, float(i)).get(A)
         found += [probe] if probe and probe.peer == B else []
-    assert 0 < 8 * sum(probe.bytes for probe in found) <= SHARE * mbps * 1e6 * seconds + 8 * found[0].bytes
+    assert 0 < 8 * sum(probe.bytes for probe in found) <= USUAL.share * mbps * 1e6 * seconds + 8 * found[0].bytes
 
 
 @given(st.floats(1e4, 1e11))

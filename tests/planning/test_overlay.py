@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from testbed.planning.arborescence import Arborescences
+from testbed.planning.overlay import Arborescences
 
 pytestmark = pytest.mark.pure
 
