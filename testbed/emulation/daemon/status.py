@@ -103,6 +103,7 @@ def state_values(state: LinkState) -> dict[str, Any]:
         "reorder": state.reorder,
         "up": state.up,
         "queue_bytes": state.queue_bytes,
+        "discipline": state.queue.discipline_record(),
     }
 
 
@@ -120,6 +121,7 @@ def _link(name: str, state: LinkState, requested: RequestedState) -> dict[str, A
         **state_values(state),
         "replayed": requested.link.trace is not None,
         "declared": _declared(requested),
+        "declared_traffic": requested.link.traffic_record(),
         "changed": _changed(requested),
         "tag": tag_of(requested),
     }

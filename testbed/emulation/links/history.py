@@ -24,6 +24,7 @@ def link_record(at_s: float, link: str, state: LinkState) -> dict[str, Any]:
         "jitter_s": state.jitter_s,
         "loss": state.loss,
         "up": state.up,
+        "discipline": state.queue.discipline_name,
     }
 
 

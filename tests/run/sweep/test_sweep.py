@@ -458,5 +458,5 @@ def test_a_record_that_was_there_stays(tmp_path: Path) -> None:
 def test_a_record_that_takes_no_rows_is_refused_before_any_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sweeps" / "rates").mkdir(parents=True)
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(CannotRun, match="can't be made"):
+    with pytest.raises(CannotRun):
         SweepRecord("rates", tmp_path)
