@@ -21,8 +21,7 @@ from testbed.run.conclusion.conclude import conclude, failed
 from testbed.run.conclusion.summary import summary_lines
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
-from testbed.run.guards.guard import removed_at_end
-from testbed.run.guards.watchdog import DISK_OF, shortage
+from testbed.run.guards import DISK_OF, removed_at_end, shortage
 from testbed.run.measured_network import recheck_budget
 from testbed.run.programs.run import AnyRun, run_of
 from testbed.run.terminal.display import Display

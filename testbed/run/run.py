@@ -19,8 +19,7 @@ from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import Fleet
 from testbed.emulation.testbed import Testbed
 from testbed.run.directory import RunDirectory
-from testbed.run.guards.guard import Guard
-from testbed.run.guards.watchdog import Watchdog
+from testbed.run.guards import Guard, Watchdog
 from testbed.run.jobs import Jobs
 from testbed.run.measured_network import build_and_measure
 from testbed.run.run_log import RunLog

@@ -11,8 +11,7 @@ from testbed.emulation.errors import EmulationError
 from testbed.emulation.links.probe import LinkFidelity
 from testbed.emulation.testbed import Testbed
 from testbed.run.errors import RunFailed
-from testbed.run.guards.guard import Guard
-from testbed.run.guards.watchdog import Watchdog
+from testbed.run.guards import Guard, Watchdog
 from testbed.run.live_run import RunControl
 from testbed.run.measured_network import MeasuredNetwork
 from testbed.run.run_log import RunLog

@@ -18,7 +18,6 @@ from testbed.emulation.containers.fleet import Fleet, ProgramContainers, Scratch
 from testbed.emulation.label import state_folder
 from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.testbed import Testbed
-from testbed.emulation.undo import UndoStack
 from testbed.launch import BadCommand, LaunchFailed
 from testbed.launch.program import ContainerStarter, HostStarter, Starter
 from testbed.launch.programs import Programs
@@ -28,6 +27,7 @@ from testbed.launch.working_folder import make_writable
 from testbed.link import LinkState
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import RunFailed
+from testbed.run.guards import UndoStack
 from testbed.run.programs.program_controller import ProgramController
 from testbed.run.terminal.display import Display
 from testbed.spec.errors import Fault, SpecError

@@ -18,8 +18,7 @@ from testbed.emulation.network.holders import Namespaces, expected_to_start, idl
 from testbed.emulation.testbed import Testbed
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import RunFailed
-from testbed.run.guards.guard import Guard
-from testbed.run.guards.watchdog import check_room
+from testbed.run.guards import Guard, check_room
 from testbed.run.live_run import RunControl
 from testbed.run.measured_network import MeasuredNetwork, build_and_measure
 from testbed.run.programs.experiment_programs import (

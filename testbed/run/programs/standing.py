@@ -16,12 +16,11 @@ from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import images_of
 from testbed.emulation.daemon.discovery import client
 from testbed.emulation.links.probe import LinkFidelity
-from testbed.emulation.undo import UndoStack
 from testbed.launch import LaunchFailed
 from testbed.launch.recorder import Recorder
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import RunFailed
-from testbed.run.guards.watchdog import check_room
+from testbed.run.guards import UndoStack, check_room
 from testbed.run.manifest import Manifest
 from testbed.run.programs.experiment_programs import ExperimentPrograms, ProgramNetwork, check_command
 from testbed.run.terminal.display import Display

@@ -28,7 +28,7 @@ from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.testbed import Testbed
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import TooMuch
-from testbed.run.guards.guard import Guard
+from testbed.run.guards import Guard
 from testbed.run.programs.run import AnyRun, run_of
 from testbed.run.run import IMAGE_S, Run
 from testbed.run.run_log import RunLog
