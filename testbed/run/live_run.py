@@ -25,9 +25,8 @@ from testbed.emulation.daemon import status
 from testbed.emulation.daemon.discovery import RUN_SOCKET
 from testbed.emulation.daemon.handlers import as_api_problem
 from testbed.emulation.testbed import Testbed
-from testbed.run.changes import Changes, WorkerPrograms
+from testbed.run.changes import Changes, EventPlayer, WorkerPrograms
 from testbed.run.errors import CannotRun
-from testbed.run.event_player import EventPlayer
 from testbed.run.run_log import RunLog
 from testbed.spec.experiment import Experiment
 
