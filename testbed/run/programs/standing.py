@@ -7,17 +7,21 @@ records what that process says.
 from __future__ import annotations
 
 import shlex
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from testbed.api.client import RequestFailed, RequestRefused
+from testbed.api.requests import RecordLaunch
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import images_of
 from testbed.emulation.daemon.discovery import client
 from testbed.emulation.links.probe import LinkFidelity
-from testbed.launch import LaunchFailed
-from testbed.launch.recorder import Recorder
+from testbed.emulation.network.node import received_bytes
+from testbed.link import link_ends
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import RunFailed
 from testbed.run.guards import UndoStack, check_room
@@ -28,12 +32,18 @@ from testbed.run.training import Outcome
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
 from testbed.spec.units import count
+from testbed.telemetry.host import CpuMeter
 
 #: The most characters of a command that the network's events show.
 MOST_SHOWN = 200
 
 #: What the verdict can't judge, beside what it never can where a command trains.
 NOT_JUDGED = "rates and round trips of the links, which are measured on a new network only, while they are idle"
+
+#: The seconds between two records of the network's traffic.
+PERIOD_S = 1.0
+
+T = TypeVar("T")
 
 
 def standing_experiment(network: str, train: Mapping[str, Any]) -> Experiment:
@@ -54,6 +64,97 @@ def standing_experiment(network: str, train: Mapping[str, Any]) -> Experiment:
     for name in sorted(added):
         topology = topology.with_worker(sites[name])
     return Experiment.of_program(topology, {**train, "workers": train.get("workers") or list(sites)}, network)
+
+
+class Recorder:
+    """Records a network that is up, from a thread between `start` and `stop`: its links' states, events and traffic.
+
+    Args:
+        network: The network's name.
+        append: Called with each record of `links.jsonl`, `events.jsonl` and `traffic.jsonl`, after the file's name.
+    """
+
+    def __init__(self, network: str, append: Callable[[str, Mapping[str, Any]], None]) -> None:
+        self._network = client(network)
+        self._append = append
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self._cpu = CpuMeter()
+        self._count: int | None = None
+        self._told_s = 0.0
+        self._failure: Exception | None = None
+
+    def status(self) -> dict[str, Any]:
+        """Return the network's status.
+
+        Raises:
+            RunFailed: The network does not answer, or its emulation has failed.
+        """
+        status = self._asked(self._network.status)
+        if status["failure"]:
+            raise RunFailed(f"the emulation broke: {status['failure']}")
+        return status
+
+    def tell(self, kind: str, target: str) -> None:
+        """Add an event of the launch to those of the network, which its page shows."""
+        with suppress(RequestFailed, RequestRefused):  # it is going down, or an earlier version keeps it up
+            self._network.do(RecordLaunch(kind=kind, target=target))
+
+    def start(self) -> None:
+        """Record the present state, and start the thread. Earlier events of the network are not recorded."""
+        self._told_s = time.time()
+        self._record()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Record a last time, and end the thread."""
+        self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def check(self) -> None:
+        """Raise the error that ended the recording early, if one did; it is RunFailed if the network has ended."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.wait(PERIOD_S):
+                self._record()
+            self._record()
+        except Exception as error:
+            self._failure = error
+
+    def _record(self) -> None:
+        status = self.status()
+        history = self._asked(lambda: self._network.history(self._count))
+        self._count = history["count"]
+        for state in history["states"]:
+            if state["link"] in status["links"]:
+                self._append("links.jsonl", state)
+        for event in self._asked(self._network.events):
+            if event["at_s"] > self._told_s:
+                self._told_s = event["at_s"]
+                self._append("events.jsonl", event)
+        sample = {"at_s": time.time(), "clock_s": time.monotonic(), "bytes": arrived(status), "cpu": self._cpu.read()}
+        self._append("traffic.jsonl", sample)
+
+    def _asked(self, ask: Callable[[], T]) -> T:
+        try:
+            return ask()
+        except RequestFailed as error:
+            raise RunFailed(str(error)) from error
+
+
+def arrived(status: Mapping[str, Any]) -> dict[str, int]:
+    """Return the bytes that the kernel counted at the end of each link, of a network with this status."""
+    received = {}
+    for host in status["hosts"].values():
+        if host["kind"] == "router":
+            with suppress(FileNotFoundError):  # a swap has removed the site since
+                received[host["site"]] = received_bytes(host["pid"])
+    ends = ((link, *link_ends(link)) for link in status["links"])
+    return {link: received[b][a] for link, a, b in ends if a in received.get(b, {})}
 
 
 class StandingRun:
@@ -92,12 +193,6 @@ class StandingRun:
             SpecError: The command can't be run.
             EngineError: The command needs containers and no engine answers.
         """
-        try:
-            return self._execute()
-        except LaunchFailed as error:
-            raise RunFailed(str(error)) from error
-
-    def _execute(self) -> Outcome:
         experiment, directory, recorder = self.experiment, self.directory, self._recorder
         program = experiment.spec.program
         assert program is not None
