@@ -21,8 +21,7 @@ from testbed.api.server import ApiServer, PortTaken
 from testbed.api.subject import Subject
 from testbed.controller.client import ControllerClient, ControllerError
 from testbed.controller.run_records import RunRecords
-from testbed.emulation.daemon import status
-from testbed.emulation.daemon.discovery import RUN_SOCKET
+from testbed.emulation.daemon import RUN_SOCKET, status
 from testbed.emulation.daemon.handlers import as_api_problem
 from testbed.emulation.testbed import Testbed
 from testbed.run.changes import Changes, EventPlayer, WorkerPrograms

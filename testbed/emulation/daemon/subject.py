@@ -31,8 +31,7 @@ from testbed.api.requests import (
 from testbed.api.server import ApiServer
 from testbed.api.stream import State
 from testbed.api.subject import Subject
-from testbed.emulation.daemon import status
-from testbed.emulation.daemon.discovery import SOCKET
+from testbed.emulation.daemon import SOCKET, status
 from testbed.emulation.daemon.handlers import (
     as_api_problem,
     change_links,

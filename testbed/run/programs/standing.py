@@ -18,7 +18,7 @@ from testbed.api.client import RequestFailed, RequestRefused
 from testbed.api.requests import RecordLaunch
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import images_of
-from testbed.emulation.daemon.discovery import client
+from testbed.emulation.daemon import client
 from testbed.emulation.links.probe import LinkFidelity
 from testbed.emulation.network.node import received_bytes
 from testbed.link import link_ends
