@@ -23,7 +23,8 @@ from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.guards import DISK_OF, removed_at_end, shortage
 from testbed.run.measured_network import recheck_budget
-from testbed.run.programs.run import AnyRun, run_of
+from testbed.run.programs.run import run_of
+from testbed.run.run import Execution
 from testbed.run.terminal.display import Display
 from testbed.spec.experiment import Experiment
 
@@ -52,7 +53,7 @@ class Executed:
 Publish = Callable[[Path], Path]
 
 #: Makes the execution of an experiment.
-MakeRun = Callable[[Experiment, RunDirectory, Display], AnyRun]
+MakeRun = Callable[[Experiment, RunDirectory, Display], Execution]
 
 
 def execute(
@@ -125,7 +126,7 @@ def execute_experiment(
         directory.close()
 
 
-def _execute(run: AnyRun, strict: bool, publish: Publish) -> Executed:
+def _execute(run: Execution, strict: bool, publish: Publish) -> Executed:
     experiment, directory, display = run.experiment, run.directory, run.display
     program = experiment.spec.program
     try:

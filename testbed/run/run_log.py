@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 from rich.markup import escape
@@ -46,10 +45,6 @@ class RunLog:
         self.announce: Callable[[], None] = lambda: None
         self._swaps_logged = 0
         self._membership_logged = 0
-
-    def live(self, rounds: int) -> AbstractContextManager[None]:
-        """Return a context in which the terminal shows the progress of training."""
-        return self.display.live(rounds)
 
     def put_in_force(self, at_s: float, link: str, state: LinkState) -> None:
         """Record that a link's state changed at `at_s` (monotonic seconds)."""

@@ -72,6 +72,7 @@ class ProgramController:
         self._folder = folder
         self.name = "wan" if "TESTBED_BACKEND" in variables else "scheme"
         self._variables = variables
+        (self._setting,) = variables.values()
         self._logs = directory / "logs"
         self._controller = ControllerProcess(self._spec, folder, directory)
         self.client = self._controller.client
@@ -128,11 +129,9 @@ class ProgramController:
     @property
     def idle(self) -> str:
         """The reason why no round went by the controller's plans; empty if a round did."""
-        (setting,) = self._variables.values()
-        return unused_controller(self.name, setting, self.outcome)
+        return unused_controller(self.name, self._setting, self.outcome)
 
     @property
     def failure(self) -> str:
         """The reason why the controller failed, once it has ended; empty if it did not fail."""
-        (setting,) = self._variables.values()
-        return controller_failure(self.name, setting, self.outcome)
+        return controller_failure(self.name, self._setting, self.outcome)

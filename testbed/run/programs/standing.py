@@ -27,6 +27,7 @@ from testbed.run.errors import RunFailed
 from testbed.run.guards import UndoStack, check_room
 from testbed.run.manifest import Manifest
 from testbed.run.programs.experiment_programs import ExperimentPrograms, ProgramNetwork, check_command
+from testbed.run.run import Execution
 from testbed.run.terminal.display import Display
 from testbed.run.training import Outcome
 from testbed.spec.experiment import Experiment
@@ -157,8 +158,8 @@ def arrived(status: Mapping[str, Any]) -> dict[str, int]:
     return {link: received[b][a] for link, a, b in ends if a in received.get(b, {})}
 
 
-class StandingRun:
-    """The execution of an experiment whose command trains, on a network that is up. It writes into its directory.
+class StandingRun(Execution):
+    """The execution of an experiment whose command trains, on a network that is up.
 
     Args:
         experiment: The experiment, with the network's topology.
@@ -170,13 +171,8 @@ class StandingRun:
         SpecError: One command would make each worker train alone.
     """
 
-    #: Nothing is known of the host's budget, which the network was checked against when it was built.
-    fits: bool | None = None
-
     def __init__(self, experiment: Experiment, directory: RunDirectory, display: Display, network: str) -> None:
-        self.experiment = experiment
-        self.directory = directory
-        self.display = display
+        super().__init__(experiment, directory, display)
         check_command(experiment)
         self._recorder = Recorder(network, directory.append)
 
