@@ -16,14 +16,13 @@ import os
 import re
 import shutil
 import signal
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from testbed.emulation.network.namespace import CLONE_NEWUTS, call
+from testbed.emulation.network.namespace import CLONE_NEWUTS, call, in_own_thread
 from testbed.emulation.process import PF_EXITING, ProcessIdentity, stat_fields
 from testbed.telemetry.store import write_json
 
@@ -211,15 +210,14 @@ def _marks(pids: Iterable[int]) -> dict[int, Sequence[str]]:
     if not members:
         return {}
     # The name can be read only from inside the namespace, so a thread enters it and ends afterwards.
-    names: dict[int, str] = {}
-    asking = threading.Thread(target=_ask_names, args=(members, names))
-    asking.start()
-    asking.join()
+    names = in_own_thread(lambda: _domain_names(members))
     ours = {inode: name.split(".")[1:] for inode, name in names.items() if name.startswith(f"{DOMAIN}.")}
     return {pid: marks for inode, marks in ours.items() for pid in members[inode]}
 
 
-def _ask_names(members: Mapping[int, Sequence[int]], names: dict[int, str]) -> None:
+def _domain_names(members: Mapping[int, Sequence[int]]) -> dict[int, str]:
+    """Return the domain names of UTS namespaces, which this thread enters. `members` has the processes in each."""
+    names = {}
     for inode, pids in members.items():
         for pid in pids:  # the first may have ended
             with suppress(OSError), Path(f"/proc/{pid}/ns/uts").open("rb") as file:
@@ -227,6 +225,7 @@ def _ask_names(members: Mapping[int, Sequence[int]], names: dict[int, str]) -> N
                     call("setns", file.fileno(), CLONE_NEWUTS)
                     names[inode] = Path("/proc/sys/kernel/domainname").read_text().strip()
                     break
+    return names
 
 
 def _others() -> list[int]:
@@ -289,9 +288,11 @@ def is_loading(pid: int) -> bool:
     try:
         if Path(f"/proc/{pid}/environ").read_bytes():
             return False
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = stat_fields(pid)
     except OSError:
         return False  # the process ended, or may not be inspected
+    if fields is None:
+        return False
     state, flags, environment_ends = fields[0], int(fields[6]), int(fields[48])
     return not environment_ends and state not in "ZX" and not flags & (PF_EXITING | PF_KTHREAD)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -129,24 +129,19 @@ class LiveRun(Subject):
 
     def do(self, request: Request) -> dict[str, Any]:
         """Carry out a request. Its rates are not scaled: `scale` applies to the rates in files."""
-        with _in_words():
-            return self._changes.do(request, "hand")
-
-
-@contextmanager
-def _in_words() -> Iterator[None]:
-    """Raise the errors of a request as ApiProblem."""
-    with as_api_problem():
-        try:
-            yield
-        except ControllerError as error:
-            raise ApiProblem(WRONG, str(error)) from error
+        with as_api_problem():
+            try:
+                return self._changes.do(request, "hand")
+            except ControllerError as error:
+                raise ApiProblem(WRONG, str(error)) from error
 
 
 class RunControl:
-    """Plays the file's events and serves the run's API. A context manager.
+    """Serves the run's API, and carries its requests out in the thread that calls `wait`. A context manager.
 
-    Requests are carried out in the thread that calls `wait`.
+    Attributes:
+        changes: Carries out requests and events.
+        events: Plays the file's events.
 
     Args:
         experiment: The experiment that runs.
@@ -169,7 +164,7 @@ class RunControl:
         records: ControllerClient | None = None,
     ) -> None:
         self.changes = Changes(experiment, testbed, controller, workers, run_log.happened, before_routes, records)
-        self._events = EventPlayer(experiment, self.changes)
+        self.events = EventPlayer(experiment, self.changes)
         self._executor = LoopExecutor()
         self._run = LiveRun(testbed, self.changes, run_log, self._executor, controller or records)
         self._run_log = run_log
@@ -209,12 +204,3 @@ class RunControl:
     def wait(self, seconds: float) -> None:
         """Carry out requests for `seconds`."""
         self._executor.wait(seconds)
-
-    def play(self, elapsed_s: float, round_: int) -> None:
-        """Play the file's events that are due; see `EventPlayer.play`."""
-        self._events.play(elapsed_s, round_)
-
-    @property
-    def missed(self) -> list[str]:
-        """The file's events that have not happened, in words."""
-        return self._events.waiting

@@ -192,13 +192,14 @@ class Fleet:
     ) -> None:
         self.image = image
         self._scratch = scratch or ScratchSpace()
-        self._client = client
+        self.client = client
+        #: The limits of each container; None before the first start.
+        self.limits: ContainerLimits | None = None
         self._network = network
         self._control = control
         self._containers: dict[str, Container] = {}
         self._threads = f"start {network} "
         self._removing = threading.Event()  # once set, the starts submitted so far do not begin any more
-        self._limits: ContainerLimits | None = None
         self._programs: dict[str, ProcessIdentity] = {}
 
     @classmethod
@@ -217,14 +218,9 @@ class Fleet:
         volumes = client.images.get(image).attrs["Config"].get("Volumes") or ()
         return cls(client, network, image, control, replace(programs.scratch, volumes=tuple(volumes)))
 
-    @property
-    def client(self) -> docker.DockerClient:
-        """The client of the engine that runs the containers."""
-        return self._client
-
     def image_record(self) -> dict[str, Any]:
         """Return the containers' image for a manifest: its build time, and its Debian and Python packages' versions."""
-        return manifest_entry(record(self._client, self.image))
+        return manifest_entry(record(self.client, self.image))
 
     def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, ProcessIdentity]:
         """Start all; return each worker's first process, proven to be in its container.
@@ -238,7 +234,7 @@ class Fleet:
         requests = list(requests)
         if any(request.command is None for request in requests):
             idle_program()  # once, before several threads ask for it
-        limits = self._limits = self._limits or ContainerLimits.of([r.worker for r in requests], self._client.info())
+        limits = self.limits = self.limits or ContainerLimits.of([r.worker for r in requests], self.client.info())
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix=self._threads) as pool:
             return dict(pool.map(partial(self._start, self._removing, limits), requests))
 
@@ -250,7 +246,7 @@ class Fleet:
         worker = request.worker
         control = self._control / worker.name
         control.mkdir(exist_ok=True)
-        container = self._client.containers.create(
+        container = self.client.containers.create(
             self.image,
             name=container_name(self._network, worker.name),
             hostname=worker.name,
@@ -298,11 +294,6 @@ class Fleet:
         """Send a signal to a worker's program: SIGKILL, or SIGUSR1, at which our worker logs its threads' stacks."""
         self._containers[worker].kill(sent.name)
 
-    @property
-    def limits(self) -> ContainerLimits | None:
-        """The limits of each container; None before the first start."""
-        return self._limits
-
     def death(self, worker: str) -> str:
         """Return how a worker's program ended, as the end of a sentence: its exit code, and the end of its log."""
         container = self._containers[worker]
@@ -339,7 +330,7 @@ class Fleet:
     def running(self) -> dict[str, bool]:
         """Return whether each worker's container is running."""
         # Sparse: one request, without another for each container, which may be gone by then.
-        found = self._client.containers.list(filters={"label": f"{LABEL}={self._network}"}, sparse=True)
+        found = self.client.containers.list(filters={"label": f"{LABEL}={self._network}"}, sparse=True)
         alive = {container.id for container in found}
         return {name: container.id in alive for name, container in self._containers.items()}
 
@@ -362,7 +353,7 @@ class Fleet:
             if thread.name.startswith(self._threads) and thread.is_alive():
                 thread.join()
         try:
-            remove_containers(self._client, self._network)
+            remove_containers(self.client, self._network)
         except engine.ENGINE_ERRORS as error:
             self._kill_programs()
             raise engine.EngineError(

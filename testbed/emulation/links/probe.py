@@ -228,7 +228,7 @@ class _Flood:
         source, target = link_ends(link)
         address = (_far_end(network, link), FLOOD_PORT)
         self._from, self._to = network.router(source), network.router(target)
-        self._sink = inside(self._to.netns, _udp_socket)
+        self._sink = inside(self._to.netns, udp_socket)
         self._socket = flood_socket(self._from.netns)
         self._sink.bind(address)
         self._socket.connect(address)
@@ -340,11 +340,12 @@ def flood_socket(netns: Path) -> socket.socket:
 
     Packets in flight over the link count as in the sender's buffer, which must therefore hold rate × delay.
     """
-    opened = inside(netns, _udp_socket)
+    opened = inside(netns, udp_socket)
     opened.setblocking(False)
     opened.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, FLOOD_BUFFER_BYTES)
     return opened
 
 
-def _udp_socket() -> socket.socket:
+def udp_socket() -> socket.socket:
+    """Open a UDP socket over IPv4."""
     return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -134,4 +134,4 @@ class SwapTransaction:
         network.shaper.apply({link_name(worker.site, worker.name): access_state(lan) for worker in workers})
         for worker in workers:
             host = network.container(worker.name)
-            host.netlink.apply(limit_rate(host.interface_index("eth0"), lan.rate))
+            host.netlink.apply(limit_rate(host.netlink.index("eth0"), lan.rate))

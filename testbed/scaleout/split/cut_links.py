@@ -16,7 +16,6 @@ two looks on that host's own clock: the hosts need no common clock.
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
@@ -37,6 +36,7 @@ from testbed.emulation.links.probe import (
     flood_socket,
     link_back,
     round_trip_errors,
+    udp_socket,
     window_s,
 )
 from testbed.emulation.network.namespace import inside
@@ -258,7 +258,7 @@ class CutLinks:
     def arrivals(self, link: str, warm_up_s: float, seconds: float) -> tuple[FloodArrival, FloodArrival]:
         """Return the bytes arrived over a link that ends here, `warm_up_s` into a flood and again `seconds` later."""
         source, target = link_ends(link)
-        with closing(inside(self._network.router(target).netns, _udp_socket)) as sink:
+        with closing(inside(self._network.router(target).netns, udp_socket)) as sink:
             sink.bind((str(self._network.addressing.next_hop(source, target)), FLOOD_PORT))
             time.sleep(warm_up_s)
             before = self._quickest_look(link)
@@ -300,10 +300,6 @@ class CutLinks:
         took_s = time.monotonic() - began
         # A tunnel's end counts packets without their Ethernet headers.
         return FloodArrival(began + took_s / 2, took_s, size + ETHERNET_BYTES * packets)
-
-
-def _udp_socket() -> socket.socket:
-    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
 
 def measure_cut_links(
