@@ -41,7 +41,6 @@ def is_of_full_disk(error: BaseException) -> TypeGuard[OSError]:
 class Executed:
     """An experiment that was run: whether training finished, the verdict, and the run's directory."""
 
-    #: Whether training finished.
     finished: bool
     verdict: str
     directory: Path
@@ -86,15 +85,7 @@ def execute(
 def execute_experiment(
     experiment: Experiment, title: str, strict: bool, publish: Publish, display: Display, make_run: MakeRun = run_of
 ) -> Executed:
-    """Run an experiment that was read already, as `execute` does.
-
-    Args:
-        experiment: The experiment.
-        title: The first words on the terminal: the experiment's name, or the program's.
-        strict: Refuse an experiment that exceeds the host's budget.
-        publish: Makes the report, once all else is in the run's directory.
-        display: The terminal.
-        make_run: Makes the execution.
+    """Run an experiment that was read already, as `execute` does; the terminal shows its `title` first.
 
     Raises:
         CannotRun: The machine can't run it, or its engine, its network or its disk failed before the programs started.

@@ -24,7 +24,7 @@ from testbed.controller.run_records import RunRecords
 from testbed.emulation.daemon import RUN_SOCKET, status
 from testbed.emulation.daemon.handlers import as_api_problem
 from testbed.emulation.testbed import Testbed
-from testbed.run.changes import Changes, EventPlayer, WorkerPrograms
+from testbed.run.changes import Changes, EventPlayer
 from testbed.run.errors import CannotRun
 from testbed.run.run_log import RunLog
 from testbed.spec.experiment import Experiment
@@ -146,11 +146,8 @@ class RunControl:
     Args:
         experiment: The experiment that runs.
         testbed: Its network.
-        run_log: Records each change.
-        before_routes: As for Changes.
-        controller: The controller, or None where a command trains.
-        workers: The workers' programs, or None where a command trains.
-        records: The controller of a command's backend or scheme, whose rounds and plans the API shows.
+        run_log: The events, plans and status so far.
+        controller: The controller whose rounds and plans the API shows, or None.
     """
 
     def __init__(
@@ -158,15 +155,13 @@ class RunControl:
         experiment: Experiment,
         testbed: Testbed,
         run_log: RunLog,
-        before_routes: Callable[[set[str]], None],
-        controller: ControllerClient | None = None,
-        workers: WorkerPrograms | None = None,
-        records: ControllerClient | None = None,
+        changes: Changes,
+        controller: ControllerClient | None,
     ) -> None:
-        self.changes = Changes(experiment, testbed, controller, workers, run_log.happened, before_routes, records)
-        self.events = EventPlayer(experiment, self.changes)
+        self.changes = changes
+        self.events = EventPlayer(experiment, changes)
         self._executor = LoopExecutor()
-        self._run = LiveRun(testbed, self.changes, run_log, self._executor, controller or records)
+        self._run = LiveRun(testbed, changes, run_log, self._executor, controller)
         self._run_log = run_log
         self._folder = testbed.folder
 

@@ -8,11 +8,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from testbed.controller.client import ControllerClient
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.links.probe import LinkFidelity
 from testbed.emulation.testbed import Testbed
-from testbed.run.changes import WorkerPrograms
+from testbed.run.changes import Changes
 from testbed.run.errors import RunFailed
 from testbed.run.guards import Guard, Watchdog
 from testbed.run.live_run import RunControl
@@ -66,33 +65,21 @@ class MeasuredTraining:
     """A training on a measured network, in which traces are replayed, samples taken and events played.
 
     Args:
-        experiment: The experiment.
-        testbed: Its network, which is up.
-        measured: The network's manifest, and the fidelity of its links.
+        testbed: The network, which is up.
+        measured: Its manifest, and the fidelity of its links.
         run_log: Records what happens.
+        control: Plays the events, and carries out requests.
         tcp: Sample each worker's TCP counters, too.
-        controller, workers, records: As for RunControl.
     """
 
     def __init__(
-        self,
-        experiment: Experiment,
-        testbed: Testbed,
-        measured: MeasuredNetwork,
-        run_log: RunLog,
-        *,
-        tcp: bool = False,
-        controller: ControllerClient | None = None,
-        workers: WorkerPrograms | None = None,
-        records: ControllerClient | None = None,
+        self, testbed: Testbed, measured: MeasuredNetwork, run_log: RunLog, control: RunControl, tcp: bool = False
     ) -> None:
         self._testbed = testbed
         self._manifest, self._fidelity = measured.manifest, measured.fidelity
         self._run_log = run_log
         self._sampler = Sampler(testbed.network, run_log.sampled, tcp)
-        self._control = RunControl(
-            experiment, testbed, run_log, self._fidelity.follow_swap, controller, workers, records
-        )
+        self._control = control
 
     def execute(self, guard: Guard) -> Outcome:
         """Train to the end, and return the outcome.
@@ -173,7 +160,8 @@ class Training(MeasuredTraining):
         workers: Workers,
     ) -> None:
         client = watchdog.controller.client
-        super().__init__(experiment, testbed, measured, run_log, controller=client, workers=workers)
+        changes = Changes(experiment, testbed, client, workers, run_log.happened, measured.fidelity.follow_swap)
+        super().__init__(testbed, measured, run_log, RunControl(experiment, testbed, run_log, changes, client))
         self._rounds = experiment.spec.own_train.rounds
         self._watchdog = watchdog
         self._workers = workers

@@ -8,14 +8,13 @@ everything else it takes (see `limits`). All images are treated alike.
 
 from __future__ import annotations
 
-import json
 import signal
 import stat
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -24,6 +23,7 @@ import docker
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
+from pydantic import TypeAdapter
 
 from testbed.compiler import C_FLAGS, CompilerError, compile_c
 from testbed.emulation.containers import engine
@@ -164,15 +164,12 @@ class ProgramContainers:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Return the options of containers in a text that `to_json` made."""
-        value = json.loads(text)
-        files = Path(value["files"]) if value["files"] is not None else None
-        return cls(files, value["image"], ScratchSpace(**value["scratch"]), value.get("renew", False))
+        return TypeAdapter(cls).validate_json(text)
 
     def to_json(self) -> str:
         """Return these options of containers as JSON, to pass them to another process."""
-        files = str(self.files.resolve()) if self.files is not None else None
-        scratch = {**asdict(self.scratch), "volumes": list(self.scratch.volumes)}
-        return json.dumps({"files": files, "image": self.image, "scratch": scratch, "renew": self.renew})
+        absolute = replace(self, files=self.files and self.files.resolve())
+        return TypeAdapter(type(self)).dump_json(absolute).decode()
 
     def check(self) -> None:
         """Raise SpecError if the containers' user may not read the files."""
@@ -355,14 +352,11 @@ class Fleet:
         try:
             remove_containers(self.client, self._network)
         except engine.ENGINE_ERRORS as error:
-            self._kill_programs()
+            for program in self._programs.values():
+                program.send(signal.SIGKILL)
             raise engine.EngineError(
                 f"the containers of {self._network} were killed, but the engine did not remove them: {error}"
             ) from error
-
-    def _kill_programs(self) -> None:
-        for program in self._programs.values():
-            program.send(signal.SIGKILL)
 
 
 def idle_program() -> Path:

@@ -40,7 +40,7 @@ from docker.errors import APIError, BuildError, ContainerError, ImageNotFound
 from testbed import resources
 from testbed.emulation.containers import documentation, engine, requirements
 from testbed.emulation.containers.requirements import Locked, LockError, canonical
-from testbed.emulation.errors import EmulationError, ending_of
+from testbed.emulation.errors import EmulationError, run_program
 from testbed.emulation.label import LABEL
 from testbed.emulation.process import how_it_ended
 from testbed.resources import PACKAGE, SETUP
@@ -557,16 +557,10 @@ def timed_progress(progress: Progress, what: str) -> Iterator[None]:
     progress(f"built {what} in {time.monotonic() - started:.1f} s")
 
 
-def main() -> int:
+def main() -> None:
     """Run `python -m testbed.emulation.containers.image`: ensure that the worker image exists, and print its tag."""
-    try:
-        print(ensure_worker_image(engine.connect()))
-    except Exception as error:
-        code, text = ending_of(error)
-        print(text, file=sys.stderr)
-        return code
-    return 0
+    print(ensure_worker_image(engine.connect()))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program(main))

@@ -27,6 +27,9 @@ from testbed.spec.topology import Topology
 #: weeks.
 LAST_TICKS = 600
 
+#: The counters of a link that are reported.
+COUNTED = ("packets", "bytes", "dropped_queue", "dropped_loss", "backlog_bytes")
+
 #: The number of hexadecimal digits of a link's tag, a hash of its requested state.
 TAG_DIGITS = 16
 
@@ -168,13 +171,7 @@ def _host(kind: str, site: str, address: str, node: NamespaceNode) -> dict[str, 
 
 
 def _counts(counters: LinkCounters) -> dict[str, int]:
-    return {
-        "packets": counters.packets,
-        "bytes": counters.bytes,
-        "dropped_queue": counters.dropped_queue,
-        "dropped_loss": counters.dropped_loss,
-        "backlog_bytes": counters.backlog_bytes,
-    }
+    return {name: getattr(counters, name) for name in COUNTED}
 
 
 def _p99_ms(lateness: Mapping[str, Iterable[float]]) -> float | None:

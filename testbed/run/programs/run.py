@@ -17,8 +17,10 @@ from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import Fleet
 from testbed.emulation.network.holders import Namespaces, expected_to_start, idle_requests
 from testbed.emulation.testbed import Testbed
+from testbed.run.changes import Changes
 from testbed.run.directory import RunDirectory
 from testbed.run.guards import Guard, check_room
+from testbed.run.live_run import RunControl
 from testbed.run.measured_network import MeasuredNetwork, build_and_measure
 from testbed.run.programs.experiment_programs import (
     ExperimentPrograms,
@@ -46,7 +48,10 @@ class ProgramTraining(MeasuredTraining):
         programs: ExperimentPrograms,
     ) -> None:
         records = None if programs.controller is None else programs.controller.client
-        super().__init__(experiment, testbed, measured, run_log, tcp=True, records=records)
+        follow_swap = measured.fidelity.follow_swap
+        changes = Changes(experiment, testbed, None, None, run_log.happened, follow_swap, planner=records)
+        control = RunControl(experiment, testbed, run_log, changes, records)
+        super().__init__(testbed, measured, run_log, control, tcp=True)
         self._programs = programs
         self._asked = 0.0
 
