@@ -211,8 +211,8 @@ class FloodLook:
     at: float
     took_s: float
     bytes_arrived: int
-    packets_sent: int
-    dry_s: float
+    packets_sent: int = 0
+    dry_s: float = 0.0
 
 
 class _Flood:
@@ -292,14 +292,16 @@ class _Flood:
         return _Rate(error, resolution, idle_at)
 
 
-def rate_error(state: LinkState, before: FloodLook, after: FloodLook) -> tuple[float | None, float]:
+def rate_error(
+    state: LinkState, before: FloodLook, after: FloodLook, frame_bytes: int = MTU_FRAME_BYTES
+) -> tuple[float | None, float]:
     """Return the relative rate error of a flooded link between two looks (None if it ran dry), and the resolution."""
     seconds = after.at - before.at
     expected = state.rate_bps / 8 * seconds
     error = (after.bytes_arrived - before.bytes_arrived) / expected - 1
     dry = (after.dry_s - before.dry_s) / seconds
     unsure_s = state.jitter_s + (before.took_s + after.took_s) / 2
-    return (error if dry <= DRY_AT_MOST else None), MTU_FRAME_BYTES / expected + unsure_s / seconds + dry
+    return (error if dry <= DRY_AT_MOST else None), frame_bytes / expected + unsure_s / seconds + dry
 
 
 def _flood(network: Network, states: Mapping[str, LinkState]) -> dict[str, _Rate]:

@@ -32,9 +32,11 @@ from testbed.emulation.links.probe import (
     IP_UDP_BYTES,
     LOOKS,
     TURN_PACKETS,
+    FloodLook,
     LinkFidelity,
     flood_socket,
     link_back,
+    rate_error,
     round_trip_errors,
     udp_socket,
     window_s,
@@ -232,15 +234,6 @@ class TunnelShaper(Shaper):
 # Measured by the two hosts of each ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class FloodArrival:
-    """The bytes of frames that had arrived at a link's end by the moment `at`, give or take half of `took_s`."""
-
-    at: float
-    took_s: float
-    bytes: int
-
-
 class CutLinks:
     """The ends of this host's cut links (links to other hosts), with their measurement by floods."""
 
@@ -255,7 +248,7 @@ class CutLinks:
         """
         return round_trip_errors(self._network, self._network.share.own(states), states)
 
-    def arrivals(self, link: str, warm_up_s: float, seconds: float) -> tuple[FloodArrival, FloodArrival]:
+    def arrivals(self, link: str, warm_up_s: float, seconds: float) -> tuple[FloodLook, FloodLook]:
         """Return the bytes arrived over a link that ends here, `warm_up_s` into a flood and again `seconds` later."""
         source, target = link_ends(link)
         with closing(inside(self._network.router(target).netns, udp_socket)) as sink:
@@ -289,17 +282,17 @@ class CutLinks:
                     time.sleep(FLOOD_STEP_S)
         return sent * frame * 8 * (1 - state.loss) / seconds / state.rate_bps
 
-    def _quickest_look(self, link: str) -> FloodArrival:
+    def _quickest_look(self, link: str) -> FloodLook:
         """Return the bytes arrived over a link so far, by the quickest of several reads: its time is the most exact."""
         return min((self._look(link) for _ in range(LOOKS)), key=lambda look: look.took_s)
 
-    def _look(self, link: str) -> FloodArrival:
+    def _look(self, link: str) -> FloodLook:
         source, target = link_ends(link)
         began = time.monotonic()
         size, packets = received(self._network.router(target).pid)[source]
         took_s = time.monotonic() - began
         # A tunnel's end counts packets without their Ethernet headers.
-        return FloodArrival(began + took_s / 2, took_s, size + ETHERNET_BYTES * packets)
+        return FloodLook(began + took_s / 2, took_s, size + ETHERNET_BYTES * packets)
 
 
 def measure_cut_links(
@@ -331,8 +324,5 @@ def _rate(
     before, after = hosts.call(far, "cut.arrivals", link, warm_up_s, window)
     offered = flood.result()
     time.sleep(state.queue_bytes * 8 / state.rate_bps + state.delay_s)  # until the queue is empty
-    seconds = after.at - before.at
-    expected = state.rate_bps / 8 * seconds
-    unsure_s = state.jitter_s + (before.took_s + after.took_s) / 2
-    error = (after.bytes - before.bytes) / expected - 1
-    return (error if offered >= OFFERED else None), (mtu + ETHERNET_BYTES) / expected + unsure_s / seconds
+    error, resolution = rate_error(state, before, after, mtu + ETHERNET_BYTES)
+    return (error if offered >= OFFERED else None), resolution
