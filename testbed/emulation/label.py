@@ -56,10 +56,7 @@ PF_KTHREAD = 0x200000
 def labelled(network: str) -> Iterator[Path]:
     """Claim the network's name for this process, and label every process started inside the context.
 
-    Processes and files of a killed testbed of the same name are removed first.
-
-    Yields:
-        The network's state folder.
+    Processes and files of a killed testbed of the same name are removed first. Yields the network's state folder.
 
     Raises:
         FileExistsError: A network of this name is up; it is left alone.
@@ -145,11 +142,8 @@ def control_folder(network: str) -> Path:
 def processes(wanted: str | None = None, label: str | None = None) -> Iterator[tuple[int, str]]:
     """Yield (pid, label value) for each process with a label of ours, in its environment or through its UTS namespace.
 
-    Args:
-        wanted: The network or launch to look for; None means all.
-        label: The label to look at; None means the network's.
-
-    Processes in containers are included. UNKNOWN stands for a value of which only the mark is known.
+    `wanted` is the network or launch to look for, None for all; `label` is the label to look at, None for that of
+    networks. Processes in containers are included. UNKNOWN stands for a value of which only the mark is known.
     """
     pids = _others()
     marks = _marks(pids)

@@ -61,14 +61,8 @@ class Owners:
 def make_writable(containers: Iterable[ProcessIdentity]) -> list[str]:
     """Make FILES writable for the programs of containers, and discard changes of earlier programs.
 
-    Containers without FILES stay unchanged.
-
-    Args:
-        containers: The containers' first processes.
-
-    Returns:
-        The restrictions that remain, one sentence each: an older kernel keeps FILES read-only, or lets programs add
-        files there and change none.
+    Containers, which are given by their first processes, stay unchanged without FILES. Returns the restrictions that
+    remain, one sentence each: an older kernel keeps FILES read-only, or lets programs add files there and change none.
     """
     notes: dict[str, None] = {}
     with ExitStack() as stack:

@@ -64,21 +64,15 @@ class WorkerPrograms(Protocol):
 
 
 class Changes:
-    """Carries out requests to a run as they come, and reports each change.
+    """Carries out requests to a run as they come, and reports each change to `tell`.
 
     Attributes:
         swaps: The network swaps, in the summary's form.
         added: The workers that were added, each with its share of the data.
 
-    Args:
-        experiment: The experiment that runs.
-        testbed: Its network.
-        controller: The controller, or None where a command trains.
-        workers: The workers' programs, or None where a command trains.
-        tell: Called after each change.
-        before_routes: Called in a swap with the names of its new links, once they are built and before any traffic
-            passes them.
-        planner: The controller that plans for a command's programs, or None.
+    Where a command trains, there are no `controller` and no `workers`; `planner` is then the controller that plans for
+    its programs, if there is one. `before_routes` is called in a swap with the names of its new links, once they are
+    built and before any traffic passes them.
     """
 
     def __init__(
@@ -103,11 +97,7 @@ class Changes:
         self.added: list[dict[str, Any]] = []
 
     def do(self, request: Request, by: By) -> dict[str, Any]:
-        """Carry out a request, and return the fields of its answer.
-
-        Args:
-            request: The request.
-            by: `hand` if a person asks, `file` if the experiment does.
+        """Carry out a request, and return the fields of its answer. A person asks by `hand`, the experiment by `file`.
 
         Raises:
             ApiProblem: The request can't be carried out in this run.
@@ -157,10 +147,7 @@ class Changes:
     def swap(self, topology: Topology, name: str, by: By) -> dict[str, Any]:
         """Put another network in force, with the workers that were added, and return the swap's record.
 
-        Args:
-            topology: The new network.
-            name: The topology's file, as the experiment or the request names it.
-            by: `hand` if a person asks, `file` if the experiment does.
+        `name` is the topology's file, as the experiment or the request names it.
         """
         requested = time.time()
         for added in self.added:
@@ -262,12 +249,7 @@ class Changes:
 
 
 class EventPlayer:
-    """Plays the events of an experiment's file. With `knowledge: oracle`, also sends the controller the links' states.
-
-    Args:
-        experiment: The experiment, with its events.
-        changes: Carries them out.
-    """
+    """Plays the events of an experiment's file. With `knowledge: oracle`, also reports the links' states."""
 
     def __init__(self, experiment: Experiment, changes: Changes) -> None:
         self._experiment = experiment
@@ -281,11 +263,7 @@ class EventPlayer:
         return [event_text(event) for event in self._waiting]
 
     def play(self, elapsed_s: float, round_: int) -> None:
-        """Carry out the events that are due.
-
-        Args:
-            elapsed_s: Seconds since training began; a paused replay stops this clock.
-            round_: The number of completed rounds.
+        """Carry out the events that are due by now: at `elapsed_s` of replay, which pauses stop, or in round `round_`.
 
         Raises:
             RunFailed: An event can't be carried out, or the controller rejected it.

@@ -63,15 +63,10 @@ def execute(
     display: Display,
     make_run: MakeRun = run_of,
 ) -> Executed:
-    """Run the experiment in a file. Nothing of the network or the containers is left, also after an exception.
+    """Run the experiment in a file, with `overrides` of its fields by dotted names.
 
-    Args:
-        file: The experiment's file.
-        overrides: Values of its fields, by dotted names.
-        strict: Refuse an experiment that exceeds the host's budget.
-        publish: Makes the report, once all else is in the run's directory.
-        display: The terminal.
-        make_run: Makes the execution.
+    Nothing of the network or the containers is left, also after an exception. `strict` refuses an experiment that
+    exceeds the host's budget. `publish` makes the report, once all else is in the run's directory.
 
     Raises:
         SpecError: The input is wrong.

@@ -94,12 +94,7 @@ class Guard(UndoStack):
         self._rings = threading.current_thread() is threading.main_thread()
 
     def allow(self, seconds: float, what: str) -> None:
-        """Start the time limit of a phase; it replaces that of the phase before.
-
-        Args:
-            seconds: The longest that the phase may take.
-            what: The phase as the error names it, e.g. "building the network".
-        """
+        """Start the time limit of a phase, which an error names as `what`; it replaces that of the phase before."""
         self._what = f"{what} took longer than {seconds:g} s"
         if self._rings:
             signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
@@ -130,9 +125,7 @@ class Guard(UndoStack):
 def removed_at_end(network: str, containers: bool = True) -> Iterator[None]:
     """On leaving, remove everything that carries the network's label: an interrupted clean-up may have missed some.
 
-    Args:
-        network: The network.
-        containers: Whether the run starts containers, for which a Docker engine must answer.
+    With `containers`, which a run starts, a Docker engine must answer.
 
     Raises:
         EngineError: No Docker engine answers on entry, so nothing is started.
@@ -274,11 +267,7 @@ def shortage(folders: Iterable[Path]) -> str | None:
 class Watchdog:
     """Asks the `controller` for its status, and raises RunFailed when the run can't continue. A context manager.
 
-    Args:
-        experiment: The experiment.
-        controller: The controller.
-        directory: The run's directory.
-        broken: Returns the reason why another part of the run is broken, or None.
+    `broken` returns the reason why another part of the run is broken, or None.
     """
 
     def __init__(

@@ -77,12 +77,8 @@ def _do(future: Future[Any], work: Callable[[], Any]) -> None:
 class LiveRun(Subject):
     """A run as the API's subject, from the beginning of its training to the end.
 
-    Args:
-        testbed: The run's network.
-        changes: Carries out the requests.
-        run_log: The events, plans and status so far.
-        executor: Runs the requests in the run's own thread.
-        controller: Knows the rounds and plans; None if a command trains without a controller.
+    `executor` runs requests in the run's own thread. The controller knows the rounds and plans; it is None if a command
+    trains without one.
     """
 
     def __init__(
@@ -143,11 +139,7 @@ class RunControl:
         changes: Carries out requests and events.
         events: Plays the file's events.
 
-    Args:
-        experiment: The experiment that runs.
-        testbed: Its network.
-        run_log: The events, plans and status so far.
-        controller: The controller whose rounds and plans the API shows, or None.
+    The API shows the rounds and plans of `controller`, if there is one.
     """
 
     def __init__(

@@ -51,8 +51,7 @@ class Execution:
     def execute(self, strict: bool = False) -> Outcome:
         """Execute the whole run, and return its outcome. Everything that it made is removed, also after an exception.
 
-        Args:
-            strict: Refuse an experiment that exceeds the host's measured budget, instead of warning.
+        `strict` refuses an experiment that exceeds the host's measured budget, instead of warning.
 
         Raises:
             TooMuch: The experiment exceeds the budget, and `strict` is set.

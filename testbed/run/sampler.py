@@ -27,10 +27,8 @@ LOOKS = 10
 class Sampler:
     """Samples a network from a thread of its own, between `start` and `stop`.
 
-    Args:
-        network: The network.
-        record: Called with each sample, a line of `traffic.jsonl`.
-        tcp: Include each worker's TCP counters, for workers that don't report them themselves.
+    `record` is called with each sample, a line of `traffic.jsonl`. With `tcp`, a sample includes each worker's TCP
+    counters, for workers that don't report them themselves.
     """
 
     def __init__(self, network: Network, record: Callable[[Mapping[str, Any]], None], tcp: bool = False) -> None:

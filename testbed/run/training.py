@@ -62,14 +62,9 @@ class Outcome:
 
 
 class MeasuredTraining:
-    """A training on a measured network, in which traces are replayed, samples taken and events played.
+    """A training on a measured network, in which traces are replayed, samples taken, and `control` plays the events.
 
-    Args:
-        testbed: The network, which is up.
-        measured: Its manifest, and the fidelity of its links.
-        run_log: Records what happens.
-        control: Plays the events, and carries out requests.
-        tcp: Sample each worker's TCP counters, too.
+    With `tcp`, samples include each worker's TCP counters.
     """
 
     def __init__(

@@ -409,20 +409,10 @@ def build_image(
     labels: Mapping[str, str] = MappingProxyType({}),
     dockerfile: str | None = None,
 ) -> str:
-    """Build `containers/KIND.Dockerfile` (or `dockerfile`'s) without a network, from these entries alone.
+    """Build an image without a network, from these entries alone: files of its context by name, or None for a folder.
 
-    Args:
-        client: The engine's client.
-        kind: The kind of image.
-        recipe: The hash of its recipe.
-        below: The images that it builds on.
-        entries: The files of the build's context by name; None is an empty folder.
-        arguments: The build arguments.
-        labels: Further labels.
-        dockerfile: The kind whose Dockerfile to use, if it is another one.
-
-    Returns:
-        The image's tag, a hash of the recipe, the images below and the entries' content.
+    The Dockerfile is `containers/KIND.Dockerfile`, or that of the kind `dockerfile`. `below` are the images that it
+    builds on. The returned tag is a hash of the recipe, the images below and the entries' content.
 
     Raises:
         ImageError: The build failed; the text has the end of its output.

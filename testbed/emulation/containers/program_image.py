@@ -70,12 +70,8 @@ def program_image(
 ) -> str:
     """Return the image for programs: the default one, one that the engine has, or one built from a file of the user's.
 
-    Args:
-        client: The engine's client.
-        wanted: A requirements file (`*.txt`), a Dockerfile or its folder, or a name that the engine knows; None for the
-            default image, which is built if the engine does not have it.
-        progress: Called with lines about builds.
-        renew: Whether to build the image of a file again.
+    `wanted` is a requirements file (`*.txt`), a Dockerfile or its folder, or a name that the engine knows; None means
+    the default image, which is built if the engine does not have it. `renew` builds the image of a file again.
 
     Raises:
         SpecError: There is no such image or file, or the requirements contradict each other.

@@ -65,17 +65,10 @@ def bring_up(
     step: Step,
     api_port: ApiPort | None = None,
 ) -> str:
-    """Bring a network up in the background, and return a line about its page (empty without a `api_port`).
+    """Bring a network up in the background, and return a line about its page (empty without an `api_port`).
 
-    Args:
-        name: The network's name.
-        topology: The path of its topology file.
-        backend: The shaping backend.
-        containers: The workers' containers.
-        step: Opens a context for each step, given its title.
-        api_port: Also serve the API on a port of this machine, and show the page in a browser.
-
-    If it is interrupted, it waits until the network has been removed.
+    With an `api_port`, the API is also served on a port of this machine, and its page is shown in a browser. If it is
+    interrupted, it waits until the network has been removed.
 
     Raises:
         StartupError: The network did not come up.

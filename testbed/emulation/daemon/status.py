@@ -86,9 +86,7 @@ def status(testbed: Testbed, kind: str) -> NetworkStatus:
 def metrics(network: NetworkStatus, run: Mapping[str, Any] | None = None) -> bytes:
     """Return a network's status, and that of a run's controller, in the text format of Prometheus.
 
-    Args:
-        network: The network's status.
-        run: The status of the run's controller, empty before it has one; None without a run.
+    The controller's is empty before the run has one, and None without a run.
     """
     from testbed.telemetry.prometheus import metrics  # loaded at the first request
 

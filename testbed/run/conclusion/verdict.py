@@ -126,10 +126,7 @@ def _missed(evidence: Evidence) -> list[str]:
 def unused_links(links: Collection[str], sites: Collection[str], wan_bytes: int) -> str:
     """Return why no byte went over a link, and what to do; an empty text if one did.
 
-    Args:
-        links: The network's links.
-        sites: The sites of the workers that trained.
-        wan_bytes: The bytes that arrived over all links.
+    `sites` are those of the workers that trained, `wan_bytes` are the bytes that arrived over all links.
     """
     if wan_bytes or not links:
         return ""

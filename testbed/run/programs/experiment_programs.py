@@ -149,16 +149,11 @@ class ProgramNetwork:
 class ExperimentPrograms:
     """The command of an experiment on a network's workers. The caller of `start` also calls `end`.
 
-    Args:
-        experiment: The experiment.
-        network: The network, with the workers' containers or namespaces.
-        client: The Docker client; None if the command runs on the host.
-        directory: The run's directory.
-        display: Shows each line that a program prints, after its name.
-
     Attributes:
         controller: The controller of the backend `wan` or of a scheme, or None.
         figures: Collects the figures that the programs print.
+
+    Without a Docker client, the command runs on the host. The display shows each line that a program prints.
     """
 
     def __init__(
@@ -227,10 +222,7 @@ class ExperimentPrograms:
             raise RunFailed(str(error)) from error
 
     def wait(self, look: Callable[[], None]) -> None:
-        """Wait until all processes have ended with exit code 0.
-
-        Args:
-            look: Called repeatedly while waiting.
+        """Wait until all processes have ended with exit code 0, and call `look` repeatedly meanwhile.
 
         Raises:
             RunFailed: A process failed, which the text names, or the controller has ended.

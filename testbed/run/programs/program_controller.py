@@ -126,12 +126,7 @@ class ProgramController:
         return ""
 
     def with_environment(self, rank: Rank, on_host: bool = False) -> Rank:
-        """Return a process with the controller's address and the member's name in its environment.
-
-        Args:
-            rank: The process.
-            on_host: Whether the process runs on this machine and not in a container.
-        """
+        """Return a process, in a container or on this machine, with the controller's address and the member's name."""
         address = f"unix:{self._folder / 'control' / rank.worker / SOCKET}" if on_host else ADDRESS
         own = {**self._variables, "TESTBED_CONTROLLER": address, "TESTBED_MEMBER": rank.worker}
         return replace(rank, environment=rank.environment | own)
@@ -164,10 +159,8 @@ def _asked(name: str, setting: str) -> str:
 def unused_controller(name: str, setting: str, outcome: Mapping[str, Any]) -> str:
     """Return why no round went by the controller's plans; an empty text if one did, or if the controller failed.
 
-    Args:
-        name: What the programs use the controller for: `wan` (a backend) or `scheme`.
-        setting: The backend's or the scheme's setting.
-        outcome: The controller's last status: `joined`, `round`, `state` and `failure`.
+    `name` is what the programs use the controller for, `wan` (a backend) or `scheme`, with its setting. `outcome` is
+    the controller's last status: `joined`, `round`, `state` and `failure`.
     """
     asked = _asked(name, setting)
     if controller_failure(name, setting, outcome):

@@ -50,9 +50,7 @@ T = TypeVar("T")
 def standing_experiment(network: str, train: Mapping[str, Any]) -> Experiment:
     """Return the experiment in which a program trains on the workers of a network that is up.
 
-    Args:
-        network: The network's name.
-        train: The fields of a ProgramSection.
+    `train` has the fields of a ProgramSection.
 
     Raises:
         SpecError: A field is wrong, or the network's file is gone or wrong by now.
@@ -70,9 +68,7 @@ def standing_experiment(network: str, train: Mapping[str, Any]) -> Experiment:
 class Recorder:
     """Records a network that is up, from a thread between `start` and `stop`: its links' states, events and traffic.
 
-    Args:
-        network: The network's name.
-        append: Called with each record of `links.jsonl`, `events.jsonl` and `traffic.jsonl`, after the file's name.
+    `append` is called with a file's name and a record for it: `links.jsonl`, `events.jsonl` and `traffic.jsonl`.
     """
 
     def __init__(self, network: str, append: Callable[[str, Mapping[str, Any]], None]) -> None:
@@ -159,13 +155,7 @@ def arrived(status: Mapping[str, Any]) -> dict[str, int]:
 
 
 class StandingRun(Execution):
-    """The execution of an experiment whose command trains, on a network that is up.
-
-    Args:
-        experiment: The experiment, with the network's topology.
-        directory: The run's directory.
-        display: The terminal.
-        network: The network's name.
+    """The execution of an experiment whose command trains, on the `network` that is up and whose topology it has.
 
     Raises:
         SpecError: One command would make each worker train alone.
@@ -177,12 +167,9 @@ class StandingRun(Execution):
         self._recorder = Recorder(network, directory.append)
 
     def execute(self, strict: bool = False) -> Outcome:
-        """Run the command until it has ended on all its workers, and return the outcome.
+        """Run the command until it has ended on all its workers, and return the outcome. `strict` changes nothing here.
 
         No process that it started is left, also after an exception.
-
-        Args:
-            strict: Changes nothing here; see `Run.execute`.
 
         Raises:
             RunFailed: The command failed on a worker, the network went down, or the disk is full.

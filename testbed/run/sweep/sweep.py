@@ -47,12 +47,7 @@ class Watcher(Protocol):
         """Show that a run has ended."""
 
     def lost(self, reason: str, run: PlannedRun | None) -> None:
-        """Show that a host was lost.
-
-        Args:
-            reason: A clause that names the host.
-            run: The host's run, which is made again; None where the host had no run.
-        """
+        """Show that a host was lost, for a reason that names it. Its run, if it had one, is made again."""
 
 
 #: Opens a watcher of runs, of which some may be made already.
@@ -78,11 +73,7 @@ def one_after_another(
 
 
 def planned_sweep(sweep: Sweep, overrides: Mapping[str, str] | None = None) -> list[PlannedRun]:
-    """Return the runs that a sweep asks for.
-
-    Args:
-        sweep: The sweep.
-        overrides: Values of the experiment's fields at all points, by dotted names.
+    """Return the runs that a sweep asks for, with `overrides` of the experiment's fields at all points.
 
     Raises:
         SpecError: The input is wrong. The error is on the sweep's file if only a point is wrong.
@@ -133,14 +124,8 @@ def make_sweep(
 ) -> tuple[Comparison, Path]:
     """Make the missing runs of a sweep, and return all its runs with the record's folder.
 
-    The runs that were made are kept after an interruption or an error.
-
-    Args:
-        sweep: The sweep.
-        resume: Continue a record that has complete runs.
-        make: Makes the runs.
-        watch: Opens the watcher of the runs.
-        overrides: Values of the experiment's fields at all points, by dotted names.
+    The runs that were made are kept after an interruption or an error. `resume` continues a record that has complete
+    runs. `overrides` are values of the experiment's fields at all points, by dotted names.
 
     Raises:
         SpecError: The input is wrong, or the record has complete runs and `resume` is not set.

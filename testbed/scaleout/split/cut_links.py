@@ -241,11 +241,7 @@ class CutLinks:
         self._network = network
 
     def round_trip_errors(self, states: Mapping[str, LinkState]) -> dict[str, float]:
-        """Return the errors of the idle round trips of links that begin here, in seconds.
-
-        Args:
-            states: The states of the links and of the links back.
-        """
+        """Return the errors in seconds of the idle round trips of links that begin here, by the states of both ways."""
         return round_trip_errors(self._network, self._network.share.own(states), states)
 
     def arrivals(self, link: str, warm_up_s: float, seconds: float) -> tuple[FloodLook, FloodLook]:

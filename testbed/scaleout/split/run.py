@@ -229,11 +229,7 @@ class SplitFleet(Fleet):
     """The workers' containers on several hosts: each host has an engine, and the containers of its sites."""
 
     def __init__(self, hosts: SplitHosts, host_of: Mapping[str, str]) -> None:
-        """Build the worker image on every host that lacks it.
-
-        Args:
-            hosts: The hosts.
-            host_of: The host of each worker.
+        """Build the worker image on every host that lacks it. `host_of` has the host of each worker.
 
         Raises:
             EngineError: A host's engine does not answer.
