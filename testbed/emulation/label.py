@@ -90,8 +90,7 @@ def _claim(network: str) -> None:
     """Make this process the network's owner. Of several processes that try at once, one succeeds."""
     with _locked():
         _refuse_taken(network)
-        own = ProcessIdentity.of(os.getpid())
-        assert own is not None
+        own = ProcessIdentity.own()
         write_json(state_folder(network) / OWNER, {"pid": own.pid, "started": own.start_ticks, "boot": own.boot})
 
 
@@ -305,5 +304,5 @@ def remove_state(network: str | None = None) -> None:
     """Remove the folder of one network, or of all networks, unless another process owns the name by now."""
     with _locked():
         for name in networks() if network is None else [network]:
-            if owner(name) in (None, ProcessIdentity.of(os.getpid())):
+            if owner(name) in (None, ProcessIdentity.own()):
                 shutil.rmtree(state_folder(name), ignore_errors=True)

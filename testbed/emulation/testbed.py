@@ -280,7 +280,7 @@ class Testbed:
 
     def measure(self, links: Iterable[str] | None = None) -> dict[str, LinkFidelity]:
         """Measure how close all links, or these, are to their states. No other traffic may run; see `measure_links`."""
-        return measure_links(self.network, lambda _: None, links)
+        return measure_links(self.network, links)
 
     def record(self) -> dict[str, Any]:
         """Return further entries for a manifest about the hosts of the network."""

@@ -43,13 +43,13 @@ class Outcome:
     training_ended_s: float
     #: Seconds by which each row of a link's trace was applied late.
     lateness: dict[str, list[float]]
-    #: The relative errors of links' rates, by the shaper's counters.
-    rate_errors: dict[str, float]
     #: The controller's last status.
     status: dict[str, Any]
-    network_swaps: list[dict[str, Any]]
+    #: The relative errors of links' rates, by the shaper's counters.
+    rate_errors: dict[str, float] = field(default_factory=dict)
+    network_swaps: list[dict[str, Any]] = field(default_factory=list)
     #: The file's events that did not happen.
-    missed_events: list[str]
+    missed_events: list[str] = field(default_factory=list)
     added_workers: list[dict[str, Any]] = field(default_factory=list)
     #: Faults of the other hosts that a network is split over.
     host_reasons: list[str] = field(default_factory=list)

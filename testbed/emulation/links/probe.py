@@ -10,7 +10,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -19,7 +19,6 @@ from testbed.emulation.network.namespace import inside
 from testbed.emulation.network.network import Network
 from testbed.emulation.shaping.base import passes
 from testbed.link import MTU_FRAME_BYTES, LinkState, link_ends, link_name
-from testbed.spec.units import count
 
 PINGS = 8
 PING_INTERVAL_S = 0.1
@@ -85,23 +84,18 @@ class LinkFidelity:
     rate_resolution: float = 0.0
 
 
-def measure_links(
-    network: Network, progress: Callable[[str], None], names: Iterable[str] | None = None
-) -> dict[str, LinkFidelity]:
+def measure_links(network: Network, names: Iterable[str] | None = None) -> dict[str, LinkFidelity]:
     """Measure every link that is up, or those of them that are named.
 
     It takes about two seconds per 200 Mbit/s of links, and up to four if there are links below 5 Mbit/s.
     """
     in_force = {name: state for name, state in network.links_in_force.states().items() if state.up}
     chosen = [name for name in in_force if names is None or name in set(names)]
-    progress(f"round trips of {count(len(chosen), 'link')}")
     round_trips = round_trip_errors(network, chosen, in_force)
     found = {name: LinkFidelity(None, round_trips.get(name)) for name in chosen}
     states = {name: in_force[name] for name in chosen if _lets_through(in_force[name])}
-    begun, idle_at = 0, 0.0
+    idle_at = 0.0
     for batch in _batches(states):
-        progress(f"rates of {begun + 1} to {begun + len(batch)} of {len(states)} links")
-        begun += len(batch)
         for name, rate in _flood(network, batch).items():
             found[name] = LinkFidelity(rate.error, round_trips.get(name), rate.resolution)
             idle_at = max(idle_at, rate.idle_at)

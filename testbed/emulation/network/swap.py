@@ -128,7 +128,6 @@ class SwapTransaction:
         return {name: holders[name] for name in missing}
 
     def _change_lan(self, lan: Lan) -> None:
-        """Change the LAN of workers that are attached."""
         network = self._network
         workers = [worker for worker in self._old.workers if worker.name in network.nameToNode]
         network.shaper.apply({link_name(worker.site, worker.name): access_state(lan) for worker in workers})

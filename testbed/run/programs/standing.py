@@ -219,10 +219,7 @@ class StandingRun(Execution):
             training_ended_s=ended,
             # The network says how late the traces of all links together were in the last minute.
             lateness={} if late_ms is None else {name: [late_ms / 1e3] for name in began["links"]},
-            rate_errors={},
             status=programs.status,
-            network_swaps=[],
-            missed_events=[],
             idle=programs.idle,
             by_hand=[f"{name} before the command began" for name, at in began["links"].items() if _is_changed(at)],
             not_judged=[NOT_JUDGED],
