@@ -9,7 +9,7 @@ from typing import Any
 from rich.markup import escape
 
 from testbed.api.models import By
-from testbed.emulation.links.history import link_record, unix_seconds
+from testbed.emulation.links.links import link_record, unix_seconds
 from testbed.link import LinkState
 from testbed.plan import Plan
 from testbed.run.conclusion.link_counters import seconds_between

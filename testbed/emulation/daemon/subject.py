@@ -41,7 +41,7 @@ from testbed.emulation.daemon.handlers import (
     pairs_of,
     pause_replay,
 )
-from testbed.emulation.links.history import History
+from testbed.emulation.links.links import History
 from testbed.emulation.testbed import Backend, Step, SwapResult, Testbed, Workers
 from testbed.spec.topology import Topology
 
